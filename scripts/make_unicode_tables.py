@@ -1,0 +1,121 @@
+#!/usr/bin/env python3
+"""Makes src/format/unicode_ranges.h: the Unicode properties that the `tokenizers` library acts on, for every code point.
+
+The library mixes several editions of Unicode: its regular expressions follow one, its Rust character methods a newer
+one, its normaliser an older one. So the library itself is asked about every code point instead of any Unicode file.
+
+    python scripts/make_unicode_tables.py [--out src/format/unicode_ranges.h]
+"""
+
+import argparse
+
+import tokenizers
+from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers
+
+CODE_POINTS = [c for c in range(0x110000) if not 0xD800 <= c < 0xE000]
+LETTER, NUMBER, SPACE, NUMERIC, WORD, NORMALIZES = (1 << bit for bit in range(6))
+FENCE = "#"  # none of the properties holds for it
+
+
+def batches(size=1 << 16):
+    for start in range(0, len(CODE_POINTS), size):
+        yield [chr(c) for c in CODE_POINTS[start : start + size]]
+
+
+def matching(pattern):
+    """Characters that a pattern of the library's regular expressions matches."""
+    split = pre_tokenizers.Split(Regex(pattern), "removed")
+    found = set()
+    for characters in batches():
+        kept = "".join(piece for piece, _ in split.pre_tokenize_str("".join(characters)))
+        found |= set(characters) - set(kept)
+    return found
+
+
+def numeric():
+    """Characters that the Digits pre-tokeniser cuts out."""
+    digits = pre_tokenizers.Digits(individual_digits=True)
+    found = set()
+    for characters in batches():
+        pieces = digits.pre_tokenize_str(FENCE.join(["", *characters, ""]))
+        found |= {piece for piece, _ in pieces if len(piece) == 1 and piece != FENCE}
+    return found
+
+
+def next_to_added_token(**flags):
+    """Each character with what the tokenizer makes of it in front of an added token: True if one id comes out."""
+    tokenizer = Tokenizer(models.BPE(vocab={"<unk>": 0}, merges=[], unk_token="<unk>"))
+    tokenizer.add_tokens([AddedToken("T", normalized=False, **flags)])
+    return {chr(c): tokenizer.encode(chr(c) + "T").ids for c in CODE_POINTS if c != ord("T")}, tokenizer.token_to_id("T")
+
+
+def word_characters():
+    """Characters beside which an added token with single_word is no word of its own."""
+    ids, token = next_to_added_token(single_word=True)
+    return {character for character, found in ids.items() if token not in found} | {"T"}
+
+
+def stripped_characters():
+    ids, token = next_to_added_token(lstrip=True)
+    return {character for character, found in ids.items() if found == [token]}
+
+
+def normalizing():
+    """Characters that canonical decomposition, ordering or composition can touch."""
+    decompose = normalizers.NFD().normalize_str
+    low, high = "\u0334", "\u0345"  # combining classes 1 and 240
+    found = set()
+    for character in map(chr, CODE_POINTS):
+        parts = decompose(character)
+        if parts != character:
+            found |= {character, *parts}
+        elif decompose(character + low) != character + low or decompose(high + character) != high + character:
+            found.add(character)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", default="src/format/unicode_ranges.h")
+    arguments = parser.parse_args()
+
+    spaces = matching(r"\s")
+    assert spaces == stripped_characters(), "the library's two kinds of white space differ"
+    properties = [0] * 0x110000
+    sets = [(LETTER, matching(r"\p{L}")), (NUMBER, matching(r"\p{N}")), (SPACE, spaces), (NUMERIC, numeric()),
+            (WORD, word_characters()), (NORMALIZES, normalizing())]
+    for bit, characters in sets:
+        for character in characters:
+            properties[ord(character)] |= bit
+
+    ranges = [(c, properties[c]) for c in range(0x110000) if c == 0 or properties[c] != properties[c - 1]]
+    entries = [f"0x{(start << 8) | bits:x}," for start, bits in ranges]
+    lines, line = [], ""
+    for entry in entries:
+        if len(line) + len(entry) + 1 > 118:
+            lines.append(line)
+            line = ""
+        line += (" " if line else "") + entry
+    lines.append(line)
+    with open(arguments.out, "w", encoding="ascii") as out:
+        out.write(f"""\
+// Made by scripts/make_unicode_tables.py from tokenizers {tokenizers.__version__}; do not edit.
+// Ranges of code points with equal properties, in ascending order: the first code point in the upper 24 bits, the
+// properties of unicode.h in the lower 8. A range ends where the next begins, the last one at 0x110000.
+#pragma once
+
+#include <array>
+#include <cstdint>
+
+namespace snug {{
+
+// clang-format off
+inline constexpr std::array<uint32_t, {len(entries)}> kUnicodeRanges{{
+""")
+        out.write("".join(f"  {line}\n" for line in lines))
+        out.write("};\n// clang-format on\n\n}  // namespace snug\n")
+    print({bit: len(characters) for bit, characters in sets}, len(ranges), "ranges", len(lines), "lines")
+
+
+if __name__ == "__main__":
+    main()

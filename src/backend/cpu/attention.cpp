@@ -1,0 +1,149 @@
+#include <cmath>
+#include <memory>
+
+#include "backend/cpu/attention_tiles.h"
+#include "backend/cpu/products.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+namespace {
+
+// Keys and values packed once, for all tiles of queries that read them.
+template <class T>
+struct ForwardScratch {
+  ForwardScratch(std::byte* start, int64_t tokens, int64_t documents, const HeadColumns& columns)
+      : bounds(tokens, documents) {
+    ScratchWalk walk(start);
+    tiles = walk.take<DocumentTile>(bounds.tiles);
+    keys = walk.take<T>(columns.kv_heads * bounds.packed_rows * columns.padded);
+    values = walk.take<T>(columns.kv_heads * bounds.packed_rows * columns.padded);
+    bytes = walk.bytes();
+  }
+
+  TileBounds bounds;
+  DocumentTile* tiles;
+  T* keys;    // by key head and tile: B [padded dim][tokens]
+  T* values;  // by key head and tile: B [tokens][padded dim]
+  uint64_t bytes;
+};
+
+// Each tile of queries goes over its document's tiles of keys up to its own, with a running softmax: S = Q K^T,
+// P = exp(scale S - maximum), O = O factor + P V (Dao et al., arXiv:2205.14135).
+template <class T>
+class TiledAttention {
+ public:
+  TiledAttention(const Attention& attention, std::span<const TensorView> views)
+      : columns_(attention.shape),
+        scale_(attention.scale),
+        qkv_(views[0]),
+        documents_(views[1].as<int32_t>()),
+        out_(views[2]),
+        lse_(views[3]),
+        tokens_(views[0].rows()),
+        scratch_(nullptr, tokens_, views[1].count() - 1, columns_) {
+    scratch_ =
+        ForwardScratch<T>(scratch_of("attention", views[4], scratch_.bytes), tokens_, views[1].count() - 1, columns_);
+  }
+
+  void run(int64_t documents) {
+    const int64_t tiles = cut_documents({documents_, static_cast<size_t>(documents + 1)}, scratch_.tiles);
+    share(tiles * columns_.kv_heads,
+          [&](int64_t i) { pack(scratch_.tiles[i / columns_.kv_heads], i % columns_.kv_heads); });
+    // Late tiles see most keys: they come first, so that no thread starts a long one at the end.
+    share(tiles * columns_.heads, [&](int64_t i) { attend(tiles - 1 - i / columns_.heads, i % columns_.heads); });
+    share_rows(tokens_, columns_.heads * columns_.dim, [&](int64_t row) {
+      if (row < documents_[0] || row >= documents_[documents]) clear(row);
+    });
+  }
+
+ private:
+  int64_t packed_offset(const DocumentTile& tile, int64_t kv_head) const {
+    return (kv_head * scratch_.bounds.packed_rows + tile.packed) * columns_.padded;
+  }
+
+  HeadRows<T> head_rows(const DocumentTile& tile, int64_t column) const {
+    return {qkv_[tile.begin] + column, qkv_.stride, tile.rows(), columns_.dim};
+  }
+
+  void pack(const DocumentTile& tile, int64_t kv_head) {
+    pack_b_turned(head_rows(tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
+    pack_b(head_rows(tile, columns_.value(kv_head)), scratch_.values + packed_offset(tile, kv_head));
+  }
+
+  void attend(int64_t index, int64_t head) {
+    const DocumentTile& tile = scratch_.tiles[index];
+    const int64_t rows = tile.padded_rows(), padded = columns_.padded, kv_head = columns_.kv_head(head);
+    StackArray<T, kTile * kMaxDim> queries;
+    StackArray<T, kTile * kTile> weights;
+    StackArray<float, kTile * kTile> products;
+    StackArray<float, kTile * kMaxDim> sums;
+    RunningSoftmax softmax[kTile];
+    for (RunningSoftmax& row : softmax) row.start();
+
+    const TileUnit unit;
+    pack_a(head_rows(tile, columns_.query(head)), queries.data());
+    for (int64_t j = index - tile.index(); j <= index; j++) {
+      const DocumentTile& seen = scratch_.tiles[j];
+      const int64_t keys = seen.padded_rows(), first = index - tile.index();
+      tile_product(queries.data(), padded, scratch_.keys + packed_offset(seen, kv_head), keys, products.data(), kTile,
+                   rows, keys, padded, false);
+      for (int64_t r = 0; r < rows; r++) {
+        float* row = products.data() + r * kTile;
+        const float factor = softmax[r].add(row, keys, j == index ? r + 1 : keys, scale_);
+        round_row(row, keys, weights.data() + r * kTile);
+        float* sum = sums.data() + r * padded;
+        if (j > first && factor != 1)
+          for (int64_t d = 0; d < padded; d++) sum[d] *= factor;
+      }
+      tile_product(weights.data(), kTile, scratch_.values + packed_offset(seen, kv_head), padded, sums.data(), padded,
+                   rows, padded, keys, j > first);
+    }
+    for (int64_t r = 0; r < tile.rows(); r++) {
+      float* sum = sums.data() + r * padded;
+      const float factor = 1 / softmax[r].sum;
+      for (int64_t d = 0; d < columns_.dim; d++) sum[d] *= factor;
+      round_row(sum, columns_.dim, out_[tile.begin + r] + columns_.query(head));
+      lse_[head][tile.begin + r] = scale_ * softmax[r].maximum + std::log(softmax[r].sum);
+    }
+  }
+
+  void clear(int64_t row) {
+    std::fill_n(out_[row], columns_.heads * columns_.dim, T(0.0f));
+    for (int64_t head = 0; head < columns_.heads; head++) lse_[head][row] = 0;
+  }
+
+  HeadColumns columns_;
+  float scale_;
+  Rows<T> qkv_;
+  const int32_t* documents_;
+  Rows<T> out_;
+  Rows<float> lse_;
+  int64_t tokens_;
+  ForwardScratch<T> scratch_;
+};
+
+}  // namespace
+
+uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands) {
+  check(operands.size() >= 4, "attention: {} operands, expected 4", operands.size());
+  const int64_t tokens = operands[0].shape.rows(), documents = operands[1].shape.count() - 1;
+  return dispatch_activation(operands[0].dtype, [&]<class T>() {
+    return ForwardScratch<T>(nullptr, tokens, documents, HeadColumns(attention.shape)).bytes;
+  });
+}
+
+Launch bind_attention(const Attention& attention, std::span<const TensorView> views) {
+  check(views.size() == 5, "attention: {} operands, expected 5", views.size());
+  const HeadShape& shape = attention.shape;
+  const int64_t tokens = views[0].rows();
+  const DType dtype = views[0].dtype;
+  expect_matrix("attention", "qkv", views[0], dtype, tokens, shape.width());
+  expect_matrix("attention", "out", views[2], dtype, tokens, shape.heads * shape.dim);
+  expect_matrix("attention", "lse", views[3], DType::F32, shape.heads, tokens);
+  return dispatch_activation(dtype, [&]<class T>() -> Launch {
+    const auto bound = std::make_shared<TiledAttention<T>>(attention, views);
+    return [bound](const PassFacts& facts) { bound->run(facts.documents); };
+  });
+}
+
+}  // namespace snug::cpu

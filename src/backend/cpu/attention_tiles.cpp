@@ -1,0 +1,254 @@
+#include "backend/cpu/attention_tiles.h"
+
+#include <cstring>
+#include <limits>
+
+#include "backend/cpu/math.h"
+
+#if defined(__AVX512BF16__)
+#include <immintrin.h>
+#endif
+
+namespace snug::cpu {
+
+HeadColumns::HeadColumns(const HeadShape& shape)
+    : heads(shape.heads), kv_heads(shape.kv_heads), dim(shape.dim), group(0), padded(round_up_to_step(shape.dim)) {
+  check(heads > 0 && kv_heads > 0 && heads % kv_heads == 0, "attention with {} heads over {} key heads", heads,
+        kv_heads);
+  check(dim > 0 && dim <= kMaxDim, "attention heads of {} elements, at most {} are supported", dim, kMaxDim);
+  group = heads / kv_heads;
+}
+
+int64_t cut_documents(std::span<const int32_t> documents, DocumentTile* tiles) {
+  int64_t count = 0;
+  int32_t packed = 0;
+  for (size_t d = 0; d + 1 < documents.size(); d++) {
+    const int32_t begin = documents[d], end = documents[d + 1];
+    for (int32_t row = begin; row < end; row += kTile) {
+      tiles[count] = {begin, end, row, packed};
+      packed += static_cast<int32_t>(tiles[count].padded_rows());
+      count++;
+    }
+  }
+  return count;
+}
+
+// ---- Packing --------------------------------------------------------------------------------------------------------
+
+namespace {
+
+// Sixteen elements of 32 bits; the compiler makes of it what the processor has.
+using Words = uint32_t __attribute__((vector_size(64)));
+using Floats = float __attribute__((vector_size(64)));
+constexpr int64_t kLanesOfWords = 16;
+
+template <class Vector>
+Vector load(const void* from) {
+  Vector vector;
+  std::memcpy(&vector, from, sizeof vector);
+  return vector;
+}
+
+// Of rows i and i + width: exchanges the upper half of each 2 width elements of one with the lower half of the other's.
+template <uint32_t width>
+void exchange(Words (&rows)[kLanesOfWords]) {
+  constexpr auto pattern = [](uint32_t shift) {
+    Words indices{};
+    for (uint32_t e = 0; e < kLanesOfWords; e++) indices[e] = e & width ? 16 + e - shift : e + width - shift;
+    return indices;
+  };
+  const Words low = pattern(width), high = pattern(0);
+#pragma GCC unroll 16
+  for (uint32_t i = 0; i < kLanesOfWords; i++) {
+    if (i & width) continue;
+    const Words first = rows[i], second = rows[i + width];
+    rows[i] = __builtin_shuffle(first, second, low);
+    rows[i + width] = __builtin_shuffle(first, second, high);
+  }
+}
+
+// Turns a matrix of words; rows and cols are multiples of 16.
+void turn_words(const uint32_t* from, int64_t rows, int64_t cols, uint32_t* to) {
+  for (int64_t r = 0; r < rows; r += kLanesOfWords)
+    for (int64_t c = 0; c < cols; c += kLanesOfWords) {
+      Words block[kLanesOfWords];
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanesOfWords; i++) block[i] = load<Words>(from + (r + i) * cols + c);
+      exchange<1>(block);
+      exchange<2>(block);
+      exchange<4>(block);
+      exchange<8>(block);
+#pragma GCC unroll 16
+      for (int64_t i = 0; i < kLanesOfWords; i++) std::memcpy(to + (c + i) * rows + r, &block[i], sizeof block[i]);
+    }
+}
+
+}  // namespace
+
+template <class T>
+void pack_a(const HeadRows<T>& from, T* to) {
+  const int64_t rows = round_up_to_step(from.rows), width = round_up_to_step(from.dim);
+  for (int64_t r = 0; r < rows; r++, to += width) {
+    const int64_t filled = r < from.rows ? from.dim : 0;
+    if (filled) std::copy_n(from.data + r * from.stride, filled, to);
+    std::fill(to + filled, to + width, T(0.0f));
+  }
+}
+
+template <class T>
+void pack_b_turned(const HeadRows<T>& from, T* to) {
+  StackArray<T, kTile * kMaxDim> filled_up;
+  pack_a(from, filled_up.data());
+  turn_words(reinterpret_cast<const uint32_t*>(filled_up.data()), round_up_to_step(from.rows),
+             round_up_to_step(from.dim) / kGroup<T>, reinterpret_cast<uint32_t*>(to));
+}
+
+template <>
+void pack_a_turned<float>(const HeadRows<float>& from, float* to) {
+  pack_b_turned(from, to);
+}
+
+template <>
+void pack_a_turned<BFloat16>(const HeadRows<BFloat16>& from, BFloat16* to) {
+  StackArray<BFloat16, kTile * kMaxDim> pairs;
+  pack_b_turned(from, pairs.data());
+  const int64_t rows = round_up_to_step(from.rows), dim = round_up_to_step(from.dim);
+  for (int64_t d = 0; d < dim; d += 2) {
+    const BFloat16* pair = pairs.data() + d * rows;
+    for (int64_t r = 0; r < rows; r++) {
+      to[d * rows + r].bits = pair[2 * r].bits;
+      to[(d + 1) * rows + r].bits = pair[2 * r + 1].bits;
+    }
+  }
+}
+
+template <>
+void pack_b<float>(const HeadRows<float>& from, float* to) {
+  pack_a(from, to);
+}
+
+template <>
+void pack_b<BFloat16>(const HeadRows<BFloat16>& from, BFloat16* to) {
+  StackArray<BFloat16, kTile * kMaxDim> filled_up;
+  pack_a(from, filled_up.data());
+  const int64_t rows = round_up_to_step(from.rows), width = round_up_to_step(from.dim);
+  for (int64_t r = 0; r < rows; r += 2) {
+    const BFloat16* first = filled_up.data() + r * width;
+    for (int64_t d = 0; d < width; d++) {
+      to[r * width + 2 * d].bits = first[d].bits;
+      to[r * width + 2 * d + 1].bits = first[width + d].bits;
+    }
+  }
+}
+
+template <>
+void round_row<float>(const float* from, int64_t n, float* to) {
+  std::memcpy(to, from, static_cast<size_t>(n) * sizeof(float));
+}
+
+template <>
+void round_row<BFloat16>(const float* from, int64_t n, BFloat16* to) {
+  int64_t i = 0;
+#if defined(__AVX512BF16__)
+  for (; i + 32 <= n; i += 32) {
+    const __m512bh rounded = _mm512_cvtne2ps_pbh(_mm512_loadu_ps(from + i + 16), _mm512_loadu_ps(from + i));
+    _mm512_storeu_si512(to + i, std::bit_cast<__m512i>(rounded));
+  }
+#endif
+  for (; i < n; i++) to[i] = BFloat16(from[i]);
+}
+
+template <>
+void round_row_pair<float>(const float* first, const float* second, int64_t n, float* to) {
+  round_row(first, n, to);
+  round_row(second, n, to + n);
+}
+
+template <>
+void round_row_pair<BFloat16>(const float* first, const float* second, int64_t n, BFloat16* to) {
+  int64_t i = 0;
+#if defined(__AVX512BF16__)
+  constexpr __mmask16 kAll = 0xffff;
+  for (; i + 16 <= n; i += 16) {
+    const __m512i low =
+        _mm512_maskz_cvtepu16_epi32(kAll, std::bit_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(first + i))));
+    const __m512i high =
+        _mm512_maskz_cvtepu16_epi32(kAll, std::bit_cast<__m256i>(_mm512_cvtneps_pbh(_mm512_loadu_ps(second + i))));
+    _mm512_storeu_si512(to + 2 * i, _mm512_or_si512(low, _mm512_maskz_slli_epi32(kAll, high, 16)));
+  }
+#endif
+  for (; i < n; i++) {
+    to[2 * i] = BFloat16(first[i]);
+    to[2 * i + 1] = BFloat16(second[i]);
+  }
+}
+
+template <class T>
+void round_columns(const float* from, int64_t n, int64_t count, int64_t dim, T* to, int64_t to_stride) {
+  StackArray<float, kTile * kMaxDim> rows;
+  const int64_t padded = round_up_to_step(dim);
+  turn_words(reinterpret_cast<const uint32_t*>(from), padded, n, reinterpret_cast<uint32_t*>(rows.data()));
+  for (int64_t r = 0; r < count; r++) round_row(rows.data() + r * padded, dim, to + r * to_stride);
+}
+
+template void pack_a(const HeadRows<float>&, float*);
+template void pack_a(const HeadRows<BFloat16>&, BFloat16*);
+template void pack_b_turned(const HeadRows<float>&, float*);
+template void pack_b_turned(const HeadRows<BFloat16>&, BFloat16*);
+template void round_columns(const float*, int64_t, int64_t, int64_t, float*, int64_t);
+template void round_columns(const float*, int64_t, int64_t, int64_t, BFloat16*, int64_t);
+
+// ---- Softmax --------------------------------------------------------------------------------------------------------
+
+RunningSoftmax::RunningSoftmax() {
+  std::fill_n(maximum, kTile, -std::numeric_limits<float>::infinity());
+  std::fill_n(sum, kTile, 0.0f);
+  std::fill_n(factor, kTile, 0.0f);
+}
+
+void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale) {
+  constexpr float kNone = -std::numeric_limits<float>::infinity();
+  if (visible)
+    for (int64_t u = 0; u < keys; u++)
+      for (int64_t q = 0; q < queries; q++) products[u * kTile + q] = u < visible[q] ? products[u * kTile + q] : kNone;
+  for (int64_t q = 0; q < queries; q += kLanesOfWords) {
+    const auto before = load<Floats>(maximum + q);
+    Floats most = before;
+    for (int64_t u = 0; u < keys; u++) {
+      const auto row = load<Floats>(products + u * kTile + q);
+      most = row > most ? row : most;
+    }
+    std::memcpy(maximum + q, &most, sizeof most);
+    for (int64_t i = 0; i < kLanesOfWords; i++) factor[q + i] = exp(scale * (before[i] - most[i]));
+  }
+  for (int64_t u = 0; u < keys; u++) {
+    float* row = products + u * kTile;
+    // What is not seen is exponentiated as 0: a result that underflows would take a hundred times as long.
+    for (int64_t q = 0; q < queries; q++) {
+      const bool seen = row[q] != kNone;
+      const float weight = exp(seen ? scale * (row[q] - maximum[q]) : 0);
+      row[q] = seen ? weight : 0;
+    }
+  }
+  for (int64_t q = 0; q < queries; q += kLanesOfWords) {
+    auto total = load<Floats>(sum + q) * load<Floats>(factor + q);
+    for (int64_t u = 0; u < keys; u++) total += load<Floats>(products + u * kTile + q);
+    std::memcpy(sum + q, &total, sizeof total);
+  }
+}
+
+// ---- Operands -------------------------------------------------------------------------------------------------------
+
+void expect_matrix(std::string_view op, std::string_view what, const TensorView& view, DType dtype, int64_t rows,
+                   int64_t cols) {
+  check(view.rows() == rows && view.cols() == cols && view.dtype == dtype, "{}: {} is {} {}, expected {} [{}, {}]", op,
+        what, name(view.dtype), to_string(view.shape), name(dtype), rows, cols);
+}
+
+std::byte* scratch_of(std::string_view op, const TensorView& view, uint64_t bytes) {
+  check(view.dtype == DType::U8 && static_cast<uint64_t>(view.count()) >= bytes,
+        "{}: {} bytes of scratch as {}, expected {}", op, view.count(), name(view.dtype), bytes);
+  return view.data;
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,135 @@
+// What forward, backward and cached attention share: documents cut into tiles, rows packed for tile_product(), and
+// the softmax.
+//
+// A tile is up to kTile tokens of one document, counted from the document's first token. So a document's numbers come
+// from the same products on the same shapes wherever it lies in the block and whatever lies beside it.
+#pragma once
+
+#include <algorithm>
+#include <span>
+
+#include "backend/cpu/tile_product.h"
+#include "program/program.h"
+#include "tensor/view.h"
+
+namespace snug::cpu {
+
+inline constexpr int64_t kTile = 64;     // tokens
+inline constexpr int64_t kMaxDim = 256;  // of a head
+inline constexpr uint64_t kAlign = 256;  // of the parts of a scratch, bytes
+
+// Columns of a qkv row.
+struct HeadColumns {
+  explicit HeadColumns(const HeadShape& shape);
+
+  int64_t query(int64_t head) const { return head * dim; }
+  int64_t key(int64_t kv_head) const { return (heads + kv_head) * dim; }
+  int64_t value(int64_t kv_head) const { return (heads + kv_heads + kv_head) * dim; }
+  int64_t kv_head(int64_t head) const { return head / group; }
+
+  int64_t heads, kv_heads, dim;
+  int64_t group;   // query heads of a key head
+  int64_t padded;  // dim as tiles have it
+};
+
+// ---- Documents ------------------------------------------------------------------------------------------------------
+
+struct DocumentTile {
+  int32_t document_begin = 0, document_end = 0;
+  int32_t begin = 0;   // its first row
+  int32_t packed = 0;  // that row where each document starts at a multiple of kTileStep
+
+  int64_t rows() const { return std::min<int64_t>(kTile, document_end - begin); }
+  int64_t padded_rows() const { return round_up_to_step(rows()); }
+  int64_t index() const { return (begin - document_begin) / kTile; }  // in its document
+};
+
+// How much the tiles of any documents within T tokens can take.
+struct TileBounds {
+  TileBounds(int64_t tokens, int64_t documents)
+      : tiles(tokens / kTile + std::min(tokens, documents)),
+        packed_rows(tokens + (kTileStep - 1) * std::min(tokens, documents)) {}
+  int64_t tiles, packed_rows;
+};
+
+// Cuts documents (starts and the end of the last) into tiles, written to `tiles` in order; gives how many.
+int64_t cut_documents(std::span<const int32_t> documents, DocumentTile* tiles);
+
+// ---- Packing: `rows` rows of `dim` elements, filled up with zeros ---------------------------------------------------
+
+template <class T>
+struct HeadRows {
+  const T* data;   // first element of the first row's head
+  int64_t stride;  // elements between rows
+  int64_t rows, dim;
+};
+
+// As A: [padded rows][padded dim].
+template <class T>
+void pack_a(const HeadRows<T>& from, T* to);
+// As A, turned: [padded dim][padded rows].
+template <class T>
+void pack_a_turned(const HeadRows<T>& from, T* to);
+// As B with a row for each row: [padded rows][padded dim].
+template <class T>
+void pack_b(const HeadRows<T>& from, T* to);
+// As B with a column for each row: [padded dim][padded rows].
+template <class T>
+void pack_b_turned(const HeadRows<T>& from, T* to);
+
+// n sums, rounded.
+template <class T>
+void round_row(const float* from, int64_t n, T* to);
+// Two rows of n sums, rounded, as two rows of a B: interleaved for bf16, one after the other for fp32.
+template <class T>
+void round_row_pair(const float* first, const float* second, int64_t n, T* to);
+// Columns of sums [padded dim][n columns], n and the padded dim multiples of 16, turned into rows of `dim` elements and
+// rounded; `count` of them are written.
+template <class T>
+void round_columns(const float* from, int64_t n, int64_t count, int64_t dim, T* to, int64_t to_stride);
+
+// ---- Softmax --------------------------------------------------------------------------------------------------------
+
+// Softmax over tiles of keys that come one after the other (Milakov and Gimelshein, arXiv:1805.02867), for a tile of
+// queries at once: a query is a column, so that all sums are of whole vectors.
+struct RunningSoftmax {
+  alignas(64) float maximum[kTile], sum[kTile];
+  alignas(64) float factor[kTile];  // for what was summed before the tile added last
+
+  RunningSoftmax();
+  // Turns products [keys][kTile] with `queries` columns (a multiple of kTileStep) into weights relative to the maxima so
+  // far. Column q sees the first visible[q] keys, the other weights become 0; null: all.
+  void add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale);
+};
+
+// Memory on the stack that is not cleared first.
+template <class T, int64_t count>
+struct StackArray {
+  T* data() { return reinterpret_cast<T*>(bytes); }
+  alignas(64) std::byte bytes[static_cast<size_t>(count) * sizeof(T)];
+};
+
+// Parts of a scratch, each aligned; the same walk sizes it (from null) and lays it out.
+class ScratchWalk {
+ public:
+  explicit ScratchWalk(std::byte* start) : start_(start) {}
+  template <class T>
+  T* take(int64_t count) {
+    std::byte* part = start_ ? start_ + bytes_ : nullptr;
+    bytes_ += (static_cast<uint64_t>(count) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    return reinterpret_cast<T*>(part);
+  }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  std::byte* start_;
+  uint64_t bytes_ = 0;
+};
+
+// InternalError unless `view` is a matrix of this size and dtype.
+void expect_matrix(std::string_view op, std::string_view what, const TensorView& view, DType dtype, int64_t rows,
+                   int64_t cols);
+// The start of an op's scratch, its last view. InternalError if it holds less than `bytes`.
+std::byte* scratch_of(std::string_view op, const TensorView& view, uint64_t bytes);
+
+}  // namespace snug::cpu

@@ -1,0 +1,81 @@
+#include "backend/cpu/backend.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/products.h"
+
+namespace snug {
+namespace {
+
+// By kind: who makes it ready.
+struct Bind {
+  const Op& op;
+  std::span<const TensorView> views;
+  cpu::Operands operands{op, views};
+
+  Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views); }
+  Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
+  Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
+  Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
+  Launch operator()(const CachedAttention& a) const { return cpu::bind_cached_attention(a, views); }
+  Launch operator()(const ColumnSum&) const { return cpu::bind_column_sum(operands); }
+  Launch operator()(const RopeTable& a) const { return cpu::bind_rope_table(a, operands); }
+  Launch operator()(const Rope& a) const { return cpu::bind_rope(a, operands); }
+  Launch operator()(const RmsNorm& a) const { return cpu::bind_rms_norm(a, operands); }
+  Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
+  Launch operator()(const SwiGlu&) const { return cpu::bind_swiglu(operands); }
+  Launch operator()(const SwiGluBackward&) const { return cpu::bind_swiglu_backward(operands); }
+  Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
+  Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
+  Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }
+  Launch operator()(const Fill&) const { return cpu::bind_fill(operands); }
+  Launch operator()(const SplitMaster&) const { return cpu::bind_split_master(operands); }
+  Launch operator()(const JoinMaster&) const { return cpu::bind_join_master(operands); }
+  Launch operator()(const RandomFill& a) const { return cpu::bind_random_fill(a, operands); }
+  Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
+  Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
+  Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
+  Launch operator()(const ScatterRows&) const { return cpu::bind_scatter_rows(operands); }
+  Launch operator()(const CrossEntropy& a) const { return cpu::bind_cross_entropy(a, operands); }
+  Launch operator()(const LossSum& a) const { return cpu::bind_loss_sum(a, operands); }
+  Launch operator()(const NormPartials&) const { return cpu::bind_norm_partials(operands); }
+  Launch operator()(const ClipFactor& a) const { return cpu::bind_clip_factor(a, operands); }
+  Launch operator()(const AdamW& a) const { return cpu::bind_adamw(a, operands); }
+  Launch operator()(const HostTask&) const { return refuse(); }
+  Launch operator()(const ReadFile&) const { return refuse(); }
+  Launch operator()(const WriteFile&) const { return refuse(); }
+
+  Launch refuse() const {
+    internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));
+  }
+};
+
+}  // namespace
+
+CpuBackend::~CpuBackend() {
+  for (const Block& block : blocks_)
+    if (block.start) munmap(block.start, block.bytes);
+}
+
+std::byte* CpuBackend::reserve(Space space, uint64_t bytes) {
+  Block& block = blocks_[index(space)];
+  check(space != Space::Disk, "{} bytes of the disk space were asked of the CPU backend, it has memory only", bytes);
+  check(!block.start, "the {} space was reserved twice: {} bytes, then {}", name(space), block.bytes, bytes);
+  if (bytes == 0) return nullptr;
+  void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED)
+    device_error("reserving {} bytes for the {} space: {}", bytes, name(space), std::strerror(errno));
+  madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
+  block = {start, bytes};
+  return static_cast<std::byte*>(start);
+}
+
+Launch CpuBackend::bind(const Op& op, std::span<const TensorView> views) {
+  return std::visit(Bind{op, views}, op.attrs);
+}
+
+}  // namespace snug

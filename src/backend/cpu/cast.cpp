@@ -1,0 +1,102 @@
+// Bytes moved as they are, zeroed, and numbers in another form.
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/master.h"
+#include "backend/cpu/math.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+namespace {
+
+// Element i of an array of T that starts at any byte.
+template <class T>
+T load(const std::byte* array, int64_t i) {
+  T value;
+  std::memcpy(&value, array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return value;
+}
+
+Launch copy(const TensorView& x, const TensorView& y) {
+  return [=, extent = Extent{x, y}](const PassFacts&) {
+    const auto size = static_cast<int64_t>(element_bytes(x.dtype));
+    share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+      std::memcpy(y.data + (row * y.row_stride + begin) * size, x.data + (row * x.row_stride + begin) * size,
+                  static_cast<size_t>((end - begin) * size));
+    });
+  };
+}
+
+}  // namespace
+
+Launch bind_cast(Operands operands) {
+  const TensorView x = operands.take("x", kFloat);
+  const TensorView y = operands.matrix("y", kFloat, x.rows(), x.cols());
+  operands.done();
+  if (x.dtype == y.dtype) return copy(x, y);
+  return dispatch_float(x.dtype, [&]<class X>() {
+    return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
+      return [x, to = Rows<Y>(y), extent = Extent{x, y}](const PassFacts&) {
+        share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+          const std::byte* source = x.data + row * x.row_stride * static_cast<int64_t>(sizeof(X));
+          Y* target = to[row];
+#pragma omp simd
+          for (int64_t i = begin; i < end; i++) target[i] = Y(to_float(load<X>(source, i)));
+        });
+      };
+    });
+  });
+}
+
+Launch bind_copy(Operands operands) {
+  const DTypes any{DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8};
+  const TensorView x = operands.take("x", any);
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return copy(x, y);
+}
+
+Launch bind_fill(Operands operands) {
+  const TensorView x = operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8});
+  operands.done();
+  return [x, extent = Extent{x}](const PassFacts&) {
+    const auto size = static_cast<int64_t>(element_bytes(x.dtype));
+    share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+      std::memset(x.data + (row * x.row_stride + begin) * size, 0, static_cast<size_t>((end - begin) * size));
+    });
+  };
+}
+
+Launch bind_split_master(Operands operands) {
+  const TensorView x = operands.dense("x", kFloat);
+  BFloat16* const hi = operands.vector("hi", {DType::BF16}, x.count()).as<BFloat16>();
+  int16_t* const lo = operands.vector("lo", {DType::I16}, x.count()).as<int16_t>();
+  operands.done();
+  return dispatch_float(x.dtype, [&]<class X>() -> Launch {
+    return [=](const PassFacts&) {
+      share_runs(Extent{x}, [&](int64_t, int64_t begin, int64_t end) {
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++) {
+          const Master master = split(to_float(load<X>(x.data, i)));
+          hi[i] = master.hi;
+          lo[i] = master.lo;
+        }
+      });
+    };
+  });
+}
+
+Launch bind_join_master(Operands operands) {
+  const TensorView high = operands.dense("hi", {DType::BF16});
+  const int16_t* const lo = operands.vector("lo", {DType::I16}, high.count()).as<int16_t>();
+  float* const x = operands.vector("x", {DType::F32}, high.count()).as<float>();
+  operands.done();
+  return [=, hi = high.as<BFloat16>()](const PassFacts&) {
+    share_runs(Extent{high}, [&](int64_t, int64_t begin, int64_t end) {
+#pragma omp simd
+      for (int64_t i = begin; i < end; i++) x[i] = join(hi[i], lo[i]);
+    });
+  };
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,29 @@
+// Sums down the columns of a matrix.
+#pragma once
+
+#include "backend/cpu/math.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+
+// sum[j] = x[0][j] + x[1][j] + ... in fp32, rounded once: blocks of 64 rows in order, and the blocks in order. Threads
+// share out columns.
+template <class T, class S>
+void sum_columns(const Rows<T>& x, int64_t rows, int64_t cols, S* sum) {
+  constexpr int64_t kTile = 64, kBlock = 64;
+  share((cols + kTile - 1) / kTile, [&](int64_t tile) {
+    const int64_t begin = tile * kTile, width = std::min(kTile, cols - begin);
+    float total[kTile] = {};
+    for (int64_t first = 0; first < rows; first += kBlock) {
+      float block[kTile] = {};
+      for (int64_t row = first; row < std::min(rows, first + kBlock); row++) {
+        const T* source = x[row] + begin;
+        for (int64_t j = 0; j < width; j++) block[j] += to_float(source[j]);
+      }
+      for (int64_t j = 0; j < width; j++) total[j] += block[j];
+    }
+    for (int64_t j = 0; j < width; j++) sum[begin + j] = S(total[j]);
+  });
+}
+
+}  // namespace snug::cpu

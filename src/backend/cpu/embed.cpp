@@ -1,0 +1,130 @@
+// Rows picked by index from a table, and gradients brought back to it.
+#include <cstring>
+
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+namespace {
+
+constexpr DTypes kIndex{DType::I32};
+
+// Indices must be below `limit`; negative ones only where they mean none.
+void check_indices(std::string_view what, const int32_t* indices, int64_t count, int64_t limit, bool none = false) {
+  for (int64_t i = 0; i < count; i++)
+    check((none || indices[i] >= 0) && indices[i] < limit, "{}: index {} at {} is outside [0, {})", what, indices[i], i,
+          limit);
+}
+
+template <class T>
+void clear(const Rows<T>& rows, int64_t count, int64_t cols) {
+  share_rows(count, cols, [&](int64_t row) { std::fill_n(rows[row], cols, T(0.0f)); });
+}
+
+// dtable[...][begin, end) of one token's run: the sum over its places, in order.
+template <class X, class D>
+void add_run(const Rows<X>& dx, const int32_t* places, int64_t count, int64_t begin, int64_t end, bool accumulate,
+             D* target) {
+  constexpr int64_t kTile = 256;
+  for (int64_t first = begin; first < end; first += kTile) {
+    const int64_t width = std::min(kTile, end - first);
+    float total[kTile] = {};
+    for (int64_t i = 0; i < count; i++) {
+      const X* source = dx[places[i]] + first;
+      for (int64_t j = 0; j < width; j++) total[j] += to_float(source[j]);
+    }
+    for (int64_t j = 0; j < width; j++)
+      target[first + j] = D((accumulate ? to_float(target[first + j]) : 0.0f) + total[j]);
+  }
+}
+
+}  // namespace
+
+Launch bind_embedding(Operands operands) {
+  const TensorView indices = operands.dense("ids", kIndex);
+  const TensorView table = operands.take("table", kActivation);
+  const TensorView x = operands.matrix("x", kActivation, indices.count(), table.cols());
+  operands.done();
+  return dispatch_activation(table.dtype, [&]<class S>() {
+    return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
+      return [=, ids = indices.as<int32_t>(), from = Rows<S>(table), to = Rows<T>(x)](const PassFacts&) {
+        check_indices("embedding", ids, x.rows(), table.rows());
+        share_rows(x.rows(), x.cols(), [&](int64_t t) {
+          const S* source = from[ids[t]];
+          T* target = to[t];
+#pragma omp simd
+          for (int64_t i = 0; i < x.cols(); i++) target[i] = T(to_float(source[i]));
+        });
+      };
+    });
+  });
+}
+
+Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands) {
+  const TensorView dx = operands.take("dx", kActivation);
+  const int64_t tokens = dx.rows(), cols = dx.cols();
+  const int32_t* const order = operands.vector("token_order", kIndex, tokens).as<int32_t>();
+  const int32_t* const starts = operands.vector("segment_starts", kIndex, tokens + 1).as<int32_t>();
+  const int32_t* const ids = operands.vector("segment_ids", kIndex, tokens).as<int32_t>();
+  const TensorView dtable = operands.take("dtable", kActivation);
+  operands.expect(dtable.cols() == cols, "'dtable' is {}, expected {} columns", to_string(dtable.shape), cols);
+  operands.done();
+  return dispatch_activation(dx.dtype, [&]<class X>() {
+    return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
+      return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const PassFacts& facts) {
+        check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
+              facts.segments, tokens);
+        check_indices("embedding_backward", order, tokens, tokens);
+        check_indices("embedding_backward", starts, facts.segments + 1, tokens + 1);
+        check_indices("embedding_backward", ids, facts.segments, dtable.rows());
+        if (!embedding.accumulate) clear(to, dtable.rows(), cols);
+        constexpr int64_t kTile = 512;  // frequent tokens are many rows: several threads share one
+        const int64_t tiles = (cols + kTile - 1) / kTile;
+        share(facts.segments * tiles, [&](int64_t i) {
+          const int64_t segment = i / tiles, begin = i % tiles * kTile;
+          add_run(from, order + starts[segment], starts[segment + 1] - starts[segment], begin,
+                  std::min(cols, begin + kTile), embedding.accumulate, to[ids[segment]]);
+        });
+      };
+    });
+  });
+}
+
+Launch bind_gather_rows(Operands operands) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView indices = operands.dense("rows", kIndex);
+  const TensorView y = operands.matrix("y", {x.dtype}, indices.count(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
+    return [=, rows = indices.as<int32_t>(), from = Rows<T>(x), to = Rows<T>(y)](const PassFacts&) {
+      check_indices("gather_rows", rows, y.rows(), x.rows(), true);
+      const size_t bytes = static_cast<size_t>(x.cols()) * sizeof(T);
+      share_rows(y.rows(), y.cols(), [&](int64_t i) {
+        if (rows[i] < 0)
+          std::fill_n(to[i], x.cols(), T(0.0f));
+        else
+          std::memcpy(to[i], from[rows[i]], bytes);
+      });
+    };
+  });
+}
+
+Launch bind_scatter_rows(Operands operands) {
+  const TensorView y = operands.take("y", kActivation);
+  const int32_t* const rows = operands.vector("rows", kIndex, y.rows()).as<int32_t>();
+  const TensorView x = operands.take("x", {y.dtype});
+  operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
+  operands.done();
+  return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
+    return [=, from = Rows<T>(y), to = Rows<T>(x)](const PassFacts&) {
+      check_indices("scatter_rows", rows, y.rows(), x.rows(), true);
+      clear(to, x.rows(), x.cols());
+      share_rows(y.rows(), y.cols(), [&](int64_t i) {
+        if (rows[i] >= 0) std::memcpy(to[rows[i]], from[i], static_cast<size_t>(y.cols()) * sizeof(T));
+      });
+    };
+  });
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,285 @@
+#include "backend/cpu/gemm.h"
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/onednn.h"
+#include "backend/cpu/products.h"
+#include "base/parallel.h"
+
+namespace snug::cpu {
+namespace {
+
+bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
+bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
+
+template <class View>
+MatrixLayout layout(const View& view, bool transposed) {
+  check(view.row_stride >= view.shape.cols() || view.shape.rows() <= 1, "rows of {} lie {} elements apart",
+        to_string(view.shape), view.row_stride);
+  const int64_t stride = std::max(view.row_stride, view.shape.cols());
+  return transposed ? MatrixLayout{view.dtype, 1, stride} : MatrixLayout{view.dtype, stride, 1};
+}
+
+template <class View>
+void expect_shape(std::string_view what, const View& view, int64_t rows, int64_t cols) {
+  check(view.shape.rows() == rows && view.shape.cols() == cols, "gemm: {} is {}, expected [{}, {}]", what,
+        to_string(view.shape), rows, cols);
+}
+
+template <class View>
+Product read_product(const Gemm& gemm, std::span<const View> views) {
+  Product p;
+  p.addend = gemm.addend;
+  p.bias = gemm.bias;
+  p.alpha = gemm.alpha;
+  p.operands = 3u + gemm.addend + gemm.bias;
+  check(views.size() == p.operands || views.size() == p.operands + 1, "gemm: {} operands, expected {}", views.size(),
+        p.operands);
+  const View &a = views[0], &b = views[1], &d = views[p.operands - 1];
+  p.m = gemm.transpose_a ? a.shape.cols() : a.shape.rows();
+  p.k = gemm.transpose_a ? a.shape.rows() : a.shape.cols();
+  p.n = gemm.transpose_b ? b.shape.rows() : b.shape.cols();
+  check(p.m > 0 && p.n > 0 && p.k > 0, "gemm: a product of {} and {}", to_string(a.shape), to_string(b.shape));
+  expect_shape("b", b, gemm.transpose_b ? p.n : p.k, gemm.transpose_b ? p.k : p.n);
+  expect_shape("d", d, p.m, p.n);
+  check(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16), "gemm: a is {} and b is {}",
+        name(a.dtype), name(b.dtype));
+  const auto expect_dtype = [&](std::string_view what, DType dtype) {
+    check(dtype == DType::F32 || dtype == a.dtype, "gemm: {} is {}, expected fp32 or {}", what, name(dtype),
+          name(a.dtype));
+  };
+  p.a = layout(a, gemm.transpose_a);
+  p.b = layout(b, gemm.transpose_b);
+  p.d = layout(d, false);
+  expect_dtype("d", d.dtype);
+  if (gemm.addend) {
+    const View& c = views[2];
+    expect_shape("c", c, p.m, p.n);
+    expect_dtype("c", c.dtype);
+    p.c = layout(c, false);
+    p.in_place = same_bytes(c, d);
+    check(!p.in_place || (p.c.dtype == p.d.dtype && p.c.row_stride == p.d.row_stride),
+          "gemm: c and d share bytes but not their layout");
+  }
+  if (gemm.bias) {
+    const View& bias = views[p.operands - 2];
+    check(bias.shape.count() == p.n, "gemm: bias is {}, expected [{}]", to_string(bias.shape), p.n);
+    expect_dtype("bias", bias.dtype);
+    p.bias_dtype = bias.dtype;
+  }
+  return p;
+}
+
+// The addresses of a product's operands; c and bias may be null.
+struct Addresses {
+  const std::byte *a, *b, *c, *bias;
+  std::byte *d, *scratch;
+  uint64_t scratch_bytes;
+};
+
+Addresses addresses_of(const Product& p, std::span<const TensorView> views) {
+  const bool scratch = views.size() > p.operands;
+  return {.a = views[0].data,
+          .b = views[1].data,
+          .c = p.addend ? views[2].data : nullptr,
+          .bias = p.bias ? views[p.operands - 2].data : nullptr,
+          .d = views[p.operands - 1].data,
+          .scratch = scratch ? views.back().data : nullptr,
+          .scratch_bytes = scratch ? static_cast<uint64_t>(views.back().count()) : 0};
+}
+
+// ---- Products by the library ----------------------------------------------------------------------------------------
+
+// The result in equal parts, each the work of one thread; they follow from the shape alone. Wide enough that packing
+// B costs little, small enough that A's rows stay in the cache.
+struct Parts {
+  explicit Parts(const Product& p) : rows(even_part(p.m, 256)), cols(even_part(p.n, 320)) {
+    down = (p.m + rows - 1) / rows;
+    across = (p.n + cols - 1) / cols;
+  }
+  static int64_t even_part(int64_t total, int64_t most) {
+    const int64_t parts = (total + most - 1) / most;
+    const int64_t even = (total + parts - 1) / parts;
+    return std::min(total, (even + 31) / 32 * 32);
+  }
+  int64_t count() const { return down * across; }
+
+  int64_t rows = 0, cols = 0, down = 0, across = 0;
+};
+
+MatmulSpec part_spec(const Product& p, int64_t rows, int64_t cols) {
+  using Addend = MatmulSpec::Addend;
+  return {.m = rows,
+          .n = cols,
+          .k = p.k,
+          .factors = p.a.dtype,
+          .c = p.c.dtype,
+          .d = p.d.dtype,
+          .bias_dtype = p.bias_dtype,
+          .a_strides = {p.a.row_stride, p.a.col_stride},
+          .b_strides = {p.b.row_stride, p.b.col_stride},
+          .c_stride = p.c.row_stride,
+          .d_stride = p.d.row_stride,
+          .alpha = p.alpha,
+          .addend = !p.addend    ? Addend::None
+                    : p.in_place ? Addend::InPlace
+                                 : Addend::Separate,
+          .bias = p.bias};
+}
+
+// The library's products for inner parts and for those at the lower and right edge.
+class PartProducts {
+ public:
+  // Nothing where the library has none for this processor.
+  static std::optional<PartProducts> make(const Product& p) {
+    PartProducts made{Parts(p)};
+    const std::array<int64_t, 2> rows{made.parts_.rows, p.m - (made.parts_.down - 1) * made.parts_.rows};
+    const std::array<int64_t, 2> cols{made.parts_.cols, p.n - (made.parts_.across - 1) * made.parts_.cols};
+    for (size_t i = 0; i < 4; i++) {
+      made.products_[i] = Matmul::make(part_spec(p, rows[i / 2], cols[i % 2]));
+      if (!made.products_[i]) return std::nullopt;
+    }
+    return made;
+  }
+
+  const Parts& parts() const { return parts_; }
+  // Threads that work at once, each with a call of every product and scratch of its own.
+  int64_t lanes() const { return std::min<int64_t>(threads(), parts_.count()); }
+  uint64_t lane_scratch_bytes() const {
+    uint64_t most = 0;
+    for (const auto& product : products_) most = std::max(most, product->scratch_bytes());
+    return (most + 63) / 64 * 64;
+  }
+  // By whether a part is the last downwards and the last across.
+  const Matmul& product(size_t i) const { return *products_[i]; }
+
+ private:
+  explicit PartProducts(Parts parts) : parts_(parts) {}
+  Parts parts_;
+  std::array<std::optional<Matmul>, 4> products_;
+};
+
+class LibraryGemm {
+ public:
+  LibraryGemm(const Product& product, const PartProducts& by_part, const Addresses& at)
+      : product_(product), parts_(by_part.parts()), at_(at), lane_scratch_bytes_(by_part.lane_scratch_bytes()) {
+    const auto lanes = static_cast<uint64_t>(by_part.lanes());
+    check(lanes * lane_scratch_bytes_ <= at.scratch_bytes,
+          "gemm [{}, {}, {}]: the library wants {} bytes of scratch on {} threads, {} were declared", product.m,
+          product.n, product.k, lanes * lane_scratch_bytes_, lanes, at.scratch_bytes);
+    for (uint64_t lane = 0; lane < lanes; lane++)
+      for (size_t i = 0; i < 4; i++) calls_.emplace_back(by_part.product(i));
+  }
+
+  void run() {
+    std::atomic<int64_t> next = 0;
+    parallel_for(static_cast<int64_t>(calls_.size() / 4), [this, &next](int64_t lane) {
+      for (int64_t part = next++; part < parts_.count(); part = next++) run_part(part, lane);
+    });
+  }
+
+ private:
+  void run_part(int64_t part, int64_t lane) {
+    const int64_t down = part % parts_.down, across = part / parts_.down;
+    const int64_t row = down * parts_.rows, col = across * parts_.cols;
+    const int64_t edge = 2 * (down == parts_.down - 1) + (across == parts_.across - 1);
+    MatmulCall& call = calls_[static_cast<size_t>(4 * lane + edge)];
+    call(at_.a + product_.a.offset(row, 0), at_.b + product_.b.offset(0, col),
+         at_.c ? at_.c + product_.c.offset(row, col) : nullptr,
+         at_.bias ? at_.bias + static_cast<uint64_t>(col) * element_bytes(product_.bias_dtype) : nullptr,
+         at_.d + product_.d.offset(row, col), at_.scratch + static_cast<uint64_t>(lane) * lane_scratch_bytes_);
+  }
+
+  Product product_;
+  Parts parts_;
+  Addresses at_;
+  uint64_t lane_scratch_bytes_;
+  std::vector<MatmulCall> calls_;  // by lane, four each
+};
+
+// ---- Products without it --------------------------------------------------------------------------------------------
+
+// Row by row, for builds whose threads the library cannot share and processors it does not know.
+template <class T, class C, class D>
+void plain_row(const Product& p, const Addresses& at, int64_t row) {
+  constexpr int64_t kBlock = 64;
+  const auto *a = reinterpret_cast<const T*>(at.a), *b = reinterpret_cast<const T*>(at.b);
+  const auto* c = reinterpret_cast<const C*>(at.c);
+  auto* d = reinterpret_cast<D*>(at.d) + row * p.d.row_stride;
+  for (int64_t begin = 0; begin < p.n; begin += kBlock) {
+    const int64_t width = std::min(kBlock, p.n - begin);
+    std::array<float, kBlock> sums{};
+    for (int64_t i = 0; i < p.k; i++) {
+      const auto factor = static_cast<float>(a[row * p.a.row_stride + i * p.a.col_stride]);
+      const T* b_row = b + i * p.b.row_stride + begin * p.b.col_stride;
+      for (int64_t j = 0; j < width; j++)
+        sums[static_cast<size_t>(j)] += factor * static_cast<float>(b_row[j * p.b.col_stride]);
+    }
+    for (int64_t j = 0; j < width; j++) {
+      const int64_t col = begin + j;
+      float value = p.alpha * sums[static_cast<size_t>(j)];
+      if (c) value += static_cast<float>(c[row * p.c.row_stride + col]);
+      if (at.bias && p.bias_dtype == DType::F32) value += reinterpret_cast<const float*>(at.bias)[col];
+      if (at.bias && p.bias_dtype == DType::BF16)
+        value += static_cast<float>(reinterpret_cast<const BFloat16*>(at.bias)[col]);
+      d[col] = D(value);
+    }
+  }
+}
+
+template <class F>
+void dispatch_product_dtype(DType dtype, F&& f) {
+  if (dtype == DType::F32) return f.template operator()<float>();
+  f.template operator()<BFloat16>();
+}
+
+Launch plain_gemm(const Product& p, const Addresses& at) {
+  Launch launch;
+  dispatch_product_dtype(p.a.dtype, [&]<class T>() {
+    dispatch_product_dtype(p.c.dtype, [&]<class C>() {
+      dispatch_product_dtype(p.d.dtype, [&]<class D>() {
+        const auto bound = std::make_shared<const std::pair<Product, Addresses>>(p, at);
+        launch = [bound](const PassFacts&) {
+          parallel_for(bound->first.m,
+                       [&product = *bound](int64_t row) { plain_row<T, C, D>(product.first, product.second, row); });
+        };
+      });
+    });
+  });
+  return launch;
+}
+
+// The library's threads are OpenMP's, which the thread sanitizer cannot follow.
+std::optional<PartProducts> library_products(const Product& p) {
+#ifdef SNUG_PLAIN_THREADS
+  static_cast<void>(p);
+  return std::nullopt;
+#else
+  return PartProducts::make(p);
+#endif
+}
+
+}  // namespace
+
+Product product_of(const Gemm& gemm, std::span<const Operand> operands) { return read_product(gemm, operands); }
+Product product_of(const Gemm& gemm, std::span<const TensorView> views) { return read_product(gemm, views); }
+
+uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands) {
+  const auto by_part = library_products(product_of(gemm, operands));
+  return by_part ? static_cast<uint64_t>(by_part->lanes()) * by_part->lane_scratch_bytes() : 0;
+}
+
+Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views) {
+  const Product product = product_of(gemm, views);
+  const Addresses at = addresses_of(product, views);
+  const auto by_part = library_products(product);
+  if (!by_part) return plain_gemm(product, at);
+  const auto bound = std::make_shared<LibraryGemm>(product, *by_part, at);
+  return [bound](const PassFacts&) { bound->run(); };
+}
+
+}  // namespace snug::cpu

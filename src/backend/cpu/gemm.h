@@ -1,0 +1,35 @@
+// What a Gemm op asks for, read from its operands: the part that planning and binding share.
+#pragma once
+
+#include <span>
+
+#include "program/program.h"
+#include "tensor/view.h"
+
+namespace snug::cpu {
+
+// A matrix in memory: strides in elements between the rows and columns of op(x).
+struct MatrixLayout {
+  DType dtype = DType::F32;
+  int64_t row_stride = 0, col_stride = 1;
+
+  uint64_t offset(int64_t row, int64_t col) const {  // bytes
+    return static_cast<uint64_t>(row * row_stride + col * col_stride) * element_bytes(dtype);
+  }
+};
+
+struct Product {
+  int64_t m = 0, n = 0, k = 0;
+  MatrixLayout a, b, c, d;
+  DType bias_dtype = DType::F32;
+  bool addend = false, bias = false;
+  bool in_place = false;  // c is d
+  float alpha = 1;
+  size_t operands = 0;  // without scratch: a, b, [c], [bias], d
+};
+
+// InternalError if shapes, dtypes or strides do not fit each other.
+Product product_of(const Gemm& gemm, std::span<const Operand> operands);
+Product product_of(const Gemm& gemm, std::span<const TensorView> views);
+
+}  // namespace snug::cpu

@@ -1,0 +1,44 @@
+// The CPU's own kernels: for each op kind, what makes it ready to run. Operands are in program/ops.h's order; sums run
+// over blocks that shapes alone decide, so the number of threads changes no bit. A launch allocates nothing; it throws
+// InternalError where an index read from an operand leaves its table.
+#pragma once
+
+#include "backend/backend.h"
+#include "backend/cpu/operands.h"
+
+namespace snug::cpu {
+
+Launch bind_rms_norm(const RmsNorm& norm, Operands operands);
+Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands);
+uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
+
+Launch bind_swiglu(Operands operands);
+Launch bind_swiglu_backward(Operands operands);
+Launch bind_accumulate(Operands operands);
+
+Launch bind_cast(Operands operands);
+Launch bind_copy(Operands operands);
+Launch bind_fill(Operands operands);
+Launch bind_split_master(Operands operands);
+Launch bind_join_master(Operands operands);
+
+Launch bind_random_fill(const RandomFill& fill, Operands operands);
+
+Launch bind_rope_table(const RopeTable& table, Operands operands);
+Launch bind_rope(const Rope& rope, Operands operands);
+
+Launch bind_embedding(Operands operands);
+Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands);
+Launch bind_gather_rows(Operands operands);
+Launch bind_scatter_rows(Operands operands);
+
+Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
+Launch bind_loss_sum(const LossSum& sum, Operands operands);
+
+Launch bind_column_sum(Operands operands);
+Launch bind_norm_partials(Operands operands);
+Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
+
+Launch bind_adamw(const AdamW& adamw, Operands operands);
+
+}  // namespace snug::cpu

@@ -1,0 +1,61 @@
+// Cross-entropy over a vocabulary, row by row, and the sum of its losses.
+//   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+namespace {
+
+// The loss of a row; with `gradient`, x becomes its gradient times `scale`. Three walks over a row that the first one
+// brought into the cache.
+template <class T>
+float loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
+  const float m = maximum(n, [=](int64_t i) { return to_float(x[i]); });
+  const float total = sum(n, [=](int64_t i) { return exp(to_float(x[i]) - m); });
+  const float hit = to_float(x[target]);
+  if (gradient) {
+    const float inverse = 1.0f / total;
+#pragma omp simd
+    for (int64_t i = 0; i < n; i++) x[i] = T(exp(to_float(x[i]) - m) * inverse * scale);
+    x[target] = T((exp(hit - m) * inverse - 1.0f) * scale);
+  }
+  return static_cast<float>(std::log(static_cast<double>(total)) + static_cast<double>(m) - static_cast<double>(hit));
+}
+
+}  // namespace
+
+Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
+  const TensorView logits = operands.take("logits", kActivation);
+  const int64_t rows = logits.rows(), vocabulary = logits.cols();
+  const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
+  float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
+  operands.done();
+  return dispatch_activation(logits.dtype, [&]<class T>() -> Launch {
+    return [=, x = Rows<T>(logits)](const PassFacts& facts) {
+      const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
+      for (int64_t i = 0; i < active; i++)
+        check(0 <= targets[i] && targets[i] < vocabulary, "cross_entropy: target {} of row {} is outside [0, {})",
+              targets[i], i, vocabulary);
+      share_rows(rows, vocabulary, [&](int64_t row) {
+        loss[row] = row < active ? loss_of_row(x[row], vocabulary, targets[row], attrs.gradient, facts.loss_scale) : 0;
+        if (row >= active && attrs.gradient) std::fill_n(x[row], vocabulary, T(0.0f));
+      });
+    };
+  });
+}
+
+Launch bind_loss_sum(const LossSum& attrs, Operands operands) {
+  const TensorView losses = operands.dense("loss", {DType::F32});
+  float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
+  operands.done();
+  return [=, loss = losses.as<float>()](const PassFacts& facts) {
+    check(0 <= facts.loss_rows && facts.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}", facts.loss_rows,
+          losses.count());
+    double total = attrs.accumulate ? static_cast<double>(*sum) : 0;
+    for (int64_t i = 0; i < facts.loss_rows; i++) total += static_cast<double>(loss[i]);
+    *sum = static_cast<float>(total);
+  };
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,100 @@
+// Arithmetic shared by the CPU's kernels: an exponential that vectorises, and sums in a fixed order.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "tensor/dtype.h"
+
+namespace snug::cpu {
+
+// e^x for every float, less than 1 ulp off where the result is normal; overflow to infinity, underflow to 0, NaN stays.
+// x = n ln 2 + r with |r| <= ln 2 / 2, r by two constants (Cody and Waite, "Software Manual for the Elementary
+// Functions", 1980: the first has few enough bits that n times it is exact), e^r by its Taylor series to r^7 (the rest
+// is below 0.05 ulp), 2^n in two factors so that neither leaves the range of exponents. No branch: loops vectorise.
+inline float exp(float x) {
+  constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, kept in the low bits
+  x = x > 89.0f ? 89.0f : x;           // comparisons that NaN passes through
+  x = x < -104.0f ? -104.0f : x;
+  const float shifted = std::fma(x, 0x1.715476p0f, kRound);
+  const float n = shifted - kRound;
+  const int32_t exponent = std::bit_cast<int32_t>(shifted) - std::bit_cast<int32_t>(kRound);
+  const float r = std::fma(n, -0x1.7f7d1cp-20f, std::fma(n, -0x1.62e4p-1f, x));
+  float p = 1.0f / 5040;
+  p = std::fma(p, r, 1.0f / 720);
+  p = std::fma(p, r, 1.0f / 120);
+  p = std::fma(p, r, 1.0f / 24);
+  p = std::fma(p, r, 1.0f / 6);
+  p = std::fma(p, r, 0.5f);
+  p = std::fma(p, r, 1.0f);
+  p = std::fma(p, r, 1.0f);
+  const int32_t half = exponent >> 1;
+  const float first = std::bit_cast<float>((half + 127) << 23);
+  const float second = std::bit_cast<float>((exponent - half + 127) << 23);
+  return p * first * second;
+}
+
+// 1 / (1 + e^-x).
+inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
+
+// An element as fp32. For fp16 without a branch: the exponent is rebased by a product, which is exact for subnormals.
+inline float to_float(float x) { return x; }
+inline float to_float(BFloat16 x) { return static_cast<float>(x); }
+inline float to_float(Float16 x) {
+  const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
+  const uint32_t rebased = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN
+  return std::bit_cast<float>(rebased | special | static_cast<uint32_t>(x.bits & 0x8000u) << 16);
+}
+
+// Sums are taken over blocks of this many elements, each over kLanes running sums: element i goes to sum i % kLanes.
+inline constexpr int64_t kSumBlock = 4096;
+inline constexpr int kLanes = 32;
+
+// Adds the lanes pairwise: l with l + 16, then with l + 8, ...
+inline float add_lanes(float (&lane)[kLanes]) {
+  for (int width = kLanes / 2; width > 0; width /= 2)
+    for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+  return lane[0];
+}
+
+// term(0) + ... + term(n - 1) in fp32, in an order that n alone decides.
+template <class Term>
+inline float sum(int64_t n, const Term& term) {
+  float total = 0;
+  for (int64_t begin = 0; begin < n; begin += kSumBlock) {
+    const int64_t end = std::min(begin + kSumBlock, n);
+    float lane[kLanes] = {};
+    int64_t i = begin;
+    for (; i + kLanes <= end; i += kLanes) {
+#pragma omp simd
+      for (int l = 0; l < kLanes; l++) lane[l] += term(i + l);
+    }
+    for (; i < end; i++) lane[(i - begin) % kLanes] += term(i);
+    total += add_lanes(lane);
+  }
+  return total;
+}
+
+// The largest of term(0..n - 1); -infinity for none. NaN is passed over.
+template <class Term>
+inline float maximum(int64_t n, const Term& term) {
+  constexpr float kLowest = -std::numeric_limits<float>::infinity();
+  float lane[kLanes];
+  std::fill_n(lane, kLanes, kLowest);
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+#pragma omp simd
+    for (int l = 0; l < kLanes; l++) {
+      const float x = term(i + l);
+      lane[l] = x > lane[l] ? x : lane[l];
+    }
+  }
+  for (; i < n; i++) lane[i % kLanes] = std::max(lane[i % kLanes], term(i));
+  return *std::max_element(lane, lane + kLanes);
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,93 @@
+// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+//   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
+#include "backend/cpu/columns.h"
+#include "backend/cpu/kernels.h"
+
+namespace snug::cpu {
+namespace {
+
+constexpr int64_t kPartialRows = 32;  // rows of a block, whose part of dgain is summed in one go
+
+template <class T, class G>
+float norm_row(const T* x, const G* gain, T* y, int64_t n, float epsilon) {
+  const float squares = sum(n, [=](int64_t i) {
+    const float value = to_float(x[i]);
+    return value * value;
+  });
+  const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) y[i] = T(to_float(x[i]) * r * to_float(gain[i]));
+  return r;
+}
+
+// dgain, if not null, is added to.
+template <class T, class G>
+void norm_row_backward(const T* dy, const T* x, const G* gain, float r, bool accumulate, T* dx, float* dgain,
+                       int64_t n) {
+  const float dot = sum(n, [=](int64_t i) { return to_float(gain[i]) * to_float(dy[i]) * to_float(x[i]); });
+  const float slope = r * r * (dot / static_cast<float>(n));
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) {
+    const float before = accumulate ? to_float(dx[i]) : 0.0f;
+    dx[i] = T(before + r * (to_float(gain[i]) * to_float(dy[i]) - to_float(x[i]) * slope));
+  }
+  if (!dgain) return;
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) dgain[i] += to_float(dy[i]) * to_float(x[i]) * r;
+}
+
+}  // namespace
+
+Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView gain = operands.vector("gain", kActivation, x.cols());
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows()).as<float>();
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
+      return [=, from = Rows<T>(x), to = Rows<T>(y), g = gain.as<G>()](const PassFacts&) {
+        share_rows(x.rows(), x.cols(),
+                   [&](int64_t row) { rstd[row] = norm_row(from[row], g, to[row], x.cols(), norm.epsilon); });
+      };
+    });
+  });
+}
+
+uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols) {
+  const int64_t blocks = (rows + kPartialRows - 1) / kPartialRows;
+  return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
+}
+
+Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
+  const TensorView dy = operands.take("dy", kActivation);
+  const int64_t rows = dy.rows(), cols = dy.cols();
+  const TensorView x = operands.matrix("x", {dy.dtype}, rows, cols);
+  const TensorView gain = operands.vector("gain", kActivation, cols);
+  const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
+  const TensorView dx = operands.matrix("dx", {dy.dtype}, rows, cols);
+  TensorView dgain;
+  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
+  float* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
+  operands.done();
+  return dispatch_activation(dy.dtype, [&]<class T>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
+      return [=](const PassFacts&) {
+        const Rows<T> dy_rows(dy), x_rows(x), dx_rows(dx);
+        const int64_t blocks = (rows + kPartialRows - 1) / kPartialRows;
+        share(blocks, [&](int64_t block) {
+          float* const sums = norm.gain_gradient ? partial + block * cols : nullptr;
+          if (sums) std::fill_n(sums, cols, 0.0f);
+          for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++)
+            norm_row_backward(dy_rows[row], x_rows[row], gain.as<G>(), rstd[row], norm.accumulate, dx_rows[row], sums,
+                              cols);
+        });
+        if (!norm.gain_gradient) return;
+        const Rows<float> partials({reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols});
+        dispatch_activation(dgain.dtype, [&]<class D>() { sum_columns(partials, blocks, cols, dgain.as<D>()); });
+      };
+    });
+  });
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,60 @@
+// A product on one thread by oneDNN, versions 2 and 3: the only file that knows the library.
+//
+// With several threads the library cuts sums differently for different team sizes, so results change with the number of
+// threads. Here it only ever sees one; whoever wants more gives each its own part of the result.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string_view>
+
+#include "tensor/view.h"
+
+namespace snug::cpu {
+
+// d = alpha a b + c + bias: a [m, k], b [k, n], c and d [m, n], bias [n].
+struct MatmulSpec {
+  enum class Addend : uint8_t { None, Separate, InPlace };  // c: not there, of its own, the bytes of d
+
+  int64_t m = 0, n = 0, k = 0;
+  DType factors = DType::F32, c = DType::F32, d = DType::F32, bias_dtype = DType::F32;
+  std::array<int64_t, 2> a_strides{}, b_strides{};  // elements between rows and between columns, one of them 1
+  int64_t c_stride = 0, d_stride = 0;               // elements between rows
+  float alpha = 1;
+  Addend addend = Addend::None;
+  bool bias = false;
+};
+
+class Matmul {
+ public:
+  // Nothing where the library has no implementation for this processor.
+  static std::optional<Matmul> make(const MatmulSpec& spec);
+
+  uint64_t scratch_bytes() const;
+  // "brg:avx512_core_amx_bf16": what the library runs.
+  std::string_view implementation() const;
+
+ private:
+  friend class MatmulCall;
+  struct Primitive;
+  explicit Matmul(std::shared_ptr<const Primitive> primitive) : primitive_(std::move(primitive)) {}
+  std::shared_ptr<const Primitive> primitive_;
+};
+
+// A product made ready for one thread at a time; several calls of one Matmul may run at once.
+class MatmulCall {
+ public:
+  explicit MatmulCall(const Matmul& matmul);
+  MatmulCall(MatmulCall&&) noexcept;
+  ~MatmulCall();
+
+  // c and bias are not read where the spec has none; scratch has Matmul::scratch_bytes(), aligned to 64.
+  void operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias, std::byte* d,
+                  std::byte* scratch);
+
+ private:
+  struct Arguments;
+  std::unique_ptr<Arguments> arguments_;
+};
+
+}  // namespace snug::cpu

@@ -1,0 +1,49 @@
+// The views of one op, taken in ops.h's order and held against what its kind says.
+#pragma once
+
+#include <initializer_list>
+#include <span>
+#include <string_view>
+
+#include "program/program.h"
+
+namespace snug::cpu {
+
+// A set of dtypes that an operand may have.
+using DTypes = std::initializer_list<DType>;
+inline constexpr DTypes kActivation{DType::F32, DType::BF16};
+inline constexpr DTypes kFloat{DType::F32, DType::BF16, DType::F16};
+
+// Each take gives the next view. InternalError that names the op's site and the operand if it is missing or is not what
+// was expected; done() if one is left over.
+class Operands {
+ public:
+  Operands(const Op& op, std::span<const TensorView> views) : op_(op), views_(views) {}
+
+  // Any shape.
+  const TensorView& take(std::string_view what, DTypes dtypes);
+  // A matrix of this size; a tensor of more dimensions counts as one (Shape::rows, Shape::cols).
+  const TensorView& matrix(std::string_view what, DTypes dtypes, int64_t rows, int64_t cols);
+  // Dense, any shape.
+  const TensorView& dense(std::string_view what, DTypes dtypes);
+  // Dense, this many elements in any shape.
+  const TensorView& vector(std::string_view what, DTypes dtypes, int64_t count);
+  // Dense bytes, at least this many; null where none are needed, and then none are taken.
+  std::byte* scratch(uint64_t bytes);
+  void done() const;
+
+  // States what else must hold of the operands taken.
+  template <class... Args>
+  void expect(bool holds, fmt::format_string<Args...> format, Args&&... args) const {
+    if (!holds) refuse(fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  [[noreturn]] void refuse(std::string_view reason) const;
+
+  const Op& op_;
+  std::span<const TensorView> views_;
+  size_t next_ = 0;
+};
+
+}  // namespace snug::cpu

@@ -1,0 +1,70 @@
+// SwiGLU (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(gate)
+//   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
+#include "backend/cpu/kernels.h"
+#include "backend/cpu/math.h"
+#include "backend/cpu/runs.h"
+
+namespace snug::cpu {
+
+Launch bind_swiglu(Operands operands) {
+  const TensorView gate_up = operands.take("gate_up", kActivation);
+  const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
+  operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
+  const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
+  operands.done();
+  return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
+    return [=, from = Rows<T>(gate_up), to = Rows<T>(h)](const PassFacts&) {
+      share_rows(rows, n, [&](int64_t row) {
+        const T *gate = from[row], *up = gate + n;
+        T* out = to[row];
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+          const float g = to_float(gate[i]);
+          out[i] = T(g * sigmoid(g) * to_float(up[i]));
+        }
+      });
+    };
+  });
+}
+
+Launch bind_swiglu_backward(Operands operands) {
+  const TensorView dh = operands.take("dh", kActivation);
+  const int64_t rows = dh.rows(), n = dh.cols();
+  const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
+  const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
+  operands.done();
+  return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
+    return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up)](const PassFacts&) {
+      share_rows(rows, n, [&](int64_t row) {
+        const T *dout = gradient[row], *gate = from[row], *up = gate + n;
+        T *dgate = to[row], *dup = dgate + n;
+#pragma omp simd
+        for (int64_t i = 0; i < n; i++) {
+          const float d = to_float(dout[i]), g = to_float(gate[i]), s = sigmoid(g);
+          dgate[i] = T(d * to_float(up[i]) * (s * (1.0f + g * (1.0f - s))));
+          dup[i] = T(d * (g * s));
+        }
+      });
+    };
+  });
+}
+
+Launch bind_accumulate(Operands operands) {
+  const TensorView x = operands.take("x", kFloat);
+  const TensorView y = operands.matrix("sum", kFloat, x.rows(), x.cols());
+  operands.done();
+  return dispatch_float(x.dtype, [&]<class X>() {
+    return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
+      return [from = Rows<X>(x), to = Rows<Y>(y), extent = Extent{x, y}](const PassFacts&) {
+        share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+          const X* source = from[row];
+          Y* target = to[row];
+#pragma omp simd
+          for (int64_t i = begin; i < end; i++) target[i] = Y(to_float(target[i]) + to_float(source[i]));
+        });
+      };
+    });
+  });
+}
+
+}  // namespace snug::cpu

@@ -1,0 +1,28 @@
+// Products and attention of the CPU backend: what backend.cpp calls to bind them, and facts.cpp to size their scratch.
+//
+// Operands are in program/ops.h's order, with the scratch last where the matching *_scratch_bytes is not 0. Results do
+// not depend on the number of threads. `bind_*` throw InternalError if the operands are not what the kind says or the
+// scratch is smaller than what is needed; a launch allocates nothing.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+
+namespace snug::cpu {
+
+Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views);
+Launch bind_attention(const Attention& attention, std::span<const TensorView> views);
+Launch bind_attention_backward(const AttentionBackward& attention, std::span<const TensorView> views);
+Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views);
+Launch bind_cached_attention(const CachedAttention& attention, std::span<const TensorView> views);
+
+// Bytes of scratch, from the operands without it. They follow from shapes, and for some products from the library's
+// own word and the number of threads (threads() when asked).
+uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands);
+uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands);
+uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, std::span<const Operand> operands);
+uint64_t cache_append_scratch_bytes(const CacheAppend& append, std::span<const Operand> operands);
+uint64_t cached_attention_scratch_bytes(const CachedAttention& attention, std::span<const Operand> operands);
+
+}  // namespace snug::cpu

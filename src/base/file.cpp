@@ -1,0 +1,297 @@
+#include "base/file.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+#include <memory>
+#include <utility>
+
+#include "base/error.h"
+
+namespace snug {
+namespace fs = std::filesystem;
+namespace {
+
+// A single pread or pwrite moves at most this much, whatever the kernel's own limit.
+constexpr size_t kMaxCallBytes = size_t{1} << 30;
+// Written ranges at least this long are flushed and dropped at once, shorter ones by sync().
+constexpr uint64_t kDropBytes = uint64_t{1} << 20;
+
+std::string error_text(int error) {
+  if (error == ENOSPC) return "the disk is full";
+  if (error == EDQUOT) return "the disk quota is used up";
+  return std::error_code(error, std::generic_category()).message();
+}
+
+bool is_users_error(int error) {
+  return error == ENOENT || error == ENOTDIR || error == EISDIR || error == EACCES || error == EPERM ||
+         error == EEXIST || error == EROFS || error == ELOOP || error == ENAMETOOLONG || error == ENOTEMPTY;
+}
+
+// An operation on a name failed: the user's error if the name is at fault, else the machine's.
+[[noreturn]] void name_error(std::string_view action, const fs::path& path, int error) {
+  if (is_users_error(error)) user_error("{}: cannot {}: {}", path.string(), action, error_text(error));
+  device_error("{}: cannot {}: {}", path.string(), action, error_text(error));
+}
+
+int open_descriptor(const fs::path& path, int flags) {
+  int descriptor;
+  do descriptor = ::open(path.c_str(), flags | O_CLOEXEC, 0644);
+  while (descriptor < 0 && errno == EINTR);
+  return descriptor;
+}
+
+// Some file systems accept O_DIRECT when opening and refuse it when reading, so one block is read to find out.
+bool reads_directly(int descriptor) {
+  const std::unique_ptr<void, decltype(&::free)> block(::aligned_alloc(kDirectAlignment, kDirectAlignment), &::free);
+  return block && ::pread(descriptor, block.get(), kDirectAlignment, 0) >= 0;
+}
+
+void sync_path(const fs::path& path) {
+  const int descriptor = open_descriptor(path, O_RDONLY);
+  if (descriptor < 0) name_error("open to sync", path, errno);
+  const int result = ::fsync(descriptor);
+  const int error = errno;
+  ::close(descriptor);
+  if (result != 0) device_error("{}: cannot sync: {}", path.string(), error_text(error));
+}
+
+void sync_parent(const fs::path& path) {
+  const fs::path parent = path.parent_path();
+  sync_path(parent.empty() ? fs::path(".") : parent);
+}
+
+void rename_path(const fs::path& from, const fs::path& to) {
+  if (::rename(from.c_str(), to.c_str()) != 0) name_error("rename to " + to.string(), from, errno);
+}
+
+fs::path with_suffix(const fs::path& path, const char* suffix) {
+  fs::path name = path.has_filename() ? path : path.parent_path();  // "out/" names the same directory as "out"
+  name += suffix;
+  return name;
+}
+
+void check_range(const fs::path& path, uint64_t offset, uint64_t bytes) {
+  const auto limit = static_cast<uint64_t>(std::numeric_limits<off_t>::max());
+  check(offset <= limit && bytes <= limit - offset, "{}: {} bytes at offset {} lie beyond any file", path.string(),
+        bytes, offset);
+}
+
+}  // namespace
+
+File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode_(mode) {
+  cached_ = open_descriptor(path_, flags);
+  if (cached_ < 0) name_error(flags & O_CREAT ? "create" : "open", path_, errno);
+  struct stat status;
+  if (::fstat(cached_, &status) != 0 || !S_ISREG(status.st_mode)) {
+    close();
+    user_error("{}: found something that is not a file, expected a file", path_.string());
+  }
+  if (mode == IoMode::Buffered) return;
+  // Ranges come in any order and are dropped behind: reading ahead would only charge us for pages.
+  ::posix_fadvise(cached_, 0, 0, POSIX_FADV_RANDOM);
+  direct_ = open_descriptor(path_, (flags & ~(O_CREAT | O_TRUNC)) | O_DIRECT);
+  if (direct_ >= 0 && !reads_directly(direct_)) {
+    ::close(direct_);
+    direct_ = -1;
+  }
+}
+
+File File::open_read(const fs::path& path, IoMode mode) { return File(path, O_RDONLY, mode); }
+
+File File::create(const fs::path& path, IoMode mode) { return File(path, O_RDWR | O_CREAT | O_TRUNC, mode); }
+
+File::File(File&& other) noexcept { *this = std::move(other); }
+
+File& File::operator=(File&& other) noexcept {
+  if (this == &other) return *this;
+  close();
+  path_ = std::move(other.path_);
+  cached_ = std::exchange(other.cached_, -1);
+  direct_ = std::exchange(other.direct_, -1);
+  mode_ = other.mode_;
+  return *this;
+}
+
+File::~File() { close(); }
+
+void File::close() {
+  if (cached_ >= 0) ::close(cached_);
+  if (direct_ >= 0) ::close(direct_);
+  cached_ = direct_ = -1;
+}
+
+uint64_t File::size() const {
+  struct stat status;
+  if (::fstat(cached_, &status) != 0) device_error("{}: cannot find its size: {}", path_.string(), error_text(errno));
+  return static_cast<uint64_t>(status.st_size);
+}
+
+bool File::travels_directly(uint64_t offset, const void* data, size_t bytes) const {
+  return direct() && offset % kDirectAlignment == 0 && bytes % kDirectAlignment == 0 &&
+         reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0;
+}
+
+void File::drop_pages(uint64_t offset, uint64_t bytes, bool written) const {
+  if (written) {
+    if (bytes < kDropBytes) return;
+    ::sync_file_range(cached_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                      SYNC_FILE_RANGE_WAIT_BEFORE | SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+  }
+  ::posix_fadvise(cached_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+}
+
+uint64_t File::read_to_end(uint64_t offset, std::span<std::byte> out) const {
+  check_range(path_, offset, out.size());
+  bool directly = travels_directly(offset, out.data(), out.size());
+  size_t done = 0;
+  while (done < out.size()) {
+    const uint64_t position = offset + done;
+    const ssize_t count = ::pread(directly ? direct_ : cached_, out.data() + done,
+                                  std::min(out.size() - done, kMaxCallBytes), static_cast<off_t>(position));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      device_error("{}: cannot read {} bytes at offset {}: {}", path_.string(), out.size() - done, position,
+                   error_text(errno));
+    }
+    if (count == 0) break;
+    done += static_cast<size_t>(count);
+    // A direct read that stops between blocks met the end of the file; what is left, if anything, goes the other way.
+    if (done % kDirectAlignment != 0) directly = false;
+  }
+  if (mode_ == IoMode::Direct && !directly) drop_pages(offset, out.size(), /*written=*/false);
+  return done;
+}
+
+void File::read(uint64_t offset, std::span<std::byte> out) const {
+  const uint64_t found = read_to_end(offset, out);
+  if (found != out.size()) {
+    device_error("{}: found {} bytes at offset {}, expected {}: the file ends there", path_.string(), found, offset,
+                 out.size());
+  }
+}
+
+void File::write(uint64_t offset, std::span<const std::byte> bytes) {
+  check_range(path_, offset, bytes.size());
+  bool directly = travels_directly(offset, bytes.data(), bytes.size());
+  size_t done = 0;
+  while (done < bytes.size()) {
+    const uint64_t position = offset + done;
+    const ssize_t count = ::pwrite(directly ? direct_ : cached_, bytes.data() + done,
+                                   std::min(bytes.size() - done, kMaxCallBytes), static_cast<off_t>(position));
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) {
+      device_error("{}: cannot write {} bytes at offset {}: {}", path_.string(), bytes.size() - done, position,
+                   error_text(errno));
+    }
+    done += static_cast<size_t>(count);
+    if (done % kDirectAlignment != 0) directly = false;
+  }
+  if (mode_ == IoMode::Direct && !directly) drop_pages(offset, bytes.size(), /*written=*/true);
+}
+
+void File::allocate(uint64_t bytes) {
+  check_range(path_, 0, bytes);
+  resize(bytes);
+  if (bytes == 0) return;
+  int error;
+  do error = ::posix_fallocate(cached_, 0, static_cast<off_t>(bytes));
+  while (error == EINTR);
+  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
+    device_error("{}: cannot reserve {} bytes: {}", path_.string(), bytes, error_text(error));
+  }
+}
+
+void File::resize(uint64_t bytes) {
+  check_range(path_, 0, bytes);
+  if (::ftruncate(cached_, static_cast<off_t>(bytes)) != 0) {
+    device_error("{}: cannot make it {} bytes long: {}", path_.string(), bytes, error_text(errno));
+  }
+}
+
+void File::sync() {
+  if (::fsync(cached_) != 0) device_error("{}: cannot sync: {}", path_.string(), error_text(errno));
+  if (mode_ == IoMode::Direct) ::posix_fadvise(cached_, 0, 0, POSIX_FADV_DONTNEED);
+}
+
+bool is_file(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_regular_file(path, ignored);
+}
+
+std::string read_text(const fs::path& path, uint64_t max_bytes) {
+  const File file = File::open_read(path, IoMode::Buffered);
+  const uint64_t bytes = file.size();
+  if (bytes > max_bytes) {
+    user_error("{}: found {} bytes, expected at most {} in a file of this kind", path.string(), bytes, max_bytes);
+  }
+  std::string text(bytes, '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  return text;
+}
+
+void write_text(const fs::path& path, std::string_view text) {
+  PendingFile pending(path, IoMode::Buffered);
+  pending.file().write(0, std::as_bytes(std::span(text)));
+  pending.publish();
+}
+
+PendingFile::PendingFile(const fs::path& path, IoMode mode)
+    : path_(path), file_(File::create(with_suffix(path, ".partial"), mode)) {}
+
+PendingFile::~PendingFile() {
+  if (!published_) ::unlink(file_.path().c_str());
+}
+
+void PendingFile::publish() {
+  file_.sync();
+  rename_path(file_.path(), path_);
+  published_ = true;
+  sync_parent(path_);
+}
+
+PendingDirectory::PendingDirectory(const fs::path& path, Existing existing)
+    : path_(with_suffix(fs::absolute(path).lexically_normal(), "")),
+      partial_(with_suffix(path_, ".partial")),
+      existing_(existing) {
+  std::error_code error;
+  if (existing == Existing::Refuse && fs::exists(path_, error) && !fs::is_empty(path_, error)) {
+    user_error("{}: exists already, expected a new name or an empty directory", path_.string());
+  }
+  fs::remove_all(partial_, error);
+  if (!error) fs::create_directories(partial_, error);
+  if (error) name_error("make the directory", partial_, error.value());
+}
+
+PendingDirectory::~PendingDirectory() {
+  std::error_code ignored;
+  if (!published_) fs::remove_all(partial_, ignored);
+}
+
+void PendingDirectory::publish() {
+  std::error_code error;
+  for (auto entry = fs::recursive_directory_iterator(partial_, error); !error && entry != fs::end(entry);
+       entry.increment(error)) {
+    if (entry->is_regular_file() || entry->is_directory()) sync_path(entry->path());
+  }
+  if (error) name_error("list", partial_, error.value());
+  sync_path(partial_);
+  const fs::path old = with_suffix(path_, ".old");
+  const bool replaces = existing_ == Existing::Replace && fs::exists(path_, error);
+  if (replaces) {
+    fs::remove_all(old, error);
+    rename_path(path_, old);
+  }
+  rename_path(partial_, path_);
+  published_ = true;
+  sync_parent(path_);
+  if (replaces) fs::remove_all(old, error);
+}
+
+}  // namespace snug

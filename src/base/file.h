@@ -1,0 +1,117 @@
+// Files: ranged reads and writes past the page cache where the file system allows it, and names that appear only when
+// what they name is complete and on disk.
+//
+// UserError: a path that is missing, unreadable, too large or in the way. DeviceError: reading, writing or syncing
+// failed (a full disk is said so), with path, offset and bytes.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+
+namespace snug {
+
+// How a file's ranges travel. Direct: past the page cache (O_DIRECT), because cached pages are charged to the process
+// by control groups; where that is refused, through the cache with pages dropped behind. Buffered: the ordinary way,
+// for small files and headers.
+enum class IoMode { Buffered, Direct };
+
+// Offset, length and memory of a range must be multiples of this to travel directly; a range that is not goes through
+// the page cache, with the same result.
+constexpr uint64_t kDirectAlignment = 4096;
+
+// An open file. One thread may move or close it; any number may read and write ranges of it at once.
+class File {
+ public:
+  static File open_read(const std::filesystem::path& path, IoMode mode);
+  // An empty file for reading and writing; what had that name is cut to nothing.
+  static File create(const std::filesystem::path& path, IoMode mode);
+
+  File() = default;
+  File(File&& other) noexcept;
+  File& operator=(File&& other) noexcept;
+  ~File();
+
+  const std::filesystem::path& path() const { return path_; }
+  // Whether aligned ranges really bypass the page cache: asked for, and granted by the file system.
+  bool direct() const { return direct_ >= 0; }
+  uint64_t size() const;
+
+  // Fills all of `out` from `offset`; DeviceError if the file ends before.
+  void read(uint64_t offset, std::span<std::byte> out) const;
+  // As read(), but the file may end inside the range: returns the bytes read. For aligned ranges that reach past the
+  // end.
+  uint64_t read_to_end(uint64_t offset, std::span<std::byte> out) const;
+  // Writes all of `bytes` at `offset`; the file grows as needed.
+  void write(uint64_t offset, std::span<const std::byte> bytes);
+  // Makes the file `bytes` long and reserves its blocks, so that a full disk shows now and not while writing.
+  void allocate(uint64_t bytes);
+  // Cuts or extends the file, without reserving.
+  void resize(uint64_t bytes);
+  // Returns when everything written is on disk.
+  void sync();
+
+ private:
+  File(std::filesystem::path path, int flags, IoMode mode);
+  void close();
+  bool travels_directly(uint64_t offset, const void* data, size_t bytes) const;
+  void drop_pages(uint64_t offset, uint64_t bytes, bool written) const;
+
+  std::filesystem::path path_;
+  int cached_ = -1;  // descriptor through the page cache, always open
+  int direct_ = -1;  // descriptor with O_DIRECT, or -1
+  IoMode mode_ = IoMode::Buffered;
+};
+
+// Whether the path names a regular file, through links. A path that cannot be looked at is not there.
+bool is_file(const std::filesystem::path& path);
+// A whole small file. UserError if it holds more than `max_bytes`.
+std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
+// Replaces or makes a small file in one step: readers see the old text or the new, never a part.
+void write_text(const std::filesystem::path& path, std::string_view text);
+
+// A file that bears `<path>.partial` until publish() has synced it and renamed it; an existing file is replaced.
+// Unpublished, it is removed by the destructor.
+class PendingFile {
+ public:
+  PendingFile(const std::filesystem::path& path, IoMode mode);
+  ~PendingFile();
+  PendingFile(const PendingFile&) = delete;
+  PendingFile& operator=(const PendingFile&) = delete;
+
+  File& file() { return file_; }
+  void publish();
+
+ private:
+  std::filesystem::path path_;
+  File file_;
+  bool published_ = false;
+};
+
+// What publish() does with a directory that already has the name.
+enum class Existing { Refuse, Replace };
+
+// A directory that bears `<path>.partial` until publish() has synced every file in it and renamed it. A `.partial` left
+// by a killed process is emptied first. Refuse: UserError at construction if `path` exists and is not an empty
+// directory. Unpublished, it is removed by the destructor.
+class PendingDirectory {
+ public:
+  PendingDirectory(const std::filesystem::path& path, Existing existing);
+  ~PendingDirectory();
+  PendingDirectory(const PendingDirectory&) = delete;
+  PendingDirectory& operator=(const PendingDirectory&) = delete;
+
+  // Where to write until publish().
+  const std::filesystem::path& path() const { return partial_; }
+  void publish();
+
+ private:
+  std::filesystem::path path_, partial_;
+  Existing existing_;
+  bool published_ = false;
+};
+
+}  // namespace snug

@@ -1,0 +1,81 @@
+#include "base/memory.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
+
+// A file that holds one number; nothing if it is not there or says "max".
+std::optional<uint64_t> read_number(const std::string& path) {
+  std::ifstream in(path);
+  uint64_t value = 0;
+  if (in >> value) return value;
+  return std::nullopt;
+}
+
+// The number behind a word at the start of a line: "MemAvailable: 123 kB".
+std::optional<uint64_t> read_field(const std::string& path, const std::string& word) {
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    std::istringstream fields(line);
+    std::string name;
+    uint64_t value = 0;
+    if (fields >> name >> value && name == word) return value;
+  }
+  return std::nullopt;
+}
+
+// What one group leaves: its limit less what it uses, dropping inactive page cache.
+uint64_t group_leaves(const std::string& group, const std::string& limit_file, const std::string& usage_file) {
+  const auto limit = read_number(group + limit_file), usage = read_number(group + usage_file);
+  if (!limit || !usage) return kUnlimited;
+  const uint64_t cache = read_field(group + "/memory.stat", "inactive_file").value_or(0);
+  const uint64_t used = *usage - std::min(*usage, cache);
+  return *limit - std::min(*limit, used);
+}
+
+// Over this process's group and all groups around it. Lines of /proc/self/cgroup: "0::/a/b" (version 2) and
+// "9:memory:/a/b" (version 1).
+uint64_t groups_leave() {
+  uint64_t least = kUnlimited;
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    const bool version1 = controllers == "memory";
+    if (!version1 && !controllers.empty()) continue;
+    const std::string root = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
+    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
+      const std::string group = root + (path == "/" ? "" : path);
+      least = std::min(least, version1 ? group_leaves(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes")
+                                       : group_leaves(group, "/memory.max", "/memory.current"));
+      if (path.empty() || path == "/") break;
+    }
+  }
+  return least;
+}
+
+}  // namespace
+
+uint64_t free_memory() {
+  const uint64_t machine = read_field("/proc/meminfo", "MemAvailable:").value_or(kUnlimited >> 10) << 10;
+  return std::min(machine, groups_leave());
+}
+
+uint64_t peak_resident_bytes() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
+}
+
+}  // namespace snug

@@ -1,0 +1,27 @@
+// The commands: each takes the options it was given and returns the exit code of success.
+#pragma once
+
+#include "cli/options.h"
+
+namespace snug {
+
+// What commands take beside the options of the job file.
+struct CommandFlags {
+  bool json = false;
+  std::vector<std::string> prompts;  // generate
+  std::string prompts_file;
+  int64_t max_new_tokens = 256;
+  double temperature = 0;
+  std::string file;   // import: the GGUF file
+  bool text = false;  // tokenize: standard input instead of a data set
+};
+
+int plan_command(const Options& options, const CommandFlags& flags);
+int train_command(Options options, const CommandFlags& flags);
+int eval_command(Options options, const CommandFlags& flags);
+int generate_command(const Options& options, const CommandFlags& flags);
+int merge_command(const Options& options, const CommandFlags& flags);
+int import_command(const Options& options, const CommandFlags& flags);
+int tokenize_command(const Options& options, const CommandFlags& flags);
+
+}  // namespace snug

@@ -1,0 +1,16 @@
+// SIGINT and SIGTERM as a question that the training loop asks after each step.
+#pragma once
+
+namespace snug {
+
+// While one exists, the first SIGINT or SIGTERM is noted; a second one ends the process as if there were no handler.
+class InterruptGuard {
+ public:
+  InterruptGuard();
+  ~InterruptGuard();
+  InterruptGuard(const InterruptGuard&) = delete;
+  InterruptGuard& operator=(const InterruptGuard&) = delete;
+  bool interrupted() const;
+};
+
+}  // namespace snug

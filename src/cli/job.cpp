@@ -1,0 +1,133 @@
+#include "cli/job.h"
+
+#include <algorithm>
+#include <charconv>
+#include <thread>
+
+#include "backend/cpu/facts.h"
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "format/peft.h"
+
+namespace snug {
+namespace {
+
+// Left to the system and to what is not planned: code, libraries, file headers.
+constexpr uint64_t kSystemReserve = 512u << 20;
+
+DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
+
+Numerics numerics_of(const Options& options) {
+  Numerics n;
+  n.compute = dtype_option(options.compute);
+  n.base = options.base_format ? dtype_option(*options.base_format) : n.compute;
+  n.accumulator = dtype_option(options.gradient_accumulator);
+  n.beta1 = static_cast<float>(options.beta1);
+  n.beta2 = static_cast<float>(options.beta2);
+  n.epsilon = static_cast<float>(options.epsilon);
+  n.weight_decay = static_cast<float>(options.weight_decay);
+  n.max_grad_norm = static_cast<float>(options.max_grad_norm);
+  return n;
+}
+
+}  // namespace
+
+AdapterSpec adapter_of(const Options& options) {
+  if (!options.adapter.empty()) {
+    const PeftConfig config = read_peft_config(options.adapter);
+    return {config.rank, config.alpha, config.rslora, config.target_modules};
+  }
+  AdapterSpec spec{options.lora_rank, options.lora_alpha, options.lora_rslora, options.lora_targets};
+  if (spec.targets == std::vector<std::string>{"all"}) spec.targets = linear_names();
+  return spec;
+}
+
+int thread_count(const Options& options) {
+  return options.threads > 0 ? static_cast<int>(options.threads)
+                             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+}
+
+JobSpec make_job(const Options& options, Purpose purpose) {
+  if (options.model.empty()) user_error("--model is required: a model directory in Hugging Face's layout");
+  JobSpec spec;
+  spec.purpose = purpose;
+  spec.config = read_hf_config(options.model);
+  const bool training = purpose == Purpose::Train;
+  const bool adapted = !options.adapter.empty() || (training && options.method == "lora");
+  if (training && options.method == "full" && !options.adapter.empty())
+    user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
+  spec.table = adapted ? lora_parameters(spec.config, adapter_of(options), true)
+                       : full_parameters(spec.config, training);
+  spec.numerics = numerics_of(options);
+  spec.export_dtype = spec.numerics.compute;
+  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};
+  if (!options.adapter.empty()) request.adapter = options.adapter;
+  spec.sources = find_sources(spec.table, request);
+  spec.cut.sequence_length = options.sequence_length;
+  spec.strategy.recompute.assign(spec.table.blocks.size(), Recompute::None);
+  return spec;
+}
+
+Choices choices_of(const Options& options) {
+  Choices choices;
+  choices.batch_size = options.batch_size;
+  choices.micro_batch = options.micro_batch_size;
+  choices.passes = options.gradient_accumulation_steps;
+  const std::string& text = options.recompute;
+  for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
+    if (text == name(r)) choices.recompute = r;
+  if (text != "auto" && !choices.recompute) {
+    int64_t blocks = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
+    if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
+      user_error("recompute: found '{}', expected auto, none, mlp, attention, block or a number of blocks", text);
+    choices.recomputed_blocks = blocks;
+  }
+  const std::string& offload = options.offload_activations;
+  if (offload == "none") choices.offload_activations = 0.0;
+  if (offload == "host") choices.offload_activations = 1.0;
+  if (offload != "auto" && !choices.offload_activations) {
+    double share = 0;
+    const auto [end, error] = std::from_chars(offload.data(), offload.data() + offload.size(), share);
+    if (error != std::errc() || end != offload.data() + offload.size() || !(share >= 0 && share <= 1))
+      user_error("offload_activations: found '{}', expected auto, none, host or a fraction", offload);
+    choices.offload_activations = share;
+  }
+  return choices;
+}
+
+Caps caps_of(const Options& options) {
+  const uint64_t left = free_memory();
+  const uint64_t usable = left - std::min(left, kSystemReserve);
+  return {options.device_memory.value_or(usable), options.host_memory.value_or(usable), true, 0};
+}
+
+Planned plan_job(const Options& options, Purpose purpose, bool evaluate) {
+  set_threads(thread_count(options));
+  Planned planned{make_job(options, purpose), {}, caps_of(options)};
+  planned.spec.evaluate = evaluate;
+  planned.fit = fit(planned.spec, choices_of(options), planned.caps, CpuFacts());
+  if (planned.fit.chosen) {
+    const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
+    planned.spec.cut = chosen.cut;
+    planned.spec.strategy = chosen.strategy;
+  }
+  return planned;
+}
+
+void require_fit(const Planned& planned, const Options& options) {
+  if (planned.fit.chosen) return;
+  auto total = [](const Arrangement& a) {
+    return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
+  };
+  const Arrangement& least = *std::ranges::min_element(planned.fit.tried, {}, total);
+  const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
+  std::string help = "--sequence-length or --batch-size lower";
+  if (options.method == "full") help = "--method lora would need far less, and changes what is trained";
+  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} bytes, {} are {}: {} short, at {}; {}",
+                                  least.words, total(least), allowed,
+                                  options.device_memory || options.host_memory ? "allowed" : "free",
+                                  total(least) - allowed, least.forecast.peak_site, help));
+}
+
+}  // namespace snug

@@ -1,0 +1,158 @@
+// The command line: options into structs, errors into exit codes.
+#include <CLI/CLI.hpp>
+#include <cstdio>
+#include <new>
+
+#include "base/error.h"
+#include "cli/commands.h"
+
+namespace {
+
+using namespace snug;
+
+enum ExitCode { kDone = 0, kInternal = 1, kUser = 2, kDoesNotFit = 3, kMachine = 4 };
+
+struct Command {
+  std::string name, help;
+  std::vector<std::string> options;  // keys it takes; empty: all
+  std::function<int(const Options&, const CommandFlags&)> run;
+};
+
+const std::vector<std::string> kModelKeys{"model", "init", "adapter", "seed", "compute", "base_format", "threads"};
+const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",         "prompt",       "max_samples",
+                                         "template", "train_on",    "sequence_length", "long_samples", "packing"};
+
+std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
+  a.insert(a.end(), b.begin(), b.end());
+  return a;
+}
+
+std::vector<Command> commands() {
+  return {
+      {"plan", "what a job takes, to the byte, before it starts; exit 3 if nothing fits", {}, plan_command},
+      {"train", "plan, then train", {}, train_command},
+      {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
+       join(join(kModelKeys, kDataKeys), {"micro_batch_size"}), eval_command},
+      {"generate", "complete prompts, as chat turns if the model has a chat template",
+       join(kModelKeys, {"template"}), generate_command},
+      {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
+      {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
+      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model"}), tokenize_command},
+  };
+}
+
+// What one subcommand's flags were given on the command line, before they are applied over the job file.
+struct Given {
+  std::string job_file;
+  std::map<std::string, std::vector<std::string>> values;  // by key
+  CommandFlags flags;
+};
+
+void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
+  std::string flag = "--" + spec.key;
+  std::ranges::replace(flag, '_', '-');
+  std::vector<std::string>& values = given.values[spec.key];
+  CLI::Option* option = app.add_option(flag, values, spec.help)->type_name("")->allow_extra_args(false);
+  if (spec.is_bool) option->expected(0, 1);
+  if (!spec.list) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
+}
+
+void add_command_flags(CLI::App& app, const std::string& command, Given& given) {
+  app.add_flag("--json", given.flags.json, "JSON on standard output and nothing else there");
+  if (command == "import") {
+    app.add_option("file", given.flags.file, "the GGUF file")->required();
+  } else {
+    app.add_option("job", given.job_file, "job file (YAML) with any of these options as keys; flags win");
+  }
+  if (command == "generate") {
+    app.add_option("--prompt", given.flags.prompts, "a prompt; may be repeated")->allow_extra_args(false);
+    app.add_option("--prompts", given.flags.prompts_file, "JSONL file of {\"prompt\": ...}");
+    app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
+    app.add_option("--temperature", given.flags.temperature, "0 = always the likeliest token (0)")
+        ->check(CLI::Range(0.0, 100.0));
+  }
+  if (command == "tokenize")
+    app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
+}
+
+Options effective_options(const Given& given) {
+  Options options;
+  if (!given.job_file.empty()) read_job_file(given.job_file, options);
+  for (const auto& [key, values] : given.values) {
+    const OptionSpec& spec = find_option(key, "command line");
+    if (values.empty()) continue;
+    const bool bare_flag = spec.is_bool && (values.back().empty() || values.back() == "{}");
+    spec.set(options, bare_flag ? "true" : fmt::format("{}", fmt::join(values, ",")));
+  }
+  return options;
+}
+
+// An unknown flag is named with its nearest known one, as an unknown key of a job file is.
+void explain_unknown_flags(int argc, char** argv, const Command& command) {
+  for (int i = 2; i < argc; i++) {
+    const std::string word = argv[i];
+    if (!word.starts_with("--") || word.size() == 2) continue;
+    const std::string key = word.substr(2, word.find('=') == std::string::npos ? word.npos : word.find('=') - 2);
+    const OptionSpec& spec = find_option(key, "command line");
+    if (!command.options.empty() && std::ranges::find(command.options, spec.key) == command.options.end())
+      user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
+  }
+}
+
+int dispatch(int argc, char** argv) {
+  CLI::App app{"snug: fine-tunes large language models on the machine one has; says beforehand, to the byte, what it "
+               "takes.\nEvery option is also a key of the job file (snug train job.yaml); sizes read 24GiB, 512MiB.",
+               "snug"};
+  app.require_subcommand(1);
+  const std::vector<Command> all = commands();
+  std::vector<Given> given(all.size());
+  for (size_t i = 0; i < all.size(); i++) {
+    CLI::App* sub = app.add_subcommand(all[i].name, all[i].help);
+    add_command_flags(*sub, all[i].name, given[i]);
+    for (const OptionSpec& spec : option_specs()) {
+      if (all[i].name == "generate" && spec.key == "prompt") continue;  // there --prompt is the text itself
+      if (all[i].options.empty() || std::ranges::find(all[i].options, spec.key) != all[i].options.end())
+        add_option(*sub, spec, given[i]);
+    }
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& help) {
+    return app.exit(help);
+  } catch (const CLI::ParseError& error) {
+    for (const Command& command : all)
+      if (argc > 1 && command.name == argv[1]) explain_unknown_flags(argc, argv, command);
+    user_error("command line: {}; 'snug --help' lists commands and options", error.what());
+  }
+  for (size_t i = 0; i < all.size(); i++)
+    if (app.got_subcommand(all[i].name)) return all[i].run(effective_options(given[i]), given[i].flags);
+  return kUser;
+}
+
+int fail(int code, const std::exception& error) {
+  fmt::print(stderr, "snug: {}\n", error.what());
+  return code;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return dispatch(argc, argv);
+  } catch (const CapacityError& error) {
+    return fail(kDoesNotFit, error);
+  } catch (const UserError& error) {
+    return fail(kUser, error);
+  } catch (const DeviceError& error) {
+    return fail(kMachine, error);
+  } catch (const std::bad_alloc& error) {
+    return fail(kMachine, error);
+  } catch (const InternalError& error) {
+    fmt::print(stderr, "snug: internal: {} ({}:{})\n", error.what(), error.where.file_name(), error.where.line());
+    return kInternal;
+  } catch (const std::filesystem::filesystem_error& error) {
+    return fail(kMachine, error);
+  } catch (const std::exception& error) {
+    return fail(kInternal, error);
+  }
+}

@@ -1,0 +1,345 @@
+#include "cli/options.h"
+
+#include <yaml-cpp/yaml.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "base/error.h"
+#include "base/file.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kMaxJobFile = 1 << 20;
+
+// ---- Reading and writing values -------------------------------------------------------------------------------------
+
+int64_t parse_integer(const std::string& text, const std::string& key, int64_t least) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || value < least)
+    user_error("{}: found '{}', expected a whole number of at least {}", key, text, least);
+  return value;
+}
+
+double parse_number(const std::string& text, const std::string& key, double least, double most) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !(value >= least && value <= most))
+    user_error("{}: found '{}', expected a number from {} to {}", key, text, least, most);
+  return value;
+}
+
+bool parse_bool(const std::string& text, const std::string& key) {
+  if (text == "true") return true;
+  if (text == "false") return false;
+  user_error("{}: found '{}', expected true or false", key, text);
+}
+
+std::vector<std::string> split_list(const std::string& text) {
+  std::vector<std::string> items;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    if (end > begin) items.push_back(text.substr(begin, end - begin));
+    begin = end + 1;
+  }
+  return items;
+}
+
+Cadence parse_cadence(const std::string& text, const std::string& key) {
+  if (text == "epoch") return {Cadence::Unit::Epochs, 1};
+  const std::pair<std::string_view, int64_t> units[] = {{"min", 60}, {"h", 3600}, {"s", 1}};
+  for (const auto& [suffix, seconds] : units)
+    if (text.ends_with(suffix))
+      return {Cadence::Unit::Seconds, seconds * parse_integer(text.substr(0, text.size() - suffix.size()), key, 1)};
+  return {Cadence::Unit::Steps, parse_integer(text, key, 0)};
+}
+
+std::string write_cadence(const Cadence& cadence) {
+  switch (cadence.unit) {
+    case Cadence::Unit::Epochs: return "epoch";
+    case Cadence::Unit::Seconds: return fmt::format("{}s", cadence.count);
+    case Cadence::Unit::Steps: break;
+  }
+  return fmt::format("{}", cadence.count);
+}
+
+std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words) {
+  if (std::ranges::find(words, text) == words.end())
+    user_error("{}: found '{}', expected one of {}", key, text, fmt::join(words, ", "));
+  return text;
+}
+
+// ---- Kinds of options -----------------------------------------------------------------------------------------------
+
+OptionSpec text_option(std::string key, std::string Options::*field, std::string help) {
+  return {std::move(key), std::move(help), [field](Options& o, const std::string& t) { o.*field = t; },
+          [field](const Options& o) { return o.*field; }};
+}
+
+OptionSpec word_option(const std::string& key, std::string Options::*field, std::vector<std::string> words,
+                       const std::string& help) {
+  return {key, fmt::format("{} ({})", help, fmt::join(words, ", ")),
+          [=](Options& o, const std::string& t) { o.*field = parse_word(t, key, words); },
+          [field](const Options& o) { return o.*field; }};
+}
+
+OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least); },
+          [field](const Options& o) { return fmt::format("{}", o.*field); }};
+}
+
+OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1); },
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+}
+
+OptionSpec number_option(const std::string& key, double Options::*field, double least, double most, std::string help) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, least, most); },
+          [field](const Options& o) { return fmt::format("{}", o.*field); }};
+}
+
+OptionSpec open_number_option(const std::string& key, std::optional<double> Options::*field, double most,
+                              std::string help) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, 0, most); },
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+}
+
+OptionSpec bool_option(const std::string& key, bool Options::*field, std::string help) {
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_bool(t, key); },
+          [field](const Options& o) { return o.*field ? "true" : "false"; }, false, true};
+}
+
+OptionSpec size_option(const std::string& key, std::optional<uint64_t> Options::*field, std::string help) {
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_size(t, key); },
+          [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
+}
+
+OptionSpec list_option(std::string key, std::vector<std::string> Options::*field, std::string help) {
+  return {std::move(key), std::move(help), [field](Options& o, const std::string& t) { o.*field = split_list(t); },
+          [field](const Options& o) { return fmt::format("{}", fmt::join(o.*field, ",")); }, true};
+}
+
+OptionSpec cadence_option(const std::string& key, Cadence Options::*field, std::string help) {
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_cadence(t, key); },
+          [field](const Options& o) { return write_cadence(o.*field); }};
+}
+
+OptionSpec columns_option() {
+  return {"columns", "names of the fields that hold what snug looks for: instruction=question,output=response",
+          [](Options& o, const std::string& text) {
+            o.columns.clear();
+            for (const std::string& item : split_list(text)) {
+              const size_t equals = item.find('=');
+              if (equals == std::string::npos)
+                user_error("columns: found '{}', expected NAME=FIELD", item);
+              o.columns[item.substr(0, equals)] = item.substr(equals + 1);
+            }
+          },
+          [](const Options& o) {
+            std::vector<std::string> items;
+            for (const auto& [ours, theirs] : o.columns) items.push_back(ours + "=" + theirs);
+            return fmt::format("{}", fmt::join(items, ","));
+          },
+          true};
+}
+
+OptionSpec keep_option() {
+  return {"keep", "checkpoints kept besides the one with the best evaluation, or 'all' (2)",
+          [](Options& o, const std::string& t) { o.keep = t == "all" ? -1 : parse_integer(t, "keep", 1); },
+          [](const Options& o) { return o.keep < 0 ? std::string("all") : fmt::format("{}", o.keep); }};
+}
+
+OptionSpec base_format_option() {
+  const std::vector<std::string> words{"bf16", "fp32"};
+  return {"base_format", "how frozen weights are kept: bf16 or fp32 (as compute)",
+          [=](Options& o, const std::string& t) { o.base_format = parse_word(t, "base_format", words); },
+          [](const Options& o) { return o.base_format.value_or(""); }};
+}
+
+// ---- The table ------------------------------------------------------------------------------------------------------
+
+std::vector<OptionSpec> make_specs() {
+  using O = Options;
+  return {
+      text_option("model", &O::model, "model directory in Hugging Face's layout (required)"),
+      word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
+      text_option("adapter", &O::adapter, "PEFT adapter directory to continue from, evaluate, generate with or merge"),
+      list_option("data", &O::data, "files to train on or evaluate: .json, .jsonl, .txt"),
+      word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
+                  "shape of the samples; auto looks"),
+      columns_option(),
+      text_option("prompt", &O::prompt_pattern, "pattern for the prompt: \"User: {instruction}\\nAssistant: \""),
+      open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
+      list_option("validation", &O::validation, "held-out files, or a fraction of data such as 0.02"),
+      text_option("template", &O::chat_template,
+                  "chat template: auto (the model's own), chatml, llama3, llama2, mistral, qwen, none"),
+      word_option("train_on", &O::train_on, {"assistant", "all"}, "which tokens carry loss: the replies, or all"),
+      integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block (2048)"),
+      word_option("long_samples", &O::long_samples, {"cut", "split", "drop"}, "samples longer than a block"),
+      bool_option("packing", &O::packing, "several samples a block, none seeing another (true)"),
+
+      word_option("method", &O::method, {"lora", "full"}, "what is trained: adapters, or all weights"),
+      integer_option("lora_rank", &O::lora_rank, 1, "rank of the adapters (16)"),
+      number_option("lora_alpha", &O::lora_alpha, 0, 1e6, "their scale times rank (32)"),
+      list_option("lora_targets", &O::lora_targets, "'all', or names such as q_proj,v_proj"),
+      bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
+      base_format_option(),
+      word_option("compute", &O::compute, {"bf16", "fp32"}, "format of products and activations"),
+      word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
+                  "format of gradients summed over passes"),
+
+      open_number_option("learning_rate", &O::learning_rate, 1e3, "2e-4 for lora, 1e-5 for full"),
+      word_option("schedule", &O::schedule, {"constant", "linear", "cosine"}, "how the learning rate falls"),
+      integer_option("warmup_steps", &O::warmup_steps, 0, "steps of rising learning rate; above 0 it wins (0)"),
+      number_option("warmup_ratio", &O::warmup_ratio, 0, 1, "the same as a share of all steps (0.03)"),
+      number_option("min_learning_rate_ratio", &O::min_learning_rate_ratio, 0, 1, "where linear and cosine end (0)"),
+      number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
+      number_option("beta1", &O::beta1, 0, 1, "AdamW's (0.9)"),
+      number_option("beta2", &O::beta2, 0, 1, "AdamW's (0.999)"),
+      number_option("epsilon", &O::epsilon, 0, 1, "AdamW's (1e-8)"),
+      number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9, "global norm above which gradients are scaled; 0 = off (1)"),
+      integer_option("batch_size", &O::batch_size, 1, "blocks an optimizer step (16)"),
+      open_integer_option("micro_batch_size", &O::micro_batch_size, "blocks a pass (the planner's choice)"),
+      open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
+                          "passes a step (the planner's choice)"),
+      open_integer_option("max_steps", &O::max_steps, "steps; alone it repeats the data as often as it takes"),
+      open_integer_option("epochs", &O::epochs, "times through the data (1)"),
+      {"seed", "data order, fresh adapters, random weights (42)",
+       [](Options& o, const std::string& t) { o.seed = static_cast<uint64_t>(parse_integer(t, "seed", 0)); },
+       [](const Options& o) { return fmt::format("{}", o.seed); }},
+      bool_option("shuffle", &O::shuffle, "draw samples in random order (true)"),
+
+      word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
+      integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
+      size_option("device_memory", &O::device_memory, "cap on the device, such as 24GiB; never exceeded (what is free)"),
+      size_option("host_memory", &O::host_memory, "cap on the host (what is free)"),
+      text_option("recompute", &O::recompute,
+                  "what blocks compute again in backward: auto, none, mlp, attention, block, or a number of blocks"),
+      text_option("offload_activations", &O::offload_activations,
+                  "block inputs that wait on the host: auto, none, host, or a fraction"),
+
+      text_option("out", &O::out, "run directory (runs/<date>-<model>)"),
+      bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
+      bool_option("resume", &O::resume, "continue the run in out (false)"),
+      cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
+      cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
+      cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
+      keep_option(),
+  };
+}
+
+// Named in the interface, and not built yet.
+const std::vector<std::string>& later_options() {
+  static const std::vector<std::string> names{"lora_dropout",      "state_format",       "reduce_every",
+                                              "ranks",             "disk_memory",        "disk_dir",
+                                              "machine",           "zero",               "replicas",
+                                              "order",             "offload_states",     "offload_gradients",
+                                              "offload_parameters"};
+  return names;
+}
+
+// Levenshtein's.
+size_t edit_distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  for (size_t j = 0; j <= b.size(); j++) row[j] = j;
+  for (size_t i = 1; i <= a.size(); i++) {
+    size_t diagonal = std::exchange(row[0], i);
+    for (size_t j = 1; j <= b.size(); j++) {
+      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
+    }
+  }
+  return row.back();
+}
+
+std::string flattened(const YAML::Node& node, const std::string& key, const std::string& path) {
+  if (node.IsScalar()) return node.as<std::string>();
+  std::vector<std::string> items;
+  if (node.IsSequence()) {
+    for (const YAML::Node& item : node) items.push_back(item.as<std::string>());
+  } else if (node.IsMap() && key == "columns") {
+    for (const auto& item : node) items.push_back(item.first.as<std::string>() + "=" + item.second.as<std::string>());
+  } else {
+    user_error("{}, key '{}': expected a value or a list", path, key);
+  }
+  return fmt::format("{}", fmt::join(items, ","));
+}
+
+}  // namespace
+
+const std::vector<OptionSpec>& option_specs() {
+  static const std::vector<OptionSpec> specs = make_specs();
+  return specs;
+}
+
+const OptionSpec& find_option(const std::string& key, const std::string& where) {
+  std::string name = key;
+  std::ranges::replace(name, '-', '_');
+  const auto found = std::ranges::find(option_specs(), name, &OptionSpec::key);
+  if (found != option_specs().end()) return *found;
+  if (std::ranges::find(later_options(), name) != later_options().end())
+    user_error("{}: option '{}' is not there yet in this version", where, key);
+  const auto nearest = std::ranges::min_element(
+      option_specs(), {}, [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
+  user_error("{}: unknown option '{}'; the nearest known one is '{}'", where, key, nearest->key);
+}
+
+void read_job_file(const std::string& path, Options& options) {
+  YAML::Node root;
+  try {
+    root = YAML::Load(read_text(path, kMaxJobFile));
+  } catch (const YAML::Exception& error) {
+    user_error("{}: not readable as YAML: {}", path, error.what());
+  }
+  if (root.IsNull()) return;
+  if (!root.IsMap()) user_error("{}: expected keys and values at the top", path);
+  for (const auto& item : root) {
+    const auto key = item.first.as<std::string>();
+    const OptionSpec& spec = find_option(key, path);
+    try {
+      if (!item.second.IsNull()) spec.set(options, flattened(item.second, spec.key, path));
+    } catch (const YAML::Exception&) {
+      user_error("{}, key '{}': expected a value or a list of values", path, key);
+    }
+  }
+}
+
+std::string write_job_file(const Options& options) {
+  YAML::Emitter out;
+  out << YAML::BeginMap;
+  for (const OptionSpec& spec : option_specs()) {
+    const std::string text = spec.get(options);
+    if (text.empty()) continue;
+    out << YAML::Key << spec.key << YAML::Value << text;
+  }
+  out << YAML::EndMap;
+  return std::string(out.c_str()) + "\n";
+}
+
+uint64_t parse_size(const std::string& text, const std::string& key) {
+  const std::pair<std::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+                                                       {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
+                                                       {"B", 1}};
+  for (const auto& [suffix, factor] : units)
+    if (text.ends_with(suffix)) {
+      const std::string number = text.substr(0, text.size() - suffix.size());
+      return static_cast<uint64_t>(parse_number(number, key, 0, 1e15 / factor) * factor);
+    }
+  return static_cast<uint64_t>(parse_integer(text, key, 0));
+}
+
+std::string format_size(uint64_t bytes) {
+  const auto value = static_cast<double>(bytes);
+  if (bytes < (uint64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / 0x1p10);
+  if (bytes < (uint64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / 0x1p20);
+  return fmt::format("{:.2f} GiB", value / 0x1p30);
+}
+
+}  // namespace snug

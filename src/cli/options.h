@@ -1,0 +1,88 @@
+// Every option of snug: a key of the job file and a flag, one table for both.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace snug {
+
+// "10", "epoch" or "30min": how often something happens.
+struct Cadence {
+  enum class Unit : uint8_t { Steps, Epochs, Seconds } unit = Unit::Steps;
+  int64_t count = 0;  // 0: at the end only
+};
+
+struct Options {
+  std::string model, init = "pretrained", adapter;
+  std::vector<std::string> data, validation;
+  std::string data_format = "auto";
+  std::map<std::string, std::string> columns;
+  std::string prompt_pattern;
+  std::optional<int64_t> max_samples;
+  std::string chat_template = "auto", train_on = "assistant", long_samples = "cut";
+  int64_t sequence_length = 2048;
+  bool packing = true;
+
+  std::string method = "lora";
+  int64_t lora_rank = 16;
+  double lora_alpha = 32;
+  std::vector<std::string> lora_targets{"all"};
+  bool lora_rslora = false;
+  std::string compute = "bf16";
+  std::optional<std::string> base_format;  // the products' format where not given
+  std::string gradient_accumulator = "fp32";
+
+  std::optional<double> learning_rate;  // by method
+  std::string schedule = "cosine";
+  int64_t warmup_steps = 0;
+  double warmup_ratio = 0.03, min_learning_rate_ratio = 0;
+  double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
+  int64_t batch_size = 16;
+  std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
+  uint64_t seed = 42;
+  bool shuffle = true;
+
+  std::string device = "auto";
+  int64_t threads = 0;  // 0: all cores
+  std::optional<uint64_t> device_memory, host_memory;
+  std::string recompute = "auto", offload_activations = "auto";
+
+  std::string out;
+  bool overwrite = false, resume = false;
+  Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
+  int64_t keep = 2;  // -1: all
+};
+
+// One option: how its text is read and written back.
+struct OptionSpec {
+  std::string key;   // "learning_rate"; the flag is --learning-rate
+  std::string help;  // one line, with values and default
+  std::function<void(Options&, const std::string& text)> set;
+  std::function<std::string(const Options&)> get;
+  bool list = false;    // may be repeated as a flag, or be a list in the file
+  bool is_bool = false; // as a flag it needs no value
+};
+
+// In the order of the help page.
+const std::vector<OptionSpec>& option_specs();
+
+// The spec of a key (with - or _). UserError that names `where` it stood and the nearest known key, or says that the
+// option is not there yet.
+const OptionSpec& find_option(const std::string& key, const std::string& where);
+
+// Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas.
+void read_job_file(const std::string& path, Options& options);
+
+// Every option as it took effect, as a job file.
+std::string write_job_file(const Options& options);
+
+// "24GiB", "80GB", "512MiB" or bytes.
+uint64_t parse_size(const std::string& text, const std::string& key);
+// 17179869184 -> "16.00 GiB"
+std::string format_size(uint64_t bytes);
+
+}  // namespace snug

@@ -1,0 +1,145 @@
+#include "cli/plan_report.h"
+
+#include <algorithm>
+
+#include "backend/cpu/facts.h"
+
+namespace snug {
+namespace {
+
+uint64_t device_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Device)]; }
+uint64_t host_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Host)]; }
+uint64_t total_bytes(const Arrangement& a) { return device_bytes(a.forecast) + host_bytes(a.forecast); }
+
+// "134,515,008"
+std::string grouped(int64_t number) {
+  std::string digits = fmt::format("{}", number);
+  for (size_t i = digits.size(); i > 3;) {
+    i -= 3;
+    digits.insert(i, ",");
+  }
+  return digits;
+}
+
+nlohmann::ordered_json arrangement_json(const Arrangement& a) {
+  std::vector<std::string> recompute;
+  for (const Recompute r : a.strategy.recompute) recompute.emplace_back(name(r));
+  return {{"micro_batch_size", a.cut.micro_batch},
+          {"gradient_accumulation_steps", a.cut.passes},
+          {"recompute", recompute},
+          {"offloaded_blocks", a.strategy.offloaded_blocks},
+          {"words", a.words}};
+}
+
+// Those that take as many bytes as the chosen one, or that are slower and take more, teach nothing.
+const Arrangement* neighbour(const Planned& planned, bool cheaper) {
+  if (!planned.fit.chosen) return nullptr;
+  const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
+  const Arrangement* best = nullptr;
+  for (const Arrangement& other : planned.fit.tried) {
+    const bool wanted = cheaper ? total_bytes(other) < total_bytes(chosen)
+                                : other.relative_time < chosen.relative_time && total_bytes(other) > total_bytes(chosen);
+    if (wanted && (!best || other.relative_time < best->relative_time)) best = &other;
+  }
+  return best;
+}
+
+std::string neighbour_text(std::string_view what, const Arrangement* other, const Arrangement& chosen) {
+  if (!other) return fmt::format("{:<13} none\n", what);
+  return fmt::format("{:<13} {}: {}, {:.0f} % of the time, estimated\n", what, other->words,
+                     format_size(total_bytes(*other)), 100 * other->relative_time / chosen.relative_time);
+}
+
+const Arrangement& shown(const Planned& planned) {
+  if (planned.fit.chosen) return planned.fit.tried[*planned.fit.chosen];
+  return *std::ranges::min_element(planned.fit.tried, {}, total_bytes);
+}
+
+std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
+  std::string text =
+      fmt::format("{:<13} {} samples, {} tokens ({} with loss) in {} blocks; {} steps an epoch of {} tokens each\n",
+                  "data", grouped(data.samples_per_epoch), grouped(data.tokens_per_epoch),
+                  grouped(data.loss_tokens_per_epoch), grouped(data.blocks_per_epoch), data.steps_per_epoch,
+                  grouped(tokens_per_step));
+  return text;
+}
+
+std::string classes_text(const Forecast& f) {
+  std::string text = fmt::format("{:<13} at {}\n", "fullest", f.peak_site);
+  std::vector<Forecast::Class> classes = f.classes;
+  std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
+  for (const Forecast::Class& c : classes)
+    text += fmt::format("  {:<11} {:>12}  {:>5.1f} %\n", c.name, format_size(c.bytes),
+                        100 * static_cast<double>(c.bytes) / static_cast<double>(device_bytes(f)));
+  text += fmt::format("  {:<11} {:>12}  = {} bytes\n", "together", format_size(device_bytes(f)),
+                      grouped(static_cast<int64_t>(device_bytes(f))));
+  return text;
+}
+
+}  // namespace
+
+nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
+  const Arrangement& a = shown(planned);
+  JobSpec spec = planned.spec;
+  spec.cut = a.cut;
+  spec.strategy = a.strategy;
+  const Compiled compiled = compile(spec, CpuFacts());
+  nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
+                              {"hash", fmt::format("{:016x}", compiled.hash)},
+                              {"arrangement", arrangement_json(a)},
+                              {"device_bytes", device_bytes(a.forecast)},
+                              {"host_bytes", host_bytes(a.forecast)},
+                              {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
+                              {"driver_bytes", planned.caps.driver_bytes}};
+  for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
+  for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
+  json["peak"] = a.forecast.peak_site;
+  json["parameters"] = spec.table.count(false);
+  json["trainable_parameters"] = spec.table.count(true);
+  json["tokens_per_step"] = a.cut.tokens() * a.cut.passes;
+  json["samples_per_epoch"] = nullptr;
+  json["steps_per_epoch"] = nullptr;
+  if (data) {
+    json["samples_per_epoch"] = data->samples_per_epoch;
+    json["steps_per_epoch"] = data->steps_per_epoch;
+  }
+  json["step_seconds"] = nullptr;
+  json["alternatives"] = nlohmann::ordered_json::array();
+  for (const Arrangement& other : planned.fit.tried)
+    json["alternatives"].push_back({{"arrangement", other.words},
+                                    {"fits", other.fits},
+                                    {"device_bytes", device_bytes(other.forecast)},
+                                    {"host_bytes", host_bytes(other.forecast)},
+                                    {"relative_time", other.relative_time / a.relative_time}});
+  return json;
+}
+
+std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
+  const Arrangement& a = shown(planned);
+  const ParamTable& table = planned.spec.table;
+  const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
+  std::string text = fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model",
+                                 name(planned.spec.config.architecture), grouped(table.count(false)),
+                                 grouped(table.count(true)),
+                                 options.method == "lora" ? fmt::format("lora, rank {}", options.lora_rank) : "full");
+  text += fmt::format("{:<13} {} blocks of {} tokens, products in {}, on cpu with {} threads\n", "step",
+                      options.batch_size, grouped(a.cut.sequence_length), name(planned.spec.numerics.compute),
+                      thread_count(options));
+  if (data) text += data_text(*data, a.cut.tokens() * a.cut.passes);
+  text += fmt::format("{:<13} {}\n", "arrangement", a.words);
+  text += fmt::format("{:<13} {}: {} of {} {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT",
+                      format_size(total_bytes(a)), format_size(allowed),
+                      options.device_memory || options.host_memory ? "allowed" : "free");
+  text += classes_text(a.forecast);
+  text += fmt::format("{:<13} {:>12}  {:>12}\n", "phase", "device", "host");
+  for (const Forecast::Phase& phase : a.forecast.phases)
+    text += fmt::format("  {:<11} {:>12}  {:>12}\n", phase.name, format_size(phase.bytes[index(Space::Device)]),
+                        format_size(phase.bytes[index(Space::Host)]));
+  if (planned.fit.chosen) {
+    text += neighbour_text("cheaper", neighbour(planned, true), a);
+    text += neighbour_text("faster", neighbour(planned, false), a);
+  }
+  return text;
+}
+
+}  // namespace snug

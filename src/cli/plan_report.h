@@ -1,0 +1,23 @@
+// A plan for people and for scripts.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/job.h"
+
+namespace snug {
+
+// What the data adds to a plan; nothing without data.
+struct DataSummary {
+  int64_t samples_per_epoch = 0, blocks_per_epoch = 0, steps_per_epoch = 0;
+  int64_t tokens_per_epoch = 0, loss_tokens_per_epoch = 0;
+};
+
+// What `snug plan --json` prints and plan.json holds.
+nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data);
+
+// The same at a glance.
+std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data);
+
+}  // namespace snug

@@ -1,0 +1,77 @@
+#include "cli/text.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+std::string text_of(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  if (!id) return {};
+  return tokenizer.decode(std::span(&*id, 1), false);
+}
+
+SpecialTexts special_texts(const Tokenizer& tokenizer) {
+  return {text_of(tokenizer, tokenizer.bos_id()), text_of(tokenizer, tokenizer.eos_id())};
+}
+
+}  // namespace
+
+TextEncoder make_text_encoder(const Tokenizer& tokenizer) {
+  TextEncoder encoder;
+  encoder.encode = [&tokenizer](std::string_view text) { return tokenizer.encode(text); };
+  encoder.bos_id = tokenizer.bos_id();
+  encoder.eos_id = tokenizer.eos_id();
+  encoder.adds_bos = tokenizer.adds_bos();
+  encoder.special = special_texts(tokenizer);
+  encoder.model_template = tokenizer.chat_template_text().value_or("");
+  return encoder;
+}
+
+DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary) {
+  DataOptions data;
+  data.files.assign(files.begin(), files.end());
+  if (options.data_format != "auto") data.format = data_format_from_name(options.data_format);
+  data.shape.columns = options.columns;
+  if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
+  data.chat_template = options.chat_template;
+  data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
+  data.max_samples = options.max_samples;
+  data.vocabulary = vocabulary;
+  return data;
+}
+
+PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::load(options.model)) {
+  const std::string model_template = tokenizer_.chat_template_text().value_or("");
+  const bool plain = options.chat_template == "none" || (options.chat_template == "auto" && model_template.empty());
+  if (!plain) template_ = ChatTemplate::choose(options.chat_template, model_template, special_texts(tokenizer_));
+}
+
+std::vector<int32_t> PromptEncoder::encode(const std::string& prompt) const {
+  std::vector<int32_t> ids;
+  auto add = [&](std::string_view text) {
+    const std::vector<int32_t> more = tokenizer_.encode(text);
+    ids.insert(ids.end(), more.begin(), more.end());
+  };
+  const bool habit = !template_ || template_->bos_by_habit();
+  if (habit && tokenizer_.adds_bos() && tokenizer_.bos_id()) ids.push_back(*tokenizer_.bos_id());
+  if (!template_) {
+    add(prompt);
+    return ids;
+  }
+  const std::vector<Message> turn{{ChatRole::User, prompt}};
+  for (const Piece& piece : template_->render(turn, true)) add(piece.text);
+  return ids;
+}
+
+std::string PromptEncoder::decode(std::span<const int32_t> ids) const { return tokenizer_.decode(ids, true); }
+
+std::vector<int64_t> PromptEncoder::stop_tokens(const HfConfig& config) const {
+  std::vector<int64_t> stop = config.eos;
+  if (template_)
+    if (const auto id = tokenizer_.token_id(template_->end_of_turn())) stop.push_back(*id);
+  return stop;
+}
+
+}  // namespace snug

@@ -1,0 +1,90 @@
+#include "data/batcher.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+template <class T>
+void fill_rest(std::span<T> view, int64_t used, T value) {
+  std::fill(view.begin() + used, view.end(), value);
+}
+
+// T, if it can be.
+int64_t batch_tokens(int64_t micro_batch, int64_t sequence_length) {
+  if (micro_batch >= 1 && sequence_length >= 1 && micro_batch <= INT32_MAX / sequence_length) {
+    return micro_batch * sequence_length;
+  }
+  user_error("micro_batch_size {} of sequence_length {}: expected less than 2^31 tokens a pass", micro_batch,
+             sequence_length);
+}
+
+}  // namespace
+
+Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length)
+    : dataset_(dataset),
+      micro_batch_(micro_batch),
+      tokens_(batch_tokens(micro_batch, sequence_length)),
+      documents_(micro_batch * max_documents(sequence_length)) {
+  labels_.resize(static_cast<size_t>(sequence_length));
+  keys_.resize(static_cast<size_t>(tokens_));
+}
+
+BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views) {
+  const auto sized = [](const auto& view, int64_t size) { return static_cast<int64_t>(view.size()) == size; };
+  check(sized(views.ids, tokens_) && sized(views.positions, tokens_) && sized(views.documents, documents_ + 1) &&
+            sized(views.loss_rows, tokens_) && sized(views.loss_targets, tokens_) &&
+            sized(views.token_order, tokens_) && sized(views.segment_starts, tokens_ + 1) &&
+            sized(views.segment_ids, tokens_),
+        "views of a batch that are not made for {} tokens and {} documents", tokens_, documents_);
+  BatchCounts counts;
+  for (int64_t i = 0; i < micro_batch_; ++i) {
+    for (const DocumentSpan& document : stream.block(pass, rank, i)) add_document(document, views, counts);
+  }
+  fill_rest(views.ids, counts.tokens, 0);
+  fill_rest(views.positions, counts.tokens, 0);
+  fill_rest(views.documents, counts.documents, static_cast<int32_t>(counts.tokens));
+  fill_rest(views.loss_rows, counts.loss_rows, -1);
+  fill_rest(views.loss_targets, counts.loss_rows, 0);
+  sort_tokens(views, counts);
+  return counts;
+}
+
+void Batcher::add_document(const DocumentSpan& document, const BatchViews& views, BatchCounts& counts) {
+  const auto start = static_cast<size_t>(counts.tokens), length = size_t{document.length};
+  check(start + length <= views.ids.size() && length <= labels_.size() && counts.documents < documents_,
+        "a document of {} tokens at token {} of a batch of {}", length, start, views.ids.size());
+  const std::span<const int32_t> ids = dataset_.ids(document.sample).subspan(document.begin, length);
+  const std::span<int32_t> labels = std::span(labels_).first(length);
+  dataset_.labels(document.sample, document.begin, labels);
+  views.documents[static_cast<size_t>(counts.documents++)] = static_cast<int32_t>(start);
+  for (size_t i = 0; i < length; ++i) {
+    views.ids[start + i] = ids[i];
+    views.positions[start + i] = static_cast<int32_t>(i);
+    if (i == 0 || labels[i] == kNoLabel) continue;
+    const auto row = static_cast<size_t>(counts.loss_rows++);
+    views.loss_rows[row] = static_cast<int32_t>(start + i - 1);
+    views.loss_targets[row] = labels[i];
+  }
+  counts.tokens += static_cast<int64_t>(length);
+}
+
+void Batcher::sort_tokens(const BatchViews& views, BatchCounts& counts) {
+  const auto tokens = static_cast<size_t>(counts.tokens);
+  for (size_t t = 0; t < tokens; ++t) keys_[t] = uint64_t{static_cast<uint32_t>(views.ids[t])} << 32 | t;
+  std::sort(keys_.begin(), keys_.begin() + counts.tokens);
+  for (size_t k = 0; k < tokens; ++k) {
+    const auto id = static_cast<int32_t>(keys_[k] >> 32);
+    views.token_order[k] = static_cast<int32_t>(keys_[k] & UINT32_MAX);
+    if (k > 0 && id == views.segment_ids[static_cast<size_t>(counts.segments) - 1]) continue;
+    views.segment_starts[static_cast<size_t>(counts.segments)] = static_cast<int32_t>(k);
+    views.segment_ids[static_cast<size_t>(counts.segments++)] = id;
+  }
+  fill_rest(views.token_order, counts.tokens, 0);
+  fill_rest(views.segment_starts, counts.segments, static_cast<int32_t>(tokens));
+  fill_rest(views.segment_ids, counts.segments, 0);
+}
+
+}  // namespace snug

@@ -1,0 +1,60 @@
+// One pass's blocks as the arrays that its ops read.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "data/packing.h"
+
+namespace snug {
+
+// Where a batch is written, T = micro_batch * sequence_length tokens. The documents of all blocks lie end to end from
+// token 0 on, in order of block and place in it; padding comes after the last, so that the starts of the documents say
+// all about them. (A row of the batch is thus no block; nothing in a step looks at rows.)
+struct BatchViews {
+  std::span<int32_t> ids;        // [T]; 0 in padding
+  std::span<int32_t> positions;  // [T]; from 0 in each document; 0 in padding
+  // [D + 1], D = micro_batch * max_documents(sequence_length): starts of the documents and the end of the last, which
+  // is also in what is left over
+  std::span<int32_t> documents;
+  // [T]: the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what is left over
+  std::span<int32_t> loss_rows;
+  std::span<int32_t> loss_targets;  // [T]: that label; 0 in what is left over
+  // The tokens of documents sorted by id, and by place where ids are equal: what a gradient of embeddings is summed in.
+  std::span<int32_t> token_order;     // [T]: token indices; 0 in what is left over
+  std::span<int32_t> segment_starts;  // [T + 1]: where in token_order each run of equal ids starts, and the last one's
+                                      // end, which is also in what is left over
+  std::span<int32_t> segment_ids;     // [T]: the id of each run; 0 in what is left over
+};
+
+struct BatchCounts {
+  int64_t documents = 0, loss_rows = 0, segments = 0;
+  int64_t tokens = 0;  // in documents
+  bool operator==(const BatchCounts&) const = default;
+};
+
+// Fills batches; takes its memory at construction and none later. One thread at a time.
+class Batcher {
+ public:
+  // UserError if T is 2^31 or more. The data set must outlive the batcher.
+  Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length);
+
+  int64_t tokens() const { return tokens_; }        // T
+  int64_t documents() const { return documents_; }  // D
+
+  // The blocks of one pass on one rank, of the step that `stream` stands at. Every element of every view is written.
+  // InternalError for views of other sizes than above.
+  BatchCounts fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views);
+
+ private:
+  void add_document(const DocumentSpan& document, const BatchViews& views, BatchCounts& counts);
+  void sort_tokens(const BatchViews& views, BatchCounts& counts);
+
+  const Dataset& dataset_;
+  int64_t micro_batch_, tokens_, documents_;
+  std::vector<int32_t> labels_;  // scratch: of one document
+  std::vector<uint64_t> keys_;   // scratch: id * 2^32 + token
+};
+
+}  // namespace snug

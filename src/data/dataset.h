@@ -1,0 +1,99 @@
+// Data sets as tokens: files of any shape in, flat arrays of token ids and labels out.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "data/shapes.h"
+#include "format/tokenizer.h"
+
+namespace snug {
+
+// What a data set needs of a tokenizer. Called from many threads at once.
+struct TextEncoder {
+  // Text to ids, special tokens in the text parsed, none added. UserError for broken UTF-8.
+  std::function<std::vector<int32_t>(std::string_view)> encode;
+  std::optional<int32_t> bos_id, eos_id;
+  bool adds_bos = false;       // the tokenizer's habit for plain text
+  SpecialTexts special;        // how the two are spelt
+  std::string model_template;  // the model's own chat template (Jinja); empty if it has none
+};
+
+// Refers to the tokenizer, which must outlive it.
+TextEncoder encoder_of(const Tokenizer& tokenizer);
+
+enum class TrainOn { Assistant, All };
+
+struct DataOptions {
+  std::vector<std::filesystem::path> files;  // read in this order
+  std::optional<DataFormat> format;          // otherwise by the keys of each file's first record
+  ShapeOptions shape;
+  // As ChatTemplate::choose takes it; looked at only where there are conversations. With a prompt pattern, auto means
+  // none: the pattern is all of the prompt. Another name wraps the filled pattern as the user's turn.
+  std::string chat_template = "auto";
+  TrainOn train_on = TrainOn::Assistant;
+  std::optional<int64_t> max_samples;  // the first so many records of each file
+  int64_t vocabulary = 0;              // ids must lie below it
+};
+
+// One sample, as long as it comes: labels[i] is what is to be predicted at i from the tokens before it, kNoLabel for
+// nothing. The first label is always kNoLabel, since nothing comes before it.
+//   conversations  the rendered text of the chat template, encoded piece by piece; labels on replies with their
+//                  end-of-turn token, or on all (train_on). Without a template BOS comes by the tokenizer's habit.
+//   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
+//   tokens         ids and labels as they are, whatever train_on says
+using Sample = TokenSample;
+
+// Reads the files from front to end and calls visit(sample, place) for each record in file order; at any time a few MiB
+// of text are held. Records are encoded on the threads of parallel_for(), with the same result for any number of them.
+// `encoder` may be null where every file is of tokens. UserError with file, line or element, key, what was found and
+// what was expected; the earliest bad record is the one that is named.
+void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
+                     const std::function<void(const Sample&, const std::string& place)>& visit);
+
+// All samples of a data set. Four bytes and a bit a token; labels that differ from their token, which only token files
+// have, sixteen bytes more each.
+class Dataset {
+ public:
+  // UserError if the sample has 2^32 tokens or more.
+  void add(const Sample& sample);
+
+  int64_t samples() const { return static_cast<int64_t>(starts_.size()) - 1; }
+  int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
+  int64_t length(int64_t sample) const { return static_cast<int64_t>(ids(sample).size()); }
+  std::span<const int32_t> ids(int64_t sample) const;
+  // The labels of tokens [begin, begin + out.size()) of a sample.
+  void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
+  // How many of the labels of tokens [begin, end) are there. Reads one bit a token.
+  int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
+
+ private:
+  std::vector<int32_t> ids_;
+  std::vector<uint64_t> has_label_;                         // a bit a token
+  std::vector<uint64_t> starts_{0};                         // of each sample in ids_, and the end of the last
+  std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
+};
+
+// for_each_sample() into a Dataset. UserError if the files hold no sample.
+Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);
+
+// Which samples train and which are held out, both in file order.
+struct HoldOut {
+  std::vector<uint32_t> training, validation;
+};
+
+// Holds out `fraction` of the samples, rounded, at least one and never all, drawn by the seed alone. UserError unless
+// 0 < fraction < 1 and there are two samples.
+HoldOut hold_out(int64_t samples, double fraction, uint64_t seed);
+
+// 0, 1, ... samples - 1.
+std::vector<uint32_t> all_samples(int64_t samples);
+
+}  // namespace snug

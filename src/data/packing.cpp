@@ -1,0 +1,222 @@
+#include "data/packing.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kOpenBlocks = 64;
+
+int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
+
+int64_t counted_labels(const Dataset& dataset, const DocumentSpan& d) {
+  return dataset.loss_tokens(d.sample, int64_t{d.begin} + 1, int64_t{d.begin} + d.length);
+}
+
+}  // namespace
+
+LongSamples long_samples_from_name(std::string_view name) {
+  if (name == "cut") return LongSamples::Cut;
+  if (name == "split") return LongSamples::Split;
+  if (name == "drop") return LongSamples::Drop;
+  user_error("long_samples: found '{}', expected cut, split or drop", name);
+}
+
+int64_t max_documents(int64_t sequence_length) { return std::max<int64_t>(64, sequence_length / 32); }
+
+// Calls visit(DocumentSpan) for what the options leave of a sample.
+template <class Visit>
+void Packer::for_each_document(uint32_t sample, Visit&& visit) const {
+  const int64_t length = dataset_.length(sample), limit = options_.sequence_length;
+  if (length > limit && options_.long_samples == LongSamples::Drop) return;
+  const int64_t kept = options_.long_samples == LongSamples::Split ? length : std::min(length, limit);
+  for (int64_t begin = 0; begin < kept; begin += limit) {
+    visit(DocumentSpan{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(std::min(limit, kept - begin))});
+  }
+}
+
+Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options)
+    : dataset_(dataset), options_(options), selection_(std::move(selection)) {
+  if (options_.sequence_length < 2 || options_.sequence_length > INT32_MAX) {
+    user_error("sequence_length: found {}, expected 2 to {}", options_.sequence_length, INT32_MAX);
+  }
+  report_.samples = static_cast<int64_t>(selection_.size());
+  for (const uint32_t sample : selection_) {
+    const int64_t length = dataset_.length(sample), tokens = report_.tokens, loss_tokens = report_.loss_tokens;
+    for_each_document(sample, [&](const DocumentSpan& d) {
+      ++report_.documents;
+      report_.tokens += d.length;
+      report_.loss_tokens += counted_labels(dataset_, d);
+    });
+    report_.long_samples += length > options_.sequence_length;
+    report_.lost_tokens += length - (report_.tokens - tokens);
+    report_.empty_samples += report_.tokens > tokens && report_.loss_tokens == loss_tokens;
+  }
+  if (report_.documents == 0) {
+    user_error("data: none of {} samples is left: all are longer than sequence_length {} and long_samples is drop",
+               report_.samples, options_.sequence_length);
+  }
+  if (report_.documents >= int64_t{UINT32_MAX})
+    user_error("data: found {} documents, expected less than 2^32 - 1", report_.documents);
+  const auto documents = static_cast<size_t>(report_.documents);
+  order_.resize(selection_.size());
+  placed_.resize(documents);
+  block_of_.resize(documents);
+  open_.reserve(kOpenBlocks);
+}
+
+int64_t Packer::least_blocks() const {
+  return options_.packing ? ceil_div(report_.tokens, options_.sequence_length) : report_.documents;
+}
+
+EpochBlocks Packer::reserve() const {
+  EpochBlocks out;
+  out.documents.resize(placed_.size());
+  out.starts.reserve(placed_.size() + 1);
+  return out;
+}
+
+void Packer::build(int64_t epoch, EpochBlocks& out) {
+  std::copy(selection_.begin(), selection_.end(), order_.begin());
+  if (options_.shuffle) {
+    const Random random(options_.seed, RandomPurpose::DataOrder, static_cast<uint32_t>(epoch));
+    for (size_t i = order_.size() - 1; i > 0; --i) std::swap(order_[i], order_[random.below(i, i + 1)]);
+  }
+  open_.clear();
+  opened_ = 0;
+  size_t n = 0;
+  for (const uint32_t sample : order_) {
+    for_each_document(sample, [&](const DocumentSpan& d) {
+      placed_[n] = d;
+      block_of_[n++] = place(d.length);
+    });
+  }
+  // Sorted by block, keeping the order within each: counts become starts, each start moves on as its block fills and
+  // ends as the start of the next.
+  out.starts.assign(size_t{opened_} + 1, 0);
+  for (const uint32_t block : block_of_) {
+    if (block + 1 < opened_) ++out.starts[block + 2];
+  }
+  for (size_t b = 2; b < out.starts.size(); ++b) out.starts[b] += out.starts[b - 1];
+  out.documents.resize(placed_.size());
+  for (size_t i = 0; i < placed_.size(); ++i) out.documents[out.starts[block_of_[i] + 1]++] = placed_[i];
+}
+
+// The block that the next document goes into.
+uint32_t Packer::place(int64_t length) {
+  if (!options_.packing) return opened_++;
+  auto block = std::find_if(open_.begin(), open_.end(), [&](const OpenBlock& b) { return b.free_tokens >= length; });
+  if (block == open_.end()) {
+    if (open_.size() == kOpenBlocks) {
+      open_.erase(std::min_element(open_.begin(), open_.end(), [](const OpenBlock& a, const OpenBlock& b) {
+        return a.free_tokens < b.free_tokens;
+      }));
+    }
+    open_.push_back({opened_++, options_.sequence_length, max_documents(options_.sequence_length)});
+    block = std::prev(open_.end());
+  }
+  const uint32_t number = block->number;
+  block->free_tokens -= length;
+  if (--block->free_documents == 0 || block->free_tokens == 0) open_.erase(block);
+  return number;
+}
+
+BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
+                         const StepShape& shape, const RunLength& length)
+    : dataset_(dataset),
+      packer_(dataset, std::move(selection), packing),
+      shape_(shape),
+      sequence_length_(packing.sequence_length) {
+  check(shape.passes > 0 && shape.ranks > 0 && shape.micro_batch > 0, "a step of {} passes, {} ranks, {} blocks",
+        shape.passes, shape.ranks, shape.micro_batch);
+  check(length.max_steps || length.epochs, "a run without an end");
+  if (length.max_steps.value_or(1) < 1 || length.epochs.value_or(1) < 1) {
+    user_error("max_steps, epochs: found {} and {}, expected 1 or more", length.max_steps.value_or(1),
+               length.epochs.value_or(1));
+  }
+  const int64_t step_blocks = shape_.blocks();
+  const int64_t enough =
+      length.max_steps && *length.max_steps < INT64_MAX / step_blocks ? *length.max_steps * step_blocks : INT64_MAX;
+  // A step touches at most so many epochs.
+  const int64_t touched = ceil_div(step_blocks - 1, packer_.least_blocks()) + 1;
+  held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
+  for (Held& held : held_) held.blocks = packer_.reserve();
+  restart();
+  first_epoch_blocks_ = held_[0].blocks.count();
+  blocks_ = length.epochs ? count_blocks(*length.epochs, enough) : enough;
+  steps_ = ceil_div(blocks_, step_blocks);
+  seek(0);
+}
+
+int64_t BlockStream::steps_per_epoch() const { return ceil_div(first_epoch_blocks_, shape_.blocks()); }
+
+int64_t BlockStream::count_blocks(int64_t epochs, int64_t enough) {
+  int64_t blocks = 0;
+  for (int64_t epoch = 0; epoch < epochs && blocks < enough; ++epoch) {
+    packer_.build(epoch, held_[0].blocks);
+    blocks += held_[0].blocks.count();
+  }
+  used_ = 0;
+  return std::min(blocks, enough);
+}
+
+void BlockStream::restart() {
+  packer_.build(0, held_[0].blocks);
+  held_[0].epoch = held_[0].first = 0;
+  used_ = 1;
+}
+
+void BlockStream::hold_next() {
+  check(used_ > 0 && used_ < held_.size(), "a step touches more than {} epochs", held_.size());
+  const Held& last = held_[used_ - 1];
+  Held& next = held_[used_];
+  next.epoch = last.epoch + 1;
+  next.first = last.first + last.blocks.count();
+  packer_.build(next.epoch, next.blocks);
+  ++used_;
+}
+
+void BlockStream::seek(int64_t step) {
+  check(step >= 0 && step < steps_, "step {} of a run of {}", step, steps_);
+  begin_ = step * shape_.blocks();
+  end_ = std::min(begin_ + shape_.blocks(), blocks_);
+  if (used_ == 0 || begin_ < held_[0].first) restart();
+  const auto end_of = [&](const Held& held) { return held.first + held.blocks.count(); };
+  while (end_of(held_[0]) <= begin_) {
+    if (used_ > 1) {
+      std::rotate(held_.begin(), held_.begin() + 1, held_.end());
+      --used_;
+    } else {
+      held_[0].first = end_of(held_[0]);
+      packer_.build(++held_[0].epoch, held_[0].blocks);
+    }
+  }
+  while (end_of(held_[used_ - 1]) < end_) hold_next();
+  tokens_ = loss_tokens_ = 0;
+  for (int64_t number = begin_; number < end_; ++number) {
+    for (const DocumentSpan& d : run_block(number)) {
+      tokens_ += d.length;
+      loss_tokens_ += counted_labels(dataset_, d);
+    }
+  }
+}
+
+std::span<const DocumentSpan> BlockStream::run_block(int64_t number) const {
+  if (number >= end_) return {};
+  size_t h = 0;
+  while (number >= held_[h].first + held_[h].blocks.count()) ++h;
+  return held_[h].blocks.block(number - held_[h].first);
+}
+
+std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int64_t i) const {
+  return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i);
+}
+
+DataCursor BlockStream::cursor() const { return {held_[0].epoch, begin_ - held_[0].first}; }
+
+bool BlockStream::ends_epoch() const { return held_[0].first + held_[0].blocks.count() <= end_; }
+
+}  // namespace snug

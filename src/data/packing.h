@@ -1,0 +1,176 @@
+// Samples into blocks of a fixed length, and blocks into steps: which tokens every rank sees in every pass of every
+// step. All of it follows from the data set, the options and the seed, so a run resumes from a step's number alone.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/rng.h"
+#include "data/dataset.h"
+
+namespace snug {
+
+// What becomes of a sample that is longer than a block: its head is kept; it becomes several documents, each as long as
+// a block but the last; it is left out.
+enum class LongSamples { Cut, Split, Drop };
+
+// "cut", "split", "drop"; UserError otherwise.
+LongSamples long_samples_from_name(std::string_view name);
+
+struct PackingOptions {
+  int64_t sequence_length = 2048;  // tokens of a block
+  bool packing = true;             // several samples a block; false: one
+  LongSamples long_samples = LongSamples::Cut;
+  bool shuffle = true;  // a new order each epoch; false: file order
+  uint64_t seed = 42;
+};
+
+// A document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
+struct DocumentSpan {
+  uint32_t sample = 0, begin = 0, length = 0;
+  bool operator==(const DocumentSpan&) const = default;
+};
+
+// How many documents a block holds at most: max(64, sequence_length / 32).
+int64_t max_documents(int64_t sequence_length);
+
+// What the options make of the samples, the same in every epoch.
+struct PackingReport {
+  int64_t samples = 0;        // selected
+  int64_t long_samples = 0;   // longer than a block: cut, split or dropped
+  int64_t lost_tokens = 0;    // cut off or dropped
+  int64_t documents = 0;      // an epoch
+  int64_t tokens = 0;         // an epoch
+  int64_t loss_tokens = 0;    // an epoch
+  int64_t empty_samples = 0;  // without a loss token in what is left of them; they take part all the same
+};
+
+// The blocks of one epoch.
+struct EpochBlocks {
+  std::vector<DocumentSpan> documents;  // block after block, each block's in the order they were put in
+  std::vector<uint32_t> starts;         // of each block in documents, and the end of the last
+
+  int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
+  std::span<const DocumentSpan> block(int64_t i) const {
+    const auto b = static_cast<size_t>(i);
+    return std::span(documents).subspan(starts[b], starts[b + 1] - starts[b]);
+  }
+};
+
+// Makes the blocks of any epoch.
+//
+// The samples come in the order of the epoch: a permutation by Fisher and Yates with Random(seed, DataOrder, epoch), or
+// file order. Without packing each document is a block. With packing up to 64 blocks are open at a time; a document
+// goes into the first of them, in the order they were opened, that has room for all of it. Where none has, a new block
+// is opened, and if 64 are open the fullest (the first of equals) is closed before. Blocks are numbered as they are
+// opened. So a document is never split over blocks, and packed or not each keeps its tokens, positions and loss.
+class Packer {
+ public:
+  // `selection`: the samples that take part, in file order. UserError if nothing is left of them. The data set must
+  // outlive the packer.
+  Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options);
+
+  const PackingReport& report() const { return report_; }
+  // No epoch has fewer blocks.
+  int64_t least_blocks() const;
+  // Room for any epoch, so that build() does not allocate.
+  EpochBlocks reserve() const;
+  // Replaces the blocks by those of an epoch (from 0). One thread at a time.
+  void build(int64_t epoch, EpochBlocks& out);
+
+ private:
+  struct OpenBlock {
+    uint32_t number;
+    int64_t free_tokens, free_documents;
+  };
+
+  template <class Visit>
+  void for_each_document(uint32_t sample, Visit&& visit) const;
+  uint32_t place(int64_t length);
+
+  const Dataset& dataset_;
+  PackingOptions options_;
+  PackingReport report_;
+  std::vector<uint32_t> selection_, order_;
+  std::vector<DocumentSpan> placed_;  // scratch of build(): documents in the epoch's order
+  std::vector<uint32_t> block_of_;    //   and the block of each
+  std::vector<OpenBlock> open_;
+  uint32_t opened_ = 0;
+};
+
+// How a step is cut: block i of pass p on rank r is number ((step * passes + p) * ranks + r) * micro_batch + i of the
+// run, counted through all epochs.
+struct StepShape {
+  int64_t passes = 1, ranks = 1, micro_batch = 1;
+  int64_t blocks() const { return passes * ranks * micro_batch; }
+};
+
+// Whichever ends first; with max_steps alone the data repeats as often as it takes. At least one is given.
+struct RunLength {
+  std::optional<int64_t> max_steps = {}, epochs = {};
+};
+
+// Where in the data a step begins.
+struct DataCursor {
+  int64_t epoch = 0, block = 0;  // block within the epoch
+  bool operator==(const DataCursor&) const = default;
+};
+
+// The blocks of a run, step by step. Steps run across the ends of epochs; only the last step of the run may be short of
+// blocks, and the missing ones are empty. All memory is taken at construction. One thread at a time.
+class BlockStream {
+ public:
+  // UserError for a run of no steps. The data set must outlive the stream.
+  BlockStream(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
+              const StepShape& shape, const RunLength& length);
+
+  int64_t steps() const { return steps_; }
+  const StepShape& shape() const { return shape_; }
+  int64_t sequence_length() const { return sequence_length_; }
+  const PackingReport& report() const { return packer_.report(); }
+  // Of the first epoch: with shuffling the others differ by a few. A step that holds the end of the epoch counts whole.
+  int64_t blocks_per_epoch() const { return first_epoch_blocks_; }
+  int64_t steps_per_epoch() const;
+
+  // Goes to a step (from 0, below steps()). The next step is quick; an earlier one rebuilds the epochs from the first.
+  void seek(int64_t step);
+
+  // Of the step that was sought last. A block's documents; empty for a missing block.
+  std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
+  DataCursor cursor() const;
+  // Whether the last block of an epoch is in the step.
+  bool ends_epoch() const;
+  // Over all passes and ranks, from the index alone: tokens in documents, and those of them that have a label that
+  // counts (the first of a document has none).
+  int64_t tokens() const { return tokens_; }
+  int64_t loss_tokens() const { return loss_tokens_; }
+
+ private:
+  struct Held {
+    EpochBlocks blocks;
+    int64_t epoch, first;  // number in the run of its first block
+  };
+
+  // The blocks of all epochs of the run, but at most `enough`.
+  int64_t count_blocks(int64_t epochs, int64_t enough);
+  void restart();
+  void hold_next();
+  std::span<const DocumentSpan> run_block(int64_t number) const;
+
+  const Dataset& dataset_;
+  Packer packer_;
+  StepShape shape_;
+  int64_t sequence_length_ = 0;
+  int64_t blocks_ = 0;  // of the run
+  int64_t steps_ = 0;
+  int64_t first_epoch_blocks_ = 0;
+  std::vector<Held> held_;       // the epochs that the step touches come first, in order; the rest is room
+  size_t used_ = 0;              // of held_
+  int64_t begin_ = 0, end_ = 0;  // blocks of the step
+  int64_t tokens_ = 0, loss_tokens_ = 0;
+};
+
+}  // namespace snug

@@ -1,0 +1,164 @@
+#include "exec/executor.h"
+
+#include <algorithm>
+
+#include "base/parallel.h"
+
+namespace snug {
+namespace {
+
+bool is_file_or_host(const Attrs& attrs) {
+  return std::holds_alternative<HostTask>(attrs) || std::holds_alternative<ReadFile>(attrs) ||
+         std::holds_alternative<WriteFile>(attrs);
+}
+
+std::span<std::byte> bytes_of(const TensorView& view) {
+  return {view.data, static_cast<size_t>(view.count()) * element_bytes(view.dtype)};
+}
+
+}  // namespace
+
+Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, HostHandler host,
+                   LaneMode mode, int threads)
+    : set_(set), plan_(plan), arena_(arena), host_(std::move(host)), mode_(mode) {
+  set_threads(threads);
+  for (const Program& program : set.programs) {
+    std::vector<Bound>& ops = bound_.emplace_back();
+    for (const Op& op : program.ops) {
+      std::vector<TensorView> views;
+      for (const Operand& operand : op.operands) views.push_back(arena.view(operand, plan, set));
+      if (is_file_or_host(op.attrs))
+        ops.push_back({nullptr, std::move(views)});
+      else
+        ops.push_back({backend.bind(op, views), {}});
+    }
+    issued_.emplace_back(program.ops.size());
+    done_.emplace_back(program.ops.size());
+  }
+  if (mode == LaneMode::Threads)
+    for (size_t lane = 0; lane < kLanes; lane++)
+      if (static_cast<Lane>(lane) != Lane::Host)
+        lanes_.emplace_back([this, lane, threads] { serve(static_cast<Lane>(lane), threads); });
+}
+
+Executor::~Executor() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+  }
+  changed_.notify_all();
+}
+
+void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* const> files) {
+  if (last_)
+    check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
+          "program '{}' may not follow '{}'", set_.programs[program].name, set_.programs[*last_].name);
+  last_ = program;
+  auto instance = std::make_shared<Instance>();
+  instance->program = program;
+  instance->facts = facts;
+  instance->files.assign(files.begin(), files.end());
+  instance->left = static_cast<int64_t>(set_.programs[program].ops.size());
+  if (mode_ == LaneMode::Inline)
+    run_inline(*instance);
+  else
+    run_lanes(instance);
+}
+
+void Executor::execute(Instance& instance, OpId id) {
+  const Op& op = set_.programs[instance.program].ops[id];
+  if (skipped(op, instance.facts)) return;
+  const Bound& bound = bound_[instance.program][id];
+  if (bound.launch) {
+    bound.launch(instance.facts);
+  } else if (const auto* task = std::get_if<HostTask>(&op.attrs)) {
+    host_(*task, bound.views, instance.facts);
+  } else if (const auto* get = std::get_if<ReadFile>(&op.attrs)) {
+    instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(bound.views[0]));
+  } else {
+    const auto& put = std::get<WriteFile>(op.attrs);
+    instance.files.at(static_cast<size_t>(put.file))->write(put.offset, bytes_of(bound.views[0]));
+  }
+}
+
+void Executor::run_inline(Instance& instance) {
+  for (OpId id = 0; id < set_.programs[instance.program].ops.size(); id++) execute(instance, id);
+}
+
+// ---- One thread a lane ----------------------------------------------------------------------------------------------
+
+bool Executor::ready(const Ticket& ticket) const {
+  const Op& op = set_.programs[ticket.instance->program].ops[ticket.op];
+  for (size_t i = 0; i < op.waits.size(); i++)
+    if (done_[op.waits[i].program][op.waits[i].op] < ticket.targets[i]) return false;
+  return true;
+}
+
+void Executor::complete(const Ticket& ticket) {
+  done_[ticket.instance->program][ticket.op]++;
+  ticket.instance->left--;
+  changed_.notify_all();
+}
+
+void Executor::run_lanes(const std::shared_ptr<Instance>& instance) {
+  const std::vector<Op>& ops = set_.programs[instance->program].ops;
+  std::unique_lock lock(mutex_);
+  const std::shared_ptr<Instance> before = std::exchange(previous_, instance);
+  for (OpId id = 0; id < ops.size(); id++) {
+    Ticket ticket{instance, id, {}};
+    for (const Wait& wait : ops[id].waits) ticket.targets.push_back(issued_[wait.program][wait.op]);
+    issued_[instance->program][id]++;
+    if (ops[id].lane != Lane::Host) {
+      queues_[index(ops[id].lane)].push_back(std::move(ticket));
+      changed_.notify_all();
+      continue;
+    }
+    changed_.wait(lock, [&] { return error_ || ready(ticket); });
+    if (error_) break;
+    lock.unlock();
+    execute(*instance, id);
+    lock.lock();
+    complete(ticket);
+  }
+  // The program before this one must have finished when the next starts to be issued: then at most this one runs.
+  if (before) changed_.wait(lock, [&] { return error_ || before->left == 0; });
+  lock.unlock();
+  rethrow();
+}
+
+void Executor::serve(Lane lane, int threads) {
+  set_threads(lane == Lane::Compute ? threads : 1);
+  std::deque<Ticket>& queue = queues_[index(lane)];
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [&] { return stop_ || (!error_ && !queue.empty() && ready(queue.front())); });
+    if (stop_) return;
+    const Ticket ticket = queue.front();
+    queue.pop_front();
+    lock.unlock();
+    try {
+      execute(*ticket.instance, ticket.op);
+      lock.lock();
+      complete(ticket);
+    } catch (...) {
+      lock.lock();
+      if (!error_) error_ = std::current_exception();
+      changed_.notify_all();
+    }
+  }
+}
+
+void Executor::finish() {
+  if (mode_ == LaneMode::Inline) return;
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return error_ || !previous_ || previous_->left == 0; });
+  lock.unlock();
+  rethrow();
+}
+
+void Executor::rethrow() {
+  const std::lock_guard lock(mutex_);
+  if (error_) std::rethrow_exception(error_);
+}
+
+}  // namespace snug

@@ -1,0 +1,88 @@
+// Walks programs: the only place where planned ops become work.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <thread>
+
+#include "backend/arena.h"
+#include "backend/backend.h"
+#include "base/file.h"
+
+namespace snug {
+
+// Does what a HostTask asks with the arena bytes it names; may set counts in the facts for the ops after it.
+using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, PassFacts&)>;
+
+// One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the thread
+// that issues). Results are the same to the bit.
+enum class LaneMode : uint8_t { Inline, Threads };
+
+class Executor {
+ public:
+  // Binds every op of every program. `threads`: of the team that computes. All references must outlive the executor.
+  Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, HostHandler host,
+           LaneMode mode, int threads);
+  ~Executor();
+
+  // Issues a program, which must be a successor of the one before. `files` are those that its ReadFile and WriteFile ops
+  // name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may go on
+  // after return; at most the program before is still running when this one starts to be issued.
+  // Errors of ops are rethrown here or by finish().
+  void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {});
+  // Returns when everything issued has run.
+  void finish();
+
+  // Bytes as ops see them; for loaders, checks and tests. After finish() only.
+  TensorView view(const Operand& operand) const { return arena_.view(operand, plan_, set_); }
+
+ private:
+  struct Bound {
+    Launch launch;                  // empty for HostTask, ReadFile and WriteFile
+    std::vector<TensorView> views;  // of those
+  };
+  // One run of a program.
+  struct Instance {
+    ProgramId program = 0;
+    PassFacts facts;
+    std::vector<File*> files;
+    int64_t left = 0;  // ops not done
+  };
+  struct Ticket {
+    std::shared_ptr<Instance> instance;
+    OpId op = 0;
+    std::vector<int64_t> targets;  // by wait: how often the op waited for must have been done
+  };
+
+  bool skipped(const Op& op, const PassFacts& facts) const { return facts.loss_rows < op.min_loss_rows; }
+  void execute(Instance& instance, OpId op);
+  void run_inline(Instance& instance);
+  void run_lanes(const std::shared_ptr<Instance>& instance);
+  void serve(Lane lane, int threads);
+  bool ready(const Ticket& ticket) const;
+  void complete(const Ticket& ticket);
+  void rethrow();
+
+  const ProgramSet& set_;
+  const MemoryPlan& plan_;
+  Arena& arena_;
+  HostHandler host_;
+  LaneMode mode_;
+  std::vector<std::vector<Bound>> bound_;  // by program, op
+  std::optional<ProgramId> last_;
+
+  // LaneMode::Threads; all under mutex_.
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::vector<int64_t>> issued_, done_;  // by program, op: how often
+  std::array<std::deque<Ticket>, kLanes> queues_;
+  std::shared_ptr<Instance> previous_;
+  std::exception_ptr error_;
+  bool stop_ = false;
+  std::vector<std::jthread> lanes_;
+};
+
+}  // namespace snug

@@ -1,0 +1,192 @@
+#include <array>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "format/gguf_import.h"
+#include "format/json.h"
+
+namespace snug {
+namespace {
+
+// tokenizer.ggml.token_type
+constexpr int64_t kControl = 3, kUserDefined = 4, kUnused = 5;
+constexpr int64_t kMaxPosition = int64_t{1} << 32;
+
+// What a pre-tokeniser's name in GGUF stands for.
+struct PreTokenizer {
+  std::string_view name;
+  std::string_view split;  // pattern that cuts text into words; empty: digits one by one, then GPT-2's own pattern
+  bool whole_words;        // a word that is a token is taken as it is, whatever the merges say
+  bool normalizes_nfc;
+  bool starts_with_bos;  // where tokenizer.ggml.add_bos_token does not say
+};
+
+// Llama 3's pattern takes digits by up to three, Qwen2's one by one; they are equal otherwise.
+constexpr std::array<PreTokenizer, 3> kPreTokenizers{{
+    {"smollm", "", false, false, false},
+    {"llama-bpe",
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
+     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     true, false, true},
+    {"qwen2",
+     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
+     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
+     false, true, false},
+}};
+
+const PreTokenizer& find_pre_tokenizer(const GgufHeader& header) {
+  constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.ggml.pre";
+  if (header.string(kModel) != "gpt2") header.fail(kModel, "\"gpt2\", byte-level BPE");
+  const std::string name = header.string(kPre);
+  for (const PreTokenizer& pre : kPreTokenizers) {
+    if (pre.name == name) return pre;
+  }
+  header.fail(kPre, "\"smollm\", \"llama-bpe\" or \"qwen2\"");
+}
+
+Json byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex) {
+  return {{"type", "ByteLevel"},
+          {"add_prefix_space", add_prefix_space},
+          {"trim_offsets", trim_offsets},
+          {"use_regex", use_regex}};
+}
+
+Json sequence(const char* key, Json first, Json second) {
+  return {{"type", "Sequence"}, {key, Json::array({std::move(first), std::move(second)})}};
+}
+
+Json pre_tokenizer(const PreTokenizer& pre) {
+  if (pre.split.empty()) {
+    return sequence("pretokenizers", {{"type", "Digits"}, {"individual_digits", true}}, byte_level(false, true, true));
+  }
+  Json split{{"type", "Split"}, {"pattern", {{"Regex", pre.split}}}, {"behavior", "Isolated"}, {"invert", false}};
+  return sequence("pretokenizers", std::move(split), byte_level(false, true, false));
+}
+
+// The text of the token that tokenizer.ggml.<role>_token_id names, or null.
+Json special_token(const GgufHeader& header, std::string_view role) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", role);
+  if (!header.has(key)) return nullptr;
+  const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
+  return tokens[static_cast<size_t>(header.integer(key, 0, static_cast<int64_t>(tokens.size()) - 1))];
+}
+
+bool adds_bos(const GgufHeader& header) {
+  constexpr std::string_view kAddEos = "tokenizer.ggml.add_eos_token";
+  if (header.boolean(kAddEos, false)) header.fail(kAddEos, "false");
+  return header.boolean("tokenizer.ggml.add_bos_token", find_pre_tokenizer(header).starts_with_bos);
+}
+
+Json post_processor(const GgufHeader& header) {
+  if (!adds_bos(header)) return byte_level(true, false, true);
+  const Json bos = special_token(header, "bos");
+  if (bos.is_null()) header.fail("tokenizer.ggml.bos_token_id", "a token, since add_bos_token is true");
+  const auto part = [](const char* kind, const Json& id, int type_id) -> Json {
+    return {{kind, {{"id", id}, {"type_id", type_id}}}};
+  };
+  Json bos_entry{{"id", bos},
+                 {"ids", Json::array({header.integer("tokenizer.ggml.bos_token_id", 0, INT64_MAX)})},
+                 {"tokens", Json::array({bos})}};
+  Json process{{"type", "TemplateProcessing"},
+               {"single", Json::array({part("SpecialToken", bos, 0), part("Sequence", "A", 0)})},
+               {"pair", Json::array({part("SpecialToken", bos, 0), part("Sequence", "A", 0),
+                                     part("SpecialToken", bos, 1), part("Sequence", "B", 1)})},
+               {"special_tokens", Json::object()}};
+  process["special_tokens"][bos.get<std::string>()] = std::move(bos_entry);
+  return sequence("processors", byte_level(true, false, true), std::move(process));
+}
+
+const std::vector<int64_t>& token_types(const GgufHeader& header) {
+  constexpr std::string_view kKey = "tokenizer.ggml.token_type";
+  const std::vector<int64_t>& types = header.integers(kKey);
+  const size_t tokens = header.strings("tokenizer.ggml.tokens").size();
+  if (types.size() != tokens) header.fail(kKey, fmt::format("a list of {} values, one a token", tokens));
+  return types;
+}
+
+// Tokens that stand for themselves in a text, before any cutting.
+Json added_tokens(const GgufHeader& header) {
+  const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
+  const std::vector<int64_t>& types = token_types(header);
+  Json added = Json::array();
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (types[id] != kControl && types[id] != kUserDefined) continue;
+    if (tokens[id].empty()) header.fail("tokenizer.ggml.tokens", fmt::format("a text for special token {}", id));
+    added.push_back({{"id", id},
+                     {"content", tokens[id]},
+                     {"single_word", false},
+                     {"lstrip", false},
+                     {"rstrip", false},
+                     {"normalized", false},
+                     {"special", types[id] == kControl}});
+  }
+  return added;
+}
+
+Json bpe_model(const GgufHeader& header, const PreTokenizer& pre) {
+  const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
+  const std::vector<std::string>& merges = header.strings("tokenizer.ggml.merges");
+  const std::vector<int64_t>& types = token_types(header);
+  Json vocabulary = Json::object();
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (types[id] == kUnused) continue;  // rows that pad the embedding
+    if (!vocabulary.emplace(tokens[id], id).second) {
+      header.fail("tokenizer.ggml.tokens", fmt::format("each token once, not '{}' again at {}", tokens[id], id));
+    }
+  }
+  for (const std::string& merge : merges) {
+    const size_t space = merge.find(' ');
+    const std::string_view left = std::string_view(merge).substr(0, space);
+    const std::string_view right = space == std::string::npos ? "" : std::string_view(merge).substr(space + 1);
+    if (!vocabulary.contains(left) || !vocabulary.contains(right) ||
+        !vocabulary.contains(std::string(left) + std::string(right))) {
+      header.fail("tokenizer.ggml.merges", fmt::format("pairs of tokens that join to a token, not '{}'", merge));
+    }
+  }
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", special_token(header, "unknown")},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", header.has("tokenizer.ggml.unknown_token_id")},
+          {"byte_fallback", false},
+          {"ignore_merges", pre.whole_words},
+          {"vocab", std::move(vocabulary)},
+          {"merges", merges}};
+}
+
+}  // namespace
+
+std::string gguf_tokenizer(const GgufHeader& header) {
+  const PreTokenizer& pre = find_pre_tokenizer(header);
+  Json json{{"version", "1.0"},
+            {"truncation", nullptr},
+            {"padding", nullptr},
+            {"added_tokens", added_tokens(header)},
+            {"normalizer", pre.normalizes_nfc ? Json{{"type", "NFC"}} : Json()},
+            {"pre_tokenizer", pre_tokenizer(pre)},
+            {"post_processor", post_processor(header)},
+            {"decoder", byte_level(true, true, true)},
+            {"model", bpe_model(header, pre)}};
+  return json.dump(1) + "\n";
+}
+
+std::string gguf_tokenizer_config(const GgufHeader& header) {
+  constexpr std::string_view kTemplate = "tokenizer.chat_template";
+  Json json;
+  json["tokenizer_class"] = "PreTrainedTokenizerFast";
+  json["model_max_length"] = header.integer(header.string("general.architecture") + ".context_length", 1, kMaxPosition);
+  json["clean_up_tokenization_spaces"] = false;
+  json["add_bos_token"] = adds_bos(header);
+  json["bos_token"] = special_token(header, "bos");
+  json["eos_token"] = special_token(header, "eos");
+  json["pad_token"] = special_token(header, "padding");
+  json["unk_token"] = special_token(header, "unknown");
+  if (header.has(kTemplate)) json["chat_template"] = header.string(kTemplate);
+  return json.dump(2) + "\n";
+}
+
+}  // namespace snug

@@ -1,0 +1,222 @@
+#include "format/hf_config.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "format/json.h"
+
+namespace snug {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr uint64_t kMaxConfigBytes = 4 << 20;
+
+// Sizes beyond these are nonsense in a config, and products of them stay far below 2^63.
+constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxHeads = 1 << 12, kMaxHeadDim = 1 << 12;
+constexpr int64_t kMaxVocabulary = 1 << 24, kMaxPosition = int64_t{1} << 32;
+
+// Keys of models with experts: their presence with any count means another block than the dense one.
+constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
+                                                      "moe_intermediate_size"};
+
+Architecture parse_architecture(const JsonObject& config) {
+  constexpr std::string_view kExpected = "[\"LlamaForCausalLM\"] or [\"Qwen2ForCausalLM\"]";
+  if (config.has("architectures")) {
+    const Json& names = config.at("architectures");
+    if (names == Json::array({"LlamaForCausalLM"})) return Architecture::LlamaForCausalLM;
+    if (names == Json::array({"Qwen2ForCausalLM"})) return Architecture::Qwen2ForCausalLM;
+    config.fail("architectures", kExpected);
+  }
+  const std::string type = config.string("model_type", "");
+  if (type == "llama") return Architecture::LlamaForCausalLM;
+  if (type == "qwen2") return Architecture::Qwen2ForCausalLM;
+  config.fail("architectures", kExpected);
+}
+
+void parse_sizes(const JsonObject& config, HfConfig& result) {
+  const bool llama = result.architecture == Architecture::LlamaForCausalLM;
+  result.hidden_size = config.integer("hidden_size", 1, kMaxWidth);
+  result.intermediate_size = config.integer("intermediate_size", 1, kMaxWidth);
+  result.layers = config.integer("num_hidden_layers", 1, kMaxLayers);
+  result.heads = config.integer("num_attention_heads", 1, kMaxHeads);
+  result.kv_heads = config.integer("num_key_value_heads", 1, kMaxHeads, result.heads);
+  result.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
+  result.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, llama ? 2048 : 32768);
+  if (result.heads % result.kv_heads != 0) {
+    config.fail("num_key_value_heads", fmt::format("a divisor of num_attention_heads, {}", result.heads));
+  }
+  if (!config.has("head_dim") && result.hidden_size % result.heads != 0) {
+    config.fail("num_attention_heads", fmt::format("a divisor of hidden_size, {}, or a head_dim", result.hidden_size));
+  }
+  result.head_dim = config.integer("head_dim", 1, kMaxHeadDim, result.hidden_size / result.heads);
+  if (result.head_dim % 2 != 0) {
+    config.fail(config.has("head_dim") ? "head_dim" : "num_attention_heads",
+                fmt::format("an even number of values a head, not {}", result.head_dim));
+  }
+}
+
+Llama3RopeScaling parse_llama3_scaling(const JsonObject& rope) {
+  Llama3RopeScaling scaling;
+  scaling.factor = rope.number("factor", 1, 1e4);
+  scaling.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e4);
+  scaling.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e4);
+  scaling.original_max_position = rope.integer("original_max_position_embeddings", 1, kMaxPosition);
+  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
+    rope.fail("high_freq_factor", fmt::format("more than low_freq_factor, {}", scaling.low_freq_factor));
+  }
+  return scaling;
+}
+
+// transformers 5 keeps everything in `rope_parameters`; 4 had `rope_theta`, and `rope_scaling` for the rest.
+void parse_rope(const JsonObject& config, HfConfig& result) {
+  constexpr double kMinTheta = 1, kMaxTheta = 1e12;
+  result.rope_theta = config.number("rope_theta", kMinTheta, kMaxTheta, 10000.0);
+  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
+  if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
+  if (!config.has(key)) return;
+  const JsonObject rope = config.object(key);
+  result.rope_theta = rope.number("rope_theta", kMinTheta, kMaxTheta, result.rope_theta);
+  if (rope.number("partial_rotary_factor", 0, 1, 1.0) != 1) rope.fail("partial_rotary_factor", "1");
+  const char* type_key = rope.has("rope_type") ? "rope_type" : "type";  // "type" is the older spelling
+  const std::string type = rope.string(type_key, "default");
+  if (type == "llama3") {
+    result.rope_scaling = parse_llama3_scaling(rope);
+  } else if (type != "default") {
+    rope.fail(type_key, "\"default\" or \"llama3\"");
+  }
+}
+
+void refuse_sliding_window(const JsonObject& config, const HfConfig& result) {
+  if (!config.boolean("use_sliding_window", false)) return;
+  if (config.has("layer_types")) {
+    const Json& types = config.at("layer_types");
+    for (const Json& type : types) {
+      if (type != "full_attention") config.fail("layer_types", "\"full_attention\" in every layer");
+    }
+    return;
+  }
+  // Layers from max_window_layers on are the ones that would use the window.
+  const bool some_layer = config.integer("max_window_layers", 0, kMaxLayers, 28) < result.layers;
+  if (config.has("sliding_window") && some_layer) {
+    config.fail("use_sliding_window", "false, or a max_window_layers that leaves every layer full attention");
+  }
+}
+
+void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
+  if (config.string("hidden_act", "silu") != "silu") config.fail("hidden_act", "\"silu\"");
+  if (result.architecture == Architecture::LlamaForCausalLM) {
+    if (config.boolean("attention_bias", false)) config.fail("attention_bias", "false");
+    if (config.boolean("mlp_bias", false)) config.fail("mlp_bias", "false");
+  } else {
+    refuse_sliding_window(config, result);
+  }
+  if (config.number("attention_dropout", 0, 1, 0.0) != 0) config.fail("attention_dropout", "0");
+  if (config.has("quantization_config")) {
+    config.fail("quantization_config", "none: weights in BF16, F16 or F32");
+  }
+  for (const std::string_view key : kExpertKeys) {
+    if (config.has(key)) config.fail(key, "none: a dense model");
+  }
+}
+
+// Absent, null and negative mean none; `fallback` stands for absent only.
+std::optional<int64_t> parse_token(const JsonObject& config, std::string_view key, int64_t vocabulary,
+                                   std::optional<int64_t> fallback) {
+  if (!config.value().contains(key)) return fallback && *fallback < vocabulary ? fallback : std::nullopt;
+  if (!config.has(key)) return std::nullopt;
+  const int64_t id = config.integer(key, -1, vocabulary - 1);
+  return id < 0 ? std::nullopt : std::optional(id);
+}
+
+std::vector<int64_t> parse_eos(const JsonObject& config, int64_t vocabulary, std::optional<int64_t> fallback) {
+  constexpr std::string_view kKey = "eos_token_id";
+  std::vector<int64_t> ids;
+  if (!config.has(kKey) || !config.at(kKey).is_array()) {
+    const auto id = parse_token(config, kKey, vocabulary, fallback);
+    if (id) ids.push_back(*id);
+    return ids;
+  }
+  for (const Json& id : config.at(kKey)) {
+    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocabulary)) {
+      config.fail(kKey, fmt::format("ids from 0 to {}", vocabulary - 1));
+    }
+    ids.push_back(id.get<int64_t>());
+  }
+  return ids;
+}
+
+std::optional<DType> parse_dtype(const JsonObject& config) {
+  const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
+  const std::string spelled = config.string(key, "");
+  if (spelled == "bfloat16") return DType::BF16;
+  if (spelled == "float16") return DType::F16;
+  if (spelled == "float32") return DType::F32;
+  if (spelled.empty() || spelled == "auto") return std::nullopt;
+  config.fail(key, "\"bfloat16\", \"float16\" or \"float32\"");
+}
+
+}  // namespace
+
+std::string_view name(Architecture architecture) {
+  switch (architecture) {
+    case Architecture::LlamaForCausalLM:
+      return "LlamaForCausalLM";
+    case Architecture::Qwen2ForCausalLM:
+      return "Qwen2ForCausalLM";
+  }
+  internal_error("architecture {} has no name", static_cast<int>(architecture));
+}
+
+HfConfig parse_hf_config(std::string_view json, std::string_view source) {
+  const Json parsed = parse_json(json, source);
+  const JsonObject config(parsed, std::string(source));
+  HfConfig result;
+  result.architecture = parse_architecture(config);
+  const bool llama = result.architecture == Architecture::LlamaForCausalLM;
+  parse_sizes(config, result);
+  parse_rope(config, result);
+  refuse_unsupported(config, result);
+  result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, 1e-6);
+  result.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
+  result.qkv_bias = !llama;
+  // transformers' LlamaConfig has these two when the file does not mention them.
+  result.bos = parse_token(config, "bos_token_id", result.vocabulary, llama ? std::optional<int64_t>(1) : std::nullopt);
+  result.eos = parse_eos(config, result.vocabulary, llama ? std::optional<int64_t>(2) : std::nullopt);
+  result.pad = parse_token(config, "pad_token_id", result.vocabulary, {});
+  result.dtype = parse_dtype(config);
+  return result;
+}
+
+HfConfig read_hf_config(const fs::path& directory) {
+  const fs::path path = directory / "config.json", generation = directory / "generation_config.json";
+  HfConfig config = parse_hf_config(read_text(path, kMaxConfigBytes), path.string());
+  if (is_file(generation)) {
+    const Json parsed = parse_json(read_text(generation, kMaxConfigBytes), generation.string());
+    const JsonObject object(parsed, generation.string());
+    if (object.has("eos_token_id")) config.eos = parse_eos(object, config.vocabulary, {});
+  }
+  return config;
+}
+
+std::vector<std::string> side_files(const fs::path& directory) {
+  constexpr std::array<const char*, 12> kNames{"config.json",
+                                               "generation_config.json",
+                                               "tokenizer.json",
+                                               "tokenizer_config.json",
+                                               "chat_template.jinja",
+                                               "chat_template.json",
+                                               "special_tokens_map.json",
+                                               "added_tokens.json",
+                                               "vocab.json",
+                                               "merges.txt",
+                                               "tokenizer.model",
+                                               "LICENSE"};
+  std::vector<std::string> found;
+  for (const char* file : kNames) {
+    if (is_file(directory / file)) found.emplace_back(file);
+  }
+  return found;
+}
+
+}  // namespace snug

@@ -1,0 +1,179 @@
+#include "format/pretokenizer.h"
+
+#include <array>
+
+#include "base/error.h"
+#include "format/unicode.h"
+
+namespace snug {
+namespace {
+
+constexpr uint8_t kOther = kLetter | kNumber | kSpace;  // [^\s\p{L}\p{N}]: none of these
+
+struct KnownPattern {
+  std::string_view regex;
+  WordPattern pattern;
+};
+constexpr std::array<KnownPattern, 3> kKnownPatterns{{
+    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::Gpt2},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+     R"(|\s+(?!\S)|\s+)",
+     WordPattern::Llama3},
+    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+     R"(|\s+(?!\S)|\s+)",
+     WordPattern::Qwen2},
+}};
+
+bool is_newline(char c) { return c == '\r' || c == '\n'; }
+
+// 0 at the end of the text.
+uint8_t properties_at(std::string_view text, size_t at) {
+  return at < text.size() ? character_at(text, at).properties : uint8_t{0};
+}
+
+bool is_letter(std::string_view text, size_t at) { return properties_at(text, at) & kLetter; }
+bool is_number(std::string_view text, size_t at) { return properties_at(text, at) & kNumber; }
+bool is_space(std::string_view text, size_t at) { return properties_at(text, at) & kSpace; }
+bool is_other(std::string_view text, size_t at) { return at < text.size() && !(properties_at(text, at) & kOther); }
+
+// Past the characters from `at` for which `holds(text, position)`, at most `limit` of them.
+template <class Predicate>
+size_t skip(std::string_view text, size_t at, Predicate&& holds, size_t limit = std::string_view::npos) {
+  for (; limit > 0 && at < text.size() && holds(text, at); --limit) at += decode_utf8(text, at).bytes;
+  return at;
+}
+
+// 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` where there is none. Ignoring case means simple case folding, by which the
+// long s (U+017F) is an s.
+size_t skip_contraction(std::string_view text, size_t at, bool ignore_case) {
+  constexpr std::string_view kLongS = "\u017f";
+  if (text[at] != '\'' || text.size() - at < 2) return at;
+  const auto letter = [&](size_t i) {
+    const char c = i < text.size() ? text[i] : '\0';
+    return ignore_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
+  };
+  const char first = letter(at + 1), second = letter(at + 2);
+  if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
+  if (((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l')) return at + 3;
+  if (ignore_case && text.substr(at + 1).starts_with(kLongS)) return at + 1 + kLongS.size();
+  return at;
+}
+
+// \s+(?!\S)|\s+ over the white space [begin, end): all of it at the end of the text; before a word all but the last
+// character, which that word may take, unless it is the only one.
+size_t leave_last_space(std::string_view text, size_t begin, size_t end) {
+  if (end == text.size()) return end;
+  const size_t last = start_of_last(text, end);
+  return last > begin ? last : end;
+}
+
+size_t gpt2_word_end(std::string_view text, size_t begin) {
+  if (const size_t end = skip_contraction(text, begin, /*ignore_case=*/false); end > begin) return end;
+  const size_t first = begin + (text[begin] == ' ');
+  if (is_letter(text, first)) return skip(text, first, is_letter);
+  if (is_number(text, first)) return skip(text, first, is_number);
+  if (is_other(text, first)) return skip(text, first, is_other);
+  return leave_last_space(text, begin, skip(text, begin, is_space));
+}
+
+// The pattern of OpenAI's cl100k_base, from which Llama3's and Qwen2's come.
+size_t cl100k_word_end(std::string_view text, size_t begin, size_t most_digits) {
+  if (const size_t end = skip_contraction(text, begin, /*ignore_case=*/true); end > begin) return end;
+  if (is_letter(text, begin)) return skip(text, begin, is_letter);
+  if (is_number(text, begin)) return skip(text, begin, is_number, most_digits);
+  const size_t second = begin + decode_utf8(text, begin).bytes;
+  if (!is_newline(text[begin]) && is_letter(text, second)) return skip(text, second, is_letter);
+
+  const size_t first = begin + (text[begin] == ' ');
+  if (is_other(text, first)) {
+    size_t end = skip(text, first, is_other);
+    while (end < text.size() && is_newline(text[end])) ++end;
+    return end;
+  }
+  const size_t end = skip(text, begin, is_space);
+  for (size_t last = end; last > begin; --last) {
+    if (is_newline(text[last - 1])) return last;
+  }
+  return leave_last_space(text, begin, end);
+}
+
+// What a list of pre-tokenisers adds up to.
+struct Parts {
+  bool single_digits = false;
+  std::optional<WordPattern> split;
+  bool byte_level = false, byte_level_splits = false;
+};
+
+WordPattern parse_split(const JsonObject& json) {
+  const JsonObject pattern = json.object("pattern");
+  if (json.string("behavior") != "Isolated") json.fail("behavior", "\"Isolated\"");
+  if (json.boolean("invert")) json.fail("invert", "false");
+  const std::string regex = pattern.string("Regex");
+  for (const KnownPattern& known : kKnownPatterns) {
+    if (known.regex == regex) return known.pattern;
+  }
+  pattern.fail("Regex", "the pattern of GPT-2, Llama 3 or Qwen2");
+}
+
+void parse_part(const JsonObject& json, Parts& parts) {
+  const std::string type = json.string("type");
+  if (parts.byte_level) json.fail("type", "nothing after \"ByteLevel\"");
+  if (type == "Digits") {
+    if (!json.boolean("individual_digits")) json.fail("individual_digits", "true");
+    if (parts.split) json.fail("type", "\"Digits\" to come first");
+    parts.single_digits = true;
+  } else if (type == "Split") {
+    if (parts.split) json.fail("type", "one \"Split\"");
+    parts.split = parse_split(json);
+  } else if (type == "ByteLevel") {
+    if (json.boolean("add_prefix_space")) json.fail("add_prefix_space", "false");
+    parts.byte_level = true;
+    parts.byte_level_splits = json.boolean("use_regex", true);
+  } else {
+    json.fail("type", "\"Digits\", \"Split\", \"ByteLevel\" or a \"Sequence\" of them");
+  }
+}
+
+}  // namespace
+
+PreTokenizer PreTokenizer::parse(const Json& json, const std::string& source) {
+  constexpr std::string_view kList = "pretokenizers";
+  const JsonObject outer(json, source, "pre_tokenizer");
+  Parts parts;
+  if (outer.string("type") != "Sequence") {
+    parse_part(outer, parts);
+  } else {
+    if (!outer.at(kList).is_array()) outer.fail(kList, "a list");
+    for (const Json& part : outer.at(kList)) parse_part(JsonObject(part, source, "pre_tokenizer.pretokenizers"), parts);
+  }
+  if (!parts.byte_level) outer.fail("type", "\"ByteLevel\" as the last pre-tokenizer");
+  if (parts.byte_level_splits == parts.split.has_value()) {
+    outer.fail("type", "words cut either by a \"Split\" or by ByteLevel's use_regex");
+  }
+  return {parts.split.value_or(WordPattern::Gpt2), parts.single_digits};
+}
+
+size_t PreTokenizer::piece_end(std::string_view text) const {
+  if (!single_digits_) return text.size();
+  size_t end = 0;
+  while (end < text.size()) {
+    const Character character = character_at(text, end);
+    if (character.properties & kNumeric) return end > 0 ? end : character.bytes;
+    end += character.bytes;
+  }
+  return end;
+}
+
+size_t PreTokenizer::word_end(std::string_view piece, size_t begin) const {
+  switch (pattern_) {
+    case WordPattern::Gpt2:
+      return gpt2_word_end(piece, begin);
+    case WordPattern::Llama3:
+      return cl100k_word_end(piece, begin, 3);
+    case WordPattern::Qwen2:
+      return cl100k_word_end(piece, begin, 1);
+  }
+  internal_error("word pattern {} has no scanner", static_cast<int>(pattern_));
+}
+
+}  // namespace snug

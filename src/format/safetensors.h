@@ -1,0 +1,102 @@
+// The safetensors container, read and written by header alone: where each tensor's bytes lie. The bytes themselves are
+// read and written by whoever planned the memory for them.
+//
+//   [0, 8)      header length n, little-endian
+//   [8, 8 + n)  JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...}, spaces at its
+//   end [8 + n, )   tensors, offsets counted from here, in one run without holes
+//
+// Format: https://github.com/huggingface/safetensors. Everything read is checked; a file that breaks a rule is a
+// UserError that names file, tensor, what was found and what was expected.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/dtype.h"
+#include "tensor/view.h"
+
+namespace snug {
+
+// One tensor of a file.
+struct SafetensorsEntry {
+  std::string name;
+  std::string dtype_name;      // as the file spells it
+  std::optional<DType> dtype;  // F32, BF16 or F16; nothing for a type that snug does not read
+  std::vector<int64_t> shape;  // any number of dimensions; none for a scalar
+  uint32_t file = 0;           // index into SafetensorsIndex::files()
+  uint64_t offset = 0;         // bytes from the start of the file
+  uint64_t bytes = 0;
+};
+
+// The tensors of a header's JSON, in order of name. `data_begin` and `file_bytes` are where the data starts and the
+// file ends; `source` is the file's name for messages. SafetensorsEntry::file is left 0.
+std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, uint64_t data_begin, uint64_t file_bytes,
+                                                       std::string_view source);
+
+// Where every tensor of a model or an adapter lies.
+class SafetensorsIndex {
+ public:
+  // `<directory>/model.safetensors`, or the shards that `<directory>/model.safetensors.index.json` names. A shard's
+  // tensors that the index does not mention are left out.
+  static SafetensorsIndex open_model(const std::filesystem::path& directory);
+  static SafetensorsIndex open_file(const std::filesystem::path& path);
+
+  const std::vector<std::filesystem::path>& files() const { return files_; }
+  // In order of name.
+  const std::vector<SafetensorsEntry>& entries() const { return entries_; }
+  // Null if there is none.
+  const SafetensorsEntry* find(std::string_view name) const;
+  // The tensor, of a type that snug reads and of this shape; UserError otherwise. `reason` says where the shape comes
+  // from
+  // ("config.json, 'intermediate_size'").
+  const SafetensorsEntry& require(std::string_view name, const Shape& shape, std::string_view reason) const;
+
+ private:
+  void add_file(const std::filesystem::path& path);
+  void sort_entries();
+
+  std::vector<std::filesystem::path> files_;
+  std::vector<SafetensorsEntry> entries_;
+};
+
+// A tensor to be written.
+struct SafetensorsTensor {
+  std::string name;
+  DType dtype;
+  Shape shape;
+};
+
+// One file, known before any of its data is.
+struct SafetensorsLayout {
+  std::string header;            // the bytes before the data: length, JSON, spaces
+  std::vector<uint64_t> offset;  // by tensor, in the order given: bytes from the start of the file
+  uint64_t file_bytes = 0;
+};
+
+// Wider types lie first, otherwise in the order given, so that every tensor is aligned to its element. The data starts
+// at a multiple of kDirectAlignment: tensors of whole pages then stay on page boundaries. InternalError if a name is
+// empty or appears twice.
+SafetensorsLayout layout_safetensors(std::span<const SafetensorsTensor> tensors);
+
+// A model cut into files.
+struct ShardedLayout {
+  struct Shard {
+    std::string file_name;
+    std::vector<size_t> tensors;  // indices into the tensors given, in the order of layout.offset
+    SafetensorsLayout layout;
+  };
+  std::vector<Shard> shards;
+  std::string index_json;  // for model.safetensors.index.json; empty if one file holds all
+};
+
+// Fills shards in the order given up to `max_shard_bytes` of data each; a larger tensor has a shard of its own. One
+// shard is named model.safetensors, several model-00001-of-00003.safetensors and so on.
+ShardedLayout shard_safetensors(std::span<const SafetensorsTensor> tensors, uint64_t max_shard_bytes);
+
+}  // namespace snug

@@ -1,0 +1,1 @@
+set(TEMPLATES_SOURCES chat_template.cpp)

@@ -1,0 +1,88 @@
+// Text to token ids and back by byte-level BPE, as the `tokenizers` library does for a Hugging Face tokenizer.json: the
+// files of SmolLM2, Llama 3 and Qwen2 and 2.5, and whatever is made of the same parts.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "format/pretokenizer.h"
+#include "format/tokenizer_added.h"
+#include "format/tokenizer_bpe.h"
+
+namespace snug {
+
+// Immutable, so threads may share it.
+class Tokenizer {
+ public:
+  // The texts of a model directory's files. An absent file is empty text.
+  struct Files {
+    std::string tokenizer;           // tokenizer.json
+    std::string config;              // tokenizer_config.json
+    std::string special_tokens_map;  // special_tokens_map.json; asked where tokenizer_config.json is silent
+    std::string chat_template;       // chat_template.jinja; wins over the one in tokenizer_config.json
+  };
+
+  // UserError if tokenizer.json is missing, or any of the files is broken or asks for what is not supported; it names
+  // the file, the key, what was found and what was expected. Truncation and padding are the caller's: those in
+  // tokenizer.json are not looked at.
+  static Tokenizer load(const std::filesystem::path& model_directory);
+  // As load(); `place` precedes the files' names in messages ("" or "path/").
+  static Tokenizer parse(const Files& files, const std::string& place = "");
+
+  // No BOS or EOS is added. Special tokens written in the text become their ids, or with parse_special = false are
+  // text like any other (added tokens that are not special are found either way). UserError with the byte offset if
+  // `text` is not well-formed UTF-8, and for texts of 2 GiB and more.
+  std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
+
+  // The bytes that the tokens stand for, which end in the midst of a character if the tokens do. Ids without a token
+  // are left out.
+  std::string decode(std::span<const int32_t> ids, bool skip_special) const;
+
+  // By the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
+  std::optional<int32_t> token_id(std::string_view token) const;
+  std::optional<std::string> token(int32_t id) const;
+  bool is_special(int32_t id) const;
+  // One more than the highest id.
+  int64_t vocabulary_size() const { return vocabulary_size_; }
+
+  std::optional<int32_t> bos_id() const { return bos_id_; }
+  std::optional<int32_t> eos_id() const { return eos_id_; }
+  // Whether the model's own habit is to begin every text with bos_id(): tokenizer_config.json's add_bos_token where it
+  // or add_eos_token is given, else what tokenizer.json's post_processor does. bos_id() is there if so.
+  bool adds_bos() const { return adds_bos_; }
+  // The model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
+  const std::optional<std::string>& chat_template_text() const { return chat_template_; }
+
+ private:
+  struct Entry {
+    std::string text;   // as in tokenizer.json
+    std::string bytes;  // what it decodes to
+    bool special = false;
+  };
+
+  Tokenizer(BytePairModel model, PreTokenizer pre_tokenizer)
+      : model_(std::move(model)), pre_tokenizer_(pre_tokenizer) {}
+  void parse_added_tokens(const Json& list, const std::string& source);
+  void add_token(const AddedToken& token);
+  void read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs);
+  void encode_words(std::string_view text, BytePairModel::Scratch& scratch, std::vector<int32_t>& ids) const;
+
+  BytePairModel model_;
+  PreTokenizer pre_tokenizer_;
+  bool composes_nfc_ = false;
+  AddedTokenFinder found_before_, found_after_;  // looked for before and after normalising
+  std::unordered_map<std::string, int32_t> added_ids_;
+  std::unordered_map<int32_t, Entry> entries_;
+  int64_t vocabulary_size_ = 0;
+  std::optional<int32_t> bos_id_, eos_id_;
+  bool adds_bos_ = false;
+  std::optional<std::string> chat_template_;
+};
+
+}  // namespace snug

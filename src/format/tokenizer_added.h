@@ -1,0 +1,53 @@
+// Added tokens: texts that are cut out as tokens of their own before anything else is done with a text.
+#pragma once
+
+#include <bitset>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+namespace snug {
+
+struct AddedToken {
+  int32_t id = 0;
+  std::string content;
+  bool special = false;      // left out by a decoder that skips special tokens
+  bool normalized = false;   // looked for in normalised text, and normalised itself
+  bool single_word = false;  // no token beside a word character
+  bool lstrip = false;       // takes the white space before it along
+  bool rstrip = false;       // takes the white space after it along
+};
+
+// A part of a text: an added token, or the text between two.
+struct TextPart {
+  std::string_view text;  // empty for a token
+  std::optional<int32_t> token;
+};
+
+// Finds added tokens in a text, the leftmost first and of those the longest. Immutable once filled.
+class AddedTokenFinder {
+ public:
+  // `pattern`: what to look for, not empty. UserError if another token has the same pattern.
+  void insert(const AddedToken& token, const std::string& pattern);
+
+  // The parts of `text`; no text among them is empty. Special tokens are text unless `parse_special`.
+  std::vector<TextPart> split(std::string_view text, bool parse_special) const;
+
+ private:
+  struct Match {
+    size_t end = 0;
+    const AddedToken* token = nullptr;  // null: no token begins here
+  };
+  Match longest_at(std::string_view text, size_t begin) const;
+
+  // A trie. Node 0 is the root; a step is found by node * 256 + byte.
+  std::unordered_map<uint64_t, uint32_t> steps_;
+  std::unordered_map<uint32_t, AddedToken> ends_;  // by the node that the pattern ends at
+  std::bitset<256> first_bytes_;
+  uint32_t nodes_ = 1;
+};
+
+}  // namespace snug

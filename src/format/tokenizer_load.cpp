@@ -1,0 +1,214 @@
+// Tokenizer::load() and parse(): tokenizer.json and the files beside it.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "format/tokenizer.h"
+#include "format/unicode.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
+constexpr int64_t kMaxId = int64_t{1} << 30;
+
+// The JSON objects of a list, or of the one object that stands where a "Sequence" could.
+std::vector<JsonObject> flattened(const JsonObject& json, std::string_view list, const std::string& source,
+                                  const std::string& place) {
+  if (json.string("type") != "Sequence") return {json};
+  if (!json.at(list).is_array()) json.fail(list, "a list");
+  std::vector<JsonObject> parts;
+  for (const Json& part : json.at(list)) parts.emplace_back(part, source, fmt::format("{}.{}", place, list));
+  return parts;
+}
+
+// Whether the normaliser is NFC; the only other one is none.
+bool parse_normalizer(const JsonObject& file, const std::string& source) {
+  if (!file.has("normalizer")) return false;
+  bool composes = false;
+  for (const JsonObject& part : flattened(file.object("normalizer"), "normalizers", source, "normalizer")) {
+    if (part.string("type") != "NFC") part.fail("type", "\"NFC\" or none");
+    composes = true;
+  }
+  return composes;
+}
+
+// UserError unless tokens decode by the byte-level alphabet. ByteFallback, Fuse and Replace before it, which some
+// converters write, find nothing to do on byte-level tokens.
+void check_decoder(const JsonObject& file, const std::string& source) {
+  const JsonObject decoder = file.object("decoder");
+  const auto parts = flattened(decoder, "decoders", source, "decoder");
+  if (parts.empty()) decoder.fail("decoders", "\"ByteLevel\" among them");
+  for (size_t i = 0; i + 1 < parts.size(); ++i) {
+    const std::string type = parts[i].string("type");
+    if (type != "ByteFallback" && type != "Fuse" && type != "Replace") {
+      parts[i].fail("type", "\"ByteFallback\", \"Fuse\" or \"Replace\" before \"ByteLevel\"");
+    }
+  }
+  if (parts.back().string("type") != "ByteLevel") parts.back().fail("type", "\"ByteLevel\"");
+}
+
+// The id of the token that a TemplateProcessing puts before a text; nothing if it puts none.
+std::optional<int32_t> template_prefix(const JsonObject& processor, const std::string& source) {
+  const Json& single = processor.at("single");
+  if (!single.is_array()) processor.fail("single", "a list");
+  std::optional<int32_t> prefix;
+  for (const Json& entry : single) {
+    const JsonObject part(entry, source, "post_processor.single");
+    if (part.has("Sequence")) return prefix;
+    if (prefix) processor.fail("single", "one special token before the text");
+    const std::string name = part.object("SpecialToken").string("id");
+    const JsonObject token = processor.object("special_tokens").object(name);
+    const Json& ids = token.at("ids");
+    if (!ids.is_array() || ids.size() != 1 || !ids[0].is_number_integer()) token.fail("ids", "a list of one id");
+    const auto id = ids[0].get<int64_t>();
+    if (id < 0 || id > kMaxId) token.fail("ids", fmt::format("an id from 0 to {}", kMaxId));
+    prefix = static_cast<int32_t>(id);
+  }
+  processor.fail("single", "the text (\"Sequence\") in it");
+}
+
+std::optional<int32_t> parse_prefix(const JsonObject& file, const std::string& source) {
+  std::optional<int32_t> prefix;
+  if (!file.has("post_processor")) return prefix;
+  for (const JsonObject& part : flattened(file.object("post_processor"), "processors", source, "post_processor")) {
+    const std::string type = part.string("type");
+    if (type == "TemplateProcessing") {
+      prefix = template_prefix(part, source);
+    } else if (type != "ByteLevel") {
+      part.fail("type", "\"TemplateProcessing\" or \"ByteLevel\"");
+    }
+  }
+  return prefix;
+}
+
+// The text of a token that a config names as "bos_token": a string, or an object that holds it. Empty: no such token.
+std::string named_token(const JsonObject& config, std::string_view role) {
+  if (!config.has(role)) return "";
+  return config.at(role).is_object() ? config.object(role).string("content") : config.string(role);
+}
+
+// tokenizer_config.json's chat_template: one text, or a list of named ones.
+std::optional<std::string> parse_chat_template(const JsonObject& config) {
+  constexpr std::string_view kKey = "chat_template";
+  if (!config.has(kKey)) return {};
+  if (!config.at(kKey).is_array()) return config.string(kKey);
+  for (const Json& entry : config.at(kKey)) {
+    if (!entry.is_object() || entry.value("name", Json()) != "default") continue;
+    if (const auto text = entry.find("template"); text != entry.end() && text->is_string()) return *text;
+  }
+  config.fail(kKey, "a text, or a list with a template named \"default\"");
+}
+
+AddedToken parse_added_token(const JsonObject& json) {
+  return {.id = static_cast<int32_t>(json.integer("id", 0, kMaxId)),
+          .content = json.string("content"),
+          .special = json.boolean("special"),
+          .normalized = json.boolean("normalized"),
+          .single_word = json.boolean("single_word"),
+          .lstrip = json.boolean("lstrip"),
+          .rstrip = json.boolean("rstrip")};
+}
+
+}  // namespace
+
+void Tokenizer::add_token(const AddedToken& token) {
+  const std::string pattern = token.normalized && composes_nfc_ ? compose_nfc(token.content) : token.content;
+  (token.normalized ? found_after_ : found_before_).insert(token, pattern);
+  added_ids_[token.content] = token.id;
+  entries_[token.id] = {pattern, bytes_of_letters(pattern).value_or(pattern),
+                        token.special && pattern == token.content};
+  vocabulary_size_ = std::max<int64_t>(vocabulary_size_, int64_t{token.id} + 1);
+}
+
+void Tokenizer::parse_added_tokens(const Json& list, const std::string& source) {
+  int64_t next_id = static_cast<int64_t>(model_.vocabulary().size());
+  for (const Json& entry : list) {
+    const JsonObject json(entry, source, "added_tokens");
+    const AddedToken token = parse_added_token(json);
+    if (token.content.empty()) continue;
+    const auto known = token_id(token.content);
+    const int64_t expected = known ? *known : next_id++;
+    if (token.id != expected) json.fail("id", fmt::format("{}, the id that the vocabulary leaves to it", expected));
+    add_token(token);
+  }
+}
+
+void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs) {
+  const auto id_named = [&](std::string_view role) -> std::optional<int32_t> {
+    const auto config =
+        std::find_if(configs.begin(), configs.end(), [&](const JsonObject& c) { return c.value().contains(role); });
+    if (config == configs.end()) return {};
+    const std::string name = named_token(*config, role);
+    if (name.empty()) return {};
+    const auto id = token_id(name);
+    if (!id) config->fail(role, "a token of tokenizer.json");
+    return id;
+  };
+  bos_id_ = id_named("bos_token");
+  eos_id_ = id_named("eos_token");
+
+  const auto said = std::find_if(configs.begin(), configs.end(), [](const JsonObject& config) {
+    return config.has("add_bos_token") || config.has("add_eos_token");
+  });
+  if (said != configs.end()) {
+    adds_bos_ = said->boolean("add_bos_token", false) && bos_id_;
+    return;
+  }
+  adds_bos_ = prefix.has_value();
+  if (!prefix) return;
+  if (!bos_id_) bos_id_ = prefix;
+  if (bos_id_ != prefix) {
+    user_error("tokenizer.json, key 'post_processor': puts token {} before a text, but the bos_token is {}", *prefix,
+               *bos_id_);
+  }
+}
+
+Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
+  const std::string source = place + "tokenizer.json";
+  const Json json = parse_json(files.tokenizer, source);
+  const JsonObject file(json, source);
+  if (file.string("version", "1.0") != "1.0") file.fail("version", "\"1.0\"");
+  check_decoder(file, source);
+  Tokenizer tokenizer(BytePairModel::parse(file.object("model")),
+                      PreTokenizer::parse(file.at("pre_tokenizer"), source));
+  tokenizer.composes_nfc_ = parse_normalizer(file, source);
+
+  for (const auto& [text, id] : tokenizer.model_.vocabulary()) {
+    tokenizer.entries_[id] = {text, bytes_of_letters(text).value_or(text), false};
+    tokenizer.vocabulary_size_ = std::max<int64_t>(tokenizer.vocabulary_size_, int64_t{id} + 1);
+  }
+  if (file.has("added_tokens")) {
+    if (!file.at("added_tokens").is_array()) file.fail("added_tokens", "a list");
+    tokenizer.parse_added_tokens(file.at("added_tokens"), source);
+  }
+
+  std::vector<Json> values;
+  std::vector<JsonObject> configs;
+  values.reserve(2);  // the objects refer to their values
+  const auto add_config = [&](const std::string& text, const char* name) {
+    if (text.empty()) return;
+    values.push_back(parse_json(text, place + name));
+    configs.emplace_back(values.back(), place + name);
+  };
+  add_config(files.config, "tokenizer_config.json");
+  if (!configs.empty()) tokenizer.chat_template_ = parse_chat_template(configs.front());
+  add_config(files.special_tokens_map, "special_tokens_map.json");
+  tokenizer.read_bos_and_eos(parse_prefix(file, source), configs);
+  if (!files.chat_template.empty()) tokenizer.chat_template_ = files.chat_template;
+  return tokenizer;
+}
+
+Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
+  const auto read = [&](const char* name) {
+    const std::filesystem::path path = model_directory / name;
+    return is_file(path) ? read_text(path, kMaxFileBytes) : std::string();
+  };
+  return parse({.tokenizer = read_text(model_directory / "tokenizer.json", kMaxFileBytes),
+                .config = read("tokenizer_config.json"),
+                .special_tokens_map = read("special_tokens_map.json"),
+                .chat_template = read("chat_template.jinja")},
+               (model_directory / "").string());
+}
+
+}  // namespace snug

@@ -1,0 +1,231 @@
+#include "model/builder.h"
+
+#include <array>
+#include <cmath>
+
+namespace snug {
+
+void Builder::begin_block(int block, std::string_view site) {
+  block_ = block;
+  site_ = site;
+  emitter_.scope(site_);
+}
+
+Operand Builder::fresh(const State& state) { return emitter_.tensor(state.what, state.dtype, state.shape); }
+
+Value Builder::make(std::string_view what, const Shape& shape, DType dtype) {
+  values_.push_back({.what = std::string(what), .shape = shape, .dtype = dtype, .keep = Keep::Input});
+  values_.back().home = fresh(values_.back());
+  return {static_cast<int32_t>(values_.size() - 1)};
+}
+
+std::vector<Value> Builder::produce(std::vector<Output> outputs, Step step) {
+  std::vector<Value> made;
+  std::vector<Operand> operands;
+  const auto node = static_cast<int32_t>(nodes_.size());
+  nodes_.push_back({.block = block_, .site = site_, .keep = outputs.front().keep, .outputs = {}, .steps = {step}});
+  for (const Output& output : outputs) {
+    const Value value = make(output.what, output.shape, output.dtype);
+    state(value).keep = output.keep;
+    state(value).node = node;
+    nodes_.back().outputs.push_back(value.id);
+    made.push_back(value);
+    operands.push_back(state(value).home);
+  }
+  step(operands);
+  return made;
+}
+
+Operand Builder::use(Value value) {
+  if (state(value).again) return *state(value).again;
+  const int32_t node_id = state(value).node;
+  if (!backward_ || node_id < 0) return state(value).home;
+  const Node node = nodes_[static_cast<size_t>(node_id)];
+  if (placement_.keeps(node.block, state(value).keep)) return state(value).home;
+  std::vector<Operand> outputs;
+  for (const int32_t output : node.outputs) {
+    State& made = values_[static_cast<size_t>(output)];
+    made.again = fresh(made);
+    outputs.push_back(*made.again);
+  }
+  emitter_.scope(node.site + ".again");
+  for (const Step& step : node.steps) step(outputs);
+  emitter_.scope(site_);
+  return *state(value).again;
+}
+
+void Builder::restore(Value value, const Operand& bytes) { state(value).again = bytes; }
+
+// ---- Forward --------------------------------------------------------------------------------------------------------
+
+Value Builder::embedding(const Operand& ids, ParamId table) {
+  return produce({{"embedding", {tokens_, table_[table].shape.cols()}, compute_, Keep::Input}},
+                 [=, this](std::span<const Operand> out) {
+                   emitter_.op("embedding", Embedding{}, {read(ids), read(placement_.stored(table)), write(out[0])});
+                 })[0];
+}
+
+Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
+  const Shape shape = state(x).shape;
+  return produce({{"norm", shape, compute_, Keep::Cheap}, {"rstd", {shape.rows()}, DType::F32, Keep::Cheap}},
+                 [=, this](std::span<const Operand> out) {
+                   const Operand input = use(x);
+                   emitter_.op("rms_norm", RmsNorm{static_cast<float>(epsilon)},
+                               {read(input), read(placement_.weight(gain, 1)), write(out[0]), write(out[1])});
+                 })[0];
+}
+
+Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual) {
+  const int64_t parts = static_cast<int64_t>(linear.lora.parts.size());
+  std::vector<Output> outputs{{linear.site, {state(x).shape.rows(), linear.out}, compute_, keep}};
+  if (parts > 0)
+    outputs.push_back({linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter});
+  const auto made = produce(outputs, [=, this](std::span<const Operand> out) {
+    const Operand input = read(use(x));
+    std::vector<Operand> operands{input, read(placement_.weight(linear.weight, linear.count))};
+    if (residual) operands.push_back(read(use(*residual)));
+    if (linear.bias != kNoParam) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
+    operands.push_back(write(out[0]));
+    emitter_.op(linear.site,
+                Gemm{.transpose_b = true, .addend = residual.has_value(), .bias = linear.bias != kNoParam}, operands);
+    if (linear.lora.parts.empty()) return;
+    const Operand a = placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size()));
+    emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
+                {input, read(a), write(out[1])});
+    emit_lora_forward(linear, out[1], out[0]);
+  });
+  if (parts > 0) adapter_inputs_[linear.weight] = made[1];
+  return made[0];
+}
+
+void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y) {
+  const int64_t rank = linear.lora.rank;
+  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
+    const LoraPart& part = linear.lora.parts[i];
+    const int64_t column = static_cast<int64_t>(i) * rank;
+    const Operand target = columns(y, part.row_begin, part.row_end);
+    emitter_.op(linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = true},
+                {read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1)), read(target),
+                 write(target)});
+  }
+}
+
+void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
+  const Step step = [=, this](std::span<const Operand> out) {
+    emitter_.op("rope", Rope{shape}, {update(out[0]), read(positions), read(table)});
+  };
+  Node& node = nodes_[static_cast<size_t>(state(qkv).node)];
+  step(std::array{state(qkv).home});
+  node.steps.push_back(step);
+}
+
+Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents) {
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
+  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
+                  {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
+                 [=, this](std::span<const Operand> out) {
+                   const Operand input = use(qkv);
+                   emitter_.op("attention", Attention{shape, scale},
+                               {read(input), read(documents), write(out[0]), write(out[1])});
+                 })[0];
+}
+
+Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache) {
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
+  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention}},
+                 [=, this](std::span<const Operand> out) {
+                   emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
+                   emitter_.op("attention", CachedAttention{shape, scale}, {read(use(qkv)), read(cache), write(out[0])});
+                 })[0];
+}
+
+Value Builder::swiglu(Value gate_up) {
+  const Shape& shape = state(gate_up).shape;
+  return produce({{"swiglu", {shape.rows(), shape.cols() / 2}, compute_, Keep::Cheap}},
+                 [=, this](std::span<const Operand> out) {
+                   const Operand input = use(gate_up);
+                   emitter_.op("swiglu", SwiGlu{}, {read(input), write(out[0])});
+                 })[0];
+}
+
+// ---- Backward -------------------------------------------------------------------------------------------------------
+
+Value Builder::linear_backward(Value dy, Value x, const Linear& linear, bool wanted) {
+  const Operand gradient = read(use(dy));
+  Value dx;
+  if (wanted) {
+    dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
+    emitter_.op(linear.site + ".dx", Gemm{},
+                {gradient, read(placement_.weight(linear.weight, linear.count)), write(use(dx))});
+  }
+  if (trainable(linear.weight)) {
+    const Operand input = read(use(x));
+    emitter_.op(linear.site + ".dw", Gemm{.transpose_a = true},
+                {gradient, input, write(placement_.gradient(linear.weight, linear.count))});
+    if (linear.bias != kNoParam)
+      emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
+  }
+  if (!linear.lora.parts.empty())
+    emit_lora_backward(gradient, read(use(x)), linear, wanted ? std::optional(use(dx)) : std::nullopt);
+  return dx;
+}
+
+void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx) {
+  const Lora& lora = linear.lora;
+  const int count = static_cast<int>(lora.parts.size());
+  const Operand xa = use(adapter_inputs_.at(linear.weight));
+  const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, xa.shape);
+  for (int i = 0; i < count; i++) {
+    const LoraPart& part = lora.parts[static_cast<size_t>(i)];
+    const Operand dpart = columns(dy, part.row_begin, part.row_end);
+    emitter_.op(linear.site + ".lora_db", Gemm{.transpose_a = true},
+                {dpart, read(columns(xa, i * lora.rank, (i + 1) * lora.rank)), write(placement_.gradient(part.b, 1))});
+    emitter_.op(linear.site + ".lora_dxa", Gemm{.alpha = lora.scale},
+                {dpart, read(placement_.weight(part.b, 1)), write(columns(dxa, i * lora.rank, (i + 1) * lora.rank))});
+  }
+  emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
+              {read(dxa), x, write(placement_.gradient(lora.a, count))});
+  if (dx)
+    emitter_.op(linear.site + ".lora_dx", Gemm{.addend = true},
+                {read(dxa), read(placement_.weight(lora.a, count)), read(*dx), write(*dx)});
+}
+
+void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx) {
+  const bool trained = trainable(gain);
+  use(y);  // its second output, the row factors, comes with it
+  const Value rstd{nodes_[static_cast<size_t>(state(y).node)].outputs[1]};
+  std::vector<Operand> operands{read(use(dy)), read(use(x)), read(placement_.weight(gain, 1)), read(use(rstd)),
+                                update(use(dx))};
+  if (trained) operands.push_back(write(placement_.gradient(gain, 1)));
+  emitter_.op("rms_norm.backward", RmsNormBackward{.accumulate = true, .gain_gradient = trained}, operands);
+}
+
+void Builder::rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
+  emitter_.op("rope.backward", Rope{shape, true}, {update(use(dqkv)), read(positions), read(table)});
+}
+
+Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents) {
+  const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
+  const Operand result = use(out), inputs = use(qkv);
+  const Operand lse = use({nodes_[static_cast<size_t>(state(out).node)].outputs[1]});
+  const Value dqkv = make("dqkv", {tokens_, shape.width()}, compute_);
+  emitter_.op("attention.backward", AttentionBackward{shape, scale},
+              {read(use(dout)), read(inputs), read(result), read(lse), read(documents), write(use(dqkv))});
+  return dqkv;
+}
+
+Value Builder::swiglu_backward(Value dh, Value gate_up) {
+  const Operand inputs = use(gate_up);
+  const Value dgate_up = make("dgate_up", inputs.shape, compute_);
+  emitter_.op("swiglu.backward", SwiGluBackward{}, {read(use(dh)), read(inputs), write(use(dgate_up))});
+  return dgate_up;
+}
+
+void Builder::embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate) {
+  const Operand gradient = placement_.gradient(table, 1);
+  emitter_.op("embedding.backward", EmbeddingBackward{accumulate},
+              {read(use(dx)), read(batch.token_order), read(batch.segment_starts), read(batch.segment_ids),
+               accumulate ? update(gradient) : write(gradient)});
+}
+
+}  // namespace snug

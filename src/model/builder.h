@@ -1,0 +1,138 @@
+// What blocks write their mathematics with. A block calls these functions in forward order, then their backward
+// counterparts; where weights come from, which values are kept and which are computed again is answered by Placement, and
+// no block ever asks.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+
+#include "model/params.h"
+#include "program/emitter.h"
+
+namespace snug {
+
+struct Value {
+  int32_t id = -1;
+};
+
+// What a forward value is to the question of keeping it until its backward.
+enum class Keep : uint8_t {
+  Input,      // what a block starts from
+  Attention,  // queries, keys and values; the attention's result and row sums
+  Residual,   // between attention and MLP
+  Mlp,        // gate and up
+  Adapter,    // x A^T of a low-rank adapter
+  Cheap,      // norms and SwiGLU: little work for many bytes
+};
+
+// Answers of lowering.
+class Placement {
+ public:
+  virtual ~Placement() = default;
+  // `count` joined parameters in the products' dtype, rows one after the other (a vector for vectors). May emit the ops
+  // that bring them there.
+  virtual Operand weight(ParamId first, int count) = 0;
+  // A single parameter as it is stored: for ops that read any dtype.
+  virtual Operand stored(ParamId param) = 0;
+  // Where this pass's gradient of `count` joined parameters is written.
+  virtual Operand gradient(ParamId first, int count) = 0;
+  // Whether values of this kind made by a block stay until its backward; else they are computed again there.
+  virtual bool keeps(int block, Keep keep) = 0;
+};
+
+// The arrays of one pass's batch, filled on the host (data/batcher.h says what they hold). T tokens, at most D documents.
+struct BatchBuffers {
+  Operand ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids;
+};
+
+class Builder {
+ public:
+  Builder(Emitter& emitter, Placement& placement, const ParamTable& table, DType compute, int64_t tokens)
+      : emitter_(emitter), placement_(placement), table_(table), compute_(compute), tokens_(tokens) {}
+
+  // Values from here on belong to this block (-1: before the first).
+  void begin_block(int block, std::string_view site);
+  // From here on forward values are read as Placement keeps them.
+  void begin_backward() { backward_ = true; }
+
+  // ---- Forward ----
+  Value embedding(const Operand& ids, ParamId table);
+  Value rms_norm(Value x, ParamId gain, double epsilon);
+  // y = x W^T + bias (+ adapter) (+ residual).
+  Value linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual = std::nullopt);
+  // In place: qkv must have been made by linear() just before.
+  void rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table);
+  Value attention(Value qkv, const HeadShape& shape, const Operand& documents);
+  // Attention over a cache of earlier tokens, to which these are added first.
+  Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache);
+  Value swiglu(Value gate_up);
+
+  // ---- Backward: each takes the gradient of the forward call's result ----
+  // Emits gradients of trainable parameters; returns that of x (no value if `wanted` is false).
+  Value linear_backward(Value dy, Value x, const Linear& linear, bool wanted = true);
+  // dx += what flows through the norm.
+  void rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx);
+  void rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table);
+  Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents);
+  Value swiglu_backward(Value dh, Value gate_up);
+  void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate);
+
+  // ---- For the head and for lowering ----
+  Value make(std::string_view what, const Shape& shape, DType dtype);
+  // The value's bytes for an op emitted now: in the backward, kept, brought back or computed again.
+  Operand use(Value value);
+  // From here on the value is read from these bytes.
+  void restore(Value value, const Operand& bytes);
+  bool trainable(ParamId param) const { return table_[param].trainable; }
+  Placement& placement() { return placement_; }
+  Emitter& emitter() { return emitter_; }
+  DType compute() const { return compute_; }
+  int64_t tokens() const { return tokens_; }
+
+ private:
+  // A forward step: how to compute its values, once or again.
+  using Step = std::function<void(std::span<const Operand> outputs)>;
+  struct Node {
+    int block;
+    std::string site;
+    Keep keep;
+    std::vector<int32_t> outputs;
+    std::vector<Step> steps;  // the first writes the outputs, further ones change them in place
+  };
+  struct Output {
+    std::string what;
+    Shape shape;
+    DType dtype;
+    Keep keep;
+  };
+  struct State {
+    std::string what;
+    Shape shape;
+    DType dtype;
+    Keep keep;
+    int32_t node = -1;  // -1: not to be computed again
+    Operand home{};
+    std::optional<Operand> again{};
+  };
+
+  std::vector<Value> produce(std::vector<Output> outputs, Step step);
+  Operand fresh(const State& state);
+  void emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y);
+  void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx);
+  State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
+
+  Emitter& emitter_;
+  Placement& placement_;
+  const ParamTable& table_;
+  DType compute_;
+  int64_t tokens_;
+  bool backward_ = false;
+  int block_ = -1;
+  std::string site_;
+  std::vector<State> values_;
+  std::vector<Node> nodes_;
+  std::map<ParamId, Value> adapter_inputs_;  // by the linear's weight: scale x A^T
+};
+
+}  // namespace snug

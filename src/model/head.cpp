@@ -1,0 +1,99 @@
+#include "model/head.h"
+
+#include <algorithm>
+
+namespace snug {
+namespace {
+
+// Rows with a target, normalised; shared by loss and gradient.
+struct Normed {
+  Operand rows, normed, rstd;
+};
+
+Normed norm_of_loss_rows(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch) {
+  Emitter& e = b.emitter();
+  const Operand input = read(b.use(x));
+  Normed n{e.tensor("rows", b.compute(), input.shape), e.tensor("norm", b.compute(), input.shape),
+           e.tensor("rstd", DType::F32, {b.tokens()})};
+  e.op("gather_rows", GatherRows{}, {input, read(batch.loss_rows), write(n.rows)});
+  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm_epsilon)},
+       {read(n.rows), read(b.placement().weight(head.norm, 1)), write(n.normed), write(n.rstd)});
+  return n;
+}
+
+// The fewest loss rows with which a chunk is computed. The first always is: it defines the weight gradient.
+int64_t first_row(int64_t begin) { return begin == 0 ? 0 : begin + 1; }
+
+// For each chunk of loss rows: logits, their loss and, if `after` is given, what is done with their gradient.
+void for_chunks(Builder& b, const Normed& n, const Operand& projection, const HeadParams& head,
+                const BatchBuffers& batch, const Operand& losses,
+                const std::function<void(int64_t begin, int64_t end, const Operand& gradient)>& after) {
+  Emitter& e = b.emitter();
+  const int64_t vocabulary = projection.shape.rows();
+  for (int64_t begin = 0; begin < b.tokens(); begin += head.chunk_rows) {
+    const int64_t end = std::min(begin + head.chunk_rows, b.tokens());
+    const Operand logits = e.tensor("logits", b.compute(), {end - begin, vocabulary}, Role::Logits);
+    e.op_if(first_row(begin), "project", Gemm{.transpose_b = true},
+            {read(rows(n.normed, begin, end)), read(projection), write(logits)});
+    e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr},
+            {update(logits), read(elements(batch.loss_targets, begin, end)), write(elements(losses, begin, end))});
+    if (after) after(begin, end, read(logits));
+  }
+}
+
+}  // namespace
+
+void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
+               bool accumulate) {
+  Emitter& e = b.emitter();
+  const Normed n = norm_of_loss_rows(b, x, head, batch);
+  const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
+  for_chunks(b, n, b.placement().weight(head.projection, 1), head, batch, losses, nullptr);
+  e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
+}
+
+Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
+                             bool accumulate) {
+  Emitter& e = b.emitter();
+  const Normed n = norm_of_loss_rows(b, x, head, batch);
+  const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
+  const Operand dnormed = e.tensor("dnorm", b.compute(), n.normed.shape);
+  const Operand projection = b.placement().weight(head.projection, 1);
+  e.op("clear_dnorm", Fill{}, {write(dnormed)});
+  for_chunks(b, n, projection, head, batch, losses, [&](int64_t begin, int64_t end, const Operand& gradient) {
+    e.op_if(first_row(begin), "project.dx", Gemm{}, {gradient, read(projection), write(rows(dnormed, begin, end))});
+    if (!b.trainable(head.projection)) return;
+    const Operand target = b.placement().gradient(head.projection, 1);
+    std::vector<Operand> operands{gradient, read(rows(n.normed, begin, end))};
+    if (begin > 0) operands.push_back(read(target));
+    operands.push_back(write(target));
+    e.op_if(first_row(begin), "project.dw", Gemm{.transpose_a = true, .addend = begin > 0}, operands);
+  });
+  e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
+
+  const bool trained = b.trainable(head.norm);
+  const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
+  std::vector<Operand> operands{read(dnormed), read(n.rows), read(b.placement().weight(head.norm, 1)), read(n.rstd),
+                                write(drows)};
+  if (trained) operands.push_back(write(b.placement().gradient(head.norm, 1)));
+  e.op("rms_norm.backward", RmsNormBackward{.accumulate = false, .gain_gradient = trained}, operands);
+  const Value dx = b.make("dx", n.rows.shape, b.compute());
+  e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), write(b.use(dx))});
+  return dx;
+}
+
+Operand head_logits(Builder& b, Value x, const HeadParams& head) {
+  Emitter& e = b.emitter();
+  const Operand all = b.use(x);
+  const Operand last = read(rows(all, all.shape.rows() - 1, all.shape.rows()));
+  const Operand normed = e.tensor("norm", b.compute(), last.shape);
+  const Operand rstd = e.tensor("rstd", DType::F32, {1});
+  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm_epsilon)},
+       {last, read(b.placement().weight(head.norm, 1)), write(normed), write(rstd)});
+  const Operand projection = b.placement().weight(head.projection, 1);
+  const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
+  e.op("project", Gemm{.transpose_b = true}, {read(normed), read(projection), write(logits)});
+  return logits;
+}
+
+}  // namespace snug

@@ -1,0 +1,79 @@
+// Every parameter of a model, in one table: import, export, initialisation, gradients and updates all walk it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "format/hf_config.h"
+#include "tensor/view.h"
+
+namespace snug {
+
+using ParamId = int32_t;  // index into ParamTable::params
+inline constexpr ParamId kNoParam = -1;
+
+struct ParamSpec {
+  std::string name;  // as model or adapter files have it: "model.layers.0.mlp.up_proj.weight"
+  Shape shape;
+  int group = 0;           // the unit of gather and offload: the embedding, each block, the head
+  bool trainable = false;
+  bool decay = false;      // weight decay applies: all but norms and biases
+  bool joined = false;     // its bytes follow the previous parameter's without a gap
+  bool adapter = false;    // belongs to the adapter's files
+};
+
+// Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
+struct LoraPart {
+  int64_t row_begin = 0, row_end = 0;  // of the linear's output
+  ParamId b = kNoParam;                // [rows, rank]
+};
+struct Lora {
+  ParamId a = kNoParam;  // first of parts.size() joined parameters [rank, in]
+  std::vector<LoraPart> parts{};
+  int64_t rank = 0;
+  float scale = 0;
+};
+
+// y = x W^T (+ bias): one product, over parameters whose rows lie one after the other (q, k and v; gate and up).
+struct Linear {
+  std::string site;  // "qkv"
+  ParamId weight = kNoParam, bias = kNoParam;  // the first of `count` joined parameters
+  int count = 1;
+  int64_t in = 0, out = 0;
+  Lora lora{};  // without parts: none
+};
+
+struct BlockParams {
+  ParamId attention_norm = kNoParam, mlp_norm = kNoParam;
+  Linear qkv, o, gate_up, down;
+};
+
+// What is trained beside or in place of the model's own weights.
+struct AdapterSpec {
+  int64_t rank = 16;
+  double alpha = 32;
+  bool rslora = false;               // scale = alpha / sqrt(rank) instead of alpha / rank
+  std::vector<std::string> targets;  // PEFT's module names: "q_proj"
+};
+
+struct ParamTable {
+  std::vector<ParamSpec> params;
+  int groups = 0;
+  ParamId embedding = kNoParam, final_norm = kNoParam;
+  ParamId head = kNoParam;  // the embedding where they are tied
+  std::vector<BlockParams> blocks;
+
+  const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
+  int64_t count(bool trainable_only) const;  // of elements
+};
+
+// The linears that can be adapted, as PEFT names them, in the order of a block.
+const std::vector<std::string>& linear_names();
+
+// Full fine-tuning (or no training at all): every parameter the model's own. Llama and Qwen2 layouts.
+ParamTable full_parameters(const HfConfig& config, bool trainable);
+// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError for a target that is not a linear.
+ParamTable lora_parameters(const HfConfig& config, const AdapterSpec& adapter, bool trainable);
+
+}  // namespace snug

@@ -1,0 +1,168 @@
+#include "plan/compile.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+
+#include "program/pack.h"
+#include "program/sync.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kShardBytes = 5'000'000'000;  // of a written model, as transformers cuts it
+
+// Programs that may follow each task, of those that the job has. An update leaves the state flushed, and so does every
+// program that is not a pass; passes are followed by passes and the update alone.
+const std::map<Task, std::vector<Task>>& successors() {
+  static const std::vector<Task> step{Task::Pass, Task::First};
+  static const std::map<Task, std::vector<Task>> table{
+      {Task::Load,
+       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode,
+        Task::Merge}},
+      {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Pass, {Task::Update}},
+      {Task::First, {Task::Middle, Task::Last}},
+      {Task::Middle, {Task::Middle, Task::Last}},
+      {Task::Last, {Task::Update}},
+      {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
+      {Task::Save, {Task::Pass, Task::First, Task::Evaluate, Task::Export}},
+      {Task::Export, {Task::Save}},
+      {Task::Prefill, {Task::Prefill, Task::Decode}},
+      {Task::Decode, {Task::Decode, Task::Prefill}},
+      {Task::Merge, {Task::Export}},
+  };
+  return table;
+}
+
+// Decides results: hashed as text, so that a reader can tell what went in.
+uint64_t hash_numerics(const JobSpec& spec) {
+  const Numerics& n = spec.numerics;
+  std::string text = fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {}", name(n.compute),
+                                 name(n.base), name(n.accumulator), n.head_rows, n.beta1, n.beta2, n.epsilon,
+                                 n.weight_decay, n.max_grad_norm);
+  text += fmt::format(" cut {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes);
+  for (const ParamSpec& param : spec.table.params)
+    text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
+  for (const BlockParams& block : spec.table.blocks)
+    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
+      text += fmt::format(" {}", linear->lora.scale);
+  return XXH3_64bits(text.data(), text.size());
+}
+
+class Compiler {
+ public:
+  Compiler(const JobSpec& spec, const OpFacts& facts)
+      : spec_(spec),
+        facts_(facts),
+        storage_(result_.set, spec.table, spec.numerics, spec.purpose == Purpose::Train),
+        job_{result_.set, facts, spec_.config, spec_.table, storage_, spec_.numerics, make_rope_table()} {}
+
+  Compiled run() {
+    lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
+    switch (spec_.purpose) {
+      case Purpose::Train: lower_training(); break;
+      case Purpose::Evaluate: lower_evaluation(job_, add(Task::Evaluate), spec_.cut); break;
+      case Purpose::Generate: lower_generating(); break;
+      case Purpose::Merge:
+        lower_merge(job_, add(Task::Merge));
+        lower_export(model_files(job_, spec_.export_dtype, kShardBytes));
+        break;
+    }
+    link();
+    note_weights();
+    result_.plan = pack(result_.set, facts_.alignment());
+    sync(result_.set, result_.plan);
+    verify(result_.set, result_.plan);
+    result_.hash = result_.set.hash();
+    result_.numerics_hash = hash_numerics(spec_);
+    return std::move(result_);
+  }
+
+ private:
+  ProgramId add(Task task) { return result_.programs[task] = add_program(result_.set, std::string(name(task))); }
+
+  Operand make_rope_table() {
+    const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
+    return new_tensor(result_.set, "rope_table", DType::F32, {positions, spec_.config.head_dim}, Role::Weight,
+                      Space::Device, Life::Persistent);
+  }
+
+  void lower_training() {
+    const bool several = spec_.cut.passes > 1;
+    const StepBuffers step = make_step_buffers(job_, several);
+    auto pass = [&](Task task, PassPosition position) {
+      lower_train_pass(job_, add(task), spec_.cut, spec_.strategy, position, step);
+    };
+    if (!several) pass(Task::Pass, PassPosition::Only);
+    if (several) pass(Task::First, PassPosition::First);
+    if (spec_.cut.passes > 2) pass(Task::Middle, PassPosition::Middle);
+    if (several) pass(Task::Last, PassPosition::Last);
+    result_.update = lower_update(job_, add(Task::Update), step);
+    note_gradients(step);
+    if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+
+    StateFiles state = state_files(job_);
+    Emitter save(result_.set, add(Task::Save), facts_);
+    lower_writes(save, state.transfers, state.files);
+    Emitter restore(result_.set, add(Task::Restore), facts_);
+    lower_reads(restore, state.transfers, {state.files.layouts[0].file_bytes});
+    result_.saved = std::move(state.files);
+    const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
+    lower_export(adapters ? adapter_files(job_) : model_files(job_, spec_.export_dtype, kShardBytes));
+  }
+
+  void lower_export(StateFiles files) {
+    Emitter e(result_.set, add(Task::Export), facts_);
+    lower_writes(e, std::move(files.transfers), files.files);
+    result_.exported = std::move(files.files);
+  }
+
+  void lower_generating() {
+    const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions);
+    lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches);
+    lower_generation(job_, add(Task::Decode), 1, caches);
+  }
+
+  void link() {
+    for (const auto& [task, program] : result_.programs)
+      for (const Task next : successors().at(task))
+        if (result_.has(next)) result_.set.programs[program].next.push_back(result_.at(next));
+  }
+
+  void note_gradients(const StepBuffers& step) {
+    for (size_t i = 0; i < spec_.table.params.size(); i++) {
+      const ParamSpec& param = spec_.table.params[i];
+      result_.gradients.push_back(param.trainable ? storage_.part(step.gradients[static_cast<size_t>(param.group)],
+                                                                  static_cast<ParamId>(i))
+                                                  : Operand{});
+    }
+  }
+
+  void note_weights() {
+    for (size_t i = 0; i < spec_.table.params.size(); i++) {
+      const auto id = static_cast<ParamId>(i);
+      result_.weights.push_back(storage_.weight(id));
+      result_.lows.push_back(storage_.split(id) ? storage_.low(id) : Operand{});
+    }
+  }
+
+  const JobSpec& spec_;
+  const OpFacts& facts_;
+  Compiled result_;
+  Storage storage_;
+  JobContext job_;
+};
+
+}  // namespace
+
+std::string_view name(Task task) {
+  constexpr std::array<std::string_view, 13> kNames{"load",     "restore", "pass",   "first",   "middle", "last", "update",
+                                                    "evaluate", "save",    "export", "prefill", "decode", "merge"};
+  return kNames[static_cast<size_t>(task)];
+}
+
+Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }
+
+}  // namespace snug

@@ -1,0 +1,65 @@
+// All programs of a job, packed into one arena a space: what `plan` prints and `train` runs.
+#pragma once
+
+#include <map>
+
+#include "plan/sources.h"
+#include "plan/update.h"
+
+namespace snug {
+
+enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
+
+// Everything that decides the programs.
+struct JobSpec {
+  Purpose purpose = Purpose::Train;
+  HfConfig config;
+  ParamTable table;
+  WeightSources sources;
+  Numerics numerics;
+  Cut cut;
+  Strategy strategy;
+  bool evaluate = false;            // Train: evaluation between steps
+  int64_t cache_positions = 0;      // Generate: tokens of prompt and reply together
+  DType export_dtype = DType::BF16; // of a whole model that is written
+};
+
+// The programs of a set by what they do; a job has those that its purpose needs.
+enum class Task : uint8_t {
+  Load,      // sources -> parameters, zero state
+  Restore,   // the files of `save` -> trainable parameters and state
+  Pass,      // forward and backward where a step is one pass
+  First,     // ... and of the first, a middle and the last pass where it has several
+  Middle,
+  Last,
+  Update,
+  Evaluate,
+  Save,      // trainable parameters and state -> files
+  Export,    // adapter or model -> files
+  Prefill,   // kPrefillTokens of a prompt into the caches
+  Decode,    // one token
+  Merge,     // adapters into the weights
+};
+inline constexpr int64_t kPrefillTokens = 64;
+std::string_view name(Task task);
+
+struct Compiled {
+  ProgramSet set;
+  MemoryPlan plan;
+  std::map<Task, ProgramId> programs;
+  OutputFiles saved, exported;     // files of Save (and Restore) and of Export
+  UpdateProgram update;
+  std::vector<Operand> weights;    // by ParamId, as stored
+  std::vector<Operand> lows;       // by ParamId: of split parameters; a default operand otherwise
+  std::vector<Operand> gradients;  // by ParamId: of trainable parameters, between the last pass and the update
+  uint64_t hash = 0;               // of programs and plan
+  uint64_t numerics_hash = 0;      // of what may change a result: numerics, cut, parameters
+
+  bool has(Task task) const { return programs.contains(task); }
+  ProgramId at(Task task) const { return programs.at(task); }
+};
+
+// Pure but for the facts: equal specs give equal programs on every machine. Every result has passed verify().
+Compiled compile(const JobSpec& spec, const OpFacts& facts);
+
+}  // namespace snug

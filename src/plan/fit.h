@@ -1,0 +1,46 @@
+// Finds the arrangements of a job that fit the memory it may use, fastest first.
+#pragma once
+
+#include <limits>
+#include <optional>
+
+#include "plan/forecast.h"
+
+namespace snug {
+
+// What the user pinned; what is open the planner chooses.
+struct Choices {
+  int64_t batch_size = 16;
+  std::optional<int64_t> micro_batch;
+  std::optional<int64_t> passes;
+  std::optional<Recompute> recompute;         // of every block
+  std::optional<int64_t> recomputed_blocks;   // the first so many blocks wholly, the others not at all
+  std::optional<double> offload_activations;  // share of the blocks whose inputs wait on the host
+};
+
+struct Caps {
+  uint64_t device_bytes = std::numeric_limits<uint64_t>::max();
+  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();
+  bool shared = false;           // device and host are one memory (CPU): `device_bytes` holds for both together
+  uint64_t driver_bytes = 0;     // taken beside the arenas, and counted against device_bytes
+};
+
+struct Arrangement {
+  Cut cut;
+  Strategy strategy;
+  std::string words;         // "2 passes of 8, recompute mlp, no offload"
+  Forecast forecast;
+  double relative_time = 0;  // by op counts and rough rates: orders arrangements, says nothing of seconds
+  bool fits = false;
+};
+
+struct FitResult {
+  std::vector<Arrangement> tried;  // fastest first
+  std::optional<size_t> chosen;    // of those that fit and are within 2 % of the fastest such, the smallest
+};
+
+// Compiles every candidate (a fraction of a second each even for 70B) and orders them. `spec` gives
+// everything but cut and strategy. UserError if batch_size, micro-batch and passes do not agree.
+FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts);
+
+}  // namespace snug

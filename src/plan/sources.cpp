@@ -1,0 +1,96 @@
+#include "plan/sources.h"
+
+#include <cmath>
+
+#include "base/file.h"
+
+namespace snug {
+namespace {
+
+// Of transformers' `initializer_range` for these families.
+constexpr float kInitialDeviation = 0.02f;
+
+// As the model's authors draw it: normal weights, gains one, biases zero.
+RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
+  if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
+  return {Distribution::Constant, param.name.ends_with(".bias") ? 0.0f : 1.0f, seed, stream, 0};
+}
+
+// As PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
+RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
+  if (param.name.ends_with(".lora_A.weight"))
+    return {Distribution::Uniform, 1.0f / std::sqrt(static_cast<float>(param.shape.cols())), seed, stream, 0};
+  return {Distribution::Constant, 0.0f, seed, stream, 0};
+}
+
+class Finder {
+ public:
+  Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
+
+  WeightSources find() {
+    const bool has_files = is_file(request_.model / "model.safetensors") ||
+                           is_file(request_.model / "model.safetensors.index.json");
+    std::optional<SafetensorsIndex> model, adapter;
+    if (!request_.random && has_files) model = SafetensorsIndex::open_model(request_.model);
+    if (!request_.random && !has_files) assume_files();
+    const int64_t model_base = add_files(model);
+    if (request_.adapter) adapter = SafetensorsIndex::open_file(*request_.adapter / "adapter_model.safetensors");
+    const int64_t adapter_base = add_files(adapter);
+    for (size_t i = 0; i < table_.params.size(); i++) {
+      const ParamSpec& param = table_.params[i];
+      const auto stream = static_cast<uint32_t>(i);
+      if (param.adapter)
+        sources_.params.push_back(adapter ? place(*adapter, adapter_base, param, "adapter_config.json, 'r'")
+                                          : ParamSource(adapter_fill(param, request_.seed, stream)));
+      else if (model)
+        sources_.params.push_back(place(*model, model_base, param, "config.json"));
+      else if (sources_.assumed)
+        sources_.params.push_back(TensorPlace{0, assumed_.offset[assumed_next_++], DType::BF16});
+      else
+        sources_.params.push_back(model_fill(param, request_.seed, stream));
+    }
+    return std::move(sources_);
+  }
+
+ private:
+  static ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param,
+                           std::string_view reason) {
+    const SafetensorsEntry& entry = index.require(param.name, param.shape, reason);
+    return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+  }
+
+  // Returns the index of the first file added.
+  int64_t add_files(const std::optional<SafetensorsIndex>& index) {
+    const auto base = static_cast<int64_t>(sources_.files.size());
+    if (!index) return base;
+    for (const auto& path : index->files()) {
+      sources_.file_bytes.push_back(std::filesystem::file_size(path));
+      sources_.files.push_back(path);
+    }
+    return base;
+  }
+
+  void assume_files() {
+    std::vector<SafetensorsTensor> tensors;
+    for (const ParamSpec& param : table_.params)
+      if (!param.adapter) tensors.push_back({param.name, DType::BF16, param.shape});
+    assumed_ = layout_safetensors(tensors);
+    sources_.assumed = true;
+    sources_.files.push_back(request_.model / "model.safetensors");
+    sources_.file_bytes.push_back(assumed_.file_bytes);
+  }
+
+  const ParamTable& table_;
+  const SourceRequest& request_;
+  WeightSources sources_;
+  SafetensorsLayout assumed_;
+  size_t assumed_next_ = 0;
+};
+
+}  // namespace
+
+WeightSources find_sources(const ParamTable& table, const SourceRequest& request) {
+  return Finder(table, request).find();
+}
+
+}  // namespace snug

@@ -1,0 +1,28 @@
+// Where the first value of every parameter comes from: model files, adapter files, or the seed.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+
+#include "plan/transfer.h"
+
+namespace snug {
+
+struct WeightSources {
+  std::vector<ParamSource> params;           // by ParamId
+  std::vector<std::filesystem::path> files;  // by TensorPlace::file
+  std::vector<uint64_t> file_bytes;
+  bool assumed = false;  // there are no weight files: sizes are those of one bf16 file; good for planning only
+};
+
+struct SourceRequest {
+  std::filesystem::path model;
+  bool random = false;  // weights from the seed instead of files
+  uint64_t seed = 0;
+  std::optional<std::filesystem::path> adapter;  // PEFT directory; without one, fresh adapters: A from the seed, B zero
+};
+
+// UserError for a tensor that is missing or of another shape than config.json says.
+WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
+
+}  // namespace snug

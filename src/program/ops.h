@@ -1,0 +1,234 @@
+// The kinds of op a step program is made of: one small struct of attributes each, and the order of its operands.
+//
+// In the lists below r, w and rw say whether an operand is read, written or both; T is the number of tokens of a pass,
+// `?` marks an operand that is there only if the attribute named with it asks for it. Matrices are row-major;
+// activations are [T, n] in the dtype of the products ("compute dtype": fp32 or bf16), sums are in fp32 whatever the
+// dtype, and every result is rounded once. An op that needs scratch gets it as one more operand, the last: U8, w
+// (OpFacts::scratch_bytes).
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <variant>
+
+namespace snug {
+
+// ---- Products -------------------------------------------------------------------------------------------------------
+
+// d = alpha op(a) op(b) + c + bias.   a r [m, k] ([k, m] if transpose_a), b r [k, n] ([n, k] if transpose_b),
+// c r [m, n] ? addend (it may be the very bytes of d: accumulation in place), bias r [n] ? bias, d w [m, n].
+// a and b have one dtype; c and d are fp32 or that dtype; rows of all may be strided.
+struct Gemm {
+  bool transpose_a = false, transpose_b = false;
+  float alpha = 1;
+  bool addend = false, bias = false;
+};
+
+// sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. In fixed blocks of rows, so that the number of threads
+// changes nothing.
+struct ColumnSum {};
+
+// ---- Attention ------------------------------------------------------------------------------------------------------
+
+struct HeadShape {
+  int64_t heads = 0, kv_heads = 0, dim = 0;
+  int64_t width() const { return (heads + 2 * kv_heads) * dim; }  // columns of a qkv row: queries, keys, values
+};
+
+// cos and sin of rotary angles: table w [P, dim] fp32, row p is cos(p f_0..f_{dim/2-1}) then sin(...), with
+// f_i = theta^(-2i/dim), scaled as Llama 3.1 has it where factor > 0 (low and high frequency factors, original length).
+struct RopeTable {
+  double theta = 10000;
+  double factor = 0, low_frequency_factor = 0, high_frequency_factor = 0, original_length = 0;
+};
+
+// Rotary embedding (Su et al., arXiv:2104.09864; halves, as Hugging Face has it) of queries and keys, in place;
+// backward turns the other way.   qkv rw [T, width], positions r [T] int32, table r [P, dim] fp32.
+struct Rope {
+  HeadShape shape;
+  bool backward = false;
+};
+
+// Causal attention within documents; head h reads key head h / (heads / kv_heads).   qkv r [T, width],
+// documents r [D + 1] int32: starts of the documents in [0, T) and the end of the last, PassFacts::documents of them;
+// out w [T, heads * dim], lse w [heads, T] fp32: log of the sum of exp(scale q k). Rows outside documents: out 0, lse
+// 0.
+struct Attention {
+  HeadShape shape;
+  float scale = 1;
+};
+
+// dout r [T, heads * dim], qkv r, out r, lse r, documents r, dqkv w [T, width] (0 outside documents).
+struct AttentionBackward {
+  HeadShape shape;
+  float scale = 1;
+};
+
+// Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   qkv r [n, width],
+// cache w [P, 2 kv_heads dim].
+struct CacheAppend {
+  HeadShape shape;
+};
+
+// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i.   qkv r [n,
+// width], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
+struct CachedAttention {
+  HeadShape shape;
+  float scale = 1;
+};
+
+// ---- Row-wise and element-wise --------------------------------------------------------------------------------------
+
+// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): y = gain x rstd, rstd = 1 / sqrt(mean(x^2) + epsilon).
+// x r [T, n], gain r [n], y w [T, n], rstd w [T] fp32.
+struct RmsNorm {
+  float epsilon = 0;
+};
+
+// dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd.
+// dy r [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient.
+struct RmsNormBackward {
+  bool accumulate = false, gain_gradient = false;
+};
+
+// h = silu(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
+struct SwiGlu {};
+
+// dh r [T, F], gate_up r [T, 2F], dgate_up w [T, 2F].
+struct SwiGluBackward {};
+
+// sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
+struct Accumulate {};
+
+// y = x with the dtype changed, to nearest even.   x r, y w: same shape, any two floating-point dtypes. x may start at
+// any byte (file bytes do).
+struct Cast {};
+
+// y = x, bytes.   x r, y w. On a copy lane between spaces, on Compute within one.
+struct Copy {};
+
+// x = 0.   x w.
+struct Fill {};
+
+// hi is the bf16 weight, lo the 16 bits that complete it to fp32: hi = (bits + 0x8000) >> 16, lo = the signed
+// remainder; for exponent 255 hi = bits >> 16 with the quiet bit set for NaN, lo = 0.   x r fp32|bf16|fp16, hi w bf16,
+// lo w int16.
+struct SplitMaster {};
+
+// The inverse.   hi r bf16, lo r int16, x w fp32.
+struct JoinMaster {};
+
+// Normal: of standard deviation `scale`; Uniform: in [-scale, scale); Constant: `scale` itself.
+enum class Distribution : uint8_t { Normal, Uniform, Constant };
+
+// x w fp32|bf16: element i is element `first` + i of the stream (seed, Initialisation, stream) of base/rng.h.
+struct RandomFill {
+  Distribution distribution = Distribution::Normal;
+  float scale = 1;
+  uint64_t seed = 0;
+  uint32_t stream = 0;
+  uint64_t first = 0;
+};
+
+// ---- Embedding and head ---------------------------------------------------------------------------------------------
+
+// x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
+struct Embedding {};
+
+// dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order; rows without tokens
+// keep their value if accumulate, else 0.   dx r [T, n], token_order r [T] int32: token indices sorted by id,
+// segment_starts r [T + 1] int32, segment_ids r [T] int32: PassFacts::segments runs of equal ids; dtable rw|w [V, n].
+struct EmbeddingBackward {
+  bool accumulate = false;
+};
+
+// y[i] = x[rows[i]], 0 where rows[i] < 0.   x r [T, n], rows r [R] int32, y w [R, n].
+struct GatherRows {};
+
+// x = 0, then x[rows[i]] = y[i] where rows[i] >= 0.   y r [R, n], rows r [R] int32 (each row at most once), x w [T, n].
+struct ScatterRows {};
+
+// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows.   logits rw [n, V], targets r [n] int32,
+// loss w [n] fp32: log(sum exp logits) - logits[target]. With `gradient` logits become (softmax - onehot)
+// PassFacts::loss_scale. Rows at or beyond PassFacts::loss_rows: loss 0, gradient 0.
+struct CrossEntropy {
+  int64_t row_begin = 0;
+  bool gradient = false;
+};
+
+// sum = (accumulate ? sum : 0) + the first PassFacts::loss_rows elements of loss, added in order in fp64, rounded once.
+// loss r [T] fp32, sum rw|w [1] fp32.
+struct LossSum {
+  bool accumulate = false;
+};
+
+// ---- Update ---------------------------------------------------------------------------------------------------------
+
+// Sums of squares of units of kUnit elements (the last may be short): g r [n], partial w [ceil(n / kUnit)] fp32.
+inline constexpr int64_t kUnit = 4096;
+struct NormPartials {};
+
+// From all partials of the model, added pairwise in a fixed tree in parameter order: clip w [3] fp32 =
+// {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and max_norm > 0, else
+// 1 (torch's clip_grad_norm_); finite = 1 if norm and loss are finite, else 0.   partial r [n] fp32, loss r [1] fp32.
+struct ClipFactor {
+  float max_norm = 0;
+};
+
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
+// all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16 with lo), lo rw [n] int16 ? split,
+// m rw [n] fp32, v rw [n] fp32, clip r [3] fp32. Learning rate and step are PassFacts'.
+struct AdamW {
+  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  bool split = false;
+};
+
+// ---- Host and disk --------------------------------------------------------------------------------------------------
+
+// What the CPU does to arena bytes, on the Host lane. The operands are said by whoever emits it (plan/) and met by
+// whoever runs it (train/).
+enum class HostJob : uint8_t {
+  FillBatch,    // w: the eight arrays of a batch, in BatchBuffers' order, and the bytes they lie in; sets PassFacts' counts
+  FillTokens,   // w: ids [n] int32, positions [n] int32 of a generating pass, and the bytes they lie in
+  TakeMetrics,  // r: loss [1] fp32, clip [3] fp32
+  TakeLoss,     // r: loss [1] fp32
+  TakeLogits,   // r: logits [n, V] fp32
+  FillHeader,   // w: bytes of file `index` from its start: what stands before the tensors
+};
+struct HostTask {
+  HostJob job = HostJob::FillBatch;
+  int64_t index = 0;
+};
+
+// On the DiskIo lane: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes] / r U8
+// [bytes]. Offsets are multiples of kDirectIo; so are bytes, but for the last range of a file.
+inline constexpr uint64_t kDirectIo = 4096;
+struct ReadFile {
+  int64_t file = 0;
+  uint64_t offset = 0;
+};
+struct WriteFile {
+  int64_t file = 0;
+  uint64_t offset = 0;
+};
+
+using Attrs = std::variant<Gemm, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend, CachedAttention,
+                           RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Copy, Fill, SplitMaster,
+                           JoinMaster, RandomFill, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy,
+                           LossSum, NormPartials, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+
+// "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
+std::string_view kind(const Attrs& attrs);
+
+// What varies from pass to pass while shapes stay: known to the host when the pass is issued.
+struct PassFacts {
+  int64_t documents = 0;  // in this pass's batch
+  int64_t loss_rows = 0;  // rows with a loss target
+  int64_t segments = 0;   // distinct token ids
+  float loss_scale = 0;   // 1 / loss tokens of the whole step over all ranks and passes
+  int64_t step = 0;       // counted from 1
+  float learning_rate = 0;
+  int64_t position = 0;  // tokens in the cache already (generating)
+};
+
+}  // namespace snug

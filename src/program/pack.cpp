@@ -1,0 +1,227 @@
+#include "program/pack.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <numeric>
+#include <span>
+
+#include "program/liveness.h"
+
+namespace snug {
+namespace {
+
+// A buffer to be placed. Sizes and offsets are multiples of the alignment.
+struct Item {
+  BufferId buffer = 0;
+  uint64_t bytes = 0;
+  std::span<const LiveSpan> spans;
+
+  uint64_t lifetime() const {
+    uint64_t ops = 0;
+    for (const LiveSpan& span : spans) ops += span.end - span.begin;
+    return ops;
+  }
+};
+
+// Bytes [offset, end) of the arena.
+struct ByteSpan {
+  uint64_t offset = 0, end = 0;
+};
+
+// Lowest place of the smallest gap between `neighbours` (ascending by offset) that holds `bytes`; above all if none
+// does.
+uint64_t tightest_hole(std::span<const ByteSpan> neighbours, uint64_t floor, uint64_t bytes) {
+  uint64_t best_gap = std::numeric_limits<uint64_t>::max(), best = 0, end = floor;
+  for (const ByteSpan& taken : neighbours) {
+    if (taken.offset > end && taken.offset - end >= bytes && taken.offset - end < best_gap) {
+      best_gap = taken.offset - end;
+      best = end;
+    }
+    end = std::max(end, taken.end);
+  }
+  return best_gap == std::numeric_limits<uint64_t>::max() ? end : best;
+}
+
+// The arena of one space in each program, filled item by item.
+class Layout {
+ public:
+  Layout(size_t programs, uint64_t floor) : taken_(programs), floor_(floor), top_(floor) {}
+
+  uint64_t place(const Item& item) {
+    neighbours_.clear();
+    for (const LiveSpan& span : item.spans)
+      for (const Taken& taken : taken_[span.program])
+        if (taken.begin < span.end && span.begin < taken.end) neighbours_.push_back(taken.bytes);
+    if (item.spans.size() > 1) std::ranges::sort(neighbours_, {}, &ByteSpan::offset);
+    const uint64_t offset = tightest_hole(neighbours_, floor_, item.bytes);
+    for (const LiveSpan& span : item.spans) {
+      std::vector<Taken>& taken = taken_[span.program];
+      const auto at = std::ranges::upper_bound(taken, offset, {}, [](const Taken& t) { return t.bytes.offset; });
+      taken.insert(at, {span.begin, span.end, {offset, offset + item.bytes}});
+    }
+    top_ = std::max(top_, offset + item.bytes);
+    return offset;
+  }
+
+  uint64_t top() const { return top_; }
+
+ private:
+  struct Taken {
+    OpId begin, end;
+    ByteSpan bytes;
+  };
+  std::vector<std::vector<Taken>> taken_;  // by program, ascending by offset
+  std::vector<ByteSpan> neighbours_;
+  uint64_t floor_, top_;
+};
+
+// Which items go first decides how well they fit. Size is best for most programs. Slots, in issue order and with room
+// for the largest item in each, suit a ring of staging buffers whose last ones are shorter.
+enum class Order : uint8_t { Size, SizeTimesLifetime, Lifetime, Slots };
+
+double precedence(const Item& item, Order order) {
+  const auto bytes = static_cast<double>(item.bytes), lifetime = static_cast<double>(item.lifetime());
+  switch (order) {
+    case Order::Size:
+      return bytes;
+    case Order::SizeTimesLifetime:
+      return bytes * lifetime;
+    case Order::Lifetime:
+      return lifetime;
+    case Order::Slots:
+      return -static_cast<double>(item.spans[0].begin);
+  }
+  return 0;
+}
+
+// Indices of items, the first to be placed first.
+std::vector<size_t> ordered(const std::vector<Item>& items, Order order) {
+  std::vector<double> weight;
+  for (const Item& item : items) weight.push_back(precedence(item, order));
+  std::vector<size_t> indices(items.size());
+  std::iota(indices.begin(), indices.end(), size_t{0});
+  std::ranges::stable_sort(indices, [&](size_t a, size_t b) {
+    return weight[a] != weight[b] ? weight[a] > weight[b] : items[a].bytes > items[b].bytes;
+  });
+  return indices;
+}
+
+class Packer {
+ public:
+  Packer(const ProgramSet& set, uint64_t alignment) : set_(set), alignment_(alignment), spans_(live_spans(set)) {
+    plan_.offset.assign(set.buffers.size(), 0);
+    plan_.program_bytes.resize(set.programs.size());
+  }
+
+  MemoryPlan run() {
+    for (const Space space : kSpaces) {
+      const uint64_t floor = place_persistent(space);
+      find_peak(space, floor);
+      place_others(space, floor);
+    }
+    return std::move(plan_);
+  }
+
+ private:
+  uint64_t aligned_bytes(BufferId b) const {
+    const uint64_t bytes = set_.buffers[b].bytes;
+    check(bytes <= std::numeric_limits<uint64_t>::max() - alignment_, "buffer '{}' has {} bytes", set_.buffers[b].name,
+          bytes);
+    return (bytes + alignment_ - 1) / alignment_ * alignment_;
+  }
+
+  bool persistent(BufferId b, Space space) const {
+    return set_.buffers[b].space == space && set_.buffers[b].life == Life::Persistent;
+  }
+
+  // Returns the byte where the others may begin.
+  uint64_t place_persistent(Space space) {
+    uint64_t end = 0;
+    for (BufferId b = 0; b < set_.buffers.size(); b++) {
+      if (!persistent(b, space)) continue;
+      plan_.offset[b] = end;
+      end += aligned_bytes(b);
+    }
+    return end;
+  }
+
+  void place_others(Space space, uint64_t floor) {
+    std::vector<Item> items;
+    for (BufferId b = 0; b < set_.buffers.size(); b++)
+      if (set_.buffers[b].space == space && !spans_[b].empty()) items.push_back({b, aligned_bytes(b), spans_[b]});
+
+    uint64_t largest = 0;
+    for (const Item& item : items) largest = std::max(largest, item.bytes);
+
+    uint64_t& reserved = plan_.reserved_bytes[index(space)];
+    reserved = std::numeric_limits<uint64_t>::max();
+    const uint64_t live_peak = plan_.live_peak_bytes[index(space)];
+    for (const Order order : {Order::Size, Order::SizeTimesLifetime, Order::Lifetime, Order::Slots}) {
+      Layout layout(set_.programs.size(), floor);
+      std::vector<uint64_t> offsets(items.size());
+      for (const size_t i : ordered(items, order)) {
+        Item item = items[i];
+        if (order == Order::Slots) item.bytes = largest;
+        offsets[i] = layout.place(item);
+      }
+      if (layout.top() < reserved) {
+        reserved = layout.top();
+        for (size_t i = 0; i < items.size(); i++) plan_.offset[items[i].buffer] = offsets[i];
+      }
+      if (reserved - live_peak <= live_peak / 128) break;
+    }
+    note_program_bytes(space, floor, items);
+  }
+
+  void note_program_bytes(Space space, uint64_t floor, const std::vector<Item>& items) {
+    for (PerSpace<uint64_t>& bytes : plan_.program_bytes) bytes[index(space)] = floor;
+    for (const Item& item : items)
+      for (const LiveSpan& span : item.spans) {
+        uint64_t& bytes = plan_.program_bytes[span.program][index(space)];
+        bytes = std::max(bytes, plan_.offset[item.buffer] + item.bytes);
+      }
+  }
+
+  void find_peak(Space space, uint64_t floor) {
+    std::vector<std::vector<int64_t>> change;  // by program and op: of the live bytes
+    for (const Program& program : set_.programs) change.emplace_back(program.ops.size() + 1, 0);
+    for (BufferId b = 0; b < set_.buffers.size(); b++) {
+      if (set_.buffers[b].space != space) continue;
+      for (const LiveSpan& span : spans_[b]) {
+        change[span.program][span.begin] += static_cast<int64_t>(aligned_bytes(b));
+        change[span.program][span.end] -= static_cast<int64_t>(aligned_bytes(b));
+      }
+    }
+    uint64_t& peak_bytes = plan_.live_peak_bytes[index(space)];
+    MemoryPlan::Peak& peak = plan_.peak[index(space)];
+    peak_bytes = floor;
+    for (ProgramId p = 0; p < set_.programs.size(); p++) {
+      uint64_t live = floor;
+      for (OpId i = 0; i < set_.programs[p].ops.size(); i++) {
+        live += static_cast<uint64_t>(change[p][i]);
+        if (live > peak_bytes) peak_bytes = live, peak = {p, i, {}};
+      }
+    }
+    for (BufferId b = 0; b < set_.buffers.size(); b++) {
+      const bool alive = std::ranges::any_of(spans_[b], [&](const LiveSpan& span) {
+        return span.program == peak.program && span.begin <= peak.op && peak.op < span.end;
+      });
+      if (set_.buffers[b].space == space && (alive || persistent(b, space))) peak.live.push_back(b);
+    }
+  }
+
+  const ProgramSet& set_;
+  uint64_t alignment_;
+  std::vector<std::vector<LiveSpan>> spans_;  // by BufferId
+  MemoryPlan plan_;
+};
+
+}  // namespace
+
+MemoryPlan pack(const ProgramSet& set, uint64_t alignment) {
+  check(std::has_single_bit(alignment), "alignment is {}, expected a power of two", alignment);
+  return Packer(set, alignment).run();
+}
+
+}  // namespace snug

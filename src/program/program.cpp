@@ -1,0 +1,236 @@
+#include "program/program.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <bit>
+#include <iterator>
+
+namespace snug {
+namespace {
+
+constexpr std::array<std::string_view, kSpaces.size()> kSpaceNames{"device", "host", "disk"};
+constexpr std::array<std::string_view, kLanes> kLaneNames{"compute",  "gather",  "reduce", "copy_in",
+                                                          "copy_out", "disk_io", "host"};
+constexpr std::array<std::string_view, 11> kRoleNames{"weights", "states", "gradients", "activations",
+                                                      "offload", "logits", "batch",     "scratch",
+                                                      "staging", "cache",  "metrics"};
+
+// ---- Kinds and their fields: what dump() prints and hash() covers ---------------------------------------------------
+
+template <size_t N>
+struct Description {
+  std::string_view kind;
+  std::array<std::string_view, N> fields;  // in order of declaration
+};
+
+template <class... Names>
+constexpr Description<sizeof...(Names)> describe_as(std::string_view kind, Names... fields) {
+  return {kind, {fields...}};
+}
+
+constexpr auto describe(const Gemm&) {
+  return describe_as("gemm", "transpose_a", "transpose_b", "alpha", "addend", "bias");
+}
+constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
+constexpr auto describe(const RopeTable&) {
+  return describe_as("rope_table", "theta", "factor", "low_frequency_factor", "high_frequency_factor",
+                     "original_length");
+}
+constexpr auto describe(const Rope&) { return describe_as("rope", "shape", "backward"); }
+constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale"); }
+constexpr auto describe(const AttentionBackward&) { return describe_as("attention_backward", "shape", "scale"); }
+constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
+constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale"); }
+constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon"); }
+constexpr auto describe(const RmsNormBackward&) {
+  return describe_as("rms_norm_backward", "accumulate", "gain_gradient");
+}
+constexpr auto describe(const SwiGlu&) { return describe_as("swiglu"); }
+constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward"); }
+constexpr auto describe(const Accumulate&) { return describe_as("accumulate"); }
+constexpr auto describe(const Cast&) { return describe_as("cast"); }
+constexpr auto describe(const Copy&) { return describe_as("copy"); }
+constexpr auto describe(const Fill&) { return describe_as("fill"); }
+constexpr auto describe(const SplitMaster&) { return describe_as("split_master"); }
+constexpr auto describe(const JoinMaster&) { return describe_as("join_master"); }
+constexpr auto describe(const RandomFill&) {
+  return describe_as("random_fill", "distribution", "scale", "seed", "stream", "first");
+}
+constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
+constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
+constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
+constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
+constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient"); }
+constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
+constexpr auto describe(const NormPartials&) { return describe_as("norm_partials"); }
+constexpr auto describe(const ClipFactor&) { return describe_as("clip_factor", "max_norm"); }
+constexpr auto describe(const AdamW&) {
+  return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split");
+}
+constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
+constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }
+constexpr auto describe(const WriteFile&) { return describe_as("write_file", "file", "offset"); }
+
+// Calls f(name, value) for every field. A field without a name, or a name without a field, does not compile.
+template <class Kind, class F>
+void for_each_field(const Kind& op, F&& f) {
+  constexpr auto names = describe(Kind{}).fields;
+  if constexpr (names.size() == 0) {
+    static_assert(std::is_empty_v<Kind>);
+  } else if constexpr (names.size() == 1) {
+    const auto& [a] = op;
+    f(names[0], a);
+  } else if constexpr (names.size() == 2) {
+    const auto& [a, b] = op;
+    f(names[0], a), f(names[1], b);
+  } else {
+    static_assert(names.size() == 5, "a kind with another number of fields needs a branch here");
+    const auto& [a, b, c, d, e] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+  }
+}
+
+std::string_view name(Distribution distribution) { return distribution == Distribution::Normal ? "normal" : "uniform"; }
+
+std::string_view name(HostJob job) {
+  constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",
+                                                   "take_loss",  "take_logits", "fill_header"};
+  return kNames[static_cast<size_t>(job)];
+}
+
+// ---- Text -----------------------------------------------------------------------------------------------------------
+
+template <class T>
+std::string field_text(std::string_view field, const T& value) {
+  if constexpr (std::is_same_v<T, bool>)
+    return value ? fmt::format(" {}", field) : "";
+  else if constexpr (std::is_same_v<T, HeadShape>)
+    return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
+  else if constexpr (std::is_enum_v<T>)
+    return fmt::format(" {}", name(value));
+  else
+    return fmt::format(" {}={}", field, value);
+}
+
+std::string attributes_text(const Attrs& attrs) {
+  return std::visit(
+      [](const auto& op) {
+        std::string text;
+        for_each_field(op, [&](std::string_view field, const auto& value) { text += field_text(field, value); });
+        return text;
+      },
+      attrs);
+}
+
+std::string operand_text(const Operand& operand, const Buffer& buffer) {
+  constexpr std::array<std::string_view, 3> kAccess{"r", "w", "rw"};
+  std::string text = fmt::format("{} {} {} {}", kAccess[static_cast<size_t>(operand.access)], buffer.name,
+                                 snug::name(operand.dtype), to_string(operand.shape));
+  if (operand.offset) text += fmt::format(" at {}", operand.offset);
+  if (operand.shape.rows() > 1 && operand.row_stride != operand.shape.cols())
+    text += fmt::format(" stride {}", operand.row_stride);
+  return text;
+}
+
+// ---- Hash -----------------------------------------------------------------------------------------------------------
+
+// A canonical serialisation: every number as eight bytes, every list after its length.
+class Serialisation {
+ public:
+  template <class T>
+  void add(const T& value) {
+    if constexpr (std::is_same_v<T, HeadShape>)
+      add(value.heads), add(value.kv_heads), add(value.dim);
+    else if constexpr (std::is_same_v<T, float>)
+      words_.push_back(std::bit_cast<uint32_t>(value));
+    else if constexpr (std::is_same_v<T, double>)
+      words_.push_back(std::bit_cast<uint64_t>(value));
+    else
+      words_.push_back(static_cast<uint64_t>(value));
+  }
+
+  void add_operand(const Operand& operand) {
+    add(operand.buffer), add(operand.access), add(operand.dtype), add(operand.shape.rank);
+    for (const int64_t size : operand.shape.dims) add(size);
+    add(operand.offset), add(operand.row_stride);
+  }
+
+  void add_op(const Op& op) {
+    add(op.attrs.index());
+    std::visit([&](const auto& kind) { for_each_field(kind, [&](auto, const auto& value) { add(value); }); }, op.attrs);
+    add(op.lane), add(op.min_loss_rows), add(op.retire), add(op.operands.size());
+    for (const Operand& operand : op.operands) add_operand(operand);
+  }
+
+  uint64_t hash() const {
+    static_assert(std::endian::native == std::endian::little, "the bytes of words_ would differ");
+    return XXH3_64bits(words_.data(), words_.size() * sizeof(uint64_t));
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace
+
+std::string_view name(Space space) { return kSpaceNames[index(space)]; }
+std::string_view name(Lane lane) { return kLaneNames[index(lane)]; }
+std::string_view name(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
+
+std::string_view kind(const Attrs& attrs) {
+  return std::visit([](const auto& op) { return describe(op).kind; }, attrs);
+}
+
+uint64_t Operand::extent() const {
+  const int64_t rows = shape.rows();
+  if (rows == 0) return 0;
+  return static_cast<uint64_t>((rows - 1) * row_stride + shape.cols()) * element_bytes(dtype);
+}
+
+std::vector<ProgramId> ProgramSet::predecessors(ProgramId program) const {
+  std::vector<ProgramId> found;
+  for (ProgramId p = 0; p < programs.size(); p++)
+    if (std::ranges::count(programs[p].next, program)) found.push_back(p);
+  return found;
+}
+
+uint64_t ProgramSet::hash() const {
+  Serialisation all;
+  all.add(buffers.size());
+  for (const Buffer& buffer : buffers) all.add(buffer.bytes), all.add(buffer.space), all.add(buffer.life);
+  all.add(programs.size());
+  for (const Program& program : programs) {
+    all.add(program.next.size());
+    for (const ProgramId next : program.next) all.add(next);
+    all.add(program.ops.size());
+    for (const Op& op : program.ops) all.add_op(op);
+  }
+  return all.hash();
+}
+
+std::string ProgramSet::dump(ProgramId program) const {
+  const Program& p = programs[program];
+  std::string text = fmt::format("program {}", p.name);
+  for (size_t i = 0; i < p.next.size(); i++) text += fmt::format("{}{}", i ? ", " : " -> ", programs[p.next[i]].name);
+  text += "\n";
+  auto out = std::back_inserter(text);
+  for (OpId i = 0; i < p.ops.size(); i++) {
+    const Op& op = p.ops[i];
+    fmt::format_to(out, "{:5} {:<8} {}: {}{}", i, name(op.lane), op.site, kind(op.attrs), attributes_text(op.attrs));
+    for (size_t k = 0; k < op.operands.size(); k++)
+      fmt::format_to(out, "{} {}", k ? "," : " |", operand_text(op.operands[k], buffers[op.operands[k].buffer]));
+    if (op.min_loss_rows) fmt::format_to(out, " | from {} loss rows", op.min_loss_rows);
+    if (op.retire > i) fmt::format_to(out, " | retire {}", op.retire);
+    for (size_t k = 0; k < op.waits.size(); k++) {
+      const Wait& wait = op.waits[k];
+      const bool earlier_op = wait.program == program && wait.op < i;
+      fmt::format_to(out, "{}{}{}", k ? ", " : " | wait ", earlier_op ? "" : programs[wait.program].name + ":",
+                     wait.op);
+    }
+    text += "\n";
+  }
+  return text;
+}
+
+}  // namespace snug

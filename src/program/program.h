@@ -1,0 +1,131 @@
+// The one description of what a job allocates and executes: flat lists of ops over a table of buffers.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "program/ops.h"
+#include "tensor/view.h"
+
+namespace snug {
+
+enum class Space : uint8_t { Device, Host, Disk };
+inline constexpr std::array kSpaces{Space::Device, Space::Host, Space::Disk};
+
+// Ops of one lane run in issue order; ops of different lanes are ordered by waits alone.
+enum class Lane : uint8_t { Compute, Gather, Reduce, CopyIn, CopyOut, DiskIo, Host };
+inline constexpr size_t kLanes = 7;
+
+// How long a buffer's bytes are its own. Program: within the one program that uses it. Carried: from the program that
+// makes it to the last that uses it, found by liveness over the programs' successors (it may wrap round a ring).
+// Persistent: always.
+enum class Life : uint8_t { Program, Carried, Persistent };
+
+// What a buffer is for: the classes of the memory report.
+enum class Role : uint8_t {
+  Weight,
+  State,
+  Gradient,
+  Activation,
+  Offload,
+  Logits,
+  Batch,
+  Scratch,
+  Staging,
+  Cache,
+  Metrics
+};
+
+template <class T>
+using PerSpace = std::array<T, kSpaces.size()>;  // indexed by Space
+constexpr size_t index(Space space) { return static_cast<size_t>(space); }
+constexpr size_t index(Lane lane) { return static_cast<size_t>(lane); }
+
+std::string_view name(Space space);
+std::string_view name(Lane lane);
+std::string_view name(Role role);
+
+using BufferId = uint32_t;
+using OpId = uint32_t;
+using ProgramId = uint32_t;
+
+struct Buffer {
+  std::string name;
+  uint64_t bytes = 0;
+  Space space = Space::Device;
+  Role role = Role::Activation;
+  Life life = Life::Program;
+};
+
+enum class Access : uint8_t { Read, Write, ReadWrite };
+
+// A view into a buffer, as an op uses it.
+struct Operand {
+  BufferId buffer = 0;
+  Access access = Access::Read;
+  DType dtype = DType::F32;
+  Shape shape;
+  uint64_t offset = 0;     // bytes from the buffer's start
+  int64_t row_stride = 0;  // elements
+
+  bool reads() const { return access != Access::Write; }
+  bool writes() const { return access != Access::Read; }
+  // Bytes from `offset` to the end of the last row: what hazards are derived from.
+  uint64_t extent() const;
+};
+
+// An op that must have finished: of the same run of this program if it stands before the waiting one, else of the
+// program that ran just before; a wait for any other program than that is void.
+struct Wait {
+  ProgramId program = 0;
+  OpId op = 0;
+  bool operator==(const Wait&) const = default;
+};
+
+struct Op {
+  Attrs attrs;
+  Lane lane = Lane::Compute;
+  std::vector<Operand> operands;
+  int64_t min_loss_rows = 0;  // skipped (as if done at once) in a pass with fewer loss rows than this
+  OpId retire = 0;          // its buffers stay reserved until this op of its program has been issued; at least its own
+  std::vector<Wait> waits;  // filled by sync(), never written by hand
+  std::string site;         // "block.3.bwd.down_dx": names it in every report, trace and error
+};
+
+struct Program {
+  std::string name;
+  std::vector<Op> ops;
+  std::vector<ProgramId> next;  // programs that may follow it; one that may not run again is followed by none
+};
+
+// All programs of a job over one table of buffers. A buffer with Life::Program is used by one program only.
+struct ProgramSet {
+  std::vector<Buffer> buffers;
+  std::vector<Program> programs;
+
+  // Programs that may stand before `program`.
+  std::vector<ProgramId> predecessors(ProgramId program) const;
+  // Of everything that decides what runs and where bytes lie, waits excluded (they follow). The same on every machine.
+  uint64_t hash() const;
+  // One op a line: index, lane, site, kind, operands, waits. For golden files and for reading.
+  std::string dump(ProgramId program) const;
+};
+
+// Where every buffer lies.
+struct MemoryPlan {
+  std::vector<uint64_t> offset;          // by BufferId: bytes from the start of its space's arena
+  PerSpace<uint64_t> reserved_bytes{};   // size of each arena
+  PerSpace<uint64_t> live_peak_bytes{};  // largest sum of live buffers at any op: the bound that packing is judged by
+  std::vector<PerSpace<uint64_t>>
+      program_bytes;  // by ProgramId: the highest byte that it, or what is live across it, uses
+  struct Peak {
+    ProgramId program = 0;
+    OpId op = 0;
+    std::vector<BufferId> live;
+  };
+  PerSpace<Peak> peak;  // where the live bytes peak, and who is alive there
+};
+
+}  // namespace snug

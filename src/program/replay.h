@@ -1,0 +1,21 @@
+// Runs programs on tags instead of numbers, in orders that lanes and waits allow but issue order does not, and finds
+// every read of bytes that another buffer has written over.
+#pragma once
+
+#include "program/program.h"
+
+namespace snug {
+
+struct ReplayResult {
+  int64_t corrupted_reads = 0;
+  std::string first;  // program, op and buffer of the first one
+};
+
+// Runs the sequence of programs (each a successor of the one before) with at most two in flight, choosing among the
+// lanes' ready ops by `seed`: at random, or one lane as far ahead of the others as waits allow, or as far behind. A read
+// is corrupted when its bytes do not carry the tags (buffer and version) that issue order would have given them; bytes
+// that nothing in the sequence has written are not looked at. InternalError on a deadlock.
+ReplayResult replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence,
+                    uint64_t seed);
+
+}  // namespace snug

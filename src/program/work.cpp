@@ -1,0 +1,84 @@
+#include "program/facts.h"
+
+namespace snug {
+namespace {
+
+double elements(const Operand& operand) { return static_cast<double>(operand.shape.count()); }
+
+double bytes(const Operand& operand) { return elements(operand) * static_cast<double>(element_bytes(operand.dtype)); }
+
+// What is read and what is written of every operand, each counted once.
+double all_bytes(const Op& op) {
+  double sum = 0;
+  for (const Operand& operand : op.operands) sum += bytes(operand) * (operand.access == Access::ReadWrite ? 2 : 1);
+  return sum;
+}
+
+// Two operations for each of m n k.
+double flops(const Gemm& gemm, const Op& op) {
+  const Shape &a = op.operands[0].shape, &b = op.operands[1].shape;
+  const int64_t n = gemm.transpose_b ? b.rows() : b.cols();
+  return 2.0 * static_cast<double>(a.count()) * static_cast<double>(n);
+}
+
+// Products of queries and keys, as if a pass were one causal document: an upper bound, as documents may be shorter.
+// Each of `products` (forward 2: scores and output; backward 5) is half of T x T x dim for every head.
+double attention_flops(const HeadShape& shape, const Op& op, double products) {
+  const auto tokens = static_cast<double>(op.operands[0].shape.rows());
+  return products * tokens * tokens * static_cast<double>(shape.heads * shape.dim);
+}
+
+// Every new token over the whole cache: an upper bound.
+double attention_flops(const CachedAttention& attention, const Op& op) {
+  const auto tokens = static_cast<double>(op.operands[0].shape.rows());
+  const auto cached = static_cast<double>(op.operands[1].shape.rows());
+  return 4.0 * tokens * cached * static_cast<double>(attention.shape.heads * attention.shape.dim);
+}
+
+template <class... Fs>
+struct Overloaded : Fs... {
+  using Fs::operator()...;
+};
+
+}  // namespace
+
+Work work(const Op& op) {
+  const auto& operands = op.operands;
+  return std::visit(
+      Overloaded{
+          [&](const Gemm& gemm) {
+            return Work{flops(gemm, op), all_bytes(op)};
+          },
+          [&](const Attention& a) {
+            return Work{attention_flops(a.shape, op, 2), all_bytes(op)};
+          },
+          [&](const AttentionBackward& a) {
+            return Work{attention_flops(a.shape, op, 5), all_bytes(op)};
+          },
+          [&](const CachedAttention& a) {
+            return Work{attention_flops(a, op), all_bytes(op)};
+          },
+          // Of the table, of x and of the cache only the rows in question.
+          [&](const Embedding&) {
+            return Work{0, bytes(operands[0]) + 2 * bytes(operands[2])};
+          },
+          [&](const EmbeddingBackward& e) {
+            return Work{0, e.accumulate ? 3 * bytes(operands[0]) : bytes(operands[0]) + bytes(operands[4])};
+          },
+          [&](const GatherRows&) {
+            return Work{0, bytes(operands[1]) + 2 * bytes(operands[2])};
+          },
+          [&](const CacheAppend& append) {
+            const HeadShape& shape = append.shape;
+            const double kept =
+                static_cast<double>(2 * shape.kv_heads) / static_cast<double>(shape.heads + 2 * shape.kv_heads);
+            return Work{0, 2 * kept * bytes(operands[0])};
+          },
+          [&](const auto&) {
+            return Work{0, all_bytes(op)};
+          },
+      },
+      op.attrs);
+}
+
+}  // namespace snug

@@ -1,0 +1,80 @@
+#include "train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/file.h"
+
+namespace snug {
+namespace {
+
+constexpr std::string_view kPrefix = "step-";
+constexpr uint64_t kMaxStateFile = 1 << 16;
+
+std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
+
+CheckpointState read_state(const std::filesystem::path& path) {
+  const auto json = nlohmann::json::parse(read_text(path, kMaxStateFile), nullptr, false);
+  try {
+    CheckpointState state;
+    state.step = json.at("step").get<int64_t>();
+    state.numerics_hash = std::stoull(json.at("numerics_hash").get<std::string>(), nullptr, 16);
+    state.program_hash = std::stoull(json.at("program_hash").get<std::string>(), nullptr, 16);
+    state.best_step = json.at("best_step").get<int64_t>();
+    if (!json.at("best_eval_loss").is_null()) state.best_eval_loss = json.at("best_eval_loss").get<double>();
+    return state;
+  } catch (const std::exception& error) {
+    user_error("{}: not the state of a checkpoint: {}", path.string(), error.what());
+  }
+}
+
+}  // namespace
+
+std::filesystem::path Checkpoints::directory(int64_t step) const { return root_ / fmt::format("{}{}", kPrefix, step); }
+
+std::vector<int64_t> Checkpoints::steps() const {
+  std::vector<int64_t> found;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(root_, error)) {
+    const std::string name = entry.path().filename().string();
+    int64_t step = 0;
+    if (!name.starts_with(kPrefix)) continue;
+    const auto [end, failed] = std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), step);
+    if (failed == std::errc() && end == name.data() + name.size()) found.push_back(step);
+  }
+  std::ranges::sort(found);
+  return found;
+}
+
+void Checkpoints::save(Session& session, const CheckpointState& state) {
+  std::filesystem::create_directories(root_);
+  PendingDirectory pending(directory(state.step), Existing::Replace);
+  session.write(Task::Save, pending.path());
+  nlohmann::ordered_json json{{"step", state.step},
+                              {"numerics_hash", hex(state.numerics_hash)},
+                              {"program_hash", hex(state.program_hash)},
+                              {"best_step", state.best_step},
+                              {"best_eval_loss", nullptr}};
+  if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
+  write_text(pending.path() / "state.json", json.dump(2) + "\n");
+  pending.publish();
+  if (keep_ < 0) return;
+  std::vector<int64_t> old = steps();
+  old.resize(old.size() - std::min(old.size(), static_cast<size_t>(keep_)));
+  for (const int64_t step : old)
+    if (step != state.best_step) std::filesystem::remove_all(directory(step));
+}
+
+CheckpointState Checkpoints::restore_last(Session& session) const {
+  const std::filesystem::path last = directory(steps().back());
+  const CheckpointState state = read_state(last / "state.json");
+  if (state.numerics_hash != session.compiled().numerics_hash)
+    user_error("{}: made under other numerics or another cut of the step (found {}, expected {}); resume with the "
+               "options of the run's job.yaml",
+               last.string(), hex(state.numerics_hash), hex(session.compiled().numerics_hash));
+  session.restore(last);
+  return state;
+}
+
+}  // namespace snug

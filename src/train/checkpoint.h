@@ -1,0 +1,40 @@
+// The checkpoints of a run: out/checkpoints/step-N/, each whole or not there.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <vector>
+
+#include "train/session.h"
+
+namespace snug {
+
+// What stands in a checkpoint beside the tensors.
+struct CheckpointState {
+  int64_t step = 0;
+  uint64_t numerics_hash = 0;  // resuming checks it
+  uint64_t program_hash = 0;   // information
+  std::optional<double> best_eval_loss;
+  int64_t best_step = 0;
+};
+
+class Checkpoints {
+ public:
+  // `keep`: how many besides the best; below 0 all.
+  Checkpoints(const std::filesystem::path& run_directory, int64_t keep) : root_(run_directory / "checkpoints"), keep_(keep) {}
+
+  // Steps of the complete checkpoints, in order.
+  std::vector<int64_t> steps() const;
+  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept.
+  void save(Session& session, const CheckpointState& state);
+  // Restores the last one. UserError if it was made under other numerics or another cut.
+  CheckpointState restore_last(Session& session) const;
+
+ private:
+  std::filesystem::path directory(int64_t step) const;
+
+  std::filesystem::path root_;
+  int64_t keep_;
+};
+
+}  // namespace snug

@@ -1,0 +1,51 @@
+#include "train/export.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "format/peft.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kMaxConfig = 1 << 20;
+
+// The original config.json with the dtype of what was written.
+std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
+  auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfig));
+  const std::string word = dtype == DType::F32 ? "float32" : "bfloat16";
+  const bool old_spelling = json.contains("torch_dtype");
+  json[old_spelling ? "torch_dtype" : "dtype"] = word;
+  return json.dump(2) + "\n";
+}
+
+}  // namespace
+
+void export_adapter(Session& session, const std::filesystem::path& directory, const AdapterSpec& adapter,
+                    const std::filesystem::path& base_model) {
+  PendingDirectory pending(directory, Existing::Replace);
+  PeftConfig config;
+  config.base_model = base_model.string();
+  config.rank = adapter.rank;
+  config.alpha = adapter.alpha;
+  config.rslora = adapter.rslora;
+  config.target_modules = adapter.targets;
+  std::ranges::sort(config.target_modules);
+  session.write(Task::Export, pending.path());
+  write_text(pending.path() / kPeftConfigFile, write_peft_config(config));
+  pending.publish();
+}
+
+void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source) {
+  PendingDirectory pending(directory, Existing::Replace);
+  session.write(Task::Export, pending.path());
+  for (const std::string& name : side_files(source)) {
+    if (name == "config.json")
+      write_text(pending.path() / name, config_with_dtype(source / name, session.spec().export_dtype));
+    else
+      std::filesystem::copy_file(source / name, pending.path() / name);
+  }
+  pending.publish();
+}
+
+}  // namespace snug

@@ -1,0 +1,15 @@
+// What a run leaves for others: PEFT adapters and Hugging Face model directories.
+#pragma once
+
+#include "train/session.h"
+
+namespace snug {
+
+// Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one).
+void export_adapter(Session& session, const std::filesystem::path& directory, const AdapterSpec& adapter,
+                    const std::filesystem::path& base_model);
+
+// Replaces `directory` by a model directory: weights, and the side files of `source`.
+void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source);
+
+}  // namespace snug

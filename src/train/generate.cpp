@@ -1,0 +1,70 @@
+#include "train/generate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "base/rng.h"
+
+namespace snug {
+
+Generator::Generator(Session& session, GenerateOptions options) : session_(session), options_(std::move(options)) {
+  session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    int32_t* ids = views[0].as<int32_t>();
+    int32_t* positions = views[1].as<int32_t>();
+    for (size_t i = 0; i < fed_.size(); i++) {
+      ids[i] = fed_[i];
+      positions[i] = static_cast<int32_t>(position_) + static_cast<int32_t>(i);
+    }
+  });
+  session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    const float* logits = views[0].as<float>();
+    logits_.assign(logits, logits + views[0].count());
+  });
+}
+
+std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
+                                         const std::function<void(int32_t)>& on_token) {
+  check(!prompt.empty() &&
+            static_cast<int64_t>(prompt.size()) + options_.max_new_tokens <= session_.spec().cache_positions,
+        "a prompt of {} tokens and {} new ones, caches of {}", prompt.size(), options_.max_new_tokens,
+        session_.spec().cache_positions);
+  position_ = 0;
+  while (prompt.size() >= static_cast<size_t>(kPrefillTokens)) {
+    feed(Task::Prefill, prompt.first(kPrefillTokens));
+    prompt = prompt.subspan(kPrefillTokens);
+  }
+  for (; !prompt.empty(); prompt = prompt.subspan(1)) feed(Task::Decode, prompt.first(1));
+  std::vector<int32_t> reply;
+  while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
+    const int32_t token = choose(draws_++);
+    if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
+    reply.push_back(token);
+    if (on_token) on_token(token);
+    if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens)
+      feed(Task::Decode, std::span(reply).last(1));
+  }
+  return reply;
+}
+
+void Generator::feed(Task task, std::span<const int32_t> tokens) {
+  fed_ = tokens;
+  PassFacts facts;
+  facts.position = position_;
+  session_.run(task, facts);
+  position_ += static_cast<int64_t>(tokens.size());
+}
+
+int32_t Generator::choose(uint64_t draw) {
+  const auto best = std::ranges::max_element(logits_);
+  if (options_.temperature <= 0) return static_cast<int32_t>(best - logits_.begin());
+  double total = 0;
+  std::vector<double> weights(logits_.size());
+  for (size_t i = 0; i < logits_.size(); i++)
+    total += weights[i] = std::exp((static_cast<double>(logits_[i]) - static_cast<double>(*best)) / options_.temperature);
+  double left = total * static_cast<double>(Random(options_.seed, RandomPurpose::Sampling).uniform(draw));
+  for (size_t i = 0; i < weights.size(); i++)
+    if ((left -= weights[i]) < 0) return static_cast<int32_t>(i);
+  return static_cast<int32_t>(best - logits_.begin());
+}
+
+}  // namespace snug

@@ -1,0 +1,59 @@
+// What a run reports: one JSON object a step in metrics.jsonl, and progress for a person.
+#pragma once
+
+#include <chrono>
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <string>
+
+namespace snug {
+
+struct StepMetrics {
+  int64_t step = 0;
+  double loss = 0, grad_norm = 0, learning_rate = 0;
+  int64_t tokens = 0, loss_tokens = 0;
+  double step_seconds = 0;
+  uint64_t device_bytes = 0, host_bytes = 0;
+  std::optional<double> eval_loss;
+};
+
+std::string to_json_line(const StepMetrics& metrics);
+
+// metrics.jsonl of a run: appended to, line by line.
+class MetricsFile {
+ public:
+  // Keeps the lines of steps up to `keep_steps` of a run that is resumed; 0 starts afresh.
+  MetricsFile(const std::filesystem::path& path, int64_t keep_steps);
+  ~MetricsFile();
+  MetricsFile(const MetricsFile&) = delete;
+  MetricsFile& operator=(const MetricsFile&) = delete;
+  void append(const StepMetrics& metrics);
+
+ private:
+  std::filesystem::path path_;
+  std::FILE* file_ = nullptr;
+};
+
+// One line on standard error that is written over while a terminal watches; nothing in a pipe.
+class Progress {
+ public:
+  // `total`: of whatever is counted; `unit` names it: "step".
+  Progress(std::string what, int64_t total);
+  ~Progress();
+  // `details` is what else the line says.
+  void update(int64_t done, const std::string& details);
+  // Ends the line, so that others may write.
+  void clear();
+
+ private:
+  std::string what_;
+  int64_t total_;
+  bool terminal_, shown_ = false;
+  std::chrono::steady_clock::time_point start_;
+};
+
+// "4 min 05 s"
+std::string format_duration(double seconds);
+
+}  // namespace snug

@@ -1,0 +1,27 @@
+#include "train/stream_source.h"
+
+namespace snug {
+
+StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
+                           const StepShape& shape, const RunLength& length)
+    : stream_(dataset, std::move(selection), packing, shape, length),
+      batcher_(dataset, shape.micro_batch, packing.sequence_length) {}
+
+BatchSource::Step StreamSource::begin_step(int64_t step) {
+  stream_.seek(step - 1);
+  return {stream_.tokens(), stream_.loss_tokens()};
+}
+
+void StreamSource::fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) {
+  auto array = [&](size_t i) {
+    return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count()));
+  };
+  const BatchCounts counts = batcher_.fill(
+      stream_, pass, 0,
+      {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
+  facts.documents = counts.documents;
+  facts.loss_rows = counts.loss_rows;
+  facts.segments = counts.segments;
+}
+
+}  // namespace snug

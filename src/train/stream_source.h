@@ -1,0 +1,24 @@
+// Batches of a data set for the trainer.
+#pragma once
+
+#include "data/batcher.h"
+#include "train/trainer.h"
+
+namespace snug {
+
+class StreamSource : public BatchSource {
+ public:
+  // The data set must outlive the source.
+  StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
+               const StepShape& shape, const RunLength& length);
+
+  Step begin_step(int64_t step) override;
+  void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) override;
+  const BlockStream& stream() const { return stream_; }
+
+ private:
+  BlockStream stream_;
+  Batcher batcher_;
+};
+
+}  // namespace snug

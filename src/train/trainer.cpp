@@ -1,0 +1,170 @@
+#include "train/trainer.h"
+
+#include <chrono>
+#include <cmath>
+
+#include "base/memory.h"
+
+namespace snug {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+// Decides when the next of something is due.
+class Due {
+ public:
+  explicit Due(Interval interval) : interval_(interval) {}
+  bool after(int64_t step) {
+    const bool by_steps = interval_.steps > 0 && step % interval_.steps == 0;
+    const bool by_time = interval_.seconds > 0 && seconds_since(last_) >= interval_.seconds;
+    if (by_steps || by_time) last_ = Clock::now();
+    return by_steps || by_time;
+  }
+
+ private:
+  Interval interval_;
+  Clock::time_point last_ = Clock::now();
+};
+
+}  // namespace
+
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes) {
+  EvaluationResult result;
+  double sum = 0;
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+    source.fill(0, views, facts);
+  });
+  session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    sum += static_cast<double>(views[0].as<float>()[0]);
+  });
+  for (int64_t pass = 1; pass <= passes; pass++) {
+    const BatchSource::Step counts = source.begin_step(pass);
+    result.tokens += counts.tokens;
+    result.loss_tokens += counts.loss_tokens;
+    session.run(Task::Evaluate);
+  }
+  result.loss = result.loss_tokens > 0 ? sum / static_cast<double>(result.loss_tokens) : 0;
+  return result;
+}
+
+Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
+                 TrainerOptions options)
+    : session_(session),
+      data_(data),
+      validation_(validation),
+      validation_passes_(validation_passes),
+      options_(std::move(options)),
+      checkpoints_(options_.out, options_.keep) {
+  state_.numerics_hash = session.compiled().numerics_hash;
+  state_.program_hash = session.compiled().hash;
+  session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    loss_sum_ = views[0].as<float>()[0];
+    norm_ = views[1].as<float>()[0];
+    finite_ = views[1].as<float>()[2];
+  });
+}
+
+Ending Trainer::run() {
+  if (options_.resume && !checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_);
+  MetricsFile file(options_.out / "metrics.jsonl", state_.step);
+  Progress progress("step", options_.steps);
+  Due evaluation(options_.evaluate), saving(options_.save);
+  Ending ending = Ending::Done;
+  const int64_t first = state_.step + 1;
+  int64_t saved = state_.step;
+  for (int64_t number = first; number <= options_.steps && ending == Ending::Done; number++) {
+    step(number);
+    state_.step = number;
+    const bool last = number == options_.steps;
+    if (validation_ && (last || evaluation.after(number))) {
+      progress.clear();
+      evaluate_now();
+    }
+    const bool best = metrics_.eval_loss && state_.best_step == number;
+    file.append(metrics_);
+    const std::string line =
+        fmt::format("loss {:.4f}  norm {:.3f}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
+                    static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
+                    metrics_.eval_loss ? fmt::format("  held-out loss {:.4f}", *metrics_.eval_loss) : std::string());
+    progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
+    if (last || metrics_.eval_loss || (options_.log_every > 0 && number % options_.log_every == 0)) {
+      progress.clear();
+      options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
+    }
+    if (options_.interrupted()) ending = Ending::Interrupted;
+    if (last || best || ending == Ending::Interrupted || saving.after(number)) {
+      save_now(number);
+      saved = number;
+    }
+  }
+  check(saved == state_.step, "step {} was trained, the last checkpoint is of step {}", state_.step, saved);
+  return ending;
+}
+
+void Trainer::step(int64_t number) {
+  const Clock::time_point start = Clock::now();
+  const BatchSource::Step counts = data_.begin_step(number);
+  PassFacts facts;
+  facts.loss_scale = counts.loss_tokens > 0 ? static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens)) : 0;
+  facts.step = number;
+  facts.learning_rate = static_cast<float>(options_.schedule.at(number));
+  run_passes(facts);
+  session_.run(Task::Update, facts);
+  if (finite_ == 0) refuse_non_finite(number);
+  metrics_ = {};
+  metrics_.step = number;
+  metrics_.loss = counts.loss_tokens > 0 ? static_cast<double>(loss_sum_) / static_cast<double>(counts.loss_tokens) : 0;
+  metrics_.grad_norm = static_cast<double>(norm_);
+  metrics_.learning_rate = options_.schedule.at(number);
+  metrics_.tokens = counts.tokens;
+  metrics_.loss_tokens = counts.loss_tokens;
+  metrics_.step_seconds = seconds_since(start);
+  metrics_.device_bytes = session_.arena_bytes(Space::Device);
+  metrics_.host_bytes = session_.arena_bytes(Space::Host);
+}
+
+void Trainer::run_passes(const PassFacts& facts) {
+  int64_t pass = 0;
+  session_.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& counts) {
+    data_.fill(pass, views, counts);
+  });
+  const int64_t passes = session_.spec().cut.passes;
+  for (; pass < passes; pass++)
+    session_.run(passes == 1          ? Task::Pass
+                 : pass == 0          ? Task::First
+                 : pass == passes - 1 ? Task::Last
+                                      : Task::Middle,
+                 facts);
+}
+
+void Trainer::refuse_non_finite(int64_t number) {
+  const UpdateProgram& update = session_.compiled().update;
+  const TensorView partials = session_.view(update.partials);
+  for (const NormPart& part : update.parts)
+    for (int64_t i = part.begin; i < part.end; i++)
+      if (!std::isfinite(partials.as<float>()[i]))
+        user_error("step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are "
+                   "good: try a lower --learning-rate, or look at the data of that step",
+                   number, session_.spec().table[part.param].name, loss_sum_);
+  user_error("step {}: loss {} or gradient norm {} is not finite; nothing was updated, earlier checkpoints are good: try "
+             "a lower --learning-rate",
+             number, loss_sum_, norm_);
+}
+
+void Trainer::evaluate_now() {
+  const EvaluationResult result = evaluate(session_, *validation_, validation_passes_);
+  metrics_.eval_loss = result.loss;
+  if (!state_.best_eval_loss || result.loss < *state_.best_eval_loss) {
+    state_.best_eval_loss = result.loss;
+    state_.best_step = state_.step;
+  }
+}
+
+void Trainer::save_now(int64_t number) {
+  state_.step = number;
+  checkpoints_.save(session_, state_);
+}
+
+}  // namespace snug

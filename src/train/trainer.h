@@ -1,0 +1,81 @@
+// The loop of a run: steps, evaluation, checkpoints, metrics.
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include "train/checkpoint.h"
+#include "train/metrics.h"
+#include "train/schedule.h"
+
+namespace snug {
+
+// Where batches come from: all ranks' loss tokens are known before a step, its tokens are filled in pass by pass.
+class BatchSource {
+ public:
+  virtual ~BatchSource() = default;
+  struct Step {
+    int64_t tokens = 0, loss_tokens = 0;  // over all passes
+  };
+  // Of step `step`, counted from 1.
+  virtual Step begin_step(int64_t step) = 0;
+  // Fills the arrays of BatchBuffers (in their order) for pass `pass` of the step begun last, and sets the facts' counts.
+  virtual void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) = 0;
+};
+
+// Every so many steps or seconds; 0: never before the end.
+struct Interval {
+  int64_t steps = 0;
+  double seconds = 0;
+};
+
+struct TrainerOptions {
+  std::filesystem::path out;
+  Schedule schedule;
+  int64_t steps = 0;
+  Interval evaluate, save;
+  int64_t log_every = 1, keep = 2;
+  bool resume = false;
+  std::function<bool()> interrupted = [] { return false; };  // asked after every step
+  std::function<void(const std::string&)> log = [](const std::string&) {};
+};
+
+struct EvaluationResult {
+  double loss = 0;  // mean over loss tokens
+  int64_t tokens = 0, loss_tokens = 0;
+};
+
+// Mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
+EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
+
+enum class Ending : uint8_t { Done, Interrupted };
+
+class Trainer {
+ public:
+  // `validation` may be null; then nothing is evaluated. The session is loaded.
+  Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
+          TrainerOptions options);
+
+  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. DeviceError... UserError if a loss
+  // or norm is not finite, with step and first bad parameter: parameters are those before that step.
+  Ending run();
+
+ private:
+  void step(int64_t number);
+  void run_passes(const PassFacts& facts);
+  void refuse_non_finite(int64_t number);
+  void evaluate_now();
+  void save_now(int64_t number);
+
+  Session& session_;
+  BatchSource& data_;
+  BatchSource* validation_;
+  int64_t validation_passes_;
+  TrainerOptions options_;
+  Checkpoints checkpoints_;
+  CheckpointState state_;
+  StepMetrics metrics_;
+  float loss_sum_ = 0, norm_ = 0, finite_ = 1;
+};
+
+}  // namespace snug

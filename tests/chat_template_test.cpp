@@ -1,0 +1,144 @@
+#include "format/chat_template.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "expect_error.h"
+#include "format/json.h"
+
+namespace snug {
+namespace {
+
+std::string fixture(const std::string& file) {
+  return read_text(std::string(SNUG_FIXTURES "/templates/") + file, 1 << 20);
+}
+
+std::string text_of(const std::vector<Piece>& pieces) {
+  std::string text;
+  for (const Piece& piece : pieces) text += piece.text;
+  return text;
+}
+
+ChatRole role_of(const std::string& name) {
+  return name == "system" ? ChatRole::System : name == "user" ? ChatRole::User : ChatRole::Assistant;
+}
+
+ChatTemplate own(const std::string& name, SpecialTexts special = {"<s>", "</s>"}) {
+  return ChatTemplate::choose("auto", fixture(name + ".jinja"), std::move(special));
+}
+
+const std::vector<Message> kTurn = {{ChatRole::User, "Hello"}, {ChatRole::Assistant, "Hi there"}};
+
+TEST(ChatTemplate, RendersAsTransformersDoes) {
+  const Json cases = parse_json(fixture("renderings.json"), "renderings.json");
+  ASSERT_GT(cases.size(), 90u);
+  for (const Json& entry : cases) {
+    SCOPED_TRACE(entry["template"].get<std::string>() + ", " + entry["conversation"].get<std::string>());
+    const ChatTemplate chat = own(entry["template"], {entry["bos"], entry["eos"]});
+    std::vector<Message> messages;
+    for (const Json& m : entry["messages"]) messages.push_back({role_of(m["role"]), m["content"]});
+    for (const bool for_generation : {false, true}) {
+      const Json& expected = entry[for_generation ? "prompt" : "text"];
+      if (expected.is_null()) {
+        EXPECT_TRUE(fails_with<UserError>([&] { chat.render(messages, for_generation); }, "in turn"));
+      } else {
+        EXPECT_EQ(text_of(chat.render(messages, for_generation)), expected.get<std::string>());
+      }
+    }
+  }
+}
+
+TEST(ChatTemplate, TakesTheLossOnRepliesAndTheirEndOfTurn) {
+  using Pieces = std::vector<Piece>;
+  EXPECT_EQ(
+      own("chatml").render(kTurn, false),
+      (Pieces{{"<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n"}, {"Hi there<|im_end|>", true}, {"\n"}}));
+  EXPECT_EQ(own("llama3").render(kTurn, true), (Pieces{{"<s><|start_header_id|>user<|end_header_id|>\n\nHello<|eot_id|>"
+                                                        "<|start_header_id|>assistant<|end_header_id|>\n\n"},
+                                                       {"Hi there<|eot_id|>", true},
+                                                       {"<|start_header_id|>assistant<|end_header_id|>\n\n"}}));
+  EXPECT_EQ(own("llama2").render(kTurn, false), (Pieces{{"<s>[INST] Hello [/INST]"}, {" Hi there </s>", true}}));
+  EXPECT_EQ(own("mistral").render(kTurn, false), (Pieces{{"<s>[INST] Hello [/INST]"}, {"Hi there</s>", true}}));
+  EXPECT_EQ(ChatTemplate::choose("none", "", {"<s>", "</s>"}).render(kTurn, false),
+            (Pieces{{"Hello"}, {"Hi there</s>", true}}));
+}
+
+TEST(ChatTemplate, FindsTheModelsDefaultSystemText) {
+  EXPECT_EQ(own("smollm2").default_system(), "You are a helpful AI assistant named SmolLM, trained by Hugging Face");
+  EXPECT_EQ(own("qwen2").default_system(), "You are a helpful assistant.");
+  EXPECT_EQ(own("qwen2.5").default_system(), "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.");
+  EXPECT_EQ(own("chatml").default_system(), "");
+  const std::string quoted =
+      R"({%- for message in messages %}{%- if loop.first and messages[0].role != "system" %})"
+      R"({{- "<|im_start|>system\nYou're \"it\".\n<|im_end|>\n" }}{%- endif %})"
+      R"({{- "<|im_start|>" + message["role"] + "\n" + message["content"] + "<|im_end|>\n" }}{%- endfor %})"
+      R"({%- if add_generation_prompt %}{{- "<|im_start|>assistant\n" }}{%- endif %})";
+  EXPECT_EQ(ChatTemplate::choose("auto", quoted, {}).default_system(), "You're \"it\".\n");
+}
+
+TEST(ChatTemplate, ANameTakesItsDetailsFromTheModelsOwnTemplateOfThatFamily) {
+  const auto default_system = [](const std::string& name, const std::string& model) {
+    return ChatTemplate::choose(name, model.empty() ? "" : fixture(model + ".jinja"), {}).default_system();
+  };
+  EXPECT_EQ(default_system("chatml", "smollm2"), own("smollm2").default_system());
+  EXPECT_EQ(default_system("chatml", "llama3"), "");
+  EXPECT_EQ(default_system("chatml", ""), "");
+  EXPECT_EQ(default_system("qwen", ""), "You are a helpful assistant.");
+  EXPECT_EQ(default_system("qwen", "qwen2.5"), own("qwen2.5").default_system());
+  const std::string dated = text_of(ChatTemplate::choose("llama3", fixture("llama3.1.jinja"), {}).render(kTurn, false));
+  EXPECT_NE(dated.find("Today Date: 26 Jul 2024"), std::string::npos);
+  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {}).render(kTurn, false)).find("Date"), std::string::npos);
+}
+
+TEST(ChatTemplate, SaysWhatEndsAReply) {
+  EXPECT_EQ(own("qwen2").end_of_turn(), "<|im_end|>");
+  EXPECT_EQ(own("llama3.2").end_of_turn(), "<|eot_id|>");
+  EXPECT_EQ(own("llama2").end_of_turn(), "</s>");
+}
+
+TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
+  const auto choose = [](std::string_view name, std::string_view program) {
+    return [=] { ChatTemplate::choose(name, program, {}); };
+  };
+  EXPECT_TRUE(fails_with<UserError>(choose("chatlm", ""), "'chatlm', expected one of auto, chatml, llama2, llama3"));
+  EXPECT_TRUE(fails_with<UserError>(choose("auto", ""), "has no chat template; name one with --template"));
+  EXPECT_TRUE(fails_with<UserError>(choose("auto", "{{ messages[0] }}"), "of no family known here"));
+  const auto changed = [](const std::string& model, std::string_view from, std::string_view to) {
+    std::string program = fixture(model + ".jinja");
+    const size_t at = program.find(from);
+    EXPECT_NE(at, std::string::npos) << model << ": " << from;
+    return at == std::string::npos ? program : program.replace(at, from.size(), to);
+  };
+  // Programs that look like a family's and render something else.
+  for (const std::string& program : {
+           changed("llama3.1", "<|start_header_id|>system", "<|start_header_id|>Metadata"),
+           changed("llama3.1", "December 2023", "January 2025"),
+           changed("llama3", "| trim", ""),
+           changed("llama3", "{% set loop_messages = messages %}", "{{ '<|start_header_id|>system' }}"),
+           changed("qwen2.5", "message.content + '<|im_end|>'", "message.content | trim + '<|im_end|>'"),
+           changed("qwen2", "{% endfor %}", "{% endfor %}{% if enable_thinking %}{% endif %}"),
+           changed("llama2", "system_message = false", "system_message = 'Be nice.'"),
+           changed("mistral", "+ eos_token}}", "+ eos_token + ' '}}"),
+       }) {
+    EXPECT_TRUE(fails_with<UserError>([&] { ChatTemplate::choose("auto", program, {}); }, "of no family known here"));
+  }
+}
+
+TEST(ChatTemplate, ReadsAnyBytesAsATemplate) {
+  for (const std::string& program :
+       {std::string("{#"), std::string("{{'"), std::string("{{'\\"), std::string("{{-"), std::string("{"),
+        std::string("'<|im_start|>system\\n"), std::string(1000, '{'), std::string("{{ '\\n", 5)}) {
+    EXPECT_THROW(ChatTemplate::choose("auto", program, {}), UserError) << program;
+  }
+  const std::string whole = fixture("qwen2.5.jinja");
+  for (size_t bytes = 0; bytes + 60 < whole.size(); ++bytes) {
+    EXPECT_THROW(ChatTemplate::choose("auto", whole.substr(0, bytes), {}), UserError);
+  }
+}
+
+}  // namespace
+}  // namespace snug

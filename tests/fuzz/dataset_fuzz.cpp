@@ -1,0 +1,49 @@
+// Data files of every kind: anything but a UserError or samples that hold together is a fault. The first byte chooses
+// the kind; a fake tokenizer takes bytes as ids.
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
+#include "../byte_encoder.h"
+#include "base/error.h"
+#include "base/parallel.h"
+#include "data/dataset.h"
+
+namespace {
+
+// The chat template too is a foreign text: the file's bytes stand in for it.
+snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file) {
+  snug::DataOptions options;
+  options.files = {file};
+  options.vocabulary = 259;
+  options.chat_template = kind & 4 ? "chatml" : "auto";
+  if (kind & 8) options.shape.prompt = "{instruction}: ";
+  if (kind & 16) options.train_on = snug::TrainOn::All;
+  return options;
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  if (size == 0) return 0;
+  static const std::filesystem::path folder = std::filesystem::temp_directory_path();
+  const char* endings[] = {".jsonl", ".json", ".txt"};
+  const auto file = folder / ("snug-dataset-fuzz-" + std::to_string(getpid()) + endings[data[0] % 4 % 3]);
+  const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
+  std::ofstream(file, std::ios::binary) << bytes;
+  snug::set_threads(1);
+  snug::TextEncoder encoder = snug::byte_encoder();
+  encoder.model_template = bytes;
+  try {
+    const snug::Dataset dataset = snug::load_dataset(options_for(data[0], file), &encoder);
+    for (int64_t s = 0; s < dataset.samples(); ++s) {
+      if (dataset.length(s) < 1 || dataset.loss_tokens(s, 0, dataset.length(s)) >= dataset.length(s)) abort();
+    }
+  } catch (const snug::UserError&) {
+  }
+  return 0;
+}

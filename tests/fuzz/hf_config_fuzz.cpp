@@ -1,0 +1,19 @@
+// config.json and adapter_config.json: anything but a UserError or a parsed config is a fault.
+#include <cstdint>
+
+#include "base/error.h"
+#include "format/hf_config.h"
+#include "format/peft.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view json(reinterpret_cast<const char*>(data), size);
+  try {
+    snug::parse_hf_config(json, "fuzz");
+  } catch (const snug::UserError&) {
+  }
+  try {
+    snug::parse_peft_config(json, "fuzz");
+  } catch (const snug::UserError&) {
+  }
+  return 0;
+}

@@ -1,0 +1,60 @@
+// tokenizer.json and texts: anything but a UserError, or ids that decode to the text's bytes, is a fault.
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "base/error.h"
+#include "format/tokenizer.h"
+#include "format/unicode.h"
+
+namespace {
+
+// A token for every byte and a few merges, cut by a pattern.
+std::string small_tokenizer(std::string_view digits) {
+  snug::Json vocabulary = snug::Json::object();
+  for (unsigned byte = 0; byte < 256; ++byte) {
+    std::string letter;
+    snug::append_utf8(snug::byte_letter(static_cast<unsigned char>(byte)), letter);
+    vocabulary[letter] = byte;
+  }
+  snug::Json merges = snug::Json::array();
+  for (const char* merge : {"\u0120 \u0120", "\u0120\u0120 \u0120\u0120", "a a", "a b", "aa b", "a ab", "b aab"}) {
+    const std::string_view text = merge;
+    const size_t space = text.find(' ');
+    const std::string joined = std::string(text.substr(0, space)) + std::string(text.substr(space + 1));
+    if (!vocabulary.contains(joined)) vocabulary[joined] = vocabulary.size();
+    merges.push_back(merge);
+  }
+  const std::string pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" + std::string(digits) +
+                              R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+  const snug::Json split{
+      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const snug::Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+  return snug::Json{{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
+                    {"decoder", {{"type", "ByteLevel"}}},
+                    {"model", {{"type", "BPE"}, {"vocab", vocabulary}, {"merges", merges}}}}
+      .dump();
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const std::array<snug::Tokenizer, 2> kTokenizers{
+      snug::Tokenizer::parse({.tokenizer = small_tokenizer("")}),
+      snug::Tokenizer::parse({.tokenizer = small_tokenizer("{1,3}")})};
+  const std::string text(reinterpret_cast<const char*>(data), size);
+  for (const snug::Tokenizer& tokenizer : kTokenizers) {
+    try {
+      if (tokenizer.decode(tokenizer.encode(text), false) != text) std::abort();
+    } catch (const snug::UserError&) {
+      if (!snug::find_invalid_utf8(text)) std::abort();
+    }
+  }
+  if (!snug::find_invalid_utf8(text)) snug::compose_nfc(text);
+  try {
+    snug::Tokenizer::parse({.tokenizer = text}).encode("a 1 'll \u00e9\r\n");
+  } catch (const snug::UserError&) {
+  }
+  return 0;
+}

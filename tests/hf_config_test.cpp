@@ -1,0 +1,190 @@
+#include "format/hf_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "expect_error.h"
+#include "format/json.h"
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+
+const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "config";
+
+std::string fixture(const char* name) { return read_text(kFixtures / name, 10000); }
+
+// The file with one key changed.
+std::string changed(const char* name, const std::string& key, const Json& value) {
+  Json config = parse_json(fixture(name), name);
+  config[key] = value;
+  return config.dump();
+}
+
+void expect_llama3(const HfConfig& c) {
+  EXPECT_EQ(c.architecture, Architecture::LlamaForCausalLM);
+  EXPECT_THAT((std::vector{c.hidden_size, c.intermediate_size, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocabulary,
+                           c.max_position}),
+              ElementsAre(2048, 8192, 16, 32, 8, 64, 128256, 131072));
+  EXPECT_EQ(c.rms_norm_eps, 1e-5);
+  EXPECT_EQ(c.rope_theta, 500000.0);
+  ASSERT_TRUE(c.rope_scaling.has_value());
+  EXPECT_EQ(c.rope_scaling->factor, 8.0);
+  EXPECT_EQ(c.rope_scaling->low_freq_factor, 1.0);
+  EXPECT_EQ(c.rope_scaling->high_freq_factor, 4.0);
+  EXPECT_EQ(c.rope_scaling->original_max_position, 8192);
+  EXPECT_TRUE(c.tie_word_embeddings);
+  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_EQ(c.bos, 128000);
+  EXPECT_THAT(c.eos, ElementsAre(128001, 128008, 128009));
+  EXPECT_EQ(c.pad, std::nullopt);
+  EXPECT_EQ(c.dtype, DType::BF16);
+}
+
+TEST(HfConfig, ReadsLlama3AsTransformers5WritesIt) { expect_llama3(parse_hf_config(fixture("llama3_v5.json"), "x")); }
+
+TEST(HfConfig, ReadsLlama3AsTransformers4WroteIt) { expect_llama3(parse_hf_config(fixture("llama3_v4.json"), "x")); }
+
+TEST(HfConfig, ReadsQwen2AsEitherWritesIt) {
+  for (const char* name : {"qwen2_v4.json", "qwen2_v5.json"}) {
+    const HfConfig c = parse_hf_config(fixture(name), name);
+    EXPECT_EQ(c.architecture, Architecture::Qwen2ForCausalLM);
+    EXPECT_EQ(c.head_dim, 64);
+    EXPECT_EQ(c.kv_heads, 2);
+    EXPECT_EQ(c.rope_theta, 1e6);
+    EXPECT_EQ(c.rope_scaling, std::nullopt);
+    EXPECT_TRUE(c.qkv_bias);
+    EXPECT_THAT(c.eos, ElementsAre(151645));
+  }
+}
+
+TEST(HfConfig, AbsentKeysHaveTransformersDefaults) {
+  const HfConfig c = parse_hf_config(R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 10})",
+                                     "x");
+  EXPECT_EQ(c.kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 4);
+  EXPECT_EQ(c.max_position, 2048);
+  EXPECT_EQ(c.rms_norm_eps, 1e-6);
+  EXPECT_EQ(c.rope_theta, 1e4);
+  EXPECT_FALSE(c.tie_word_embeddings);
+  EXPECT_EQ(c.bos, 1);
+  EXPECT_THAT(c.eos, ElementsAre(2));
+  EXPECT_EQ(c.dtype, std::nullopt);
+}
+
+TEST(HfConfig, AWindowThatNoLayerUsesIsFine) {
+  Json config = parse_json(fixture("qwen2_v4.json"), "x");
+  config["use_sliding_window"] = true;
+  config["max_window_layers"] = 24;
+  EXPECT_NO_THROW(parse_hf_config(config.dump(), "x"));
+  config["max_window_layers"] = 23;
+  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); },
+                                    "key 'use_sliding_window': found true, expected false"));
+  config["layer_types"] = {"full_attention", "sliding_attention"};
+  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "key 'layer_types'"));
+}
+
+TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
+  const struct {
+    const char* key;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"architectures", Json::array({"MistralForCausalLM"}), "found [\"MistralForCausalLM\"], expected [\"LlamaFor"},
+      {"hidden_act", "gelu", "x, key 'hidden_act': found \"gelu\", expected \"silu\""},
+      {"attention_bias", true, "'attention_bias': found true, expected false"},
+      {"mlp_bias", true, "'mlp_bias': found true, expected false"},
+      {"attention_dropout", 0.1, "'attention_dropout'"},
+      {"quantization_config", {{"bits", 4}}, "'quantization_config': found an object of 1 keys"},
+      {"num_experts", 8, "'num_experts': found 8"},
+      {"num_local_experts", 8, "'num_local_experts'"},
+      {"partial_rotary_factor", 0.5, "'partial_rotary_factor'"},
+      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "'rope_scaling.type': found \"linear\""},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, "'rope_scaling.rope_type': found \"yarn\""},
+      {"rope_scaling", {{"rope_type", "llama3"}}, "key 'rope_scaling.factor' is missing"},
+      {"torch_dtype", "int8", "'torch_dtype'"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_TRUE(
+        fails_with<UserError>([&] { parse_hf_config(changed("llama3_v4.json", c.key, c.value), "x"); }, c.message));
+  }
+}
+
+TEST(HfConfig, RefusesNonsenseNumbers) {
+  const struct {
+    const char* key;
+    Json value;
+    const char* message;
+  } cases[] = {
+      {"hidden_size", 0, "'hidden_size': found 0, expected an integer from 1 to 1048576"},
+      {"hidden_size", -8, "'hidden_size': found -8"},
+      {"hidden_size", 2048.5, "'hidden_size'"},
+      {"hidden_size", "2048", "'hidden_size'"},
+      {"hidden_size", 18446744073709551615ull, "'hidden_size'"},
+      {"num_hidden_layers", 1000000, "'num_hidden_layers'"},
+      {"num_key_value_heads", 5, "'num_key_value_heads': found 5, expected a divisor of num_attention_heads, 32"},
+      {"head_dim", 63, "'head_dim': found 63, expected an even number"},
+      {"vocab_size", int64_t{1} << 40, "'vocab_size'"},
+      {"rms_norm_eps", 0, "'rms_norm_eps'"},
+      {"rope_theta", -1.0, "'rope_theta'"},
+      {"eos_token_id", 128256, "'eos_token_id'"},
+      {"eos_token_id", Json::array({-1}), "expected ids from 0 to 128255"},
+      {"tie_word_embeddings", "yes", "expected true or false"},
+  };
+  for (const auto& c : cases) {
+    EXPECT_TRUE(
+        fails_with<UserError>([&] { parse_hf_config(changed("llama3_v4.json", c.key, c.value), "x"); }, c.message));
+  }
+  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config("{\"model_type\": \"llama\"}", "x"); },
+                                    "x: key 'hidden_size' is missing"));
+}
+
+TEST(HfConfig, BrokenJsonNamesItsPlace) {
+  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\n \"a\": 1,\n}", "c.json"); },
+                                    "c.json, line 3, column 1: expected JSON: syntax error"));
+  EXPECT_TRUE(
+      fails_with<UserError>([] { parse_hf_config("{\"a\": 1, \"a\": 2}", "c.json"); }, "found key \"a\" twice"));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": \"\xff\"}", "c.json"); }, "c.json, line 1"));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": 1e999}", "c.json"); }, "c.json"));
+  const std::string deep = std::string(100000, '[');
+  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(deep, "c.json"); }, "more than 64 levels"));
+}
+
+// A corrupted byte gives a UserError or another valid config, never anything else.
+TEST(HfConfig, SurvivesEveryCorruptedByte) {
+  const std::string whole = fixture("llama3_v5.json");
+  for (size_t at = 0; at < whole.size(); ++at) {
+    for (const char byte : {'\0', '"', '9', '-', '}', '\xff'}) {
+      std::string damaged = whole;
+      damaged[at] = byte;
+      try {
+        parse_hf_config(damaged, "x");
+      } catch (const UserError&) {
+      }
+    }
+  }
+}
+
+TEST(ModelDirectory, GenerationConfigSaysWhatEndsAReply) {
+  const TempDirectory directory;
+  write_text(directory.path() / "config.json", fixture("qwen2_v4.json"));
+  EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645));
+  write_text(directory.path() / "generation_config.json", R"({"eos_token_id": [151645, 151643]})");
+  EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645, 151643));
+  EXPECT_THAT(side_files(directory.path()), ElementsAre("config.json", "generation_config.json"));
+}
+
+TEST(ModelDirectory, WithoutConfigIsTheUsersError) {
+  const TempDirectory directory;
+  EXPECT_TRUE(fails_with<UserError>([&] { read_hf_config(directory.path()); }, "config.json: cannot open"));
+  EXPECT_TRUE(side_files(directory.path()).empty());
+}
+
+}  // namespace
+}  // namespace snug

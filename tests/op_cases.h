@@ -1,0 +1,480 @@
+// One list of cases for every op kind, for every backend: attributes, operands and how they are filled, pass facts, and
+// how near the reference (ref/reference.h) the results must be. op_runner.h runs them.
+//
+// To add an op: its reference in ref/reference.h, a function of its cases here, a line in op_cases().
+#pragma once
+
+#include <functional>
+#include <numeric>
+#include <ostream>
+#include <string>
+
+#include "program/program.h"
+#include "ref/reference.h"
+
+namespace snug {
+
+// Seeded numbers, the same everywhere (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
+class Numbers {
+ public:
+  explicit Numbers(uint64_t seed) : state_(seed) {}
+  uint64_t bits() {
+    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+  }
+  double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
+
+ private:
+  uint64_t state_;
+};
+
+using Filling = std::function<void(ref::Tensor&, Numbers&)>;
+
+// Fills.
+inline Filling uniform(double low = -1, double high = 1) {
+  return [=](ref::Tensor& x, Numbers& numbers) {
+    for (double& value : x.values) value = numbers.uniform(low, high);
+  };
+}
+inline Filling integers(int64_t low, int64_t high) {  // in [low, high)
+  return [=](ref::Tensor& x, Numbers& numbers) {
+    for (double& value : x.values)
+      value = std::floor(numbers.uniform(static_cast<double>(low), static_cast<double>(high)));
+  };
+}
+// The list, over and over.
+inline Filling list(std::vector<double> values) {
+  return [=](ref::Tensor& x, Numbers&) {
+    for (size_t i = 0; i < x.values.size(); i++) x.values[i] = values[i % values.size()];
+  };
+}
+inline Filling list(const std::vector<int32_t>& values) {
+  return list(std::vector<double>(values.begin(), values.end()));
+}
+// Mostly uniform in [-1, 1), with these values strewn in.
+inline Filling strewn(std::vector<double> values) {
+  return [=](ref::Tensor& x, Numbers& numbers) {
+    uniform()(x, numbers);
+    for (size_t i = 0; i < x.values.size(); i += 5) x.values[i] = values[i / 5 % values.size()];
+  };
+}
+
+struct CaseOperand {
+  std::string name;
+  Access access;
+  DType dtype;
+  Shape shape;
+  Filling fill;        // of what is read
+  int64_t tail = 0;    // elements between a row's end and the next row
+  uint64_t shift = 0;  // bytes that the view starts beyond an aligned address
+};
+
+struct OpCase {
+  std::string name;
+  Attrs attrs;
+  std::vector<CaseOperand> operands;
+  PassFacts facts;
+  // |got - want| <= relative |want| + absolute + half a unit in the last place of the result's dtype: sums are in fp32,
+  // every result is rounded once. Both 0: the result must be the reference rounded to nearest even, bit for bit.
+  double relative = 4e-6, absolute = 4e-6;
+  std::function<void(std::vector<ref::Tensor>&)> prepare = {};  // computes operands from others, after all are filled
+  size_t master = 0;  // if not 0: operands [master] and [master + 1] are hi and lo, compared as the fp32 they join to
+};
+
+// How a failing test names its case.
+inline void PrintTo(const OpCase& c, std::ostream* stream) { *stream << c.name; }
+
+inline CaseOperand in(std::string name, DType dtype, const Shape& shape, Filling fill = uniform(), int64_t tail = 0) {
+  return {std::move(name), Access::Read, dtype, shape, std::move(fill), tail};
+}
+inline CaseOperand out(std::string name, DType dtype, const Shape& shape, int64_t tail = 0) {
+  return {std::move(name), Access::Write, dtype, shape, {}, tail};
+}
+inline CaseOperand inout(std::string name, DType dtype, const Shape& shape, Filling fill = uniform(),
+                         int64_t tail = 0) {
+  return {std::move(name), Access::ReadWrite, dtype, shape, std::move(fill), tail};
+}
+
+using OpCases = std::vector<OpCase>;
+inline constexpr std::array kActivations{DType::F32, DType::BF16};
+inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
+inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
+
+// ---- Products and attention -----------------------------------------------------------------------------------------
+
+inline void add_gemm(OpCases& cases) {
+  for (const DType t : kActivations) {
+    for (const bool ta : {false, true})
+      for (const bool tb : {false, true})
+        cases.push_back({fmt::format("gemm.{}.ta{:d}.tb{:d}", name(t), ta, tb),
+                         Gemm{.transpose_a = ta, .transpose_b = tb, .alpha = 0.5f},
+                         {in("a", t, ta ? Shape{13, 7} : Shape{7, 13}), in("b", t, tb ? Shape{5, 13} : Shape{13, 5}),
+                          out("d", t, {7, 5})},
+                         {}});
+    cases.push_back({fmt::format("gemm.{}.addend_and_bias", name(t)),
+                     Gemm{.transpose_b = true, .addend = true, .bias = true},
+                     {in("a", t, {9, 24}, uniform(), 3), in("b", t, {17, 24}, uniform(), 5), in("c", t, {9, 17}),
+                      in("bias", t, {17}), out("d", t, {9, 17}, 6)},
+                     {}});
+    cases.push_back(
+        {fmt::format("gemm.{}.fp32_result", name(t)),
+         Gemm{.transpose_a = true, .addend = true},
+         {in("a", t, {33, 8}), in("b", t, {33, 9}), in("c", DType::F32, {8, 9}), out("d", DType::F32, {8, 9})},
+         {}});
+  }
+}
+
+inline void add_attention(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const HeadShape& shape : {HeadShape{3, 3, 24}, HeadShape{7, 1, 8}, HeadShape{4, 2, 16}}) {
+      // Weights of keys are rounded to the products' dtype before they meet the values.
+      const double error = t == DType::BF16 ? 1.5e-2 : 4e-6;
+      const int64_t tokens = 37, width = shape.heads * shape.dim;
+      const std::vector<int32_t> documents{0, 1, 20, 33, 0};  // the last is beyond PassFacts::documents
+      const PassFacts facts{.documents = 3};
+      const auto suffix = fmt::format("{}.h{}_{}x{}", name(t), shape.heads, shape.kv_heads, shape.dim);
+      cases.push_back(
+          {"attention." + suffix,
+           Attention{shape, 0.3f},
+           {in("qkv", t, {tokens, shape.width()}, uniform(-2, 2)), in("documents", DType::I32, {5}, list(documents)),
+            out("out", t, {tokens, width}), out("lse", DType::F32, {shape.heads, tokens})},
+           facts,
+           error,
+           error});
+      cases.push_back({"attention_backward." + suffix,
+                       AttentionBackward{shape, 0.3f},
+                       {in("dout", t, {tokens, width}), in("qkv", t, {tokens, shape.width()}, uniform(-2, 2)),
+                        in("out", t, {tokens, width}), in("lse", DType::F32, {shape.heads, tokens}),
+                        in("documents", DType::I32, {5}, list(documents)), out("dqkv", t, {tokens, shape.width()})},
+                       facts,
+                       2 * error,
+                       2 * error,
+                       [=](std::vector<ref::Tensor>& o) {
+                         const auto y =
+                             ref::attention<double>(o[1].matrix(), shape, static_cast<double>(0.3f), o[4].integers(4));
+                         o[2].values = y.out.data;
+                         o[3].values = y.lse.data;
+                       }});
+      for (const int64_t n : {1, 5}) {
+        const PassFacts cached{.position = 11};
+        const Shape cache{20, 2 * shape.kv_heads * shape.dim};
+        cases.push_back({fmt::format("cache_append.{}.n{}", suffix, n),
+                         CacheAppend{shape},
+                         {in("qkv", t, {n, shape.width()}), inout("cache", t, cache)},
+                         cached,
+                         0,
+                         0});
+        cases.push_back({fmt::format("cached_attention.{}.n{}", suffix, n),
+                         CachedAttention{shape, 0.3f},
+                         {in("qkv", t, {n, shape.width()}, uniform(-2, 2)), in("cache", t, cache, uniform(-2, 2)),
+                          out("out", t, {n, width})},
+                         cached,
+                         error,
+                         error});
+      }
+    }
+}
+
+inline void add_rope(OpCases& cases) {
+  // Frequencies are rounded to fp32, so angles at position p may be off by p 2^-22.
+  cases.push_back({"rope_table", RopeTable{.theta = 1e5}, {out("table", DType::F32, {65, 24})}, {}, 0, 64 * 0x1p-22});
+  cases.push_back({"rope_table.llama3",
+                   RopeTable{5e5, 8, 1, 4, 64},
+                   {out("table", DType::F32, {300, 20}, 4)},
+                   {},
+                   0,
+                   300 * 0x1p-22});
+  for (const DType t : kActivations)
+    for (const bool backward : {false, true}) {
+      const HeadShape shape{3, 1, 10};
+      cases.push_back({fmt::format("rope.{}.{}", name(t), backward ? "backward" : "forward"),
+                       Rope{shape, backward},
+                       {inout("qkv", t, {11, shape.width()}, uniform(), 2),
+                        in("positions", DType::I32, {11}, integers(0, 9)), in("table", DType::F32, {9, 10})},
+                       {}});
+    }
+}
+
+// ---- Row-wise and element-wise --------------------------------------------------------------------------------------
+
+inline void add_norm(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const Shape& shape : {Shape{1, 1}, Shape{7, 72}, Shape{67, 33}, Shape{3, 5000}}) {
+      const int64_t rows = shape[0], n = shape[1];
+      const auto suffix = fmt::format("{}.{}x{}", name(t), rows, n);
+      cases.push_back({"rms_norm." + suffix,
+                       RmsNorm{1e-5f},
+                       {in("x", t, shape, uniform(-3, 3), 7), in("gain", t, {n}), out("y", t, shape),
+                        out("rstd", DType::F32, {rows})},
+                       {}});
+      for (const bool accumulate : {false, true})
+        for (const bool gain : {false, true}) {
+          OpCase c{
+              fmt::format("rms_norm_backward.{}{}{}", suffix, accumulate ? ".accumulate" : "", gain ? ".gain" : ""),
+              RmsNormBackward{accumulate, gain},
+              {in("dy", t, shape), in("x", t, shape, uniform(-3, 3)), in("gain", t, {n}),
+               in("rstd", DType::F32, {rows}, uniform(0.5, 2)),
+               accumulate ? inout("dx", t, shape) : out("dx", t, shape)},
+              {},
+              4e-6,
+              1e-4};  // rstd here is not x's own: terms up to 100 cancel
+          if (gain) c.operands.push_back(out("dgain", DType::F32, {n}));
+          cases.push_back(c);
+        }
+    }
+  cases.push_back({"rms_norm.zeros",
+                   RmsNorm{1e-5f},
+                   {in("x", DType::F32, {2, 8}, list(std::vector<double>{0})), in("gain", DType::F32, {8}),
+                    out("y", DType::F32, {2, 8}), out("rstd", DType::F32, {2})},
+                   {}});
+}
+
+inline void add_pointwise(OpCases& cases) {
+  // Where e^-x overflows or vanishes the limits are 0 and x.
+  const Filling gates = strewn({0, -100, 100, -88.5, 88.5, -1e4, 1e4});
+  for (const DType t : kActivations) {
+    cases.push_back({fmt::format("swiglu.{}", name(t)),
+                     SwiGlu{},
+                     {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)},
+                     {}});
+    cases.push_back(
+        {fmt::format("swiglu_backward.{}", name(t)),
+         SwiGluBackward{},
+         {in("dh", t, {9, 35}, uniform(), 1), in("gate_up", t, {9, 70}, gates), out("dgate_up", t, {9, 70}, 3)},
+         {},
+         2e-5});
+    cases.push_back({fmt::format("column_sum.{}", name(t)),
+                     ColumnSum{},
+                     {in("x", t, {203, 150}, uniform(), 9), out("sum", t, {150})},
+                     {}});
+    for (const DType u : kActivations) {
+      cases.push_back({fmt::format("accumulate.{}.to.{}", name(t), name(u)),
+                       Accumulate{},
+                       {in("x", t, {5, 33}), inout("sum", u, {5, 33}, uniform(), 3)},
+                       {},
+                       1e-7,
+                       0});
+      cases.push_back({fmt::format("accumulate.{}.to.{}.long", name(t), name(u)),
+                       Accumulate{},
+                       {in("x", t, {40001}), inout("sum", u, {40001})},
+                       {},
+                       1e-7,
+                       1e-7});
+    }
+  }
+}
+
+inline void add_conversions(OpCases& cases) {
+  const std::array floats{DType::F32, DType::BF16, DType::F16};
+  // Ties of both kinds, the largest of each format and what rounds beyond it, subnormals, signed zero, no numbers.
+  const Filling edges = strewn({0.0, -0.0, 1 + 0x1p-8, 1 + 0x3p-8, 1 + 0x1p-11, 1 + 0x3p-11, 65504, 65520, 3.4e38,
+                                -3.4e38, 0x1p-24, 0x1p-25, 0x3p-25, 0x1p-133, 0x1p-149, kInfinity, -kInfinity, kNaN});
+  for (const DType from : floats)
+    for (const DType to : floats) {
+      cases.push_back({fmt::format("cast.{}.to.{}", name(from), name(to)),
+                       Cast{},
+                       {in("x", from, {7, 45}, edges, 2), out("y", to, {7, 45})},
+                       {},
+                       0,
+                       0});
+      cases.push_back({fmt::format("cast.{}.to.{}.from_any_byte", name(from), name(to)),
+                       Cast{},
+                       {in("x", from, {20011}, edges), out("y", to, {20011})},
+                       {},
+                       0,
+                       0});
+      cases.back().operands[0].shift = 3;
+    }
+  for (const DType t : {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8}) {
+    cases.push_back({fmt::format("copy.{}", name(t)),
+                     Copy{},
+                     {in("x", t, {6, 11}, integers(0, 100), 1), out("y", t, {6, 11}, 2)},
+                     {},
+                     0,
+                     0});
+    cases.push_back({fmt::format("fill.{}", name(t)), Fill{}, {out("x", t, {6, 11}, 3)}, {}, 0, 0});
+  }
+  for (const DType t : floats)
+    cases.push_back({fmt::format("split_master.{}", name(t)),
+                     SplitMaster{},
+                     {in("x", t, {5003}, edges), out("hi", DType::BF16, {5003}), out("lo", DType::I16, {5003})},
+                     {},
+                     0,
+                     0});
+  cases.push_back({"join_master",
+                   JoinMaster{},
+                   {in("hi", DType::BF16, {5003}, strewn({1, -1, 0x1p-126, 3e38})),
+                    in("lo", DType::I16, {5003}, integers(-32768, 32768)), out("x", DType::F32, {5003})},
+                   {},
+                   0,
+                   0});
+  for (const DType t : kActivations) {
+    cases.push_back({fmt::format("random_fill.{}.normal", name(t)),
+                     RandomFill{Distribution::Normal, 0.02f, 42, 7, 3},
+                     {out("x", t, {333})},
+                     {},
+                     1e-7,
+                     0});
+    cases.push_back({fmt::format("random_fill.{}.uniform", name(t)),
+                     RandomFill{Distribution::Uniform, 0.25f, uint64_t{1} << 40, 1, (uint64_t{1} << 34) + 1},
+                     {out("x", t, {20000})},
+                     {},
+                     1e-7,
+                     0});
+  }
+}
+
+// ---- Embedding and head ---------------------------------------------------------------------------------------------
+
+// Order, segment starts and segment ids of tokens, as the batcher makes them.
+struct SortedTokens {
+  explicit SortedTokens(const std::vector<int32_t>& tokens)
+      : order(tokens.size()), starts(tokens.size() + 1), ids(tokens.size()) {
+    std::iota(order.begin(), order.end(), 0);
+    std::ranges::stable_sort(order, [&](int32_t a, int32_t b) { return ref::at(tokens, a) < ref::at(tokens, b); });
+    for (size_t i = 0; i < order.size(); i++) {
+      const int32_t id = ref::at(tokens, order[i]);
+      if (i > 0 && ids[segments - 1] == id) continue;
+      starts[segments] = static_cast<int32_t>(i);
+      ids[segments++] = id;
+    }
+    starts[segments] = static_cast<int32_t>(order.size());
+  }
+  std::vector<int32_t> order, starts, ids;
+  size_t segments = 0;
+};
+
+inline void add_embedding(OpCases& cases) {
+  const std::vector<int32_t> tokens{3, 0, 12, 3, 3, 7, 0, 3, 12, 5, 3};
+  const SortedTokens sorted(tokens);
+  const auto t11 = static_cast<int64_t>(tokens.size());
+  const std::vector<double> rows{4, -1, 0, 10, -1, 7};
+  for (const DType t : kActivations)
+    for (const DType u : kActivations) {
+      cases.push_back(
+          {fmt::format("embedding.{}.to.{}", name(t), name(u)),
+           Embedding{},
+           {in("ids", DType::I32, {t11}, list(tokens)), in("table", t, {13, 39}), out("x", u, {t11, 39}, 1)},
+           {},
+           0,
+           0});
+      for (const bool accumulate : {false, true})
+        cases.push_back(
+            {fmt::format("embedding_backward.{}.to.{}{}", name(t), name(u), accumulate ? ".accumulate" : ""),
+             EmbeddingBackward{accumulate},
+             {in("dx", t, {t11, 600}), in("token_order", DType::I32, {t11}, list(sorted.order)),
+              in("segment_starts", DType::I32, {t11 + 1}, list(sorted.starts)),
+              in("segment_ids", DType::I32, {t11}, list(sorted.ids)),
+              accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
+             PassFacts{.segments = static_cast<int64_t>(sorted.segments)}});
+    }
+  for (const DType t : kActivations) {
+    cases.push_back(
+        {fmt::format("gather_rows.{}", name(t)),
+         GatherRows{},
+         {in("x", t, {11, 21}, uniform(), 2), in("rows", DType::I32, {6}, list(rows)), out("y", t, {6, 21}, 1)},
+         {},
+         0,
+         0});
+    cases.push_back(
+        {fmt::format("scatter_rows.{}", name(t)),
+         ScatterRows{},
+         {in("y", t, {6, 21}, uniform(), 2), in("rows", DType::I32, {6}, list(rows)), out("x", t, {11, 21}, 1)},
+         {},
+         0,
+         0});
+  }
+}
+
+inline void add_loss(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const bool gradient : {false, true})
+      for (const int64_t vocabulary : {1, 997, 20011}) {
+        // Row 3 of this chunk is row 8 of the pass, the first without a target.
+        const PassFacts facts{.loss_rows = 8, .loss_scale = 0.125f};
+        cases.push_back({fmt::format("cross_entropy.{}.v{}{}", name(t), vocabulary, gradient ? ".gradient" : ""),
+                         CrossEntropy{5, gradient},
+                         {inout("logits", t, {4, vocabulary}, uniform(-15, 15), 2),
+                          in("targets", DType::I32, {4}, integers(0, vocabulary)), out("loss", DType::F32, {4})},
+                         facts,
+                         1e-5,
+                         1e-7});
+        if (vocabulary == 997)  // sums of exponentials overflow without the maximum taken off
+          cases.push_back({fmt::format("cross_entropy.{}.large{}", name(t), gradient ? ".gradient" : ""),
+                           CrossEntropy{0, gradient},
+                           {inout("logits", t, {2, vocabulary}, strewn({1000, 1010, -1e4, -1e30})),
+                            in("targets", DType::I32, {2}, integers(0, vocabulary)), out("loss", DType::F32, {2})},
+                           facts,
+                           1e-5,
+                           1e-7});
+      }
+  for (const bool accumulate : {false, true})
+    cases.push_back({fmt::format("loss_sum{}", accumulate ? ".accumulate" : ""),
+                     LossSum{accumulate},
+                     {in("loss", DType::F32, {300}, uniform(0, 12)),
+                      accumulate ? inout("sum", DType::F32, {1}) : out("sum", DType::F32, {1})},
+                     PassFacts{.loss_rows = 257},
+                     1e-7,
+                     0});
+}
+
+// ---- Update ---------------------------------------------------------------------------------------------------------
+
+inline void add_update(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const int64_t n : {1, 4096, 3 * 4096 + 5})
+      cases.push_back({fmt::format("norm_partials.{}.n{}", name(t), n),
+                       NormPartials{},
+                       {in("g", t, {n}), out("partial", DType::F32, {(n + kUnit - 1) / kUnit})},
+                       {}});
+  const auto clip = [&](std::string what, float max_norm, Filling partial, double loss) {
+    cases.push_back({"clip_factor." + what,
+                     ClipFactor{max_norm},
+                     {in("partial", DType::F32, {1001}, std::move(partial)),
+                      in("loss", DType::F32, {1}, list(std::vector{loss})), out("clip", DType::F32, {3})},
+                     {}});
+  };
+  clip("clips", 1, uniform(0, 2), 3);
+  clip("leaves_small_norms", 1, uniform(0, 1e-4), 3);
+  clip("is_off_at_0", 0, uniform(0, 2), 3);
+  clip("sees_infinity", 1, strewn({0, kInfinity}), 3);
+  clip("sees_no_number_in_the_loss", 1, uniform(0, 2), kNaN);
+
+  const auto adamw = [&](std::string what, DType gradient, bool split, const PassFacts& facts, double finite) {
+    const Shape n{20011};
+    OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, facts, 1e-6, 1e-7};
+    if (split) c.operands.push_back(inout("w", DType::BF16, n));
+    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+    if (split) c.master = 1;
+    if (!split) c.operands.push_back(inout("w", DType::F32, n));
+    c.operands.push_back(inout("m", DType::F32, n));
+    c.operands.push_back(inout("v", DType::F32, n, uniform(0, 1)));
+    c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
+    cases.push_back(c);
+  };
+  for (const bool split : {false, true})
+    for (const DType gradient : kActivations) {
+      const auto suffix = fmt::format("{}{}", name(gradient), split ? ".split" : "");
+      adamw(suffix, gradient, split, {.step = 7, .learning_rate = 1e-2f}, 1);
+      adamw(suffix + ".first_step", gradient, split, {.step = 1, .learning_rate = 1e-2f}, 1);
+      adamw(suffix + ".not_finite", gradient, split, {.step = 7, .learning_rate = 1e-2f}, 0);
+    }
+}
+
+inline OpCases op_cases() {
+  OpCases cases;
+  add_gemm(cases);
+  add_attention(cases);
+  add_rope(cases);
+  add_norm(cases);
+  add_pointwise(cases);
+  add_conversions(cases);
+  add_embedding(cases);
+  add_loss(cases);
+  add_update(cases);
+  return cases;
+}
+
+}  // namespace snug

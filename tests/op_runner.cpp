@@ -1,0 +1,242 @@
+#include "op_runner.h"
+
+#include <cstring>
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kBlockBytes = 64 << 20;
+constexpr uint64_t kMargin = 256;  // bytes before and after a view that must stay as they are
+constexpr std::byte kSentinel{0xa5}, kPoison{0xff};
+
+void store(std::byte* to, DType dtype, double value) {
+  const auto put = [&](auto x) { std::memcpy(to, &x, sizeof(x)); };
+  switch (dtype) {
+    case DType::F32:
+      return put(static_cast<float>(value));
+    case DType::BF16:
+      return put(BFloat16(static_cast<float>(value)));
+    case DType::F16:
+      return put(Float16(static_cast<float>(value)));
+    case DType::I32:
+      return put(static_cast<int32_t>(value));
+    case DType::I16:
+      return put(static_cast<int16_t>(value));
+    case DType::U8:
+      return put(static_cast<uint8_t>(value));
+  }
+}
+
+template <class T>
+double as_number(const std::byte* from) {
+  T x;
+  std::memcpy(&x, from, sizeof(x));
+  if constexpr (std::is_class_v<T>)
+    return static_cast<double>(static_cast<float>(x));
+  else
+    return static_cast<double>(x);
+}
+
+double load(const std::byte* from, DType dtype) {
+  switch (dtype) {
+    case DType::F32:
+      return as_number<float>(from);
+    case DType::BF16:
+      return as_number<BFloat16>(from);
+    case DType::F16:
+      return as_number<Float16>(from);
+    case DType::I32:
+      return as_number<int32_t>(from);
+    case DType::I16:
+      return as_number<int16_t>(from);
+    case DType::U8:
+      return as_number<uint8_t>(from);
+  }
+  return 0;
+}
+
+double rounded(double value, DType dtype) {
+  std::array<std::byte, 8> bytes{};
+  store(bytes.data(), dtype, value);
+  return load(bytes.data(), dtype);
+}
+
+// The largest relative error of rounding to nearest.
+double rounding(DType dtype) {
+  return dtype == DType::BF16 ? 0x1p-8 : dtype == DType::F16 ? 0x1p-11 : dtype == DType::F32 ? 0x1p-24 : 0;
+}
+
+bool same(double got, double want) {
+  return (std::isnan(got) && std::isnan(want)) || (got == want && std::signbit(got) == std::signbit(want));
+}
+
+// Where element i of a view lies in its region.
+size_t offset_of(const TensorView& view, uint64_t shift, int64_t i) {
+  const int64_t element = i / view.cols() * view.row_stride + i % view.cols();
+  return kMargin + shift + static_cast<size_t>(element) * element_bytes(view.dtype);
+}
+
+bool near(const OpCase& c, double got, double want, DType dtype) {
+  if (same(got, want)) return true;
+  if (c.relative == 0 && c.absolute == 0) return same(got, rounded(want, dtype));
+  const double limit = (c.relative + rounding(dtype)) * std::abs(want) + c.absolute;
+  return !std::isinf(want) && std::abs(got - want) <= limit;
+}
+
+}  // namespace
+
+OpRunner::OpRunner(Backend& backend, const OpFacts& facts, CopyBytes copy)
+    : backend_(backend), facts_(facts), copy_(std::move(copy)), block_(backend.reserve(Space::Device, kBlockBytes)) {}
+
+std::vector<OpRunner::Place> OpRunner::place(const OpCase& c, Op& op) const {
+  op.attrs = c.attrs;
+  op.site = c.name;
+  for (const CaseOperand& o : c.operands)
+    op.operands.push_back(
+        {static_cast<BufferId>(op.operands.size()), o.access, o.dtype, o.shape, 0, o.shape.cols() + o.tail});
+  if (const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(op.attrs, op.operands)))
+    op.operands.push_back({static_cast<BufferId>(op.operands.size()), Access::Write, DType::U8, {scratch}, 0, scratch});
+  std::vector<Place> places;
+  uint64_t next = 0;
+  for (size_t i = 0; i < op.operands.size(); i++) {
+    const Operand& o = op.operands[i];
+    const uint64_t shift = i < c.operands.size() ? c.operands[i].shift : 0;
+    const auto elements = static_cast<uint64_t>((o.shape.rows() - 1) * o.row_stride + o.shape.cols());
+    const uint64_t bytes = 2 * kMargin + shift + elements * element_bytes(o.dtype);
+    places.push_back({{block_ + next + kMargin + shift, o.dtype, o.shape, o.row_stride}, next, bytes});
+    next += (bytes + facts_.alignment() - 1) / facts_.alignment() * facts_.alignment();
+  }
+  check(next <= kBlockBytes, "case {} takes {} bytes, the block has {}", c.name, next, kBlockBytes);
+  return places;
+}
+
+void OpRunner::upload(const OpCase& c, const std::vector<ref::Tensor>& values, const std::vector<Place>& places,
+                      Images& images) {
+  for (size_t i = 0; i < places.size(); i++) {
+    const TensorView& view = places[i].view;
+    std::vector<std::byte>& image = images.emplace_back(places[i].bytes, kSentinel);
+    const bool scratch = i >= c.operands.size();
+    const bool written = scratch || c.operands[i].access == Access::Write;
+    for (int64_t e = 0; e < view.count(); e++) {
+      std::byte* const to = image.data() + offset_of(view, scratch ? 0 : c.operands[i].shift, e);
+      if (written)
+        std::fill_n(to, element_bytes(view.dtype), kPoison);
+      else
+        store(to, view.dtype, values[i][e]);
+    }
+    copy_(block_ + places[i].begin, image.data(), image.size());
+  }
+}
+
+std::string OpRunner::run(const OpCase& c, Images* images) {
+  Numbers numbers(std::hash<std::string_view>{}("op case"));
+  std::vector<ref::Tensor> values;
+  for (const CaseOperand& o : c.operands) {
+    values.push_back({o.dtype, o.shape, std::vector<double>(static_cast<size_t>(o.shape.count()))});
+    if (o.fill) o.fill(values.back(), numbers);
+  }
+  const auto round_all = [&] {
+    for (ref::Tensor& x : values)
+      for (double& value : x.values) value = rounded(value, x.dtype);
+  };
+  round_all();
+  if (c.prepare) {
+    c.prepare(values);
+    round_all();
+  }
+
+  Op op;
+  const std::vector<Place> places = place(c, op);
+  Images before, after;
+  upload(c, values, places, before);
+  std::vector<TensorView> views;
+  for (const Place& p : places) views.push_back(p.view);
+  const Launch launch = backend_.bind(op, views);
+  before_launch();
+  launch(c.facts);
+  after_launch();
+  for (const Place& p : places) copy_(after.emplace_back(p.bytes).data(), block_ + p.begin, p.bytes);
+
+  std::visit(ref::Reference(values, c.facts), c.attrs);
+  std::string failure = compare(c, values, places, before, after);
+  after.resize(c.operands.size());  // scratch may hold anything
+  if (images) *images = std::move(after);
+  return failure;
+}
+
+std::string OpRunner::compare(const OpCase& c, const std::vector<ref::Tensor>& want, const std::vector<Place>& places,
+                              const Images& before, const Images& after) const {
+  for (size_t i = 0; i < places.size(); i++) {
+    const TensorView& view = places[i].view;
+    const bool scratch = i >= c.operands.size();
+    const std::string what = scratch ? "scratch" : c.operands[i].name;
+    const uint64_t shift = scratch ? 0 : c.operands[i].shift;
+    const bool written = scratch || c.operands[i].access != Access::Read;
+    std::vector<bool> inside(after[i].size(), false);
+    for (int64_t e = 0; e < view.count() && written; e++)
+      std::fill_n(inside.begin() + static_cast<ptrdiff_t>(offset_of(view, shift, e)), element_bytes(view.dtype), true);
+    for (size_t b = 0; b < inside.size(); b++)
+      if (!inside[b] && before[i][b] != after[i][b])
+        return fmt::format("{}: byte {} was changed, the view {} starts at byte {}{}", what, b, to_string(view.shape),
+                           kMargin + shift, written ? "" : " and is to be read only");
+    if (scratch || !written) continue;
+    const bool master = c.master != 0 && (i == c.master || i == c.master + 1);
+    for (int64_t e = 0; e < view.count(); e++) {
+      double got = load(after[i].data() + offset_of(view, shift, e), view.dtype), expected = want[i][e];
+      DType dtype = view.dtype;
+      if (master) {
+        const size_t hi = c.master, lo = c.master + 1;
+        const auto part = [&](size_t k) {
+          return load(after[k].data() + offset_of(places[k].view, 0, e), places[k].view.dtype);
+        };
+        got = ref::Reference::join(part(hi), part(lo));
+        expected = ref::Reference::join(want[hi][e], want[lo][e]);
+        dtype = DType::F32;
+      }
+      if (!near(c, got, expected, dtype))
+        return fmt::format("{}, element [{}, {}] of {}: {} found, {} expected", what, e / view.cols(), e % view.cols(),
+                           to_string(view.shape), got, expected);
+    }
+  }
+  return "";
+}
+
+std::string OpRunner::bind_wrongly(const OpCase& c) {
+  Op op;
+  std::vector<TensorView> views;
+  for (const Place& p : place(c, op)) views.push_back(p.view);
+  const auto refused = [&](const std::vector<TensorView>& wrong) {
+    try {
+      backend_.bind(op, wrong);
+    } catch (const InternalError&) {
+      return true;
+    }
+    return false;
+  };
+  auto fewer = views;
+  fewer.pop_back();
+  if (!refused(fewer)) return "bound without its last operand";
+  auto more = views;
+  more.push_back({block_, DType::F32, {1}, 1});
+  if (!refused(more)) return "bound with one operand more";
+  for (size_t i = 0; i < c.operands.size(); i++) {
+    auto wrong = views;
+    wrong[i].dtype = views[i].dtype == DType::U8 ? DType::I32 : DType::U8;
+    if (!std::holds_alternative<Fill>(c.attrs) && !refused(wrong))
+      return fmt::format("bound '{}' as {}", c.operands[i].name, name(wrong[i].dtype));
+    const bool any_size =
+        views.size() < 2 ||
+        (i == 0 && (std::holds_alternative<LossSum>(c.attrs) || std::holds_alternative<ClipFactor>(c.attrs)));
+    if (any_size) continue;
+    wrong = views;
+    const Shape& shape = views[i].shape;
+    wrong[i].shape = shape.rank == 1 ? Shape{shape[0] + kUnit} : Shape{shape[0] + 1, shape[1] + 1};
+    wrong[i].row_stride = wrong[i].cols();
+    if (!refused(wrong))
+      return fmt::format("bound '{}' as {} instead of {}", c.operands[i].name, to_string(wrong[i].shape),
+                         to_string(shape));
+  }
+  return "";
+}
+
+}  // namespace snug

@@ -1,0 +1,49 @@
+// Runs op cases on a backend and says what went wrong, in words; nothing if all is well.
+#pragma once
+
+#include "backend/backend.h"
+#include "op_cases.h"
+#include "program/facts.h"
+
+namespace snug {
+
+// Copies bytes to or from the backend's memory, when nothing runs.
+using CopyBytes = std::function<void(void* to, const void* from, size_t bytes)>;
+
+class OpRunner {
+ public:
+  // Takes the backend's one Device block. All must outlive the runner.
+  OpRunner(Backend& backend, const OpFacts& facts, CopyBytes copy);
+
+  // Called just before and just after every launch.
+  std::function<void()> before_launch = [] {}, after_launch = [] {};
+
+  // The bytes of every operand after a run.
+  using Images = std::vector<std::vector<std::byte>>;
+
+  // Fills, runs and checks: bytes around views and between rows untouched, inputs unchanged, results near the
+  // reference, everything of them written. `images`, if given, takes the result's bytes.
+  std::string run(const OpCase& c, Images* images = nullptr);
+  // Binds operands that are not what the kind says (one missing, one too many, each of a wrong dtype): each must be an
+  // InternalError.
+  std::string bind_wrongly(const OpCase& c);
+
+ private:
+  // One operand in the block.
+  struct Place {
+    TensorView view;
+    uint64_t begin = 0, bytes = 0;  // of the region with its margins
+  };
+  std::vector<Place> place(const OpCase& c, Op& op) const;
+  void upload(const OpCase& c, const std::vector<ref::Tensor>& values, const std::vector<Place>& places,
+              Images& images);
+  std::string compare(const OpCase& c, const std::vector<ref::Tensor>& want, const std::vector<Place>& places,
+                      const Images& before, const Images& after) const;
+
+  Backend& backend_;
+  const OpFacts& facts_;
+  CopyBytes copy_;
+  std::byte* block_;
+};
+
+}  // namespace snug

@@ -1,0 +1,305 @@
+// The forward mathematics of a decoder, as plainly as it can be written, over any scalar.
+//
+// With double it is the reference that ops are held against. With std::complex<double> it gives derivatives free of
+// cancellation (the complex step: Squire and Trapp, SIAM Review 40, 1998): f(x + i h) = f(x) + i h f'(x) + O(h^2), so
+// Im f / h with h = 1e-50 is f' to the last bits. For that every path is analytic: no abs, no comparison but of real
+// parts, a softmax's maximum taken over real parts (any constant may be subtracted there).
+//
+// Shapes: activations are [tokens, features]; weights [out, in] as Hugging Face stores them.
+#pragma once
+
+#include <cmath>
+#include <complex>
+#include <cstdint>
+#include <numbers>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "program/ops.h"
+
+namespace snug::ref {
+
+inline double real_part(double x) { return x; }
+inline double real_part(const std::complex<double>& x) { return x.real(); }
+
+template <class S>
+struct Matrix {
+  Matrix() = default;
+  Matrix(int64_t rows, int64_t cols) : rows(rows), cols(cols), data(static_cast<size_t>(rows * cols)) {}
+  S& operator()(int64_t r, int64_t c) { return data[static_cast<size_t>(r * cols + c)]; }
+  const S& operator()(int64_t r, int64_t c) const { return data[static_cast<size_t>(r * cols + c)]; }
+  int64_t rows = 0, cols = 0;
+  std::vector<S> data;  // row-major
+};
+
+// Element of a vector by a signed index.
+template <class V>
+decltype(auto) at(V& v, int64_t i) {
+  return v[static_cast<size_t>(i)];
+}
+
+// ---- Ops ------------------------------------------------------------------------------------------------------------
+
+// y = x w^T + bias.   x [T, in], w [out, in], bias [out] or empty.
+template <class S>
+Matrix<S> linear(const Matrix<S>& x, const Matrix<S>& w, const std::vector<S>& bias = {}) {
+  Matrix<S> y(x.rows, w.rows);
+  for (int64_t t = 0; t < x.rows; t++)
+    for (int64_t o = 0; o < w.rows; o++) {
+      S sum = bias.empty() ? S(0) : at(bias, o);
+      for (int64_t i = 0; i < x.cols; i++) sum += x(t, i) * w(o, i);
+      y(t, o) = sum;
+    }
+  return y;
+}
+
+// y = gain x / sqrt(mean(x^2) + epsilon), row by row; rstd, if given, takes the factors.
+template <class S>
+Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& gain, double epsilon, std::vector<S>* rstd = nullptr) {
+  Matrix<S> y(x.rows, x.cols);
+  for (int64_t t = 0; t < x.rows; t++) {
+    S squares = 0;
+    for (int64_t i = 0; i < x.cols; i++) squares += x(t, i) * x(t, i);
+    const S r = S(1) / std::sqrt(squares / S(static_cast<double>(x.cols)) + S(epsilon));
+    for (int64_t i = 0; i < x.cols; i++) y(t, i) = at(gain, i) * x(t, i) * r;
+    if (rstd) rstd->push_back(r);
+  }
+  return y;
+}
+
+// silu(gate) up.   gate_up [T, 2 F], gate columns first.
+template <class S>
+Matrix<S> swiglu(const Matrix<S>& gate_up) {
+  const int64_t n = gate_up.cols / 2;
+  Matrix<S> h(gate_up.rows, n);
+  for (int64_t t = 0; t < h.rows; t++)
+    for (int64_t i = 0; i < n; i++) {
+      const S gate = gate_up(t, i);
+      h(t, i) = gate / (S(1) + std::exp(-gate)) * gate_up(t, n + i);
+    }
+  return h;
+}
+
+// f_0 .. f_{dim/2 - 1}, scaled as Llama 3.1 has it where factor > 0.
+inline std::vector<double> rope_frequencies(const RopeTable& table, int64_t dim) {
+  std::vector<double> frequencies;
+  for (int64_t i = 0; i < dim / 2; i++) {
+    double f = std::pow(table.theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
+    if (table.factor > 0) {
+      const double turns = table.original_length * f / (2 * std::numbers::pi);  // within the original context
+      const double keep =
+          (turns - table.low_frequency_factor) / (table.high_frequency_factor - table.low_frequency_factor);
+      if (turns < table.low_frequency_factor)
+        f /= table.factor;
+      else if (turns <= table.high_frequency_factor)
+        f = (1 - keep) * f / table.factor + keep * f;
+    }
+    frequencies.push_back(f);
+  }
+  return frequencies;
+}
+
+// Turns queries and keys of qkv [T, width] by their positions; the other way if backward.
+template <class S>
+Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> positions,
+               const std::vector<double>& frequencies, bool backward = false) {
+  const int64_t half = shape.dim / 2;
+  for (int64_t t = 0; t < qkv.rows; t++)
+    for (int64_t h = 0; h < shape.heads + shape.kv_heads; h++)
+      for (int64_t i = 0; i < half; i++) {
+        const double angle = static_cast<double>(at(positions, t)) * at(frequencies, i);
+        const S c = std::cos(angle), s = backward ? -std::sin(angle) : std::sin(angle);
+        S& first = qkv(t, h * shape.dim + i);
+        S& second = qkv(t, h * shape.dim + i + half);
+        const S x1 = first, x2 = second;
+        first = x1 * c - x2 * s;
+        second = x2 * c + x1 * s;
+      }
+  return qkv;
+}
+
+template <class S>
+struct Attended {
+  Matrix<S> out;  // [T, heads dim]
+  Matrix<S> lse;  // [heads, T]
+};
+
+// The scores of query t of head h over keys [begin, end), and the softmax of them in their place; returns the log of
+// the sum of exponentials. keys: row j holds its keys from column `first`.
+template <class S>
+S attention_weights(std::span<const S> query, const Matrix<S>& keys, int64_t first, int64_t begin, int64_t end,
+                    double scale, std::vector<S>& weights) {
+  weights.clear();
+  double largest = -std::numeric_limits<double>::infinity();
+  for (int64_t j = begin; j < end; j++) {
+    S score = 0;
+    for (int64_t i = 0; i < static_cast<int64_t>(query.size()); i++) score += at(query, i) * keys(j, first + i);
+    weights.push_back(score * scale);
+    largest = std::max(largest, real_part(weights.back()));
+  }
+  S sum = 0;
+  for (S& w : weights) sum += (w = std::exp(w - largest));
+  for (S& w : weights) w /= sum;
+  return std::log(sum) + largest;
+}
+
+// Causal attention within documents, whose starts and the end of the last are `documents`; rows outside are 0.
+template <class S>
+Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale, std::span<const int32_t> documents) {
+  Attended<S> y{Matrix<S>(qkv.rows, shape.heads * shape.dim), Matrix<S>(shape.heads, qkv.rows)};
+  std::vector<S> weights;
+  for (size_t d = 0; d + 1 < documents.size(); d++)
+    for (int64_t t = documents[d]; t < documents[d + 1]; t++)
+      for (int64_t h = 0; h < shape.heads; h++) {
+        const int64_t kv = h / (shape.heads / shape.kv_heads);
+        const int64_t key = (shape.heads + kv) * shape.dim, value = key + shape.kv_heads * shape.dim;
+        const std::span<const S> query(&qkv(t, h * shape.dim), static_cast<size_t>(shape.dim));
+        y.lse(h, t) = attention_weights(query, qkv, key, documents[d], t + 1, scale, weights);
+        for (int64_t j = documents[d]; j <= t; j++)
+          for (int64_t i = 0; i < shape.dim; i++)
+            y.out(t, h * shape.dim + i) += at(weights, j - documents[d]) * qkv(j, value + i);
+      }
+  return y;
+}
+
+// log(sum exp logits) - logits[target] of each row; 0 where the target is negative.
+template <class S>
+std::vector<S> cross_entropy(const Matrix<S>& logits, std::span<const int32_t> targets) {
+  std::vector<S> losses;
+  for (int64_t t = 0; t < logits.rows; t++) {
+    losses.push_back(0);
+    if (at(targets, t) < 0) continue;
+    double largest = real_part(logits(t, 0));
+    for (int64_t v = 0; v < logits.cols; v++) largest = std::max(largest, real_part(logits(t, v)));
+    S sum = 0;
+    for (int64_t v = 0; v < logits.cols; v++) sum += std::exp(logits(t, v) - largest);
+    losses.back() = std::log(sum) + largest - logits(t, at(targets, t));
+  }
+  return losses;
+}
+
+template <class S>
+Matrix<S> embedding(std::span<const int32_t> ids, const Matrix<S>& table) {
+  Matrix<S> x(static_cast<int64_t>(ids.size()), table.cols);
+  for (int64_t t = 0; t < x.rows; t++)
+    for (int64_t i = 0; i < x.cols; i++) x(t, i) = table(at(ids, t), i);
+  return x;
+}
+
+// ---- A whole decoder ------------------------------------------------------------------------------------------------
+
+// y += scale x a^T b^T.   a [rank, in], b [out, rank].
+template <class S>
+struct LowRank {
+  Matrix<S> a, b;
+  double scale = 1;
+};
+
+template <class S>
+struct Linear {
+  Matrix<S> weight;     // [out, in]
+  std::vector<S> bias;  // [out], or empty
+  std::optional<LowRank<S>> adapter;
+};
+
+template <class S>
+struct Block {
+  std::vector<S> attention_norm, mlp_norm;  // [hidden]
+  Linear<S> q, k, v, o;                     // in: hidden; o from heads dim to hidden
+  Linear<S> gate, up, down;                 // hidden to F, F to hidden
+};
+
+template <class S>
+struct Decoder {
+  HeadShape heads;
+  RopeTable rope;
+  double epsilon = 1e-5;  // of every norm
+  Matrix<S> embedding;    // [V, hidden]
+  std::vector<Block<S>> blocks;
+  std::vector<S> final_norm;  // [hidden]
+  Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
+};
+
+struct Batch {
+  std::vector<int32_t> ids, positions;  // [T]
+  std::vector<int32_t> documents;       // starts, then the end of the last
+  std::vector<int32_t> targets;         // [T]; negative: no loss
+};
+
+template <class S>
+Matrix<S> apply(const Linear<S>& l, const Matrix<S>& x) {
+  Matrix<S> y = linear(x, l.weight, l.bias);
+  if (!l.adapter) return y;
+  const Matrix<S> low = linear(linear(x, l.adapter->a), l.adapter->b);
+  for (size_t i = 0; i < y.data.size(); i++) y.data[i] += l.adapter->scale * low.data[i];
+  return y;
+}
+
+// Matrices of equally many rows, side by side.
+template <class S>
+Matrix<S> beside(std::initializer_list<Matrix<S>> parts) {
+  int64_t cols = 0, first = 0;
+  for (const Matrix<S>& part : parts) cols += part.cols;
+  Matrix<S> all(parts.begin()->rows, cols);
+  for (const Matrix<S>& part : parts) {
+    for (int64_t r = 0; r < all.rows; r++)
+      for (int64_t c = 0; c < part.cols; c++) all(r, first + c) = part(r, c);
+    first += part.cols;
+  }
+  return all;
+}
+
+template <class S>
+Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
+  for (size_t i = 0; i < a.data.size(); i++) a.data[i] += b.data[i];
+  return a;
+}
+
+// x [T, hidden] through one block.
+template <class S>
+Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
+  const Matrix<S> n1 = rms_norm(x, block.attention_norm, model.epsilon);
+  const Matrix<S> qkv = rope(beside({apply(block.q, n1), apply(block.k, n1), apply(block.v, n1)}), model.heads,
+                             batch.positions, rope_frequencies(model.rope, model.heads.dim));
+  const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
+  const Matrix<S> r = sum(x, apply(block.o, attention(qkv, model.heads, scale, batch.documents).out));
+  const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);
+  return sum(r, apply(block.down, swiglu(beside({apply(block.gate, n2), apply(block.up, n2)}))));
+}
+
+// [T, V]
+template <class S>
+Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
+  Matrix<S> x = embedding(batch.ids, model.embedding);
+  for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
+  return linear(rms_norm(x, model.final_norm, model.epsilon), model.head.data.empty() ? model.embedding : model.head);
+}
+
+// The sum of all losses times `scale` (1 / loss tokens of the step for their mean).
+template <class S>
+S loss(const Decoder<S>& model, const Batch& batch, double scale) {
+  S total = 0;
+  for (const S& l : cross_entropy(logits(model, batch), batch.targets)) total += l;
+  return total * scale;
+}
+
+// ---- Derivatives ----------------------------------------------------------------------------------------------------
+
+using Complex = std::complex<double>;
+
+// d f() / d x[i] for every i, where f reads x.
+template <class F>
+std::vector<double> complex_step(std::vector<Complex>& x, const F& f) {
+  constexpr double kStep = 1e-50;
+  std::vector<double> derivatives;
+  for (Complex& element : x) {
+    const Complex before = element;
+    element += Complex(0, kStep);
+    derivatives.push_back(Complex(f()).imag() / kStep);
+    element = before;
+  }
+  return derivatives;
+}
+
+}  // namespace snug::ref

@@ -1,0 +1,308 @@
+// What every op should give: its definition in program/ops.h, in plain loops over double.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "base/rng.h"
+#include "ref/forward.h"
+#include "tensor/view.h"
+
+namespace snug::ref {
+
+// An operand's elements, as numbers: dense, whatever the view's stride.
+struct Tensor {
+  DType dtype = DType::F32;
+  Shape shape;
+  std::vector<double> values;
+
+  int64_t rows() const { return shape.rows(); }
+  int64_t cols() const { return shape.cols(); }
+  double& operator()(int64_t r, int64_t c) { return values[static_cast<size_t>(r * cols() + c)]; }
+  double operator()(int64_t r, int64_t c) const { return values[static_cast<size_t>(r * cols() + c)]; }
+  double& operator[](int64_t i) { return values[static_cast<size_t>(i)]; }
+  double operator[](int64_t i) const { return values[static_cast<size_t>(i)]; }
+  int64_t index(int64_t i) const { return static_cast<int64_t>(at(values, i)); }
+
+  Matrix<double> matrix() const {
+    Matrix<double> m(rows(), cols());
+    m.data = values;
+    return m;
+  }
+  std::vector<int32_t> integers(int64_t count) const { return {values.begin(), values.begin() + count}; }
+};
+
+// Computes what an op writes; one call operator a kind. Operands stand in ops.h's order, without scratch.
+class Reference {
+ public:
+  Reference(std::vector<Tensor>& operands, const PassFacts& facts) : o_(operands), facts_(facts) {}
+
+  void operator()(const Gemm& op) {
+    const Tensor &a = o_[0], &b = o_[1];
+    Tensor& d = o_.back();
+    const int64_t k = op.transpose_a ? a.rows() : a.cols();
+    for (int64_t r = 0; r < d.rows(); r++)
+      for (int64_t c = 0; c < d.cols(); c++) {
+        double sum = 0;
+        for (int64_t i = 0; i < k; i++)
+          sum += (op.transpose_a ? a(i, r) : a(r, i)) * (op.transpose_b ? b(c, i) : b(i, c));
+        sum *= static_cast<double>(op.alpha);
+        if (op.addend) sum += o_[2](r, c);
+        if (op.bias) sum += o_[op.addend ? 3 : 2][c];
+        d(r, c) = sum;
+      }
+  }
+
+  void operator()(const ColumnSum&) {
+    for (int64_t c = 0; c < o_[0].cols(); c++) {
+      o_[1][c] = 0;
+      for (int64_t r = 0; r < o_[0].rows(); r++) o_[1][c] += o_[0](r, c);
+    }
+  }
+
+  void operator()(const RopeTable& op) {
+    const int64_t half = o_[0].cols() / 2;
+    const std::vector<double> frequencies = rope_frequencies(op, o_[0].cols());
+    for (int64_t p = 0; p < o_[0].rows(); p++)
+      for (int64_t i = 0; i < half; i++) {
+        o_[0](p, i) = std::cos(static_cast<double>(p) * at(frequencies, i));
+        o_[0](p, i + half) = std::sin(static_cast<double>(p) * at(frequencies, i));
+      }
+  }
+
+  void operator()(const Rope& op) {
+    const int64_t half = op.shape.dim / 2;
+    for (int64_t t = 0; t < o_[0].rows(); t++)
+      for (int64_t h = 0; h < op.shape.heads + op.shape.kv_heads; h++)
+        for (int64_t i = 0; i < half; i++) {
+          double &first = o_[0](t, h * op.shape.dim + i), &second = o_[0](t, h * op.shape.dim + i + half);
+          const double c = o_[2](o_[1].index(t), i), s = o_[2](o_[1].index(t), i + half) * (op.backward ? -1 : 1);
+          const double x1 = first, x2 = second;
+          first = x1 * c - x2 * s;
+          second = x2 * c + x1 * s;
+        }
+  }
+
+  void operator()(const Attention& op) {
+    const auto y = attention<double>(o_[0].matrix(), op.shape, static_cast<double>(op.scale),
+                                     o_[1].integers(facts_.documents + 1));
+    o_[2].values = y.out.data;
+    o_[3].values = y.lse.data;
+  }
+
+  // p = exp(scale q k - lse);   dv = p dout;   ds = p (dout v - dout out);   dq = scale ds k;   dk = scale ds q
+  void operator()(const AttentionBackward& op) {
+    const Tensor &dout = o_[0], &qkv = o_[1], &out = o_[2], &lse = o_[3];
+    Tensor& dqkv = o_[5];
+    const auto [heads, kv_heads, dim] = op.shape;
+    const auto scale = static_cast<double>(op.scale);
+    const std::vector<int32_t> documents = o_[4].integers(facts_.documents + 1);
+    std::ranges::fill(dqkv.values, 0.0);
+    for (size_t d = 0; d + 1 < documents.size(); d++)
+      for (int64_t t = documents[d]; t < documents[d + 1]; t++)
+        for (int64_t j = documents[d]; j <= t; j++)
+          for (int64_t h = 0; h < heads; h++) {
+            const int64_t q = h * dim, k = (heads + h / (heads / kv_heads)) * dim, v = k + kv_heads * dim;
+            double score = 0, along = 0;
+            for (int64_t i = 0; i < dim; i++) {
+              score += scale * qkv(t, q + i) * qkv(j, k + i);
+              along += dout(t, q + i) * (qkv(j, v + i) - out(t, q + i));
+            }
+            const double p = std::exp(score - lse(h, t));
+            for (int64_t i = 0; i < dim; i++) {
+              dqkv(t, q + i) += scale * p * along * qkv(j, k + i);
+              dqkv(j, k + i) += scale * p * along * qkv(t, q + i);
+              dqkv(j, v + i) += p * dout(t, q + i);
+            }
+          }
+  }
+
+  void operator()(const CacheAppend& op) {
+    for (int64_t t = 0; t < o_[0].rows(); t++)
+      for (int64_t i = 0; i < o_[1].cols(); i++)
+        o_[1](facts_.position + t, i) = o_[0](t, op.shape.heads * op.shape.dim + i);
+  }
+
+  void operator()(const CachedAttention& op) {
+    const Tensor& qkv = o_[0];
+    const int64_t dim = op.shape.dim;
+    const Matrix<double> cache = o_[1].matrix();
+    std::vector<double> weights;
+    for (int64_t t = 0; t < qkv.rows(); t++)
+      for (int64_t h = 0; h < op.shape.heads; h++) {
+        const int64_t key = h / (op.shape.heads / op.shape.kv_heads) * dim, value = key + op.shape.kv_heads * dim;
+        const std::span<const double> query(&qkv.values[static_cast<size_t>(t * qkv.cols() + h * dim)],
+                                            static_cast<size_t>(dim));
+        attention_weights(query, cache, key, 0, facts_.position + t + 1, static_cast<double>(op.scale), weights);
+        for (int64_t i = 0; i < dim; i++) {
+          o_[2](t, h * dim + i) = 0;
+          for (size_t j = 0; j < weights.size(); j++)
+            o_[2](t, h * dim + i) += weights[j] * cache(static_cast<int64_t>(j), value + i);
+        }
+      }
+  }
+
+  void operator()(const RmsNorm& op) {
+    std::vector<double> rstd;
+    o_[2].values = rms_norm(o_[0].matrix(), o_[1].values, static_cast<double>(op.epsilon), &rstd).data;
+    o_[3].values = rstd;
+  }
+
+  void operator()(const RmsNormBackward& op) {
+    const Tensor &dy = o_[0], &x = o_[1], &gain = o_[2], &rstd = o_[3];
+    Tensor& dx = o_[4];
+    if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
+    for (int64_t t = 0; t < x.rows(); t++) {
+      double mean = 0;
+      for (int64_t i = 0; i < x.cols(); i++) mean += gain[i] * dy(t, i) * x(t, i) / static_cast<double>(x.cols());
+      for (int64_t i = 0; i < x.cols(); i++) {
+        const double before = op.accumulate ? dx(t, i) : 0;
+        dx(t, i) = before + rstd[t] * (gain[i] * dy(t, i) - x(t, i) * rstd[t] * rstd[t] * mean);
+        if (op.gain_gradient) o_[5][i] += dy(t, i) * x(t, i) * rstd[t];
+      }
+    }
+  }
+
+  void operator()(const SwiGlu&) { o_[1].values = swiglu(o_[0].matrix()).data; }
+
+  void operator()(const SwiGluBackward&) {
+    const int64_t n = o_[0].cols();
+    for (int64_t t = 0; t < o_[0].rows(); t++)
+      for (int64_t i = 0; i < n; i++) {
+        const double d = o_[0](t, i), gate = o_[1](t, i), up = o_[1](t, n + i), s = 1 / (1 + std::exp(-gate));
+        o_[2](t, i) = d * up * s * (1 + gate * (1 - s));
+        o_[2](t, n + i) = d * gate * s;
+      }
+  }
+
+  void operator()(const Accumulate&) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] += o_[0].values[i];
+  }
+
+  void operator()(const Cast&) { o_[1].values = o_[0].values; }
+  void operator()(const Copy&) { o_[1].values = o_[0].values; }
+  void operator()(const Fill&) { std::ranges::fill(o_[0].values, 0.0); }
+
+  void operator()(const SplitMaster&) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) split(o_[0].values[i], o_[1].values[i], o_[2].values[i]);
+  }
+
+  void operator()(const JoinMaster&) {
+    for (size_t i = 0; i < o_[0].values.size(); i++) o_[2].values[i] = join(o_[0].values[i], o_[1].values[i]);
+  }
+
+  void operator()(const RandomFill& op) {
+    const Random random(op.seed, RandomPurpose::Initialisation, op.stream);
+    for (size_t i = 0; i < o_[0].values.size(); i++)
+      o_[0].values[i] =
+          static_cast<double>(op.scale) * (op.distribution == Distribution::Normal
+                                               ? static_cast<double>(random.normal(op.first + i))
+                                               : 2 * static_cast<double>(random.uniform(op.first + i)) - 1);
+  }
+
+  void operator()(const Embedding&) {
+    o_[2].values = embedding<double>(o_[0].integers(o_[0].shape.count()), o_[1].matrix()).data;
+  }
+
+  void operator()(const EmbeddingBackward& op) {
+    const Tensor &dx = o_[0], &order = o_[1], &starts = o_[2], &ids = o_[3];
+    if (!op.accumulate) std::ranges::fill(o_[4].values, 0.0);
+    for (int64_t s = 0; s < facts_.segments; s++)
+      for (int64_t i = starts.index(s); i < starts.index(s + 1); i++)
+        for (int64_t c = 0; c < dx.cols(); c++) o_[4](ids.index(s), c) += dx(order.index(i), c);
+  }
+
+  void operator()(const GatherRows&) {
+    for (int64_t r = 0; r < o_[2].rows(); r++)
+      for (int64_t c = 0; c < o_[2].cols(); c++) o_[2](r, c) = o_[1][r] < 0 ? 0 : o_[0](o_[1].index(r), c);
+  }
+
+  void operator()(const ScatterRows&) {
+    std::ranges::fill(o_[2].values, 0.0);
+    for (int64_t r = 0; r < o_[0].rows(); r++)
+      for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) o_[2](o_[1].index(r), c) = o_[0](r, c);
+  }
+
+  void operator()(const CrossEntropy& op) {
+    Tensor& x = o_[0];
+    std::vector<int32_t> targets = o_[1].integers(x.rows());
+    for (int64_t r = 0; r < x.rows(); r++)
+      if (op.row_begin + r >= facts_.loss_rows) at(targets, r) = -1;
+    o_[2].values = cross_entropy<double>(x.matrix(), targets);
+    if (!op.gradient) return;
+    for (int64_t r = 0; r < x.rows(); r++) {
+      const double lse = at(targets, r) < 0 ? 0 : o_[2][r] + x(r, at(targets, r));
+      for (int64_t v = 0; v < x.cols(); v++) {
+        const double softmax = std::exp(x(r, v) - lse), hit = v == at(targets, r) ? 1 : 0;
+        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * static_cast<double>(facts_.loss_scale);
+      }
+    }
+  }
+
+  void operator()(const LossSum& op) {
+    double total = op.accumulate ? o_[1][0] : 0;
+    for (int64_t i = 0; i < facts_.loss_rows; i++) total += o_[0][i];
+    o_[1][0] = total;
+  }
+
+  void operator()(const NormPartials&) {
+    std::ranges::fill(o_[1].values, 0.0);
+    for (int64_t i = 0; i < o_[0].shape.count(); i++) o_[1][i / kUnit] += o_[0][i] * o_[0][i];
+  }
+
+  void operator()(const ClipFactor& op) {
+    double squares = 0;
+    for (const double partial : o_[0].values) squares += partial;
+    const double norm = std::sqrt(squares), factor = static_cast<double>(op.max_norm) / (norm + 1e-6);
+    o_[2].values = {norm, op.max_norm > 0 && factor < 1 ? factor : 1,
+                    std::isfinite(norm) && std::isfinite(o_[1][0]) ? 1.0 : 0.0};
+  }
+
+  void operator()(const AdamW& op) {
+    const size_t lo = op.split ? 1 : 0;
+    Tensor &w = o_[1], &m = o_[2 + lo], &v = o_[3 + lo];
+    const Tensor& clip = o_[4 + lo];
+    if (clip[2] == 0) return;
+    const double beta1 = op.beta1, beta2 = op.beta2, rate = facts_.learning_rate;
+    const auto step = static_cast<double>(facts_.step);
+    for (int64_t i = 0; i < w.shape.count(); i++) {
+      const double g = o_[0][i] * clip[1];
+      m[i] = beta1 * m[i] + (1 - beta1) * g;
+      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
+      const double mean = m[i] / (1 - std::pow(beta1, step)), square = v[i] / (1 - std::pow(beta2, step));
+      double x = op.split ? join(w[i], o_[2][i]) : w[i];
+      x -= rate * static_cast<double>(op.weight_decay) * x;
+      x -= rate * mean / (std::sqrt(square) + static_cast<double>(op.epsilon));
+      if (op.split)
+        split(x, w[i], o_[2][i]);
+      else
+        w[i] = x;
+    }
+  }
+
+  template <class Executors>
+  void operator()(const Executors&) {  // HostTask, ReadFile, WriteFile: no backend's
+    internal_error("an op of the executor has no reference");
+  }
+
+  // The bf16 nearest to an fp32 number (ties away from zero) and how many of its last 16 bits' units are left.
+  static void split(double x, double& hi, double& lo) {
+    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(x));
+    const bool finite = std::isfinite(static_cast<float>(x));
+    const uint32_t upper = finite ? (bits + 0x8000u) >> 16 : bits >> 16;
+    hi = static_cast<double>(std::bit_cast<float>(upper << 16));
+    lo = finite ? static_cast<double>(static_cast<int32_t>(bits - (upper << 16))) : 0;
+  }
+
+  static double join(double hi, double lo) {
+    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(hi));
+    return static_cast<double>(std::bit_cast<float>(bits + static_cast<uint32_t>(static_cast<int32_t>(lo))));
+  }
+
+ private:
+  std::vector<Tensor>& o_;
+  const PassFacts& facts_;
+};
+
+}  // namespace snug::ref

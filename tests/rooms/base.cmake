@@ -1,0 +1,1 @@
+snug_test(file_test ROOMS base)

@@ -1,0 +1,13 @@
+snug_test(safetensors_test ROOMS format)
+snug_test(hf_config_test ROOMS format)
+snug_test(peft_test ROOMS format)
+snug_test(gguf_test ROOMS format)
+
+if(SNUG_FUZZ)
+  foreach(fuzzer safetensors_fuzz gguf_fuzz hf_config_fuzz)
+    add_executable(${fuzzer} fuzz/${fuzzer}.cpp)
+    target_link_libraries(${fuzzer} PRIVATE snug_format)
+    target_compile_options(${fuzzer} PRIVATE -fsanitize=fuzzer)
+    target_link_options(${fuzzer} PRIVATE -fsanitize=fuzzer)
+  endforeach()
+endif()

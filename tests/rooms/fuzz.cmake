@@ -1,0 +1,3 @@
+if(SNUG_FUZZ)
+  add_subdirectory(fuzz)
+endif()

@@ -1,0 +1,2 @@
+snug_test(program_test ROOMS program)
+snug_test(replay_test ROOMS program)

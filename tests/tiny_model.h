@@ -1,0 +1,204 @@
+// Sessions on the tiny models of tests/fixtures/models, fed with their stored samples.
+#pragma once
+
+#include <fstream>
+#include <map>
+#include <nlohmann/json.hpp>
+
+#include "format/peft.h"
+#include "train/session.h"
+
+namespace snug {
+
+inline std::filesystem::path models() { return std::filesystem::path(SNUG_FIXTURES) / "models"; }
+
+inline nlohmann::json read_json(const std::filesystem::path& path) {
+  std::ifstream in(path);
+  return nlohmann::json::parse(in);
+}
+
+// The fp32 tensors of a file, by name.
+inline std::map<std::string, std::vector<float>> read_tensors(const std::filesystem::path& path) {
+  const auto index = SafetensorsIndex::open_file(path);
+  const File file = File::open_read(path, IoMode::Buffered);
+  std::map<std::string, std::vector<float>> tensors;
+  for (const SafetensorsEntry& entry : index.entries()) {
+    std::vector<float>& values = tensors[entry.name];
+    values.resize(entry.bytes / sizeof(float));
+    file.read(entry.offset, std::as_writable_bytes(std::span(values)));
+  }
+  return tensors;
+}
+
+struct Sample {
+  std::vector<int32_t> ids, labels;
+};
+
+inline std::vector<Sample> tiny_samples() {
+  std::vector<Sample> samples;
+  std::ifstream in(models() / "data.jsonl");
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    samples.push_back({json["input_ids"].get<std::vector<int32_t>>(), json["labels"].get<std::vector<int32_t>>()});
+  }
+  return samples;
+}
+
+// Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
+inline void fill_batch(const std::vector<Sample>& samples, int64_t sequence_length, bool packed,
+                       std::span<const TensorView> views, PassFacts& facts) {
+  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
+  const auto ids = array(0), positions = array(1), documents = array(2), rows = array(3), targets = array(4),
+             order = array(5), starts = array(6), segment_ids = array(7);
+  for (const auto& all : {ids, positions, documents, targets, order, starts, segment_ids}) std::ranges::fill(all, 0);
+  std::ranges::fill(rows, -1);
+  facts.documents = facts.loss_rows = facts.segments = 0;
+  std::map<int32_t, std::vector<int32_t>> tokens_of;
+  int64_t at = 0;
+  for (size_t s = 0; s < samples.size(); s++) {
+    if (!packed) at = static_cast<int64_t>(s) * sequence_length;
+    documents[static_cast<size_t>(facts.documents++)] = static_cast<int32_t>(at);
+    for (size_t i = 0; i < samples[s].ids.size(); i++, at++) {
+      const auto t = static_cast<size_t>(at);
+      ids[t] = samples[s].ids[i];
+      positions[t] = static_cast<int32_t>(i);
+      tokens_of[ids[t]].push_back(static_cast<int32_t>(at));
+      if (i + 1 < samples[s].ids.size() && samples[s].labels[i + 1] >= 0) {
+        rows[static_cast<size_t>(facts.loss_rows)] = static_cast<int32_t>(at);
+        targets[static_cast<size_t>(facts.loss_rows++)] = samples[s].labels[i + 1];
+      }
+    }
+    // A document ends where the next begins: the padding between two is one of its own, without loss.
+    if (!packed && s + 1 < samples.size() && at < static_cast<int64_t>(s + 1) * sequence_length)
+      documents[static_cast<size_t>(facts.documents++)] = static_cast<int32_t>(at);
+  }
+  documents[static_cast<size_t>(facts.documents)] = static_cast<int32_t>(at);
+  size_t next = 0;
+  for (const auto& [id, tokens] : tokens_of) {
+    starts[static_cast<size_t>(facts.segments)] = static_cast<int32_t>(next);
+    segment_ids[static_cast<size_t>(facts.segments++)] = id;
+    for (const int32_t token : tokens) order[next++] = token;
+  }
+  starts[static_cast<size_t>(facts.segments)] = static_cast<int32_t>(next);
+}
+
+inline int64_t loss_tokens(const std::vector<Sample>& samples) {
+  int64_t count = 0;
+  for (const Sample& sample : samples)
+    for (size_t i = 1; i < sample.ids.size(); i++) count += sample.labels[i] >= 0;
+  return count;
+}
+
+inline JobSpec tiny_job(const std::string& family, const std::optional<std::string>& adapter, DType compute) {
+  JobSpec spec;
+  spec.config = read_hf_config(models() / family);
+  spec.numerics.compute = spec.numerics.base = compute;
+  spec.numerics.head_rows = 32;
+  SourceRequest request{models() / family, false, 1, std::nullopt};
+  if (adapter) {
+    const PeftConfig peft = read_peft_config(models() / family / *adapter);
+    spec.table = lora_parameters(spec.config, {peft.rank, peft.alpha, peft.rslora, peft.target_modules}, true);
+    request.adapter = models() / family / *adapter;
+  } else {
+    spec.table = full_parameters(spec.config, true);
+    spec.numerics.weight_decay = 0.1f;
+  }
+  spec.sources = find_sources(spec.table, request);
+  spec.cut.sequence_length = 40;
+  spec.strategy.recompute.assign(spec.table.blocks.size(), Recompute::None);
+  return spec;
+}
+
+struct StepResult {
+  double loss = 0, norm = 0;
+  bool operator==(const StepResult&) const = default;
+};
+
+// Steps of a session over given samples.
+class TinyTrainer {
+ public:
+  explicit TinyTrainer(Session& session) : session_(session) {
+    session.on(HostJob::FillBatch, [this](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+      fill_batch(batch_, session_.spec().cut.sequence_length, packed_, views, facts);
+    });
+    session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+      result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
+    });
+    session.on(HostJob::TakeLoss, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+      result_.loss = views[0].as<float>()[0];
+    });
+  }
+
+  // One step over the samples, cut into the session's passes; the loss is per loss token.
+  StepResult step(const std::vector<Sample>& samples, int64_t number, double learning_rate) {
+    passes(samples, number, learning_rate);
+    session_.run(Task::Update, facts_);
+    result_.loss *= static_cast<double>(facts_.loss_scale);
+    return result_;
+  }
+
+  // Forward and backward alone.
+  void passes(const std::vector<Sample>& samples, int64_t number, double learning_rate) {
+    const Cut& cut = session_.spec().cut;
+    facts_.loss_scale = static_cast<float>(1.0 / static_cast<double>(loss_tokens(samples)));
+    facts_.step = number;
+    facts_.learning_rate = static_cast<float>(learning_rate);
+    const auto per_pass = static_cast<int64_t>(samples.size()) / cut.passes;
+    for (int64_t pass = 0; pass < cut.passes; pass++) {
+      const auto first = samples.begin() + pass * per_pass;
+      batch_.assign(first, first + per_pass);
+      session_.run(cut.passes == 1          ? Task::Pass
+                   : pass == 0              ? Task::First
+                   : pass == cut.passes - 1 ? Task::Last
+                                            : Task::Middle,
+                   facts_);
+    }
+  }
+
+  // Summed loss of the samples.
+  double evaluate(const std::vector<Sample>& samples) {
+    batch_ = samples;
+    session_.run(Task::Evaluate, facts_);
+    return result_.loss;
+  }
+
+  void pack_samples(bool packed) { packed_ = packed; }
+
+ private:
+  Session& session_;
+  bool packed_ = false;
+  std::vector<Sample> batch_;
+  PassFacts facts_;
+  StepResult result_;
+};
+
+// The samples of step `number` (from 1): the next `count`, round and round.
+inline std::vector<Sample> step_samples(const std::vector<Sample>& all, int64_t number, size_t count) {
+  std::vector<Sample> samples;
+  for (size_t i = 0; i < count; i++) samples.push_back(all[(static_cast<size_t>(number - 1) * count + i) % all.size()]);
+  return samples;
+}
+
+// fp32 or bf16 values of an operand.
+inline std::vector<float> values(Session& session, const Operand& operand) {
+  const TensorView view = session.view(operand);
+  std::vector<float> result;
+  for (int64_t r = 0; r < view.rows(); r++)
+    for (int64_t c = 0; c < view.cols(); c++)
+      result.push_back(view.dtype == DType::F32
+                           ? view.as<float>()[r * view.row_stride + c]
+                           : static_cast<float>(view.as<BFloat16>()[r * view.row_stride + c]));
+  return result;
+}
+
+// |a - b| / |b| in the 2-norm; NaN if any element is.
+inline double relative_error(const std::vector<float>& a, const std::vector<float>& b) {
+  double difference = 0, norm = 0;
+  for (size_t i = 0; i < b.size(); i++) {
+    difference += std::pow(static_cast<double>(a[i]) - static_cast<double>(b[i]), 2);
+    norm += std::pow(static_cast<double>(b[i]), 2);
+  }
+  return std::sqrt(difference / std::max(norm, 1e-60));
+}
+
+}  // namespace snug

@@ -1,0 +1,255 @@
+// Tokenizers against stored answers of the `tokenizers` library, and what no file of that library can hold.
+#include "format/tokenizer.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <random>
+
+#include "base/file.h"
+#include "expect_error.h"
+#include "format/unicode.h"
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+using testing::ElementsAre;
+using testing::IsEmpty;
+
+const std::filesystem::path kFixtures = std::filesystem::path(SNUG_FIXTURES) / "tokenizer";
+
+// Ids as the fixtures hold them: two base-64 digits each.
+std::vector<int32_t> unpack(const std::string& packed) {
+  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i + 1 < packed.size(); i += 2) {
+    ids.push_back(static_cast<int32_t>(kDigits.find(packed[i]) * 64 + kDigits.find(packed[i + 1])));
+  }
+  return ids;
+}
+
+std::vector<Json> read_lines(const char* name) {
+  std::ifstream file(kFixtures / name);
+  std::vector<Json> lines;
+  for (std::string line; std::getline(file, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+class Family : public testing::TestWithParam<const char*> {
+ protected:
+  Tokenizer tokenizer_ = Tokenizer::load(kFixtures / GetParam());
+};
+INSTANTIATE_TEST_SUITE_P(All, Family, testing::Values("smollm", "llama3", "qwen2"),
+                         [](const auto& info) { return info.param; });
+
+TEST_P(Family, EncodesEveryCaseAsTheTokenizersLibrary) {
+  const std::string family = GetParam();
+  const auto cases = read_lines("cases.jsonl");
+  EXPECT_GE(cases.size(), 2000u);
+  for (const Json& line : cases) {
+    const std::string text = line["text"];
+    ASSERT_EQ(tokenizer_.encode(text), unpack(line[family])) << line["text"];
+    const auto plain = line.contains(family + "_plain") ? line[family + "_plain"] : line[family];
+    ASSERT_EQ(tokenizer_.encode(text, /*parse_special=*/false), unpack(plain)) << line["text"];
+  }
+}
+
+TEST_P(Family, DecodesAsTheTokenizersLibrary) {
+  size_t compared = 0;
+  for (const Json& line : read_lines("decoded.jsonl")) {
+    if (!line.contains(GetParam())) continue;
+    const auto ids = unpack(line[GetParam()]);
+    ASSERT_EQ(tokenizer_.decode(ids, /*skip_special=*/false), line["all"].get<std::string>());
+    ASSERT_EQ(tokenizer_.decode(ids, /*skip_special=*/true), line["skipped"].get<std::string>());
+    ++compared;
+  }
+  EXPECT_EQ(compared, 60u);
+}
+
+// Runs of one byte put every merge in one word: a quadratic loop would take hours.
+TEST_P(Family, EncodesTwentyMillionSpacesAndAMillionLettersInOneWord) {
+  const std::string spaces(20'000'000, ' ');
+  EXPECT_EQ(tokenizer_.decode(tokenizer_.encode(spaces), false), spaces);
+
+  std::mt19937 random(7);
+  std::string letters(1'000'000, ' ');
+  for (char& letter : letters) letter = static_cast<char>('a' + random() % 26);
+  EXPECT_EQ(tokenizer_.decode(tokenizer_.encode(letters), false), letters);
+}
+
+TEST_P(Family, RefusesInvalidUtf8WithItsOffset) {
+  const std::pair<std::string, const char*> cases[] = {
+      {"\x80", "byte 0x80 at offset 0,"},              // a continuation without a lead
+      {"ab\xff", "byte 0xff at offset 2,"},            // never a lead
+      {"a\xc3", "byte 0xc3 at offset 1,"},             // cut short by the end
+      {"\xe2\x82 ", "byte 0xe2 at offset 0,"},         // cut short by a space
+      {"\u00e9\xc0\xaf", "byte 0xc0 at offset 2,"},    // overlong slash
+      {"x\xe0\x80\xaf", "byte 0xe0 at offset 1,"},     // overlong, three bytes
+      {"x\xed\xa0\x80", "byte 0xed at offset 1,"},     // a surrogate
+      {"\xf4\x90\x80\x80", "byte 0xf4 at offset 0,"},  // above U+10FFFF
+      {"<|im_end|>\xf5", "byte 0xf5 at offset 10,"},
+  };
+  for (const auto& [text, message] : cases) {
+    EXPECT_TRUE(fails_with<UserError>([&] { tokenizer_.encode(text); }, message));
+  }
+}
+
+TEST(Tokenizer, SmolLm2HasItsOwnNamesAndNoBosHabit) {
+  const Tokenizer tokenizer = Tokenizer::load(kFixtures / "smollm");
+  EXPECT_EQ(tokenizer.bos_id(), 1);
+  EXPECT_EQ(tokenizer.eos_id(), 2);
+  EXPECT_FALSE(tokenizer.adds_bos());
+  EXPECT_EQ(tokenizer.token_id("<|im_end|>"), 2);
+  EXPECT_EQ(tokenizer.token(2), "<|im_end|>");
+  EXPECT_TRUE(tokenizer.is_special(2));
+  EXPECT_EQ(tokenizer.chat_template_text(), "{{ messages[0] }}");  // the one named "default"
+}
+
+TEST(Tokenizer, Llama3BeginsTextsWithBosByItsPostProcessor) {
+  const Tokenizer tokenizer = Tokenizer::load(kFixtures / "llama3");
+  EXPECT_TRUE(tokenizer.adds_bos());
+  EXPECT_EQ(tokenizer.bos_id(), tokenizer.token_id("<|begin_of_text|>"));
+  EXPECT_EQ(tokenizer.eos_id(), tokenizer.token_id("<|eot_id|>"));
+  EXPECT_FALSE(tokenizer.chat_template_text());
+}
+
+TEST(Tokenizer, Qwen2HasNoBosAndReadsTokensWrittenAsObjects) {
+  const Tokenizer tokenizer = Tokenizer::load(kFixtures / "qwen2");
+  EXPECT_FALSE(tokenizer.adds_bos());
+  EXPECT_FALSE(tokenizer.bos_id());
+  EXPECT_EQ(tokenizer.eos_id(), tokenizer.token_id("<|im_end|>"));
+  EXPECT_EQ(tokenizer.chat_template_text(), "{{ messages }}");
+}
+
+// A tokenizer of a few tokens, one option away from a valid file.
+Json tiny() {
+  return Json::parse(R"({
+    "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
+    "added_tokens": [{"id": 6, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                      "normalized": false, "special": true}],
+    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
+    "decoder": {"type": "ByteLevel"},
+    "model": {"type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,
+              "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "?": 5}, "merges": ["b c", ["a", "b"]]}})");
+}
+Tokenizer made_of(const Json& json) { return Tokenizer::parse({.tokenizer = json.dump()}); }
+
+TEST(Tokenizer, AppliesTheEarlierMergeFirstWhereverItStands) {
+  EXPECT_THAT(made_of(tiny()).encode("abc"), ElementsAre(0, 4));
+}
+
+TEST(Tokenizer, TakesAWholeWordForATokenWhereMergesAreIgnored) {
+  Json json = tiny();
+  json["model"]["vocab"]["abc"] = 6;
+  json["added_tokens"] = Json::array();
+  EXPECT_THAT(made_of(json).encode("abc"), ElementsAre(0, 4));
+  json["model"]["ignore_merges"] = true;
+  EXPECT_THAT(made_of(json).encode("abc"), ElementsAre(6));
+}
+
+TEST(Tokenizer, LeavesOutBytesWithoutATokenOrCallsThemUnknown) {
+  Json json = tiny();
+  EXPECT_THAT(made_of(json).encode("azzb"), ElementsAre(3));  // what is left joins
+  json["model"]["unk_token"] = "?";
+  EXPECT_THAT(made_of(json).encode("azzb"), ElementsAre(0, 5, 5, 1));
+  json["model"]["fuse_unk"] = true;
+  EXPECT_THAT(made_of(json).encode("azzb"), ElementsAre(0, 5, 1));
+}
+
+TEST(Tokenizer, KeepsWhatTheChatTemplateFileSays) {
+  TempDirectory directory;
+  write_text(directory.path() / "tokenizer.json", tiny().dump());
+  write_text(directory.path() / "tokenizer_config.json", R"({"chat_template": "old", "bos_token": "<s>"})");
+  write_text(directory.path() / "chat_template.jinja", "new");
+  const Tokenizer tokenizer = Tokenizer::load(directory.path());
+  EXPECT_EQ(tokenizer.chat_template_text(), "new");
+  EXPECT_EQ(tokenizer.bos_id(), 6);
+  EXPECT_EQ(tokenizer.vocabulary_size(), 7);
+}
+
+TEST(Tokenizer, FollowsTheConfigRatherThanThePostProcessor) {
+  Json json = tiny();
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [6], "tokens": ["<s>"]}}})");
+  EXPECT_TRUE(made_of(json).adds_bos());
+  EXPECT_EQ(made_of(json).bos_id(), 6);
+  const std::string config = R"({"add_bos_token": false, "bos_token": "<s>"})";
+  EXPECT_FALSE(Tokenizer::parse({.tokenizer = json.dump(), .config = config}).adds_bos());
+}
+
+TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
+  struct Case {
+    const char* pointer;
+    Json value;
+    const char* message;
+  };
+  const Json split = Json::parse(R"({"type": "Sequence", "pretokenizers": [
+    {"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false},
+    {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})");
+  const Case cases[] = {
+      {"/version", "2.0", "'version': found \"2.0\""},
+      {"/normalizer", {{"type", "Lowercase"}}, "'normalizer.type': found \"Lowercase\""},
+      {"/pre_tokenizer", {{"type", "Metaspace"}}, "'pre_tokenizer.type': found \"Metaspace\""},
+      {"/pre_tokenizer", split, "found \"\\\\w+\", expected the pattern of GPT-2, Llama 3 or Qwen2"},
+      {"/pre_tokenizer/add_prefix_space", true, "add_prefix_space': found true"},
+      {"/pre_tokenizer/use_regex", false, "either by a \"Split\" or by ByteLevel's use_regex"},
+      {"/post_processor", {{"type", "BertProcessing"}}, "found \"BertProcessing\""},
+      {"/decoder", {{"type", "WordPiece"}}, "found \"WordPiece\""},
+      {"/model/type", "Unigram", "'model.type': found \"Unigram\""},
+      {"/model/dropout", 0.1, "'model.dropout': found 0.1"},
+      {"/model/end_of_word_suffix", "</w>", "found \"</w>\""},
+      {"/model/unk_token", "<unk>", "'model.unk_token': found \"<unk>\""},
+      {"/model/merges/0", "a x", "merge 0 needs \"x\""},
+      {"/model/merges/0", "a c", "merge 0 needs \"ac\""},
+      {"/model/merges/0", "abc", "instead of \"abc\""},
+      {"/model/vocab/b", 0, "an id of its own"},
+      {"/model/vocab/b", -1, "'model.vocab.b': found -1"},
+      {"/added_tokens/0/id", 9, "'added_tokens.id': found 9, expected 6"},
+  };
+  for (const auto& [pointer, value, message] : cases) {
+    Json json = tiny();
+    json[Json::json_pointer(pointer)] = value;
+    EXPECT_TRUE(fails_with<UserError>([&] { made_of(json); }, message)) << pointer;
+  }
+  const std::string config = R"({"eos_token": "</s>"})";
+  EXPECT_TRUE(fails_with<UserError>([&] { Tokenizer::parse({.tokenizer = tiny().dump(), .config = config}); },
+                                    "tokenizer_config.json, key 'eos_token': found \"</s>\""));
+}
+
+// Bytes changed at random: a UserError or a tokenizer that encodes, never anything else.
+TEST(Tokenizer, SurvivesCorruptedFiles) {
+  std::mt19937 random(11);
+  const std::string whole = tiny().dump();
+  for (int round = 0; round < 3000; ++round) {
+    std::string text = whole;
+    for (int change = 0; change < 3; ++change) text[random() % text.size()] = static_cast<char>(random() % 128);
+    try {
+      Tokenizer::parse({.tokenizer = text}).encode("abc <s> \u00e9");
+    } catch (const UserError&) {
+    }
+  }
+}
+
+TEST(Unicode, ComposesAsUnicode9WhateverTheLibraryBelowKnows) {
+  EXPECT_EQ(compose_nfc("e\u0301"), "\u00e9");
+  EXPECT_EQ(compose_nfc("a\u0301\u0323"), "\u1ea1\u0301");                 // marks in their order first
+  EXPECT_EQ(compose_nfc("\u1112\u1161\u11ab"), "\ud55c");                  // Hangul
+  EXPECT_EQ(compose_nfc("\u0958"), "\u0915\u093c");                        // excluded from composition
+  EXPECT_EQ(compose_nfc("\U00011935\U00011930"), "\U00011935\U00011930");  // composes since Unicode 13
+  EXPECT_EQ(compose_nfc("a\u0301\u1ac1\u0323"), "\u00e1\u1ac1\u0323");     // a mark since Unicode 14
+}
+
+TEST(Unicode, ComposesLongRunsOfMarksInLinearTime) {
+  std::string marks = "a";
+  for (int i = 0; i < 100'000; ++i) marks += "\u0345\u0334";
+  const std::string composed = compose_nfc(marks);
+  EXPECT_EQ(composed.size(), marks.size());
+  EXPECT_TRUE(composed.starts_with("a\u0334\u0334"));
+  EXPECT_TRUE(composed.ends_with("\u0345\u0345"));
+}
+
+}  // namespace
+}  // namespace snug
