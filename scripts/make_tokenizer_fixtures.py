@@ -7,10 +7,12 @@ makes of texts that are hard to cut.
 FAMILY/tokenizer.json, FAMILY/tokenizer_config.json   families: smollm, llama3, qwen2
 cases.jsonl      {"text": ..., FAMILY: ids, FAMILY + "_plain": ids where special tokens are not parsed, if they differ}
 decoded.jsonl    {FAMILY: ids, "all": text, "skipped": text without special tokens}
+repeated.jsonl   {"text": ..., "times": how often it is repeated to make one text, FAMILY: [[ids, times], ...]}
 Ids are written as two base-64 digits each (A-Z, a-z, 0-9, +, /), the high one first.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import random
@@ -271,6 +273,18 @@ def write_decoded(out, tokenizers, texts):
                 count += 1
 
 
+def write_repeated(out, tokenizers):
+    with open(out / "repeated.jsonl", "w", encoding="ascii") as file:
+        # The two newer families' patterns run into a limit of the library's regular expressions beyond 10 MB of spaces.
+        for text, times, families in [(" ", 20_000_000, ["smollm"]), (" ", 3_000_000, tokenizers), ("the", 300_001, tokenizers)]:
+            line = {"text": text, "times": times}
+            for family in families:
+                ids = tokenizers[family].encode(text * times, add_special_tokens=False).ids
+                line[family] = [[packed([i]), len(list(group))] for i, group in itertools.groupby(ids)]
+            assert len(json.dumps(line)) < 10_000, "not a text that repeats its tokens"
+            file.write(json.dumps(line, separators=(",", ":")) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/fixtures/tokenizer"))
@@ -291,6 +305,7 @@ def main():
     cases = list(dict.fromkeys(adversarial(texts)))
     write_cases(out, tokenizers, cases)
     write_decoded(out, tokenizers, texts)
+    write_repeated(out, tokenizers)
     print(len(cases), "cases,", sum(path.stat().st_size for path in out.rglob("*") if path.is_file()), "bytes")
 
 

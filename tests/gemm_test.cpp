@@ -87,15 +87,14 @@ void expect_right(const GemmCase& x) {
   EXPECT_TRUE(data.d.guards_hold());
 }
 
-const Sizes kSizes[] = {{1, 1, 1},    {1, 997, 72},  {7, 5, 3},     {33, 31, 17},  {64, 64, 64},   {100, 24, 72},
-                        {16, 72, 72}, {72, 16, 40},  {130, 16, 96}, {45, 300, 16}, {257, 321, 33}, {300, 660, 4},
-                        {5, 200, 1},  {96, 130, 16}, {16, 130, 96}, {96, 24, 300}, {520, 40, 64}};
+const Sizes kSizes[] = {{1, 1, 1},    {1, 331, 72},   {7, 5, 3},     {33, 31, 17}, {100, 24, 72},
+                        {72, 16, 96}, {257, 321, 33}, {40, 130, 16}, {16, 70, 96}, {24, 24, 300}};
 
 TEST(Gemm, MatchesLoopsForEveryShapeAndTranspose) {
   for (const Sizes& sizes : kSizes)
     for (const bool transpose_a : {false, true})
       for (const bool transpose_b : {false, true})
-        for (const int64_t gap : {0, 8, 3})
+        for (const int64_t gap : {0, 3})
           for (const auto& [factors, d] : {std::pair{DType::F32, DType::F32}, std::pair{DType::BF16, DType::BF16},
                                            std::pair{DType::BF16, DType::F32}})
             expect_right({.sizes = sizes,
@@ -106,13 +105,12 @@ TEST(Gemm, MatchesLoopsForEveryShapeAndTranspose) {
 }
 
 TEST(Gemm, AddsEveryCombinationOfAddendAndBias) {
-  for (const Sizes& sizes :
-       {Sizes{7, 5, 3}, Sizes{33, 70, 16}, Sizes{300, 64, 40}, Sizes{40, 16, 96}, Sizes{16, 96, 70}})
+  for (const Sizes& sizes : {Sizes{7, 5, 3}, Sizes{33, 70, 16}, Sizes{300, 16, 40}})
     for (const auto& [factors, d] :
          {std::pair{DType::F32, DType::F32}, std::pair{DType::BF16, DType::BF16}, std::pair{DType::BF16, DType::F32}})
       for (const DType c : {DType::F32, factors})
         for (const DType bias : {DType::F32, factors})
-          for (const float alpha : {1.0f, -0.75f, 0.3f})
+          for (const float alpha : {1.0f, 0.3f})
             for (const int64_t gap : {0, 8})
               for (int mode = 1; mode < 6; mode++) {
                 const bool addend = mode >= 2, in_place = mode >= 4;

@@ -41,6 +41,8 @@ class ProgramBuilder {
     return static_cast<BufferId>(set_.buffers.size() - 1);
   }
 
+  uint64_t bytes(BufferId buffer) const { return set_.buffers[buffer].bytes; }
+
   OpId op(std::string site, const OpDraft& draft) {
     std::vector<Op>& ops = set_.programs.back().ops;
     const auto id = static_cast<OpId>(ops.size());
@@ -73,5 +75,20 @@ class ProgramBuilder {
 
   ProgramSet set_;
 };
+
+// Two programs in a ring: `first` makes a buffer on the copy lane that `second` reads.
+inline ProgramSet two_programs() {
+  ProgramBuilder p("first");
+  const BufferId weights = p.buffer("weights", 64, Life::Persistent);
+  const BufferId host = p.buffer("host", 96, Life::Carried, Space::Host), x = p.buffer("x", 96);
+  p.op("norm", {.reads = {weights}, .writes = {x}, .attrs = RmsNorm{.epsilon = 0.5f}});
+  p.op("copy", {.lane = Lane::CopyOut, .reads = {x}, .writes = {host}, .retire_after = 1});
+  p.op("clear", {.writes = {{x, 32, 64}}, .attrs = Fill{}});
+  const ProgramId second = p.begin_program("second");
+  p.op("take", {.lane = Lane::Host, .reads = {host}, .attrs = HostTask{HostJob::TakeLoss, 3}});
+  p.follow(0, {second});
+  p.follow(second, {0});
+  return p.build();
+}
 
 }  // namespace snug

@@ -69,12 +69,17 @@ class TrainingPrograms {
     loss_ = p_.buffer("loss", 4, Life::Carried);
   }
 
+  // Files are read and written in ranges of one size whatever lies in them; only the last is shorter.
+  uint64_t range_bytes(uint64_t l, uint64_t end) const {
+    return l + 1 == s_.layers && end == shard() ? s_.tile_bytes / 3 + 1 : s_.tile_bytes;
+  }
+
   void load() {
     for (uint64_t l = 0; l < s_.layers; l++) {
       for (uint64_t at = 0; at < shard(); at += s_.tile_bytes) {
         const uint64_t end = std::min(at + s_.tile_bytes, shard());
-        const BufferId file = p_.buffer(named("staging", l), end - at + 512, Life::Program, Space::Host);
-        const BufferId device = p_.buffer(named("copied", l), end - at + 512);
+        const BufferId file = p_.buffer(named("staging", l), range_bytes(l, end), Life::Program, Space::Host);
+        const BufferId device = p_.buffer(named("copied", l), range_bytes(l, end));
         p_.op(named("read", l), {.lane = Lane::DiskIo, .writes = {file}, .retire_after = s_.retire_after});
         p_.op(named("copy", l),
               {.lane = Lane::CopyIn, .reads = {file}, .writes = {device}, .retire_after = s_.retire_after});
@@ -276,7 +281,7 @@ class TrainingPrograms {
     for (uint64_t l = 0; l < s_.layers; l++)
       for (uint64_t at = 0; at < shard(); at += s_.tile_bytes) {
         const uint64_t end = std::min(at + s_.tile_bytes, shard());
-        const BufferId staging = p_.buffer(named("staging", l), end - at, Life::Program, Space::Host);
+        const BufferId staging = p_.buffer(named("staging", l), range_bytes(l, end), Life::Program, Space::Host);
         p_.op(named("copy", l), {.lane = Lane::CopyOut,
                                  .reads = {{weights_[l], at, end}},
                                  .writes = {staging},

@@ -25,7 +25,7 @@ class Fields {
   Fields(const Json& record, const ShapeOptions& options, const std::string& place)
       : record_(record, place), options_(options), place_(place) {}
 
-  const std::string& key(const std::string& name) const {
+  std::string key(const std::string& name) const {
     const auto found = options_.columns.find(name);
     return found == options_.columns.end() ? name : found->second;
   }

@@ -22,10 +22,10 @@ class Tokenizer {
  public:
   // The texts of a model directory's files. An absent file is empty text.
   struct Files {
-    std::string tokenizer;           // tokenizer.json
-    std::string config;              // tokenizer_config.json
-    std::string special_tokens_map;  // special_tokens_map.json; asked where tokenizer_config.json is silent
-    std::string chat_template;       // chat_template.jinja; wins over the one in tokenizer_config.json
+    std::string tokenizer{};           // tokenizer.json
+    std::string config{};              // tokenizer_config.json
+    std::string special_tokens_map{};  // special_tokens_map.json; asked where tokenizer_config.json is silent
+    std::string chat_template{};       // chat_template.jinja; wins over the one in tokenizer_config.json
   };
 
   // UserError if tokenizer.json is missing, or any of the files is broken or asks for what is not supported; it names

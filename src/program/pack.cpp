@@ -169,7 +169,7 @@ class Packer {
         reserved = layout.top();
         for (size_t i = 0; i < items.size(); i++) plan_.offset[items[i].buffer] = offsets[i];
       }
-      if (reserved - live_peak <= live_peak / 128) break;
+      if (reserved - live_peak <= live_peak / 100) break;
     }
     note_program_bytes(space, floor, items);
   }

@@ -147,17 +147,15 @@ class Replay {
     return count == 0 ? special_lane_ : candidates[random_() % count];
   }
 
-  // The next execution of the lane; or, where that has to wait, one that it waits for.
-  size_t next_ready(size_t lane) {
-    for (size_t hops = 0; hops <= kLanes; hops++) {
+  // The next execution of the lane; or, where that has to wait, one that it waits for. Whatever it waits for was issued
+  // before it, so this comes to an end.
+  size_t next_ready(size_t lane) const {
+    for (;;) {
       const size_t id = lanes_[lane].next();
       const std::optional<size_t> blocking = blocked_by(executions_[id]);
       if (!blocking) return id;
       lane = *blocking;
     }
-    const Execution& e = executions_[lanes_[lane].next()];
-    internal_error("program '{}' stands still: op {} '{}' waits for itself, by way of other lanes",
-                   set_.programs[e.program].name, e.op, op(e).site);
   }
 
   // The lane of something that must finish before `e` may start.
@@ -166,6 +164,8 @@ class Replay {
       for (size_t lane = 0; lane < kLanes; lane++)
         if (!lanes_[lane].exhausted() && executions_[lanes_[lane].next()].position <= e.position - 2) return lane;
     for (const Wait& wait : op(e).waits) {
+      check(wait.op < set_.programs[wait.program].ops.size(), "op '{}' waits for op {} of program '{}', which has {}",
+            op(e).site, wait.op, set_.programs[wait.program].name, set_.programs[wait.program].ops.size());
       const bool within = wait.program == e.program && wait.op < e.op;
       if (!within && (e.position == 0 || sequence_[e.position - 1] != wait.program)) continue;
       if (!done_[first_[within ? e.position : e.position - 1] + wait.op])

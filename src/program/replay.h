@@ -12,9 +12,10 @@ struct ReplayResult {
 };
 
 // Runs the sequence of programs (each a successor of the one before) with at most two in flight, choosing among the
-// lanes' ready ops by `seed`: at random, or one lane as far ahead of the others as waits allow, or as far behind. A read
-// is corrupted when its bytes do not carry the tags (buffer and version) that issue order would have given them; bytes
-// that nothing in the sequence has written are not looked at. InternalError on a deadlock.
+// lanes' ready ops by `seed`: at random, or one lane as far ahead of the others as waits allow, or as far behind. A
+// read is corrupted when its bytes do not carry the tags (buffer and version) that issue order would have given them;
+// bytes that nothing in the sequence has written are not looked at. There are no deadlocks: every wait is for something
+// issued before. InternalError for a sequence that cannot happen or a wait for an op that does not exist.
 ReplayResult replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence,
                     uint64_t seed);
 

@@ -228,7 +228,7 @@ struct Batch {
 };
 
 template <class S>
-Matrix<S> apply(const Linear<S>& l, const Matrix<S>& x) {
+Matrix<S> linear(const Linear<S>& l, const Matrix<S>& x) {
   Matrix<S> y = linear(x, l.weight, l.bias);
   if (!l.adapter) return y;
   const Matrix<S> low = linear(linear(x, l.adapter->a), l.adapter->b);
@@ -260,12 +260,12 @@ Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
   const Matrix<S> n1 = rms_norm(x, block.attention_norm, model.epsilon);
-  const Matrix<S> qkv = rope(beside({apply(block.q, n1), apply(block.k, n1), apply(block.v, n1)}), model.heads,
+  const Matrix<S> qkv = rope(beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)}), model.heads,
                              batch.positions, rope_frequencies(model.rope, model.heads.dim));
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
-  const Matrix<S> r = sum(x, apply(block.o, attention(qkv, model.heads, scale, batch.documents).out));
+  const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents).out));
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);
-  return sum(r, apply(block.down, swiglu(beside({apply(block.gate, n2), apply(block.up, n2)}))));
+  return sum(r, linear(block.down, swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}))));
 }
 
 // [T, V]

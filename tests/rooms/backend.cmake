@@ -1,1 +1,3 @@
 snug_test(op_test SOURCES op_runner.cpp count_allocations.cpp ROOMS base tensor program backend backend_cpu)
+snug_test(grad_test ROOMS base tensor program backend backend_cpu)
+snug_test(ref_test ROOMS base tensor program format)

@@ -1,2 +1,6 @@
-snug_test(parity_test ROOMS train)
-target_include_directories(parity_test PRIVATE ${PROJECT_SOURCE_DIR})
+foreach(name parity_test strategy_test exact_test checkpoint_test)
+  snug_test(${name} ROOMS train)
+  if(TARGET ${name})
+    target_include_directories(${name} PRIVATE ${PROJECT_SOURCE_DIR})
+  endif()
+endforeach()

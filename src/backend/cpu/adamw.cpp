@@ -60,9 +60,7 @@ Launch bind_adamw(const AdamW& adamw, Operands operands) {
 #pragma omp simd
           for (int64_t i = begin; i < end; i++) {
             if constexpr (std::is_same_v<W, BFloat16>) {
-              const Master next = split(step(scalars, join(w[i], lo[i]), to_float(g[i]) * factor, m[i], v[i]));
-              w[i] = next.hi;
-              lo[i] = next.lo;
+              split(step(scalars, join(w[i], lo[i]), to_float(g[i]) * factor, m[i], v[i]), w[i], lo[i]);
             } else {
               w[i] = step(scalars, w[i], to_float(g[i]) * factor, m[i], v[i]);
             }

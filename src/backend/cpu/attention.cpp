@@ -22,13 +22,13 @@ struct ForwardScratch {
 
   TileBounds bounds;
   DocumentTile* tiles;
-  T* keys;    // by key head and tile: B [padded dim][tokens]
-  T* values;  // by key head and tile: B [tokens][padded dim]
+  T* keys;    // by key head and tile: A [tokens][padded dim]
+  T* values;  // by key head and tile: A [padded dim][tokens]
   uint64_t bytes;
 };
 
-// Each tile of queries goes over its document's tiles of keys up to its own, with a running softmax: S = Q K^T,
-// P = exp(scale S - maximum), O = O factor + P V (Dao et al., arXiv:2205.14135).
+// Each tile of queries goes over its document's tiles of keys up to its own, with a running softmax: with queries as
+// columns, S = K Q^T, P = exp(scale S - maximum), O^T = factor O^T + V^T P (Dao et al., arXiv:2205.14135).
 template <class T>
 class TiledAttention {
  public:
@@ -66,45 +66,41 @@ class TiledAttention {
   }
 
   void pack(const DocumentTile& tile, int64_t kv_head) {
-    pack_b_turned(head_rows(tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
-    pack_b(head_rows(tile, columns_.value(kv_head)), scratch_.values + packed_offset(tile, kv_head));
+    pack_a(head_rows(tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
+    pack_a_turned(head_rows(tile, columns_.value(kv_head)), scratch_.values + packed_offset(tile, kv_head));
   }
 
   void attend(int64_t index, int64_t head) {
     const DocumentTile& tile = scratch_.tiles[index];
-    const int64_t rows = tile.padded_rows(), padded = columns_.padded, kv_head = columns_.kv_head(head);
-    StackArray<T, kTile * kMaxDim> queries;
+    const int64_t queries = tile.padded_rows(), padded = columns_.padded, kv_head = columns_.kv_head(head);
+    const int64_t first = index - tile.index();
+    StackArray<T, kTile * kMaxDim> q;
     StackArray<T, kTile * kTile> weights;
     StackArray<float, kTile * kTile> products;
     StackArray<float, kTile * kMaxDim> sums;
-    RunningSoftmax softmax[kTile];
-    for (RunningSoftmax& row : softmax) row.start();
+    RunningSoftmax softmax;
 
     const TileUnit unit;
-    pack_a(head_rows(tile, columns_.query(head)), queries.data());
-    for (int64_t j = index - tile.index(); j <= index; j++) {
+    pack_b_turned(head_rows(tile, columns_.query(head)), q.data());
+    for (int64_t j = first; j <= index; j++) {
       const DocumentTile& seen = scratch_.tiles[j];
-      const int64_t keys = seen.padded_rows(), first = index - tile.index();
-      tile_product(queries.data(), padded, scratch_.keys + packed_offset(seen, kv_head), keys, products.data(), kTile,
-                   rows, keys, padded, false);
-      for (int64_t r = 0; r < rows; r++) {
-        float* row = products.data() + r * kTile;
-        const float factor = softmax[r].add(row, keys, j == index ? r + 1 : keys, scale_);
-        round_row(row, keys, weights.data() + r * kTile);
-        float* sum = sums.data() + r * padded;
-        if (j > first && factor != 1)
-          for (int64_t d = 0; d < padded; d++) sum[d] *= factor;
-      }
-      tile_product(weights.data(), kTile, scratch_.values + packed_offset(seen, kv_head), padded, sums.data(), padded,
-                   rows, padded, keys, j > first);
+      const int64_t keys = seen.padded_rows();
+      tile_product(scratch_.keys + packed_offset(seen, kv_head), padded, q.data(), queries, products.data(), kTile,
+                   keys, queries, padded, false);
+      softmax.add(products.data(), keys, queries, j == index ? kUpToItself.data() : nullptr, scale_);
+      for (int64_t u = 0; u < keys; u += 2)
+        round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
+                       weights.data() + u * queries);
+      if (j > first) scale_columns(sums.data(), padded, queries, softmax.factor);
+      tile_product(scratch_.values + packed_offset(seen, kv_head), keys, weights.data(), queries, sums.data(), queries,
+                   padded, queries, keys, j > first);
     }
-    for (int64_t r = 0; r < tile.rows(); r++) {
-      float* sum = sums.data() + r * padded;
-      const float factor = 1 / softmax[r].sum;
-      for (int64_t d = 0; d < columns_.dim; d++) sum[d] *= factor;
-      round_row(sum, columns_.dim, out_[tile.begin + r] + columns_.query(head));
-      lse_[head][tile.begin + r] = scale_ * softmax[r].maximum + std::log(softmax[r].sum);
-    }
+    for (int64_t i = 0; i < queries; i++) softmax.factor[i] = 1 / softmax.sum[i];
+    scale_columns(sums.data(), padded, queries, softmax.factor);
+    round_columns(sums.data(), queries, tile.rows(), columns_.dim, out_[tile.begin] + columns_.query(head),
+                  out_.stride);
+    for (int64_t i = 0; i < tile.rows(); i++)
+      lse_[head][tile.begin + i] = scale_ * softmax.maximum[i] + std::log(softmax.sum[i]);
   }
 
   void clear(int64_t row) {

@@ -1,7 +1,6 @@
 #include <memory>
 
 #include "backend/cpu/attention_tiles.h"
-#include "backend/cpu/math.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/runs.h"
 
@@ -18,9 +17,9 @@ struct BackwardScratch {
     const int64_t sums = columns.heads * tokens * columns.padded;
     tiles = walk.take<DocumentTile>(bounds.tiles);
     document_tiles = walk.take<int32_t>(documents + 1);
-    keys_turned = walk.take<T>(packed);
-    values_turned = walk.take<T>(packed);
     keys = walk.take<T>(packed);
+    keys_turned = walk.take<T>(packed);
+    values = walk.take<T>(packed);
     dkeys = walk.take<float>(sums);
     dvalues = walk.take<float>(sums);
     bytes = walk.bytes();
@@ -28,18 +27,17 @@ struct BackwardScratch {
 
   TileBounds bounds;
   DocumentTile* tiles;
-  int32_t* document_tiles;         // the first tile of each document, and the end of the last
-  T *keys_turned, *values_turned;  // by key head and tile: B [padded dim][tokens]
-  T* keys;                         // by key head and tile: B [tokens][padded dim]
-  float *dkeys, *dvalues;          // by head and tile: [padded dim][tokens of the tile]
+  int32_t* document_tiles;  // the first tile of each document, and the end of the last
+  T *keys, *values;         // by key head and tile: A [tokens][padded dim]
+  T* keys_turned;           // by key head and tile: A [padded dim][tokens]
+  float *dkeys, *dvalues;   // by head: [T][padded dim]
   uint64_t bytes;
 };
 
-// Each head of each document goes over its tiles of queries, and for each over the tiles of keys up to it: with
-// S = Q K^T, P = exp(scale S - lse), dP = dO V^T and dS = P (dP - delta), delta = rowsum(dO O):
-// dV += P^T dO, dK += scale dS^T Q, dQ = scale dS K (Dao et al., arXiv:2205.14135). dK and dV are kept turned, so that
-// the tile of P or dS is the second factor everywhere it is summed over queries. Then the heads that share a key head
-// are added in order.
+// Each head of each document goes over its tiles of queries, and for each over the tiles of keys up to it. With queries
+// as columns: S = K Q^T, P = exp(scale S - lse), dP = V dO^T and dS = P (dP - delta), delta = rowsum(dO O); then
+// dV += P dO, dK += scale dS Q, dQ^T = scale K^T dS (Dao et al., arXiv:2205.14135). Last, the heads that share a key
+// head are added in order.
 template <class T>
 class TiledAttentionBackward {
  public:
@@ -81,13 +79,13 @@ class TiledAttentionBackward {
  private:
   // One head's tile of queries, ready for all its products.
   struct Queries {
-    StackArray<T, kTile * kMaxDim> q, q_turned, dout, dout_turned;
-    StackArray<float, kTile * kMaxDim> dq;
-    float lse[kTile], delta[kTile];
+    StackArray<T, kTile * kMaxDim> q, q_turned, dout, dout_turned;  // B, by rows and by columns
+    StackArray<float, kTile * kMaxDim> dq;                          // [padded dim][queries]
+    alignas(64) float lse[kTile], delta[kTile];
   };
   struct TilePair {
-    StackArray<float, kTile * kTile> p, ds;        // fp32, by rows
-    StackArray<T, kTile * kTile> p_b, ds_b, ds_a;  // rounded, as tile_product() wants them
+    StackArray<float, kTile * kTile> p, ds;        // [keys][kTile]
+    StackArray<T, kTile * kTile> p_a, ds_a, ds_b;  // rounded, as factors
     StackArray<float, kTile * kMaxDim> dk, dv;     // of a document's last tile, if that is not full
   };
 
@@ -98,32 +96,28 @@ class TiledAttentionBackward {
     return (head * tokens_ + tile.begin) * columns_.padded;
   }
 
-  static HeadRows<T> head_rows(const Rows<T>& matrix, const DocumentTile& tile, int64_t column, int64_t dim) {
-    return {matrix[tile.begin] + column, matrix.stride, tile.rows(), dim};
+  HeadRows<T> head_rows(const Rows<T>& matrix, const DocumentTile& tile, int64_t column) const {
+    return {matrix[tile.begin] + column, matrix.stride, tile.rows(), columns_.dim};
   }
 
   void pack(const DocumentTile& tile, int64_t kv_head) {
-    const auto keys = head_rows(qkv_, tile, columns_.key(kv_head), columns_.dim);
+    const auto keys = head_rows(qkv_, tile, columns_.key(kv_head));
     const int64_t offset = packed_offset(tile, kv_head);
-    pack_b_turned(keys, scratch_.keys_turned + offset);
-    pack_b(keys, scratch_.keys + offset);
-    pack_b_turned(head_rows(qkv_, tile, columns_.value(kv_head), columns_.dim), scratch_.values_turned + offset);
+    pack_a(keys, scratch_.keys + offset);
+    pack_a_turned(keys, scratch_.keys_turned + offset);
+    pack_a(head_rows(qkv_, tile, columns_.value(kv_head)), scratch_.values + offset);
   }
 
   void load(const DocumentTile& tile, int64_t head, Queries& queries) const {
-    const auto q = head_rows(qkv_, tile, columns_.query(head), columns_.dim);
-    const auto dout = head_rows(dout_, tile, columns_.query(head), columns_.dim);
-    pack_a(q, queries.q.data());
-    pack_a_turned(q, queries.q_turned.data());
-    pack_a(dout, queries.dout.data());
-    pack_a_turned(dout, queries.dout_turned.data());
-    for (int64_t r = 0; r < kTile; r++) {
-      const bool there = r < tile.rows();
-      const T* o = out_[tile.begin + (there ? r : 0)] + columns_.query(head);
-      const T* d = dout.data + (there ? r : 0) * dout.stride;
-      queries.lse[r] = there ? lse_[head][tile.begin + r] : 0;
-      queries.delta[r] = there ? sum(columns_.dim, [&](int64_t i) { return to_float(o[i]) * to_float(d[i]); }) : 0;
-    }
+    const auto q = head_rows(qkv_, tile, columns_.query(head));
+    const auto dout = head_rows(dout_, tile, columns_.query(head));
+    pack_b(q, queries.q.data());
+    pack_b_turned(q, queries.q_turned.data());
+    pack_b(dout, queries.dout.data());
+    pack_b_turned(dout, queries.dout_turned.data());
+    std::fill_n(queries.lse, kTile, 0.0f);
+    std::copy_n(lse_[head] + tile.begin, tile.rows(), queries.lse);
+    row_products(head_rows(out_, tile, columns_.query(head)), dout, queries.delta);
   }
 
   void differentiate(int64_t document, int64_t head) {
@@ -135,26 +129,34 @@ class TiledAttentionBackward {
       const DocumentTile& tile = scratch_.tiles[i];
       load(tile, head, queries);
       for (int64_t j = first; j <= i; j++) differentiate_pair(tile, scratch_.tiles[j], head, queries, pair);
-      for (int64_t r = 0; r < tile.rows(); r++) {
-        float* dq = queries.dq.data() + r * columns_.padded;
-        for (int64_t d = 0; d < columns_.dim; d++) dq[d] *= scale_;
-        round_row(dq, columns_.dim, dqkv_[tile.begin + r] + columns_.query(head));
-      }
+      float* dq = queries.dq.data();
+      for (int64_t r = 0; r < columns_.padded * tile.padded_rows(); r++) dq[r] *= scale_;
+      round_columns(dq, tile.padded_rows(), tile.rows(), columns_.dim, dqkv_[tile.begin] + columns_.query(head),
+                    dqkv_.stride);
     }
   }
 
   void differentiate_pair(const DocumentTile& tile, const DocumentTile& seen, int64_t head, Queries& queries,
                           TilePair& pair) {
-    const int64_t rows = tile.padded_rows(), keys = seen.padded_rows(), padded = columns_.padded;
+    const int64_t width = tile.padded_rows(), keys = seen.padded_rows(), padded = columns_.padded;
     const int64_t offset = packed_offset(seen, columns_.kv_head(head));
     const bool diagonal = seen.begin == tile.begin, first = seen.begin == seen.document_begin;
-    tile_product(queries.q.data(), padded, scratch_.keys_turned + offset, keys, pair.p.data(), kTile, rows, keys,
+    tile_product(scratch_.keys + offset, padded, queries.q_turned.data(), width, pair.p.data(), kTile, keys, width,
                  padded, false);
-    tile_product(queries.dout.data(), padded, scratch_.values_turned + offset, keys, pair.ds.data(), kTile, rows, keys,
-                 padded, false);
-    weigh(rows, keys, diagonal, queries, pair);
-    tile_product(pair.ds_a.data(), kTile, scratch_.keys + offset, padded, queries.dq.data(), padded, rows, padded, keys,
-                 !first);
+    tile_product(scratch_.values + offset, padded, queries.dout_turned.data(), width, pair.ds.data(), kTile, keys,
+                 width, padded, false);
+    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, diagonal ? kUpToItself.data() : nullptr, scale_,
+                          queries.lse, queries.delta);
+    for (int64_t u = 0; u < keys; u += 2) {
+      const float *p = pair.p.data() + u * kTile, *ds = pair.ds.data() + u * kTile;
+      round_row(p, width, pair.p_a.data() + u * width);
+      round_row(p + kTile, width, pair.p_a.data() + (u + 1) * width);
+      round_row(ds, width, pair.ds_a.data() + u * width);
+      round_row(ds + kTile, width, pair.ds_a.data() + (u + 1) * width);
+      round_row_pair(ds, ds + kTile, width, pair.ds_b.data() + u * width);
+    }
+    tile_product(scratch_.keys_turned + offset, keys, pair.ds_b.data(), width, queries.dq.data(), width, padded, width,
+                 keys, !first);
 
     // The diagonal is the first to reach a tile of keys; a tile that is not full is reached by nothing else, and is
     // computed beside the sums because its zeros would run into the next document's.
@@ -163,51 +165,28 @@ class TiledAttentionBackward {
     float* dv = scratch_.dvalues + sum_offset(seen, head);
     float* to_dk = full ? dk : pair.dk.data();
     float* to_dv = full ? dv : pair.dv.data();
-    tile_product(queries.q_turned.data(), rows, pair.ds_b.data(), keys, to_dk, keys, padded, keys, rows, !diagonal);
-    tile_product(queries.dout_turned.data(), rows, pair.p_b.data(), keys, to_dv, keys, padded, keys, rows, !diagonal);
+    tile_product(pair.ds_a.data(), width, queries.q.data(), padded, to_dk, padded, keys, padded, width, !diagonal);
+    tile_product(pair.p_a.data(), width, queries.dout.data(), padded, to_dv, padded, keys, padded, width, !diagonal);
     if (full) return;
-    for (int64_t d = 0; d < padded; d++) {
-      std::copy_n(to_dk + d * keys, seen.rows(), dk + d * seen.rows());
-      std::copy_n(to_dv + d * keys, seen.rows(), dv + d * seen.rows());
-    }
+    std::copy_n(to_dk, seen.rows() * padded, dk);
+    std::copy_n(to_dv, seen.rows() * padded, dv);
   }
 
-  // Products to weights, their gradients to those of the products before scaling; rounded for the products to come.
-  void weigh(int64_t rows, int64_t keys, bool diagonal, const Queries& queries, TilePair& pair) const {
-    for (int64_t r = 0; r < rows; r++) {
-      float* p = pair.p.data() + r * kTile;
-      float* ds = pair.ds.data() + r * kTile;
-      const float lse = queries.lse[r], delta = queries.delta[r];
-      for (int64_t i = 0; i < keys; i++) {
-        p[i] = exp(scale_ * p[i] - lse);
-        ds[i] = p[i] * (ds[i] - delta);
-      }
-      if (diagonal) {
-        std::fill(p + std::min(r + 1, keys), p + keys, 0.0f);
-        std::fill(ds + std::min(r + 1, keys), ds + keys, 0.0f);
-      }
-      round_row(ds, keys, pair.ds_a.data() + r * kTile);
-      if (r % 2 == 0) continue;
-      round_row_pair(p - kTile, p, keys, pair.p_b.data() + (r - 1) * keys);
-      round_row_pair(ds - kTile, ds, keys, pair.ds_b.data() + (r - 1) * keys);
-    }
-  }
-
+  // Adds up the gradients of a key head over its query heads.
   void join_heads(const DocumentTile& tile, int64_t kv_head) {
-    join(scratch_.dkeys, tile, kv_head, scale_, columns_.key(kv_head));
-    join(scratch_.dvalues, tile, kv_head, 1, columns_.value(kv_head));
-  }
-
-  void join(float* sums, const DocumentTile& tile, int64_t kv_head, float factor, int64_t column) {
-    const int64_t rows = tile.rows(), head = kv_head * columns_.group;
-    float* total = sums + sum_offset(tile, head);
+    const int64_t head = kv_head * columns_.group, count = tile.rows() * columns_.padded;
+    float* dk = scratch_.dkeys + sum_offset(tile, head);
+    float* dv = scratch_.dvalues + sum_offset(tile, head);
     for (int64_t g = 1; g < columns_.group; g++) {
-      const float* more = sums + sum_offset(tile, head + g);
-      for (int64_t i = 0; i < columns_.dim * rows; i++) total[i] += more[i];
+      const int64_t next = sum_offset(tile, head + g) - sum_offset(tile, head);
+      for (int64_t i = 0; i < count; i++) dk[i] += dk[next + i];
+      for (int64_t i = 0; i < count; i++) dv[i] += dv[next + i];
     }
-    for (int64_t r = 0; r < rows; r++) {
-      T* to = dqkv_[tile.begin + r] + column;
-      for (int64_t d = 0; d < columns_.dim; d++) to[d] = T(factor * total[d * rows + r]);
+    for (int64_t i = 0; i < count; i++) dk[i] *= scale_;
+    for (int64_t r = 0; r < tile.rows(); r++) {
+      T* row = dqkv_[tile.begin + r];
+      round_row(dk + r * columns_.padded, columns_.dim, row + columns_.key(kv_head));
+      round_row(dv + r * columns_.padded, columns_.dim, row + columns_.value(kv_head));
     }
   }
 

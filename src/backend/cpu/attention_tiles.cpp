@@ -191,6 +191,11 @@ void round_columns(const float* from, int64_t n, int64_t count, int64_t dim, T* 
   for (int64_t r = 0; r < count; r++) round_row(rows.data() + r * padded, dim, to + r * to_stride);
 }
 
+void scale_columns(float* sums, int64_t rows, int64_t cols, const float* factors) {
+  for (int64_t r = 0; r < rows; r++)
+    for (int64_t c = 0; c < cols; c++) sums[r * cols + c] *= factors[c];
+}
+
 template void pack_a(const HeadRows<float>&, float*);
 template void pack_a(const HeadRows<BFloat16>&, BFloat16*);
 template void pack_b_turned(const HeadRows<float>&, float*);
@@ -206,36 +211,100 @@ RunningSoftmax::RunningSoftmax() {
   std::fill_n(factor, kTile, 0.0f);
 }
 
+namespace {
+
+using Ints = int32_t __attribute__((vector_size(64)));
+constexpr float kLog2E = 0x1.715476p0f;
+
+// 2^x for x <= 127, within 2^-22; what would underflow becomes 2^-126, NaN stays. x = n + r with |r| <= 1/2; 2^r by its
+// Taylor series to r^6. Weights tolerate this; the general exponential of math.h takes twice as long.
+inline Floats exp2(Floats x) {
+  constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, kept in the low bits
+  x = x < -126.0f ? Floats{} - 126.0f : x;
+  const Floats shifted = x + kRound;
+  const Floats r = x - (shifted - kRound);
+  Floats p = r * 1.540353e-4f + 1.3333558e-3f;
+  p = p * r + 9.6181291e-3f;
+  p = p * r + 5.5504109e-2f;
+  p = p * r + 2.4022651e-1f;
+  p = p * r + 6.9314718e-1f;
+  p = p * r + 1.0f;
+  const Words power = (std::bit_cast<Words>(shifted) << 23) + 0x3f800000u;
+  return p * std::bit_cast<Floats>(power);
+}
+
+// Where key u is not among the visible ones of a query: 0.
+inline Floats where_visible(Floats weights, Ints visible, int64_t u) {
+  return static_cast<int32_t>(u) < visible ? weights : Floats{};
+}
+
+inline Ints visible_keys(const int32_t* visible, int64_t query, int64_t keys) {
+  return visible ? load<Ints>(visible + query) : Ints{} + static_cast<int32_t>(keys);
+}
+
+}  // namespace
+
 void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale) {
-  constexpr float kNone = -std::numeric_limits<float>::infinity();
-  if (visible)
-    for (int64_t u = 0; u < keys; u++)
-      for (int64_t q = 0; q < queries; q++) products[u * kTile + q] = u < visible[q] ? products[u * kTile + q] : kNone;
+  const Floats none = Floats{} - std::numeric_limits<float>::infinity();
+  const float to_log2 = scale * kLog2E;
   for (int64_t q = 0; q < queries; q += kLanesOfWords) {
+    float* column = products + q;
+    const Ints seen = visible_keys(visible, q, keys);
     const auto before = load<Floats>(maximum + q);
     Floats most = before;
     for (int64_t u = 0; u < keys; u++) {
-      const auto row = load<Floats>(products + u * kTile + q);
+      auto row = load<Floats>(column + u * kTile);
+      row = static_cast<int32_t>(u) < seen ? row : none;
       most = row > most ? row : most;
     }
-    std::memcpy(maximum + q, &most, sizeof most);
-    for (int64_t i = 0; i < kLanesOfWords; i++) factor[q + i] = exp(scale * (before[i] - most[i]));
-  }
-  for (int64_t u = 0; u < keys; u++) {
-    float* row = products + u * kTile;
-    // What is not seen is exponentiated as 0: a result that underflows would take a hundred times as long.
-    for (int64_t q = 0; q < queries; q++) {
-      const bool seen = row[q] != kNone;
-      const float weight = exp(seen ? scale * (row[q] - maximum[q]) : 0);
-      row[q] = seen ? weight : 0;
+    const Floats rescale = exp2((before - most) * to_log2), shift = most * to_log2;
+    Floats total = load<Floats>(sum + q) * rescale;
+    for (int64_t u = 0; u < keys; u++) {
+      const Floats weights = where_visible(exp2(load<Floats>(column + u * kTile) * to_log2 - shift), seen, u);
+      total += weights;
+      std::memcpy(column + u * kTile, &weights, sizeof weights);
     }
-  }
-  for (int64_t q = 0; q < queries; q += kLanesOfWords) {
-    auto total = load<Floats>(sum + q) * load<Floats>(factor + q);
-    for (int64_t u = 0; u < keys; u++) total += load<Floats>(products + u * kTile + q);
+    std::memcpy(maximum + q, &most, sizeof most);
+    std::memcpy(factor + q, &rescale, sizeof rescale);
     std::memcpy(sum + q, &total, sizeof total);
   }
 }
+
+void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const int32_t* visible,
+                           float scale, const float* lse, const float* delta) {
+  const float to_log2 = scale * kLog2E;
+  for (int64_t q = 0; q < queries; q += kLanesOfWords) {
+    const Ints seen = visible_keys(visible, q, keys);
+    const Floats shift = load<Floats>(lse + q) * kLog2E, mean = load<Floats>(delta + q);
+    for (int64_t u = 0; u < keys; u++) {
+      float* p = products + u * kTile + q;
+      float* dp = gradients + u * kTile + q;
+      const Floats weights = where_visible(exp2(load<Floats>(p) * to_log2 - shift), seen, u);
+      const Floats dproducts = where_visible(weights * (load<Floats>(dp) - mean), seen, u);
+      std::memcpy(p, &weights, sizeof weights);
+      std::memcpy(dp, &dproducts, sizeof dproducts);
+    }
+  }
+}
+
+template <class T>
+void row_products(const HeadRows<T>& a, const HeadRows<T>& b, float* sums) {
+  StackArray<float, kTile * kMaxDim> terms, turned;
+  const int64_t rows = round_up_to_step(a.rows), width = round_up_to_step(a.dim);
+  std::fill_n(terms.data(), rows * width, 0.0f);
+  for (int64_t r = 0; r < a.rows; r++)
+    for (int64_t d = 0; d < a.dim; d++)
+      terms.data()[r * width + d] = to_float(a.data[r * a.stride + d]) * to_float(b.data[r * b.stride + d]);
+  turn_words(reinterpret_cast<const uint32_t*>(terms.data()), rows, width, reinterpret_cast<uint32_t*>(turned.data()));
+  for (int64_t r = 0; r < rows; r += kLanesOfWords) {
+    Floats total{};
+    for (int64_t d = 0; d < width; d++) total += load<Floats>(turned.data() + d * rows + r);
+    std::memcpy(sums + r, &total, sizeof total);
+  }
+}
+
+template void row_products(const HeadRows<float>&, const HeadRows<float>&, float*);
+template void row_products(const HeadRows<BFloat16>&, const HeadRows<BFloat16>&, float*);
 
 // ---- Operands -------------------------------------------------------------------------------------------------------
 

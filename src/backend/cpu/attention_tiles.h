@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <span>
 
 #include "backend/cpu/tile_product.h"
@@ -88,7 +89,17 @@ void round_row_pair(const float* first, const float* second, int64_t n, T* to);
 template <class T>
 void round_columns(const float* from, int64_t n, int64_t count, int64_t dim, T* to, int64_t to_stride);
 
+// Multiplies column i of a dense [rows][cols] by factors[i].
+void scale_columns(float* sums, int64_t rows, int64_t cols, const float* factors);
+
 // ---- Softmax --------------------------------------------------------------------------------------------------------
+
+// visible[] of a tile's own keys: each token sees those before it, and itself.
+inline constexpr std::array<int32_t, kTile> kUpToItself = [] {
+  std::array<int32_t, kTile> visible{};
+  for (int32_t i = 0; i < kTile; i++) visible[static_cast<size_t>(i)] = i + 1;
+  return visible;
+}();
 
 // Softmax over tiles of keys that come one after the other (Milakov and Gimelshein, arXiv:1805.02867), for a tile of
 // queries at once: a query is a column, so that all sums are of whole vectors.
@@ -97,10 +108,19 @@ struct RunningSoftmax {
   alignas(64) float factor[kTile];  // for what was summed before the tile added last
 
   RunningSoftmax();
-  // Turns products [keys][kTile] with `queries` columns (a multiple of kTileStep) into weights relative to the maxima so
-  // far. Column q sees the first visible[q] keys, the other weights become 0; null: all.
+  // Turns products [keys][kTile] with `queries` columns (a multiple of kTileStep) into weights relative to the maxima
+  // so far. Column q sees the first visible[q] keys, the other weights become 0; null: all.
   void add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale);
 };
+
+// The way back: with P = exp(scale S - lse), 0 where a query does not see a key, turns products S into P and gradients
+// dP into P (dP - delta). Layout and visible[] as above.
+void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const int32_t* visible,
+                           float scale, const float* lse, const float* delta);
+
+// sums[r] = sum of a[r][d] b[r][d] over d, 0 for the rows that fill up.
+template <class T>
+void row_products(const HeadRows<T>& a, const HeadRows<T>& b, float* sums);
 
 // Memory on the stack that is not cleared first.
 template <class T, int64_t count>

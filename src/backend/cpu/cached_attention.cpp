@@ -7,8 +7,8 @@
 namespace snug::cpu {
 namespace {
 
-// The rows of a product are the new tokens of all query heads that share a key head, head after head: row r is token
-// r % n of head r / n of the group. So a tile of keys is packed once for all of them.
+// The columns of a product are the new tokens of all query heads that share a key head, head after head: column r is
+// token r % n of head r / n of the group. So a tile of keys is packed once for all of them.
 template <class T>
 class TiledCachedAttention {
  public:
@@ -28,40 +28,39 @@ class TiledCachedAttention {
 
  private:
   void attend(int64_t kv_head, int64_t begin, int64_t position) {
-    const int64_t count = std::min(kTile, columns_.group * tokens_ - begin), rows = round_up_to_step(count);
-    const int64_t padded = columns_.padded;
-    StackArray<T, kTile * kMaxDim> queries, keys, values;
+    const int64_t count = std::min(kTile, columns_.group * tokens_ - begin), queries = round_up_to_step(count);
+    const int64_t padded = columns_.padded, end = position + tokens_;
+    StackArray<T, kTile * kMaxDim> q, keys, values;
     StackArray<T, kTile * kTile> weights;
     StackArray<float, kTile * kTile> products;
     StackArray<float, kTile * kMaxDim> sums;
-    RunningSoftmax softmax[kTile];
-    for (RunningSoftmax& row : softmax) row.start();
+    alignas(64) int32_t visible[kTile];
+    RunningSoftmax softmax;
 
     const TileUnit unit;
-    for (int64_t r = 0; r < rows; r++) load_query(kv_head, begin + r, r < count, queries.data() + r * padded);
-    const int64_t end = position + tokens_;
+    load_queries(kv_head, begin, count, q.data());
     for (int64_t key = 0; key < end; key += kTile) {
       const int64_t seen = std::min(kTile, end - key), width = round_up_to_step(seen);
       const T* row = cache_[key] + kv_head * columns_.dim;
-      pack_b_turned<T>({row, cache_.stride, seen, columns_.dim}, keys.data());
-      pack_b<T>({row + columns_.kv_heads * columns_.dim, cache_.stride, seen, columns_.dim}, values.data());
-      tile_product(queries.data(), padded, keys.data(), width, products.data(), kTile, rows, width, padded, false);
-      for (int64_t r = 0; r < rows; r++) {
-        const int64_t visible = position + (begin + r) % tokens_ + 1 - key;
-        float* weight = products.data() + r * kTile;
-        const float factor = softmax[r].add(weight, width, std::min(visible, seen), scale_);
-        round_row(weight, width, weights.data() + r * kTile);
-        float* sum = sums.data() + r * padded;
-        if (key > 0 && factor != 1)
-          for (int64_t d = 0; d < padded; d++) sum[d] *= factor;
-      }
-      tile_product(weights.data(), kTile, values.data(), padded, sums.data(), padded, rows, padded, width, key > 0);
+      pack_a<T>({row, cache_.stride, seen, columns_.dim}, keys.data());
+      pack_a_turned<T>({row + columns_.kv_heads * columns_.dim, cache_.stride, seen, columns_.dim}, values.data());
+      tile_product(keys.data(), padded, q.data(), queries, products.data(), kTile, width, queries, padded, false);
+      for (int64_t r = 0; r < queries; r++)
+        visible[r] = static_cast<int32_t>(std::min(seen, position + (begin + r) % tokens_ + 1 - key));
+      softmax.add(products.data(), width, queries, visible, scale_);
+      for (int64_t u = 0; u < width; u += 2)
+        round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
+                       weights.data() + u * queries);
+      if (key > 0) scale_columns(sums.data(), padded, queries, softmax.factor);
+      tile_product(values.data(), width, weights.data(), queries, sums.data(), queries, padded, queries, width,
+                   key > 0);
     }
+    for (int64_t i = 0; i < queries; i++) softmax.factor[i] = 1 / softmax.sum[i];
+    scale_columns(sums.data(), padded, queries, softmax.factor);
     for (int64_t r = 0; r < count; r++) {
-      float* sum = sums.data() + r * padded;
-      const float factor = 1 / softmax[r].sum;
-      for (int64_t d = 0; d < columns_.dim; d++) sum[d] *= factor;
-      round_row(sum, columns_.dim, out_[(begin + r) % tokens_] + query_column(kv_head, begin + r));
+      // One column at a time: neighbours may be of different heads.
+      T* out = out_[(begin + r) % tokens_] + query_column(kv_head, begin + r);
+      for (int64_t d = 0; d < columns_.dim; d++) out[d] = T(sums.data()[d * queries + r]);
     }
   }
 
@@ -69,10 +68,12 @@ class TiledCachedAttention {
     return columns_.query(kv_head * columns_.group + row / tokens_);
   }
 
-  void load_query(int64_t kv_head, int64_t row, bool there, T* to) const {
-    const int64_t filled = there ? columns_.dim : 0;
-    if (there) std::copy_n(qkv_[row % tokens_] + query_column(kv_head, row), filled, to);
-    std::fill(to + filled, to + columns_.padded, T(0.0f));
+  void load_queries(int64_t kv_head, int64_t begin, int64_t count, T* to) const {
+    StackArray<T, kTile * kMaxDim> rows;
+    for (int64_t r = 0; r < count; r++)
+      std::copy_n(qkv_[(begin + r) % tokens_] + query_column(kv_head, begin + r), columns_.dim,
+                  rows.data() + r * columns_.dim);
+    pack_b_turned<T>({rows.data(), columns_.dim, count, columns_.dim}, to);
   }
 
   HeadColumns columns_;

@@ -9,12 +9,12 @@
 namespace snug::cpu {
 namespace {
 
-// Element i of an array of T that starts at any byte.
+// Element i of an array of T that starts at any byte, as fp32.
 template <class T>
-T load(const std::byte* array, int64_t i) {
+float load(const std::byte* array, int64_t i) {
   T value;
   std::memcpy(&value, array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return value;
+  return to_float(value);
 }
 
 Launch copy(const TensorView& x, const TensorView& y) {
@@ -40,8 +40,7 @@ Launch bind_cast(Operands operands) {
         share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
           const std::byte* source = x.data + row * x.row_stride * static_cast<int64_t>(sizeof(X));
           Y* target = to[row];
-#pragma omp simd
-          for (int64_t i = begin; i < end; i++) target[i] = Y(to_float(load<X>(source, i)));
+          for (int64_t i = begin; i < end; i++) store(target[i], load<X>(source, i));
         });
       };
     });
@@ -75,12 +74,7 @@ Launch bind_split_master(Operands operands) {
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
     return [=](const PassFacts&) {
       share_runs(Extent{x}, [&](int64_t, int64_t begin, int64_t end) {
-#pragma omp simd
-        for (int64_t i = begin; i < end; i++) {
-          const Master master = split(to_float(load<X>(x.data, i)));
-          hi[i] = master.hi;
-          lo[i] = master.lo;
-        }
+        for (int64_t i = begin; i < end; i++) split(load<X>(x.data, i), hi[i], lo[i]);
       });
     };
   });

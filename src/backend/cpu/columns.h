@@ -22,7 +22,7 @@ void sum_columns(const Rows<T>& x, int64_t rows, int64_t cols, S* sum) {
       }
       for (int64_t j = 0; j < width; j++) total[j] += block[j];
     }
-    for (int64_t j = 0; j < width; j++) sum[begin + j] = S(total[j]);
+    for (int64_t j = 0; j < width; j++) store(sum[begin + j], total[j]);
   });
 }
 

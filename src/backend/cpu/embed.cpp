@@ -35,7 +35,7 @@ void add_run(const Rows<X>& dx, const int32_t* places, int64_t count, int64_t be
       for (int64_t j = 0; j < width; j++) total[j] += to_float(source[j]);
     }
     for (int64_t j = 0; j < width; j++)
-      target[first + j] = D((accumulate ? to_float(target[first + j]) : 0.0f) + total[j]);
+      store(target[first + j], (accumulate ? to_float(target[first + j]) : 0.0f) + total[j]);
   }
 }
 
@@ -54,7 +54,7 @@ Launch bind_embedding(Operands operands) {
           const S* source = from[ids[t]];
           T* target = to[t];
 #pragma omp simd
-          for (int64_t i = 0; i < x.cols(); i++) target[i] = T(to_float(source[i]));
+          for (int64_t i = 0; i < x.cols(); i++) store(target[i], to_float(source[i]));
         });
       };
     });

@@ -17,8 +17,8 @@ float loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
   if (gradient) {
     const float inverse = 1.0f / total;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) x[i] = T(exp(to_float(x[i]) - m) * inverse * scale);
-    x[target] = T((exp(hit - m) * inverse - 1.0f) * scale);
+    for (int64_t i = 0; i < n; i++) store(x[i], exp(to_float(x[i]) - m) * inverse * scale);
+    store(x[target], (exp(hit - m) * inverse - 1.0f) * scale);
   }
   return static_cast<float>(std::log(static_cast<double>(total)) + static_cast<double>(m) - static_cast<double>(hit));
 }

@@ -8,21 +8,16 @@
 
 namespace snug::cpu {
 
-struct Master {
-  BFloat16 hi;
-  int16_t lo;
-};
-
-// Exact: join(split(x)) is x, but for NaN, which becomes quiet.
-inline Master split(float x) {
+// Exact: split() and join() give x again, but for NaN, which becomes quiet.
+inline void split(float x, BFloat16& hi, int16_t& lo) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const bool special = (bits & 0x7f800000u) == 0x7f800000u;  // infinity or NaN: nothing to complete
   const uint32_t quiet = (bits & 0x007fffffu) != 0 ? 0x40u : 0u;
-  const uint32_t hi = special ? (bits >> 16) | quiet : (bits + 0x8000u) >> 16;
-  return {BFloat16::from_bits(static_cast<uint16_t>(hi)), static_cast<int16_t>(special ? 0u : bits & 0xffffu)};
+  hi.bits = static_cast<uint16_t>(special ? (bits >> 16) | quiet : (bits + 0x8000u) >> 16);
+  lo = static_cast<int16_t>(special ? 0u : bits & 0xffffu);
 }
 
-inline float join(BFloat16 hi, int16_t lo) {
+inline float join(const BFloat16& hi, int16_t lo) {
   return std::bit_cast<float>((uint32_t{hi.bits} << 16) + static_cast<uint32_t>(int32_t{lo}));
 }
 

@@ -40,15 +40,24 @@ inline float exp(float x) {
 // 1 / (1 + e^-x).
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-// An element as fp32. For fp16 without a branch: the exponent is rebased by a product, which is exact for subnormals.
-inline float to_float(float x) { return x; }
-inline float to_float(BFloat16 x) { return static_cast<float>(x); }
-inline float to_float(Float16 x) {
+// An element as fp32, and fp32 as an element, to nearest even. By reference and on bits, without a branch or an object
+// of the class: loops over them vectorise.
+inline float to_float(const float& x) { return x; }
+inline float to_float(const BFloat16& x) { return std::bit_cast<float>(static_cast<uint32_t>(x.bits) << 16); }
+inline float to_float(const Float16& x) {
   const uint32_t magnitude = static_cast<uint32_t>(x.bits & 0x7fffu) << 13;
-  const uint32_t rebased = std::bit_cast<uint32_t>(std::bit_cast<float>(magnitude) * 0x1p112f);
+  const float rebased = std::bit_cast<float>(magnitude) * 0x1p112f;      // exact for subnormals too
   const uint32_t special = magnitude >= 0x0f800000u ? 0x7f800000u : 0u;  // infinity and NaN
-  return std::bit_cast<float>(rebased | special | static_cast<uint32_t>(x.bits & 0x8000u) << 16);
+  return std::bit_cast<float>(std::bit_cast<uint32_t>(rebased) | special |
+                              static_cast<uint32_t>(x.bits & 0x8000u) << 16);
 }
+inline void store(float& to, float x) { to = x; }
+inline void store(BFloat16& to, float x) {
+  const uint32_t u = std::bit_cast<uint32_t>(x);
+  const uint32_t nearest = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16, quiet = (u >> 16) | 0x40u;
+  to.bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : nearest);
+}
+inline void store(Float16& to, float x) { to = Float16(x); }
 
 // Sums are taken over blocks of this many elements, each over kLanes running sums: element i goes to sum i % kLanes.
 inline constexpr int64_t kSumBlock = 4096;

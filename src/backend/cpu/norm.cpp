@@ -16,7 +16,7 @@ float norm_row(const T* x, const G* gain, T* y, int64_t n, float epsilon) {
   });
   const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) y[i] = T(to_float(x[i]) * r * to_float(gain[i]));
+  for (int64_t i = 0; i < n; i++) store(y[i], to_float(x[i]) * r * to_float(gain[i]));
   return r;
 }
 
@@ -29,7 +29,7 @@ void norm_row_backward(const T* dy, const T* x, const G* gain, float r, bool acc
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const float before = accumulate ? to_float(dx[i]) : 0.0f;
-    dx[i] = T(before + r * (to_float(gain[i]) * to_float(dy[i]) - to_float(x[i]) * slope));
+    store(dx[i], before + r * (to_float(gain[i]) * to_float(dy[i]) - to_float(x[i]) * slope));
   }
   if (!dgain) return;
 #pragma omp simd

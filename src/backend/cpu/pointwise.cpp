@@ -20,7 +20,7 @@ Launch bind_swiglu(Operands operands) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
           const float g = to_float(gate[i]);
-          out[i] = T(g * sigmoid(g) * to_float(up[i]));
+          store(out[i], g * sigmoid(g) * to_float(up[i]));
         }
       });
     };
@@ -41,8 +41,8 @@ Launch bind_swiglu_backward(Operands operands) {
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
           const float d = to_float(dout[i]), g = to_float(gate[i]), s = sigmoid(g);
-          dgate[i] = T(d * to_float(up[i]) * (s * (1.0f + g * (1.0f - s))));
-          dup[i] = T(d * (g * s));
+          store(dgate[i], d * to_float(up[i]) * (s * (1.0f + g * (1.0f - s))));
+          store(dup[i], d * (g * s));
         }
       });
     };
@@ -60,7 +60,7 @@ Launch bind_accumulate(Operands operands) {
           const X* source = from[row];
           Y* target = to[row];
 #pragma omp simd
-          for (int64_t i = begin; i < end; i++) target[i] = Y(to_float(target[i]) + to_float(source[i]));
+          for (int64_t i = begin; i < end; i++) store(target[i], to_float(target[i]) + to_float(source[i]));
         });
       };
     });

@@ -40,8 +40,8 @@ void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t ha
 #pragma omp simd
   for (int64_t i = 0; i < half; i++) {
     const float first = to_float(x[i]), second = to_float(x[i + half]), s = sign * sine[i];
-    x[i] = T(first * cosine[i] - second * s);
-    x[i + half] = T(second * cosine[i] + first * s);
+    store(x[i], first * cosine[i] - second * s);
+    store(x[i + half], second * cosine[i] + first * s);
   }
 }
 

@@ -1,0 +1,203 @@
+// Backward ops in fp32 against complex-step derivatives of the naive forward (ref/forward.h): for L = sum(dy y) with a
+// random dy, what the op gives must be dL / dx for every element of every input.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "backend/cpu/backend.h"
+#include "backend/cpu/facts.h"
+#include "op_cases.h"
+
+namespace snug {
+namespace {
+
+using ref::Complex;
+
+// A dense fp32 or int32 operand with memory of its own.
+struct Array {
+  Array(DType dtype, Shape shape) : dtype(dtype), shape(shape), bytes(static_cast<size_t>(shape.count()) * 4) {}
+  float& operator[](size_t i) { return reinterpret_cast<float*>(bytes.data())[i]; }
+  size_t count() const { return bytes.size() / 4; }
+
+  DType dtype;
+  Shape shape;
+  std::vector<std::byte> bytes;
+};
+
+Array zeros(const Shape& shape) { return {DType::F32, shape}; }
+
+Array random(const Shape& shape, uint64_t seed, double low = -1, double high = 1) {
+  Array x = zeros(shape);
+  Numbers numbers(seed);
+  for (size_t i = 0; i < x.count(); i++) x[i] = static_cast<float>(numbers.uniform(low, high));
+  return x;
+}
+
+Array indices(const std::vector<int32_t>& values) {
+  Array x(DType::I32, {static_cast<int64_t>(values.size())});
+  std::memcpy(x.bytes.data(), values.data(), x.bytes.size());
+  return x;
+}
+
+// Runs an op on arrays in ops.h's order; scratch is added.
+void run(const Attrs& attrs, std::vector<Array*> arrays, const PassFacts& facts = {}) {
+  Op op;
+  op.attrs = attrs;
+  op.site = "grad_test";
+  std::vector<TensorView> views;
+  for (Array* a : arrays) {
+    op.operands.push_back(
+        {static_cast<BufferId>(views.size()), Access::ReadWrite, a->dtype, a->shape, 0, a->shape.cols()});
+    views.push_back({a->bytes.data(), a->dtype, a->shape, a->shape.cols()});
+  }
+  const auto scratch = static_cast<int64_t>(CpuFacts().scratch_bytes(attrs, op.operands));
+  std::vector<float> memory(static_cast<size_t>(scratch + 3) / 4);
+  if (scratch > 0) views.push_back({reinterpret_cast<std::byte*>(memory.data()), DType::U8, {scratch}, scratch});
+  CpuBackend().bind(op, views)(facts);
+}
+
+ref::Matrix<Complex> matrix(Array& x) {
+  ref::Matrix<Complex> m(x.shape.rows(), x.shape.cols());
+  for (size_t i = 0; i < x.count(); i++) m.data[i] = static_cast<double>(x[i]);
+  return m;
+}
+
+Complex contract(const std::vector<Complex>& y, Array& dy) {
+  Complex sum = 0;
+  for (size_t i = 0; i < y.size(); i++) sum += y[i] * static_cast<double>(dy[i]);
+  return sum;
+}
+
+// Sums of fp32 terms: the limit goes by the largest derivative of the tensor.
+void expect_near(Array& got, const std::vector<double>& want, const char* what) {
+  ASSERT_EQ(got.count(), want.size()) << what;
+  double largest = 0;
+  for (const double x : want) largest = std::max(largest, std::abs(x));
+  EXPECT_GT(largest, 0) << what;
+  for (size_t i = 0; i < want.size(); i++)
+    ASSERT_TRUE(std::abs(static_cast<double>(got[i]) - want[i]) <= 3e-6 * largest)
+        << what << ", element " << i << ": " << got[i] << " found, " << want[i] << " expected";
+}
+
+TEST(Grad, RmsNorm) {
+  for (const Shape& shape : {Shape{5, 24}, Shape{70, 9}}) {
+    const int64_t rows = shape[0], n = shape[1];
+    Array x = random(shape, 1, -2, 2), gain = random({n}, 2), dy = random(shape, 3);
+    Array y = zeros(shape), rstd = zeros({rows}), dx = zeros(shape), dgain = zeros({n});
+    run(RmsNorm{1e-3f}, {&x, &gain, &y, &rstd});
+    run(RmsNormBackward{.gain_gradient = true}, {&dy, &x, &gain, &rstd, &dx, &dgain});
+
+    auto cx = matrix(x), cgain = matrix(gain);
+    const auto loss = [&] { return contract(ref::rms_norm(cx, cgain.data, static_cast<double>(1e-3f)).data, dy); };
+    expect_near(dx, ref::complex_step(cx.data, loss), "dx");
+    expect_near(dgain, ref::complex_step(cgain.data, loss), "dgain");
+  }
+}
+
+TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
+  const Shape shape{5, 24};
+  Array x = random(shape, 1), gain = random({24}, 2), dy = random(shape, 3), before = random(shape, 4);
+  Array y = zeros(shape), rstd = zeros({5}), dx = before;
+  run(RmsNorm{1e-3f}, {&x, &gain, &y, &rstd});
+  run(RmsNormBackward{.accumulate = true}, {&dy, &x, &gain, &rstd, &dx});
+
+  auto cx = matrix(x), cgain = matrix(gain);
+  const auto loss = [&] {  // a residual beside the norm
+    return contract(ref::rms_norm(cx, cgain.data, static_cast<double>(1e-3f)).data, dy) + contract(cx.data, before);
+  };
+  expect_near(dx, ref::complex_step(cx.data, loss), "dx");
+}
+
+TEST(Grad, SwiGlu) {
+  Array gate_up = random({7, 26}, 1, -6, 6), dh = random({7, 13}, 2), dgate_up = zeros({7, 26});
+  run(SwiGluBackward{}, {&dh, &gate_up, &dgate_up});
+  auto c = matrix(gate_up);
+  expect_near(dgate_up, ref::complex_step(c.data, [&] { return contract(ref::swiglu(c).data, dh); }), "dgate_up");
+}
+
+TEST(Grad, Rope) {
+  const HeadShape shape{3, 1, 6};
+  const RopeTable attrs{.theta = 100};
+  const std::vector<int32_t> positions{0, 1, 2, 0, 9};
+  Array table = zeros({10, 6}), at = indices(positions), qkv = random({5, shape.width()}, 1);
+  Array dqkv = random({5, shape.width()}, 2), dy = dqkv;
+  run(attrs, {&table});
+  run(Rope{shape, true}, {&dqkv, &at, &table});
+  auto c = matrix(qkv);
+  const auto frequencies = ref::rope_frequencies(attrs, 6);
+  const auto loss = [&] { return contract(ref::rope(c, shape, positions, frequencies).data, dy); };
+  expect_near(dqkv, ref::complex_step(c.data, loss), "dqkv");
+}
+
+// Also with grouped heads; several documents, one of a single token; tokens outside any.
+TEST(Grad, Attention) {
+  const std::vector<int32_t> documents{0, 1, 8, 13};
+  const int64_t tokens = 15;
+  for (const HeadShape& shape : {HeadShape{2, 2, 8}, HeadShape{7, 1, 4}, HeadShape{4, 2, 6}}) {
+    Array qkv = random({tokens, shape.width()}, 1, -2, 2), dout = random({tokens, shape.heads * shape.dim}, 2);
+    Array out = zeros(dout.shape), lse = zeros({shape.heads, tokens}), dqkv = zeros(qkv.shape);
+    Array bounds = indices(documents);
+    const PassFacts facts{.documents = 3};
+    run(Attention{shape, 0.4f}, {&qkv, &bounds, &out, &lse}, facts);
+    run(AttentionBackward{shape, 0.4f}, {&dout, &qkv, &out, &lse, &bounds, &dqkv}, facts);
+    auto c = matrix(qkv);
+    const auto loss = [&] {
+      return contract(ref::attention(c, shape, static_cast<double>(0.4f), documents).out.data, dout);
+    };
+    expect_near(dqkv, ref::complex_step(c.data, loss), "dqkv");
+  }
+}
+
+TEST(Grad, CrossEntropy) {
+  const std::vector<int32_t> targets{3, 0, 16, 5};
+  Array logits = random({4, 17}, 1, -5, 5), losses = zeros({4}), at = indices(targets);
+  auto c = matrix(logits);
+  run(CrossEntropy{.gradient = true}, {&logits, &at, &losses}, {.loss_rows = 3, .loss_scale = 0.25f});
+  const auto loss = [&] {
+    const auto rows = ref::cross_entropy<Complex>(c, targets);
+    return (rows[0] + rows[1] + rows[2]) * 0.25;
+  };
+  expect_near(logits, ref::complex_step(c.data, loss), "dlogits");
+}
+
+TEST(Grad, Embedding) {
+  const std::vector<int32_t> ids{4, 1, 4, 4, 6, 1};
+  const SortedTokens sorted(ids);
+  Array dx = random({6, 5}, 1), dtable = random({8, 5}, 2);
+  Array order = indices(sorted.order), starts = indices(sorted.starts), segment_ids = indices(sorted.ids);
+  run(EmbeddingBackward{}, {&dx, &order, &starts, &segment_ids, &dtable},
+      {.segments = static_cast<int64_t>(sorted.segments)});
+  ref::Matrix<Complex> table(8, 5);
+  const auto loss = [&] { return contract(ref::embedding<Complex>(ids, table).data, dx); };
+  expect_near(dtable, ref::complex_step(table.data, loss), "dtable");
+}
+
+// y = x w^T + bias + scale (x a^T) b^T: the products of a linear with an adapter, as blocks emit them.
+TEST(Grad, LinearWithAdapter) {
+  constexpr float kScale = 0.5f;
+  const int64_t tokens = 11, k = 10, n = 7, rank = 3;
+  Array x = random({tokens, k}, 1), dy = random({tokens, n}, 2), xa = zeros({tokens, rank}), dxa = xa;
+  Array w = random({n, k}, 3), bias = random({n}, 4), a = random({rank, k}, 5), b = random({n, rank}, 6);
+  Array dx = zeros({tokens, k}), dw = zeros({n, k}), dbias = zeros({n}), da = zeros({rank, k}), db = zeros({n, rank});
+  run(Gemm{.transpose_b = true, .alpha = kScale}, {&x, &a, &xa});
+  run(Gemm{}, {&dy, &w, &dx});
+  run(Gemm{.transpose_a = true}, {&dy, &x, &dw});
+  run(ColumnSum{}, {&dy, &dbias});
+  run(Gemm{.transpose_a = true}, {&dy, &xa, &db});
+  run(Gemm{.alpha = kScale}, {&dy, &b, &dxa});
+  run(Gemm{.transpose_a = true}, {&dxa, &x, &da});
+  Array sum = zeros({tokens, k});
+  run(Gemm{.addend = true}, {&dxa, &a, &dx, &sum});
+
+  auto cx = matrix(x), cbias = matrix(bias);
+  ref::Linear<Complex> adapted{matrix(w), cbias.data, ref::LowRank<Complex>{matrix(a), matrix(b), kScale}};
+  const auto loss = [&] { return contract(ref::linear(adapted, cx).data, dy); };
+  expect_near(sum, ref::complex_step(cx.data, loss), "dx");
+  expect_near(dw, ref::complex_step(adapted.weight.data, loss), "dw");
+  expect_near(dbias, ref::complex_step(adapted.bias, loss), "dbias");
+  expect_near(da, ref::complex_step(adapted.adapter->a.data, loss), "da");
+  expect_near(db, ref::complex_step(adapted.adapter->b.data, loss), "db");
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,73 @@
+// The naive decoder of ref/forward.h, read from a Hugging Face model directory.
+#pragma once
+
+#include <cstring>
+#include <map>
+
+#include "base/file.h"
+#include "format/hf_config.h"
+#include "format/safetensors.h"
+#include "ref/forward.h"
+
+namespace snug::ref {
+
+// Tensors of a file or a model, widened.
+using Tensors = std::map<std::string, Matrix<double>>;
+
+// Vectors are one row.
+inline Tensors read_tensors(const SafetensorsIndex& index) {
+  Tensors tensors;
+  for (const SafetensorsEntry& entry : index.entries()) {
+    const int64_t cols = entry.shape.back(), rows = entry.shape.size() > 1 ? entry.shape[0] : 1;
+    Matrix<double>& m = tensors[entry.name] = Matrix<double>(rows, cols);
+    std::vector<std::byte> bytes(entry.bytes);
+    File::open_read(index.files()[entry.file], IoMode::Buffered).read(entry.offset, bytes);
+    dispatch_float(entry.dtype.value(), [&]<class T>() {
+      for (size_t i = 0; i < m.data.size(); i++) {
+        T x;
+        std::memcpy(&x, bytes.data() + i * sizeof(T), sizeof(T));
+        m.data[i] = static_cast<double>(static_cast<float>(x));
+      }
+    });
+  }
+  return tensors;
+}
+
+template <class S>
+Matrix<S> convert(const Matrix<double>& from) {
+  Matrix<S> to(from.rows, from.cols);
+  std::ranges::copy(from.data, to.data.begin());
+  return to;
+}
+
+// Tensors under transformers' names for Llama and Qwen2; std::out_of_range if one is missing.
+template <class S>
+Decoder<S> make_decoder(const HfConfig& config, const Tensors& tensors) {
+  const auto matrix = [&](const std::string& name) { return convert<S>(tensors.at(name)); };
+  const auto vector = [&](const std::string& name) { return matrix(name).data; };
+  Decoder<S> model;
+  model.heads = {config.heads, config.kv_heads, config.head_dim};
+  model.rope.theta = config.rope_theta;
+  if (const auto& scaling = config.rope_scaling)
+    model.rope = {config.rope_theta, scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
+                  static_cast<double>(scaling->original_max_position)};
+  model.epsilon = config.rms_norm_eps;
+  model.embedding = matrix("model.embed_tokens.weight");
+  model.final_norm = vector("model.norm.weight");
+  if (!config.tie_word_embeddings) model.head = matrix("lm_head.weight");
+  for (int64_t i = 0; i < config.layers; i++) {
+    const std::string at = "model.layers." + std::to_string(i) + ".";
+    const auto linear = [&](const std::string& name) {
+      Linear<S> l{matrix(at + name + ".weight"), {}, {}};
+      if (tensors.contains(at + name + ".bias")) l.bias = vector(at + name + ".bias");
+      return l;
+    };
+    model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
+                            linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
+                            linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
+                            linear("mlp.down_proj")});
+  }
+  return model;
+}
+
+}  // namespace snug::ref
