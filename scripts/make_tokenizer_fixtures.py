@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Makes tests/fixtures/tokenizer: small tokenizers like those of three model families, and what the `tokenizers` library
-makes of texts that are hard to cut.
+"""Makes tests/fixtures/tokenizer: small tokenizers like those of three model families, and what the `tokenizers`
+library makes of texts that are hard to cut.
 
     python scripts/make_tokenizer_fixtures.py [--out tests/fixtures/tokenizer]
 
@@ -56,7 +56,8 @@ def corpus(rng):
                       for _ in range(150)])
     for _ in range(6000):
         vocabulary = words[0] if rng.random() < 0.4 else rng.choice(words)
-        picks = [vocabulary[min(int(rng.paretovariate(0.7)) - 1, len(vocabulary) - 1)] for _ in range(rng.randint(3, 12))]
+        picks = [vocabulary[min(int(rng.paretovariate(0.7)) - 1, len(vocabulary) - 1)] for _ in range(rng.randint(3,
+                                                                                                                  12))]
         line = " ".join(picks)
         extra = rng.random()
         if extra < 0.1:
@@ -115,7 +116,8 @@ def train(family, rng):
             vocabulary.setdefault(word, len(vocabulary))
     tokenizer = Tokenizer.from_str(json.dumps(value))
     named = {"smollm": ["<repo_name>"], "qwen2": ["<|endoftext|>", "<|im_start|>", "<|im_end|>"],
-             "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]}
+             "llama3": ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+                        "<|eot_id|>"]}
     tokenizer.add_special_tokens([added(name, special=True) for name in named[family]])
     tokenizer.add_tokens(FLAGGED)
     if family == "llama3":
@@ -131,7 +133,8 @@ def train(family, rng):
 
 def configuration(family):
     if family == "llama3":
-        return {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>", "tokenizer_class": "PreTrainedTokenizerFast"}
+        return {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>",
+                "tokenizer_class": "PreTrainedTokenizerFast"}
     if family == "qwen2":
         return {"add_bos_token": False, "bos_token": None, "eos_token": {"content": "<|im_end|>", "special": True},
                 "chat_template": "{{ messages }}", "tokenizer_class": "Qwen2Tokenizer"}
@@ -144,23 +147,31 @@ def configuration(family):
 SPACES = [" ", " ", " ", "\t", "\n", "\r\n", "\r", "\n\n", "\v", "\f", "\x85", "\xa0", "\u1680", "\u2000", "\u2003",
           "\u2009", "\u200a", "\u2028", "\u2029", "\u202f", "\u205f", "\u3000", "\x1c", "\x1f", "\u200b", "\ufeff",
           "\u180e"]
-EMOJI = ["👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪🇫🇷", "1️⃣", "#️⃣", "🧑🏿‍🚀", "❤️‍🔥", "🏴\U000e0067\U000e0062\U000e007f", "☺️", "\U0001fae9", "\U0001f6d8"]
+EMOJI = ["👩‍👩‍👧‍👦", "🏳️‍🌈", "👍🏽", "🇩🇪🇫🇷", "1️⃣", "#️⃣", "🧑🏿‍🚀", "❤️‍🔥", "🏴\U000e0067\U000e0062\U000e007f", "☺️",
+         "\U0001fae9", "\U0001f6d8"]
 CONTRACTIONS = ["'s", "'S", "'t", "'T", "'re", "'Re", "'RE", "'rE", "'ve", "'VE", "'m", "'M", "'ll", "'LL", "'lL", "'d",
-                "'D", "'\u017f", "'r", "'v", "'l", "'", "''", "\u2019s", "'\u212a", "'ſt", "'\ufb06", "'se", "'tt", "'lle"]
+                "'D", "'\u017f", "'r", "'v", "'l", "'", "''", "\u2019s", "'\u212a", "'ſt", "'\ufb06", "'se", "'tt",
+                "'lle"]
 SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|end_of_text|>", "<|eot_id|>",
            "<|start_header_id|>", "<|end_header_id|>", "<repo_name>", "[left]", "[right]", "[both]", "[both]s", "word",
-           "caf\u00e9!", "cafe\u0301!", "<tool_call>", "<tool_call>x", "   \t", "<|im_", "_start|>", "<", "[", "<|im_end|"]
+           "caf\u00e9!", "cafe\u0301!", "<tool_call>", "<tool_call>x", "   \t", "<|im_", "_start|>", "<", "[",
+           "<|im_end|"]
 MARKS = ["\u0301", "\u0300", "\u0323", "\u0307", "\u0327", "\u0328", "\u0334", "\u0345", "\u031b", "\u0315", "\u035c",
-         "\u05b0", "\u064b", "\u0651", "\u093c", "\u094d", "\u0e38", "\u3099", "\u309a", "\u20d0", "\U0001d165", "\U0001d16d",
+         "\u05b0", "\u064b", "\u0651", "\u093c", "\u094d", "\u0e38", "\u3099", "\u309a", "\u20d0", "\U0001d165",
+         "\U0001d16d",
          "\u1ac1", "\u08d3", "\u0c3c", "\U00010efd", "\U0001133b", "\U00011938", "\u1dfa", "\u0897", "\U00010d69"]
 COMPOSING = ["a", "e", "o", "A", "s", "\u00fc", "\u1e63", "\u212b", "\u2126", "\u0958", "\u0915", "\ufb1d", "\u05d9",
-             "\U0001d15e", "\U0001d157", "\u0344", "\u1100", "\u1161", "\u11a8", "\uac00", "\uac01", "\u1112", "\u1175", "\u11c2",
-             "\ud7a3", "\u11a7", "\u0b47", "\u0b3e", "\u0b56", "\u09c7", "\u09be", "\u304b", "\uf900", "\U0002f800", "\u2adc",
-             "\U00011099", "\U000110ba", "\U00011935", "\U00011930", "\U000105d2", "\U00016121", "\u1b05", "\u1b35", "\u0f43"]
+             "\U0001d15e", "\U0001d157", "\u0344", "\u1100", "\u1161", "\u11a8", "\uac00", "\uac01", "\u1112",
+             "\u1175", "\u11c2",
+             "\ud7a3", "\u11a7", "\u0b47", "\u0b3e", "\u0b56", "\u09c7", "\u09be", "\u304b", "\uf900", "\U0002f800",
+             "\u2adc",
+             "\U00011099", "\U000110ba", "\U00011935", "\U00011930", "\U000105d2", "\U00016121", "\u1b05", "\u1b35",
+             "\u0f43"]
 CONTROLS = [chr(c) for c in [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x200C, 0x200D, 0x200E, 0x202E, 0x2060, 0xFFFD,
                              0xFFFE, 0xFFFF, 0xE000, 0xF8FF, 0xF0000, 0x10FFFF, 0x1FFFE, 0x378, 0xE0100, 0x3FFFF]]
 TEXT = ["Hello", "world", "the", "token", "strawberry", " unmergeable", "straße", "naïve", "слово", "文字", "カタカナ", "한국어",
-        "ไทย", "हिन्दी", "שלום", "مرحبا", "x", "I", "foo_bar", "http://a.b/c?d=e", "(", ")", "{", "};", "...", "!!", "-", "—", "@",
+        "ไทย", "हिन्दी", "שלום", "مرحبا", "x", "I", "foo_bar", "http://a.b/c?d=e", "(", ")", "{", "};", "...", "!!",
+        "-", "—", "@",
         "$", "%", "=>", "\\n", "\"", "«", "€", "“", "¿"]
 
 
@@ -216,14 +227,16 @@ def adversarial(texts):
     for contraction in CONTRACTIONS:
         yield from ["I" + contraction, contraction + "x", " " + contraction + " ", "1" + contraction + "2"]
     for special in SPECIAL:
-        yield from [special, "a" + special + "b", " " + special + " ", "  \n" + special + "\t x", special * 2, "_" + special,
+        yield from [special, "a" + special + "b", " " + special + " ", "  \n" + special + "\t x", special * 2,
+                    "_" + special,
                     special + "\u0301", special.upper()]
     for emoji in EMOJI:
         yield from [emoji, "a" + emoji + "b", emoji + emoji, " " + emoji + "\n\n"]
     for control in CONTROLS:
         yield from [control, "a" + control + " b"]
     for space in SPACES:
-        yield from [space + "a", "a" + space + space + "1", space + "!" + space, " " + space, space + " x", space + "\n" + space]
+        yield from [space + "a", "a" + space + space + "1", space + "!" + space, " " + space, space + " x",
+                    space + "\n" + space]
     for number in regex.findall(r"[\p{N}]", "".join(texts.numbers))[::23]:
         yield f"a{number}{number} 1{number}"
     for page in sorted(texts.pages):
@@ -276,7 +289,8 @@ def write_decoded(out, tokenizers, texts):
 def write_repeated(out, tokenizers):
     with open(out / "repeated.jsonl", "w", encoding="ascii") as file:
         # The two newer families' patterns run into a limit of the library's regular expressions beyond 10 MB of spaces.
-        for text, times, families in [(" ", 20_000_000, ["smollm"]), (" ", 3_000_000, tokenizers), ("the", 300_001, tokenizers)]:
+        for text, times, families in [(" ", 20_000_000, ["smollm"]), (" ", 3_000_000, tokenizers), ("the", 300_001,
+                                                                                                    tokenizers)]:
             line = {"text": text, "times": times}
             for family in families:
                 ids = tokenizers[family].encode(text * times, add_special_tokens=False).ids

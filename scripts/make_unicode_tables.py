@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Makes src/format/unicode_ranges.h: the Unicode properties that the `tokenizers` library acts on, for every code point.
+"""Makes src/format/unicode_ranges.h: the properties of every code point that the `tokenizers` library acts on.
 
 The library mixes several editions of Unicode: its regular expressions follow one, its Rust character methods a newer
 one, its normaliser an older one. So the library itself is asked about every code point instead of any Unicode file.
@@ -43,7 +43,7 @@ def numeric():
 
 
 def next_to_added_token(**flags):
-    """Each character with what the tokenizer makes of it in front of an added token: True if one id comes out."""
+    """The ids of each character in front of an added token, and the id of that token."""
     tokenizer = Tokenizer(models.BPE(vocab={"<unk>": 0}, merges=[], unk_token="<unk>"))
     tokenizer.add_tokens([AddedToken("T", normalized=False, **flags)])
     return {chr(c): tokenizer.encode(chr(c) + "T").ids for c in CODE_POINTS if c != ord("T")}, tokenizer.token_to_id("T")

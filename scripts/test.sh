@@ -8,6 +8,7 @@ cd "$(dirname "$0")/.."
 
 preset="${1:-cpu-release}"
 scripts/setup.sh
+scripts/fetch_demo.sh
 cmake --preset "$preset" >/dev/null
 cmake --build --preset "$preset"
 ctest --preset "$preset" "${@:2}"

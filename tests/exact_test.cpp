@@ -6,8 +6,8 @@
 #include "base/rng.h"
 #include "plan/forecast.h"
 #include "program/replay.h"
-#include "tests/temp_directory.h"
-#include "tests/tiny_model.h"
+#include "temp_directory.h"
+#include "tiny_model.h"
 
 namespace snug {
 namespace {

@@ -15,7 +15,7 @@ namespace {
 namespace fs = std::filesystem;
 using testing::ElementsAre;
 
-const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "config";
+const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "hf_config";
 
 std::string fixture(const char* name) { return read_text(kFixtures / name, 10000); }
 

@@ -2,7 +2,7 @@
 // far fp32 itself is from fp64 there, with room for another order of sums.
 #include <gtest/gtest.h>
 
-#include "tests/tiny_model.h"
+#include "tiny_model.h"
 #include "train/generate.h"
 #include "train/schedule.h"
 

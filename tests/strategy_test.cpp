@@ -4,7 +4,7 @@
 
 #include <cstring>
 
-#include "tests/tiny_model.h"
+#include "tiny_model.h"
 
 namespace snug {
 namespace {

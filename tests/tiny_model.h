@@ -30,12 +30,12 @@ inline std::map<std::string, std::vector<float>> read_tensors(const std::filesys
   return tensors;
 }
 
-struct Sample {
+struct TinySample {
   std::vector<int32_t> ids, labels;
 };
 
-inline std::vector<Sample> tiny_samples() {
-  std::vector<Sample> samples;
+inline std::vector<TinySample> tiny_samples() {
+  std::vector<TinySample> samples;
   std::ifstream in(models() / "data.jsonl");
   for (std::string line; std::getline(in, line);) {
     const auto json = nlohmann::json::parse(line);
@@ -45,7 +45,7 @@ inline std::vector<Sample> tiny_samples() {
 }
 
 // Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
-inline void fill_batch(const std::vector<Sample>& samples, int64_t sequence_length, bool packed,
+inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
                        std::span<const TensorView> views, PassFacts& facts) {
   auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
   const auto ids = array(0), positions = array(1), documents = array(2), rows = array(3), targets = array(4),
@@ -82,9 +82,9 @@ inline void fill_batch(const std::vector<Sample>& samples, int64_t sequence_leng
   starts[static_cast<size_t>(facts.segments)] = static_cast<int32_t>(next);
 }
 
-inline int64_t loss_tokens(const std::vector<Sample>& samples) {
+inline int64_t loss_tokens(const std::vector<TinySample>& samples) {
   int64_t count = 0;
-  for (const Sample& sample : samples)
+  for (const TinySample& sample : samples)
     for (size_t i = 1; i < sample.ids.size(); i++) count += sample.labels[i] >= 0;
   return count;
 }
@@ -130,7 +130,7 @@ class TinyTrainer {
   }
 
   // One step over the samples, cut into the session's passes; the loss is per loss token.
-  StepResult step(const std::vector<Sample>& samples, int64_t number, double learning_rate) {
+  StepResult step(const std::vector<TinySample>& samples, int64_t number, double learning_rate) {
     passes(samples, number, learning_rate);
     session_.run(Task::Update, facts_);
     result_.loss *= static_cast<double>(facts_.loss_scale);
@@ -138,7 +138,7 @@ class TinyTrainer {
   }
 
   // Forward and backward alone.
-  void passes(const std::vector<Sample>& samples, int64_t number, double learning_rate) {
+  void passes(const std::vector<TinySample>& samples, int64_t number, double learning_rate) {
     const Cut& cut = session_.spec().cut;
     facts_.loss_scale = static_cast<float>(1.0 / static_cast<double>(loss_tokens(samples)));
     facts_.step = number;
@@ -156,7 +156,7 @@ class TinyTrainer {
   }
 
   // Summed loss of the samples.
-  double evaluate(const std::vector<Sample>& samples) {
+  double evaluate(const std::vector<TinySample>& samples) {
     batch_ = samples;
     session_.run(Task::Evaluate, facts_);
     return result_.loss;
@@ -167,14 +167,14 @@ class TinyTrainer {
  private:
   Session& session_;
   bool packed_ = false;
-  std::vector<Sample> batch_;
+  std::vector<TinySample> batch_;
   PassFacts facts_;
   StepResult result_;
 };
 
 // The samples of step `number` (from 1): the next `count`, round and round.
-inline std::vector<Sample> step_samples(const std::vector<Sample>& all, int64_t number, size_t count) {
-  std::vector<Sample> samples;
+inline std::vector<TinySample> step_samples(const std::vector<TinySample>& all, int64_t number, size_t count) {
+  std::vector<TinySample> samples;
   for (size_t i = 0; i < count; i++) samples.push_back(all[(static_cast<size_t>(number - 1) * count + i) % all.size()]);
   return samples;
 }

@@ -82,16 +82,6 @@ TEST_P(Family, EncodesWordsOfMegabytesAsTheTokenizersLibrary) {
   }
 }
 
-TEST_P(Family, EncodesWordsLongerThanTheLibraryTakes) {
-  const std::string spaces(20'000'000, ' ');
-  EXPECT_TRUE(tokenizer_.decode(tokenizer_.encode(spaces), false) == spaces);
-
-  std::mt19937 random(7);
-  std::string letters(1'000'000, ' ');
-  for (char& letter : letters) letter = static_cast<char>('a' + random() % 26);
-  EXPECT_EQ(tokenizer_.decode(tokenizer_.encode(letters), false), letters);
-}
-
 TEST_P(Family, RefusesInvalidUtf8WithItsOffset) {
   const std::pair<std::string, const char*> cases[] = {
       {"\x80", "byte 0x80 at offset 0,"},              // a continuation without a lead
@@ -107,6 +97,18 @@ TEST_P(Family, RefusesInvalidUtf8WithItsOffset) {
   for (const auto& [text, message] : cases) {
     EXPECT_TRUE(fails_with<UserError>([&] { tokenizer_.encode(text); }, message));
   }
+}
+
+// The library gives up on Llama 3's and Qwen2's patterns after about 10 MB of spaces.
+TEST(Tokenizer, EncodesWordsLongerThanTheLibraryTakes) {
+  const Tokenizer tokenizer = Tokenizer::load(kFixtures / "llama3");
+  const std::string spaces(20'000'000, ' ');
+  EXPECT_TRUE(tokenizer.decode(tokenizer.encode(spaces), false) == spaces);
+
+  std::mt19937 random(7);
+  std::string letters(1'000'000, ' ');
+  for (char& letter : letters) letter = static_cast<char>('a' + random() % 26);
+  EXPECT_TRUE(tokenizer.decode(tokenizer.encode(letters), false) == letters);
 }
 
 TEST(Tokenizer, SmolLm2HasItsOwnNamesAndNoBosHabit) {

@@ -27,7 +27,7 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Last, {Task::Update}},
       {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
-      {Task::Save, {Task::Pass, Task::First, Task::Evaluate, Task::Export}},
+      {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
       {Task::Export, {Task::Save}},
       {Task::Prefill, {Task::Prefill, Task::Decode}},
       {Task::Decode, {Task::Decode, Task::Prefill}},

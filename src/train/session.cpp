@@ -4,11 +4,14 @@
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
+#include "base/parallel.h"
 
 namespace snug {
 
-Session::Session(JobSpec spec, int threads, LaneMode lanes)
-    : spec_(std::move(spec)), facts_(std::make_unique<CpuFacts>()), compiled_(compile(spec_, *facts_)) {
+Session::Session(JobSpec spec, int threads, LaneMode lanes) : spec_(std::move(spec)) {
+  set_threads(threads);  // products' scratch depends on the team
+  facts_ = std::make_unique<CpuFacts>();
+  compiled_ = compile(spec_, *facts_);
   backend_ = std::make_unique<CpuBackend>();
   arena_ = std::make_unique<Arena>(*backend_, compiled_.plan);
   auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {

@@ -1,0 +1,178 @@
+// Saving and going on: the same bits, or a refusal that says why.
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "expect_error.h"
+#include "temp_directory.h"
+#include "tiny_model.h"
+#include "train/checkpoint.h"
+#include "train/export.h"
+
+namespace snug {
+namespace {
+
+JobSpec job(bool lora, DType compute) {
+  JobSpec spec = tiny_job("qwen2", lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+  spec.cut.micro_batch = 2;
+  spec.cut.passes = 2;
+  return spec;
+}
+
+std::vector<std::vector<float>> trained_weights(Session& session) {
+  std::vector<std::vector<float>> all;
+  for (size_t i = 0; i < session.spec().table.params.size(); i++)
+    if (session.spec().table.params[i].trainable) all.push_back(values(session, session.compiled().weights[i]));
+  return all;
+}
+
+CheckpointState state_at(const Session& session, int64_t step) {
+  return {step, session.compiled().numerics_hash, session.compiled().hash, std::nullopt, 0};
+}
+
+class CheckpointTest : public testing::TestWithParam<std::pair<bool, DType>> {};
+
+TEST_P(CheckpointTest, AResumedRunContinuesBitForBit) {
+  const auto [lora, compute] = GetParam();
+  const TempDirectory directory;
+  const auto samples = tiny_samples();
+  std::vector<StepResult> expected;
+  std::vector<std::vector<float>> expected_weights;
+  {
+    Session session(job(lora, compute), 1);
+    session.load();
+    TinyTrainer trainer(session);
+    Checkpoints checkpoints(directory.path(), 2);
+    for (int64_t number = 1; number <= 6; number++) {
+      const StepResult result = trainer.step(step_samples(samples, number, 4), number, 1e-2);
+      if (number > 3) expected.push_back(result);
+      if (number == 3) checkpoints.save(session, state_at(session, 3));
+    }
+    expected_weights = trained_weights(session);
+  }
+  JobSpec other = job(lora, compute);  // another strategy: no bit depends on it
+  other.strategy.recompute.assign(other.table.blocks.size(), Recompute::Block);
+  other.strategy.offloaded_blocks = 2;
+  Session session(other, 2, LaneMode::Threads);
+  session.load();
+  EXPECT_EQ(Checkpoints(directory.path(), 2).restore_last(session).step, 3);
+  TinyTrainer trainer(session);
+  std::vector<StepResult> got;
+  for (int64_t number = 4; number <= 6; number++)
+    got.push_back(trainer.step(step_samples(samples, number, 4), number, 1e-2));
+  EXPECT_EQ(got, expected);
+  EXPECT_EQ(trained_weights(session), expected_weights);
+}
+
+INSTANTIATE_TEST_SUITE_P(Methods, CheckpointTest,
+                         testing::Values(std::pair(true, DType::BF16), std::pair(false, DType::BF16),
+                                         std::pair(false, DType::F32)));
+
+TEST(Checkpoints, KeepTheLastAndTheBest) {
+  const TempDirectory directory;
+  Session session(job(true, DType::F32), 1);
+  session.load();
+  Checkpoints checkpoints(directory.path(), 2);
+  for (int64_t step = 1; step <= 5; step++) {
+    CheckpointState state = state_at(session, step);
+    state.best_eval_loss = 1.5;
+    state.best_step = step < 2 ? step : 2;
+    checkpoints.save(session, state);
+  }
+  EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{2, 4, 5}));
+}
+
+TEST(Checkpoints, AnotherCutIsRefused) {
+  const TempDirectory directory;
+  Session session(job(true, DType::F32), 1);
+  session.load();
+  Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
+  JobSpec other = job(true, DType::F32);
+  other.cut.passes = 1;
+  Session changed(other, 1);
+  changed.load();
+  EXPECT_TRUE(fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(changed); }, "another cut"));
+}
+
+TEST(Checkpoints, AFileOfAnotherLengthIsRefused) {
+  const TempDirectory directory;
+  Session session(job(true, DType::F32), 1);
+  session.load();
+  Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
+  std::filesystem::resize_file(directory.path() / "checkpoints/step-1/state.safetensors", 5000);
+  EXPECT_TRUE(fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(session); }, "other tensors"));
+}
+
+// Out and in again: every tensor's bytes are those that were read.
+TEST(Export, AModelThatWasNotTrainedComesBackBitExact) {
+  for (const std::string family : {"llama", "qwen2"}) {
+    const TempDirectory directory;
+    JobSpec spec = tiny_job(family, std::nullopt, family == "llama" ? DType::F32 : DType::BF16);
+    spec.export_dtype = spec.numerics.compute;
+    Session session(spec, 1);
+    session.load();
+    export_model(session, directory.path() / "model", models() / family);
+    const auto before = SafetensorsIndex::open_model(models() / family);
+    const auto after = SafetensorsIndex::open_model(directory.path() / "model");
+    for (const SafetensorsEntry& entry : before.entries()) {
+      const SafetensorsEntry* written = after.find(entry.name);
+      ASSERT_NE(written, nullptr) << entry.name;
+      ASSERT_EQ(written->bytes, entry.bytes) << entry.name;
+      auto bytes = [](const SafetensorsIndex& index, const SafetensorsEntry& e) {
+        std::vector<std::byte> data(e.bytes);
+        File::open_read(index.files()[e.file], IoMode::Buffered).read(e.offset, data);
+        return data;
+      };
+      EXPECT_EQ(bytes(after, *written), bytes(before, entry)) << entry.name;
+    }
+    EXPECT_EQ(read_hf_config(directory.path() / "model").hidden_size, spec.config.hidden_size);
+  }
+}
+
+TEST(Export, AnAdapterThatWasNotTrainedComesBackBitExact) {
+  const TempDirectory directory;
+  Session session(job(true, DType::BF16), 1);
+  session.load();
+  export_adapter(session, directory.path() / "adapter", {4, 8, false, linear_names()}, "base");
+  EXPECT_EQ(read_tensors(directory.path() / "adapter/adapter_model.safetensors"),
+            read_tensors(models() / "qwen2/adapter_init/adapter_model.safetensors"));
+}
+
+// Base and adapter in one matrix give the loss that they give apart.
+TEST(Merge, TheMergedModelHasTheLossOfBaseAndAdapter) {
+  const TempDirectory directory;
+  JobSpec spec = tiny_job("llama", "adapter_init", DType::F32);
+  Session trained(spec, 1);
+  trained.load();
+  TinyTrainer trainer(trained);
+  spec.cut.micro_batch = 12;
+  const auto samples = tiny_samples();
+  for (int64_t number = 1; number <= 5; number++) trainer.step(step_samples(samples, number, 1), number, 1e-2);
+  export_adapter(trained, directory.path() / "adapter", {4, 8, false, linear_names()}, "base");
+
+  auto evaluate = [&](JobSpec job) {
+    job.purpose = Purpose::Evaluate;
+    job.cut.micro_batch = 12;
+    Session session(job, 1);
+    session.load();
+    return TinyTrainer(session).evaluate(samples);
+  };
+  JobSpec with_adapter = spec;
+  with_adapter.sources = find_sources(spec.table, {models() / "llama", false, 0, directory.path() / "adapter"});
+  JobSpec merging = with_adapter;
+  merging.purpose = Purpose::Merge;
+  merging.export_dtype = DType::F32;
+  Session merger(merging, 1);
+  merger.load();
+  merger.run(Task::Merge);
+  export_model(merger, directory.path() / "merged", models() / "llama");
+  JobSpec merged = tiny_job("llama", std::nullopt, DType::F32);
+  merged.sources = find_sources(merged.table, {directory.path() / "merged", false, 0, std::nullopt});
+  const double apart = evaluate(with_adapter);
+  EXPECT_NEAR(evaluate(merged), apart, 1e-5 * apart);
+  EXPECT_GT(std::abs(evaluate(tiny_job("llama", std::nullopt, DType::F32)) - apart), 1e-3 * apart)
+      << "the adapter does something";
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,3 +1,0 @@
-if(SNUG_FUZZ)
-  add_subdirectory(fuzz)
-endif()
