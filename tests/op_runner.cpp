@@ -217,8 +217,8 @@ std::string OpRunner::bind_wrongly(const OpCase& c) {
   fewer.pop_back();
   if (!refused(fewer)) return "bound without its last operand";
   auto more = views;
-  more.push_back({block_, DType::F32, {1}, 1});
-  if (!refused(more)) return "bound with one operand more";
+  more.insert(more.end(), 2, {block_, DType::F32, {1}, 1});  // one alone could pass for scratch
+  if (!refused(more)) return "bound with two operands more";
   for (size_t i = 0; i < c.operands.size(); i++) {
     auto wrong = views;
     wrong[i].dtype = views[i].dtype == DType::U8 ? DType::I32 : DType::U8;

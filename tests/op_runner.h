@@ -24,8 +24,8 @@ class OpRunner {
   // Fills, runs and checks: bytes around views and between rows untouched, inputs unchanged, results near the
   // reference, everything of them written. `images`, if given, takes the result's bytes.
   std::string run(const OpCase& c, Images* images = nullptr);
-  // Binds operands that are not what the kind says (one missing, one too many, each of a wrong dtype): each must be an
-  // InternalError.
+  // Binds operands that are not what the kind says (one missing, two too many, each of a wrong dtype and of a
+  // wrong size): each must be an InternalError.
   std::string bind_wrongly(const OpCase& c);
 
  private:

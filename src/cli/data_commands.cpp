@@ -27,12 +27,13 @@ struct Corpus {
   bool validates() const { return !validation_samples.empty(); }
 };
 
-// Token files need no tokenizer; everything else does.
+// Token files need no tokenizer; a model directory without one will do for them.
 Dataset read_data(const Options& options, const std::vector<std::string>& files) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
   const HfConfig config = read_hf_config(options.model);
   const DataOptions data = data_options(options, files, config.vocabulary);
-  if (data.format == DataFormat::Tokens) return load_dataset(data, nullptr);
+  if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+    return load_dataset(data, nullptr);
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   const TextEncoder encoder = make_text_encoder(tokenizer);
   return load_dataset(data, &encoder);

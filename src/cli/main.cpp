@@ -82,7 +82,8 @@ Options effective_options(const Given& given) {
     const OptionSpec& spec = find_option(key, "command line");
     if (values.empty()) continue;
     const bool bare_flag = spec.is_bool && (values.back().empty() || values.back() == "{}");
-    spec.set(options, bare_flag ? "true" : fmt::format("{}", fmt::join(values, ",")));
+    const std::string text = spec.list ? fmt::format("{}", fmt::join(values, ",")) : values.back();
+    spec.set(options, bare_flag ? "true" : text);
   }
   return options;
 }

@@ -1,12 +1,21 @@
 #include "plan/transfer.h"
 
 #include <algorithm>
+#include <bit>
 
 namespace snug {
 namespace {
 
-// Bytes of a staged range: long enough for a disk and a bus to run at full rate.
-constexpr uint64_t kChunk = 8u << 20;
+// Bytes of a staged range: long enough for a disk and a bus to run at full rate, and for the programs of large models,
+// whose ranges would be tens of thousands, longer.
+constexpr uint64_t kLeastRange = 8u << 20, kMostRange = 64u << 20, kManyRanges = 2048;
+uint64_t range_bytes(const std::vector<Transfer>& transfers) {
+  uint64_t total = 0;
+  for (const Transfer& t : transfers)
+    total += static_cast<uint64_t>(t.stored.shape.count()) * element_bytes(t.place.dtype);
+  return std::clamp(std::bit_ceil(total / kManyRanges), kLeastRange, kMostRange);
+}
+
 // Further ops for which a range's staging stays its own, so that reading, copying and converting overlap.
 constexpr int64_t kStagingLag = 8;
 
@@ -25,12 +34,13 @@ struct Range {
 
 uint64_t floor_to(uint64_t x, uint64_t multiple) { return x / multiple * multiple; }
 
-// Cuts tensors, in file order, into ranges of at most kChunk bytes that start on direct I/O's boundaries and split no
+// Cuts tensors, in file order, into ranges of at most range_bytes() that start on direct I/O's boundaries and split no
 // element.
 std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
   std::ranges::sort(transfers, [](const Transfer& a, const Transfer& b) {
     return std::pair(a.place.file, a.place.offset) < std::pair(b.place.file, b.place.offset);
   });
+  const uint64_t most = range_bytes(transfers);
   std::vector<Range> ranges;
   for (const Transfer& t : transfers) {
     const uint64_t size = element_bytes(t.place.dtype);
@@ -38,10 +48,10 @@ std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
     for (int64_t i = 0; i < count;) {
       const uint64_t at = t.place.offset + static_cast<uint64_t>(i) * size;
       const bool follows = !ranges.empty() && ranges.back().file == t.place.file && at < ranges.back().end + kDirectIo &&
-                           at >= ranges.back().begin && at + size <= ranges.back().begin + kChunk;
+                           at >= ranges.back().begin && at + size <= ranges.back().begin + most;
       if (!follows) ranges.push_back({t.place.file, floor_to(at, kDirectIo), 0, {}});
       Range& range = ranges.back();
-      const auto fitting = static_cast<int64_t>((range.begin + kChunk - at) / size);
+      const auto fitting = static_cast<int64_t>((range.begin + most - at) / size);
       const int64_t end = std::min(count, i + fitting);
       range.pieces.push_back({&t, i, end, at - range.begin});
       range.end = at + static_cast<uint64_t>(end - i) * size;
