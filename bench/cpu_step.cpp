@@ -74,7 +74,8 @@ void fill(std::span<const TensorView> views, PassFacts& facts, int64_t vocabular
 double square_rate(int64_t size, DType dtype) {
   CpuFacts facts;
   ProgramSet set;
-  const Operand a = new_tensor(set, "a", dtype, {size, size}, Role::Activation), b = new_tensor(set, "b", dtype, {size, size}, Role::Activation),
+  const Operand a = new_tensor(set, "a", dtype, {size, size}, Role::Activation),
+                b = new_tensor(set, "b", dtype, {size, size}, Role::Activation),
                 c = new_tensor(set, "c", dtype, {size, size}, Role::Activation);
   std::vector<Operand> operands{read(a), read(b), write(c)};
   if (const uint64_t scratch = facts.scratch_bytes(Gemm{}, operands))
@@ -148,8 +149,9 @@ int main(int argc, char** argv) {
   const double total = std::accumulate(seconds.begin(), seconds.end(), 0.0);
   std::ranges::sort(seconds);
   const double ceiling = square_rate(1024, spec.numerics.compute);
-  fmt::print("{}: {:.0f} tokens/s (median of {} steps, blocks of {}, {} threads, {}); 1024-cubed product {:.0f} GFLOP/s\n",
-             model, static_cast<double>(block) / seconds[seconds.size() / 2], steps, block, threads, compute, ceiling / 1e9);
+  fmt::print(
+      "{}: {:.0f} tokens/s (median of {} steps, blocks of {}, {} threads, {}); 1024-cubed product {:.0f} GFLOP/s\n",
+      model, static_cast<double>(block) / seconds[seconds.size() / 2], steps, block, threads, compute, ceiling / 1e9);
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   double products = 0;

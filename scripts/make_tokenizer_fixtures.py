@@ -56,8 +56,8 @@ def corpus(rng):
                       for _ in range(150)])
     for _ in range(6000):
         vocabulary = words[0] if rng.random() < 0.4 else rng.choice(words)
-        picks = [vocabulary[min(int(rng.paretovariate(0.7)) - 1, len(vocabulary) - 1)] for _ in range(rng.randint(3,
-                                                                                                                  12))]
+        count = rng.randint(3, 12)
+        picks = [vocabulary[min(int(rng.paretovariate(0.7)) - 1, len(vocabulary) - 1)] for _ in range(count)]
         line = " ".join(picks)
         extra = rng.random()
         if extra < 0.1:
@@ -158,15 +158,13 @@ SPECIAL = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "
            "<|im_end|"]
 MARKS = ["\u0301", "\u0300", "\u0323", "\u0307", "\u0327", "\u0328", "\u0334", "\u0345", "\u031b", "\u0315", "\u035c",
          "\u05b0", "\u064b", "\u0651", "\u093c", "\u094d", "\u0e38", "\u3099", "\u309a", "\u20d0", "\U0001d165",
-         "\U0001d16d",
-         "\u1ac1", "\u08d3", "\u0c3c", "\U00010efd", "\U0001133b", "\U00011938", "\u1dfa", "\u0897", "\U00010d69"]
+         "\U0001d16d", "\u1ac1", "\u08d3", "\u0c3c", "\U00010efd", "\U0001133b", "\U00011938", "\u1dfa", "\u0897",
+         "\U00010d69"]
 COMPOSING = ["a", "e", "o", "A", "s", "\u00fc", "\u1e63", "\u212b", "\u2126", "\u0958", "\u0915", "\ufb1d", "\u05d9",
              "\U0001d15e", "\U0001d157", "\u0344", "\u1100", "\u1161", "\u11a8", "\uac00", "\uac01", "\u1112",
-             "\u1175", "\u11c2",
-             "\ud7a3", "\u11a7", "\u0b47", "\u0b3e", "\u0b56", "\u09c7", "\u09be", "\u304b", "\uf900", "\U0002f800",
-             "\u2adc",
-             "\U00011099", "\U000110ba", "\U00011935", "\U00011930", "\U000105d2", "\U00016121", "\u1b05", "\u1b35",
-             "\u0f43"]
+             "\u1175", "\u11c2", "\ud7a3", "\u11a7", "\u0b47", "\u0b3e", "\u0b56", "\u09c7", "\u09be", "\u304b",
+             "\uf900", "\U0002f800", "\u2adc", "\U00011099", "\U000110ba", "\U00011935", "\U00011930", "\U000105d2",
+             "\U00016121", "\u1b05", "\u1b35", "\u0f43"]
 CONTROLS = [chr(c) for c in [*range(0x20), *range(0x7F, 0xA0), 0xAD, 0x200C, 0x200D, 0x200E, 0x202E, 0x2060, 0xFFFD,
                              0xFFFE, 0xFFFF, 0xE000, 0xF8FF, 0xF0000, 0x10FFFF, 0x1FFFE, 0x378, 0xE0100, 0x3FFFF]]
 TEXT = ["Hello", "world", "the", "token", "strawberry", " unmergeable", "straße", "naïve", "слово", "文字", "カタカナ", "한국어",

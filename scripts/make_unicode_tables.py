@@ -46,7 +46,8 @@ def next_to_added_token(**flags):
     """The ids of each character in front of an added token, and the id of that token."""
     tokenizer = Tokenizer(models.BPE(vocab={"<unk>": 0}, merges=[], unk_token="<unk>"))
     tokenizer.add_tokens([AddedToken("T", normalized=False, **flags)])
-    return {chr(c): tokenizer.encode(chr(c) + "T").ids for c in CODE_POINTS if c != ord("T")}, tokenizer.token_to_id("T")
+    ids = {chr(c): tokenizer.encode(chr(c) + "T").ids for c in CODE_POINTS if c != ord("T")}
+    return ids, tokenizer.token_to_id("T")
 
 
 def word_characters():

@@ -28,7 +28,8 @@ TEST(Exact, ArenasHaveTheForecastBytes) {
     for (const Space space : kSpaces) EXPECT_EQ(session.arena_bytes(space), f.arena_bytes[index(space)]);
     uint64_t classes = 0, fullest_phase = 0;
     for (const Forecast::Class& c : f.classes) classes += c.bytes;
-    for (const Forecast::Phase& phase : f.phases) fullest_phase = std::max(fullest_phase, phase.bytes[index(Space::Device)]);
+    for (const Forecast::Phase& phase : f.phases)
+      fullest_phase = std::max(fullest_phase, phase.bytes[index(Space::Device)]);
     EXPECT_EQ(classes, f.arena_bytes[index(Space::Device)]) << "classes sum to the arena";
     EXPECT_EQ(fullest_phase, f.arena_bytes[index(Space::Device)]) << "some phase reaches the arena's end";
   }
@@ -39,7 +40,8 @@ TEST(Exact, PackingIsWithinTwoPercentOfLiveBytes) {
     for (const std::string family : {"llama", "qwen2", "llama3"}) {
       const Compiled compiled = compile(job_with_everything(family, lora), *std::make_unique<CpuFacts>());
       for (const Space space : kSpaces) {
-        const uint64_t reserved = compiled.plan.reserved_bytes[index(space)], live = compiled.plan.live_peak_bytes[index(space)];
+        const uint64_t reserved = compiled.plan.reserved_bytes[index(space)],
+                       live = compiled.plan.live_peak_bytes[index(space)];
         EXPECT_LE(reserved, live + live / 50) << family << " " << name(space);
       }
     }

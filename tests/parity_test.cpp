@@ -1,5 +1,5 @@
-// Agreement with transformers and peft, from their stored answers (tests/fixtures/README.md). The bounds follow from how
-// far fp32 itself is from fp64 there, with room for another order of sums.
+// Agreement with transformers and peft, from their stored answers (tests/fixtures/README.md). The bounds follow from
+// how far fp32 itself is from fp64 there, with room for another order of sums.
 #include <gtest/gtest.h>
 
 #include "tiny_model.h"
@@ -32,8 +32,7 @@ TEST_P(Parity, GradientsOfEveryParameterAgree) {
   trainer.passes(samples, 1, 0);
   for (size_t i = 0; i < spec.table.params.size(); i++) {
     const std::string& name = spec.table.params[i].name;
-    const double error =
-        relative_error(values(session, session.compiled().gradients[i]), reference.at("grad." + name));
+    const double error = relative_error(values(session, session.compiled().gradients[i]), reference.at("grad." + name));
     EXPECT_TRUE(error <= 1e-5) << name << " is off by " << error;
   }
 }

@@ -47,7 +47,7 @@ class SmolLM2 : public testing::Test {
 TEST_F(SmolLM2, LossOnHeldOutEntriesIsThatOfTransformers) {
   const auto expected = read_json(fixtures() / "smollm2.json");
   const Tokenizer tokenizer = Tokenizer::load(model());
-  const TextEncoder encoder = make_text_encoder(tokenizer);
+  const TextEncoder encoder = encoder_of(tokenizer);
   DataOptions data;
   data.files = {fixtures() / "heldout.jsonl"};
   data.vocabulary = 49152;

@@ -1,5 +1,5 @@
-// A strategy never changes a bit: losses, norms and weights are == whatever is recomputed, offloaded, on how many threads
-// and lanes.
+// A strategy never changes a bit: losses, norms and weights are == whatever is recomputed, offloaded, on how many
+// threads and lanes.
 #include <gtest/gtest.h>
 
 #include <cstring>
@@ -90,7 +90,8 @@ TEST_P(StrategyIdentity, ThreadsAndLanesChangeNoBit) {
     for (const LaneMode lanes : {LaneMode::Inline, LaneMode::Threads}) {
       Variant variant{job.strategy, threads, lanes};
       variant.strategy.offloaded_blocks = 2;
-      EXPECT_TRUE(train(job, variant) == expected) << threads << " threads, " << (lanes == LaneMode::Threads ? "lanes" : "inline");
+      EXPECT_TRUE(train(job, variant) == expected)
+          << threads << " threads, " << (lanes == LaneMode::Threads ? "lanes" : "inline");
     }
 }
 

@@ -185,9 +185,8 @@ inline std::vector<float> values(Session& session, const Operand& operand) {
   std::vector<float> result;
   for (int64_t r = 0; r < view.rows(); r++)
     for (int64_t c = 0; c < view.cols(); c++)
-      result.push_back(view.dtype == DType::F32
-                           ? view.as<float>()[r * view.row_stride + c]
-                           : static_cast<float>(view.as<BFloat16>()[r * view.row_stride + c]));
+      result.push_back(view.dtype == DType::F32 ? view.as<float>()[r * view.row_stride + c]
+                                                : static_cast<float>(view.as<BFloat16>()[r * view.row_stride + c]));
   return result;
 }
 

@@ -1,11 +1,15 @@
 #include "base/parallel.h"
 
-#include <omp.h>
-
 #include <algorithm>
+
+#ifdef SNUG_PLAIN_THREADS
 #include <atomic>
 #include <thread>
+#include <utility>
 #include <vector>
+#else
+#include <omp.h>
+#endif
 
 namespace snug {
 

@@ -35,7 +35,7 @@ Dataset read_data(const Options& options, const std::vector<std::string>& files)
   if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
     return load_dataset(data, nullptr);
   const Tokenizer tokenizer = Tokenizer::load(options.model);
-  const TextEncoder encoder = make_text_encoder(tokenizer);
+  const TextEncoder encoder = encoder_of(tokenizer);
   return load_dataset(data, &encoder);
 }
 
@@ -186,7 +186,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
     return 0;
   }
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
-  const TextEncoder encoder = make_text_encoder(tokenizer);
+  const TextEncoder encoder = encoder_of(tokenizer);
   const HfConfig config = read_hf_config(options.model);
   for_each_sample(data_options(options, options.data, config.vocabulary), &encoder,
                   [&](const Sample& sample, const std::string&) {

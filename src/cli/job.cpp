@@ -56,8 +56,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   const bool adapted = !options.adapter.empty() || (training && options.method == "lora");
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
-  spec.table = adapted ? lora_parameters(spec.config, adapter_of(options), true)
-                       : full_parameters(spec.config, training);
+  spec.table =
+      adapted ? lora_parameters(spec.config, adapter_of(options), true) : full_parameters(spec.config, training);
   spec.numerics = numerics_of(options);
   spec.export_dtype = spec.numerics.compute;
   SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};

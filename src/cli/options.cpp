@@ -58,9 +58,12 @@ Cadence parse_cadence(const std::string& text, const std::string& key) {
 
 std::string write_cadence(const Cadence& cadence) {
   switch (cadence.unit) {
-    case Cadence::Unit::Epochs: return "epoch";
-    case Cadence::Unit::Seconds: return fmt::format("{}s", cadence.count);
-    case Cadence::Unit::Steps: break;
+    case Cadence::Unit::Epochs:
+      return "epoch";
+    case Cadence::Unit::Seconds:
+      return fmt::format("{}s", cadence.count);
+    case Cadence::Unit::Steps:
+      break;
   }
   return fmt::format("{}", cadence.count);
 }
@@ -86,33 +89,33 @@ OptionSpec word_option(const std::string& key, std::string Options::*field, std:
 }
 
 OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help) {
-  return {key, std::move(help),
-          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least); },
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least); },
           [field](const Options& o) { return fmt::format("{}", o.*field); }};
 }
 
 OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help) {
-  return {key, std::move(help),
-          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1); },
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1); },
           [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
 }
 
 OptionSpec number_option(const std::string& key, double Options::*field, double least, double most, std::string help) {
-  return {key, std::move(help),
-          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, least, most); },
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, least, most); },
           [field](const Options& o) { return fmt::format("{}", o.*field); }};
 }
 
 OptionSpec open_number_option(const std::string& key, std::optional<double> Options::*field, double most,
                               std::string help) {
-  return {key, std::move(help),
-          [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, 0, most); },
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_number(t, key, 0, most); },
           [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
 }
 
 OptionSpec bool_option(const std::string& key, bool Options::*field, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_bool(t, key); },
-          [field](const Options& o) { return o.*field ? "true" : "false"; }, false, true};
+  return {key,
+          std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_bool(t, key); },
+          [field](const Options& o) { return o.*field ? "true" : "false"; },
+          false,
+          true};
 }
 
 OptionSpec size_option(const std::string& key, std::optional<uint64_t> Options::*field, std::string help) {
@@ -136,8 +139,7 @@ OptionSpec columns_option() {
             o.columns.clear();
             for (const std::string& item : split_list(text)) {
               const size_t equals = item.find('=');
-              if (equals == std::string::npos)
-                user_error("columns: found '{}', expected NAME=FIELD", item);
+              if (equals == std::string::npos) user_error("columns: found '{}', expected NAME=FIELD", item);
               o.columns[item.substr(0, equals)] = item.substr(equals + 1);
             }
           },
@@ -203,7 +205,8 @@ std::vector<OptionSpec> make_specs() {
       number_option("beta1", &O::beta1, 0, 1, "AdamW's (0.9)"),
       number_option("beta2", &O::beta2, 0, 1, "AdamW's (0.999)"),
       number_option("epsilon", &O::epsilon, 0, 1, "AdamW's (1e-8)"),
-      number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9, "global norm above which gradients are scaled; 0 = off (1)"),
+      number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9,
+                    "global norm above which gradients are scaled; 0 = off (1)"),
       integer_option("batch_size", &O::batch_size, 1, "blocks an optimizer step (16)"),
       open_integer_option("micro_batch_size", &O::micro_batch_size, "blocks a pass (the planner's choice)"),
       open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
@@ -217,7 +220,8 @@ std::vector<OptionSpec> make_specs() {
 
       word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
       integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
-      size_option("device_memory", &O::device_memory, "cap on the device, such as 24GiB; never exceeded (what is free)"),
+      size_option("device_memory", &O::device_memory,
+                  "cap on the device, such as 24GiB; never exceeded (what is free)"),
       size_option("host_memory", &O::host_memory, "cap on the host (what is free)"),
       text_option("recompute", &O::recompute,
                   "what blocks compute again in backward: auto, none, mlp, attention, block, or a number of blocks"),
@@ -236,11 +240,10 @@ std::vector<OptionSpec> make_specs() {
 
 // Named in the interface, and not built yet.
 const std::vector<std::string>& later_options() {
-  static const std::vector<std::string> names{"lora_dropout",      "state_format",       "reduce_every",
-                                              "ranks",             "disk_memory",        "disk_dir",
-                                              "machine",           "zero",               "replicas",
-                                              "order",             "offload_states",     "offload_gradients",
-                                              "offload_parameters"};
+  static const std::vector<std::string> names{
+      "lora_dropout",      "state_format", "reduce_every", "ranks", "disk_memory",    "disk_dir",
+      "machine",           "zero",         "replicas",     "order", "offload_states", "offload_gradients",
+      "offload_parameters"};
   return names;
 }
 
@@ -286,8 +289,8 @@ const OptionSpec& find_option(const std::string& key, const std::string& where) 
   if (found != option_specs().end()) return *found;
   if (std::ranges::find(later_options(), name) != later_options().end())
     user_error("{}: option '{}' is not there yet in this version", where, key);
-  const auto nearest = std::ranges::min_element(
-      option_specs(), {}, [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
+  const auto nearest = std::ranges::min_element(option_specs(), {},
+                                                [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
   user_error("{}: unknown option '{}'; the nearest known one is '{}'", where, key, nearest->key);
 }
 
@@ -324,9 +327,9 @@ std::string write_job_file(const Options& options) {
 }
 
 uint64_t parse_size(const std::string& text, const std::string& key) {
-  const std::pair<std::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
-                                                       {"kB", 1e3},     {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},
-                                                       {"B", 1}};
+  const std::pair<std::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
+                                                       {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},
+                                                       {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
   for (const auto& [suffix, factor] : units)
     if (text.ends_with(suffix)) {
       const std::string number = text.substr(0, text.size() - suffix.size());

@@ -63,8 +63,8 @@ struct OptionSpec {
   std::string help;  // one line, with values and default
   std::function<void(Options&, const std::string& text)> set;
   std::function<std::string(const Options&)> get;
-  bool list = false;    // may be repeated as a flag, or be a list in the file
-  bool is_bool = false; // as a flag it needs no value
+  bool list = false;     // may be repeated as a flag, or be a list in the file
+  bool is_bool = false;  // as a flag it needs no value
 };
 
 // In the order of the help page.

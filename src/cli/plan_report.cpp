@@ -37,8 +37,9 @@ const Arrangement* neighbour(const Planned& planned, bool cheaper) {
   const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
   const Arrangement* best = nullptr;
   for (const Arrangement& other : planned.fit.tried) {
-    const bool wanted = cheaper ? total_bytes(other) < total_bytes(chosen)
-                                : other.relative_time < chosen.relative_time && total_bytes(other) > total_bytes(chosen);
+    const bool wanted = cheaper
+                            ? total_bytes(other) < total_bytes(chosen)
+                            : other.relative_time < chosen.relative_time && total_bytes(other) > total_bytes(chosen);
     if (wanted && (!best || other.relative_time < best->relative_time)) best = &other;
   }
   return best;
@@ -56,11 +57,10 @@ const Arrangement& shown(const Planned& planned) {
 }
 
 std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
-  std::string text =
-      fmt::format("{:<13} {} samples, {} tokens ({} with loss) in {} blocks; {} steps an epoch of {} tokens each\n",
-                  "data", grouped(data.samples_per_epoch), grouped(data.tokens_per_epoch),
-                  grouped(data.loss_tokens_per_epoch), grouped(data.blocks_per_epoch), data.steps_per_epoch,
-                  grouped(tokens_per_step));
+  std::string text = fmt::format(
+      "{:<13} {} samples, {} tokens ({} with loss) in {} blocks; {} steps an epoch of {} tokens each\n", "data",
+      grouped(data.samples_per_epoch), grouped(data.tokens_per_epoch), grouped(data.loss_tokens_per_epoch),
+      grouped(data.blocks_per_epoch), data.steps_per_epoch, grouped(tokens_per_step));
   return text;
 }
 
@@ -84,13 +84,11 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   spec.cut = a.cut;
   spec.strategy = a.strategy;
   const Compiled compiled = compile(spec, CpuFacts());
-  nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
-                              {"hash", fmt::format("{:016x}", compiled.hash)},
-                              {"arrangement", arrangement_json(a)},
-                              {"device_bytes", device_bytes(a.forecast)},
-                              {"host_bytes", host_bytes(a.forecast)},
-                              {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
-                              {"driver_bytes", planned.caps.driver_bytes}};
+  nlohmann::ordered_json json{
+      {"fits", planned.fit.chosen.has_value()},   {"hash", fmt::format("{:016x}", compiled.hash)},
+      {"arrangement", arrangement_json(a)},       {"device_bytes", device_bytes(a.forecast)},
+      {"host_bytes", host_bytes(a.forecast)},     {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
+      {"driver_bytes", planned.caps.driver_bytes}};
   for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
   for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
@@ -118,13 +116,13 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   const Arrangement& a = shown(planned);
   const ParamTable& table = planned.spec.table;
   const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
-  std::string text = fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model",
-                                 name(planned.spec.config.architecture), grouped(table.count(false)),
-                                 grouped(table.count(true)),
-                                 options.method == "lora" ? fmt::format("lora, rank {}", options.lora_rank) : "full");
-  text += fmt::format("{:<13} {} blocks of {} tokens, products in {}, on cpu with {} threads\n", "step",
-                      options.batch_size, grouped(a.cut.sequence_length), name(planned.spec.numerics.compute),
-                      thread_count(options));
+  std::string text =
+      fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
+                  grouped(table.count(false)), grouped(table.count(true)),
+                  options.method == "lora" ? fmt::format("lora, rank {}", options.lora_rank) : "full");
+  text +=
+      fmt::format("{:<13} {} blocks of {} tokens, products in {}, on cpu with {} threads\n", "step", options.batch_size,
+                  grouped(a.cut.sequence_length), name(planned.spec.numerics.compute), thread_count(options));
   if (data) text += data_text(*data, a.cut.tokens() * a.cut.passes);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   text += fmt::format("{:<13} {}: {} of {} {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT",

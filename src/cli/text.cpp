@@ -5,30 +5,6 @@
 #include "base/error.h"
 
 namespace snug {
-namespace {
-
-std::string text_of(const Tokenizer& tokenizer, std::optional<int32_t> id) {
-  if (!id) return {};
-  return tokenizer.decode(std::span(&*id, 1), false);
-}
-
-SpecialTexts special_texts(const Tokenizer& tokenizer) {
-  return {text_of(tokenizer, tokenizer.bos_id()), text_of(tokenizer, tokenizer.eos_id())};
-}
-
-}  // namespace
-
-TextEncoder make_text_encoder(const Tokenizer& tokenizer) {
-  TextEncoder encoder;
-  encoder.encode = [&tokenizer](std::string_view text) { return tokenizer.encode(text); };
-  encoder.bos_id = tokenizer.bos_id();
-  encoder.eos_id = tokenizer.eos_id();
-  encoder.adds_bos = tokenizer.adds_bos();
-  encoder.special = special_texts(tokenizer);
-  encoder.model_template = tokenizer.chat_template_text().value_or("");
-  return encoder;
-}
-
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary) {
   DataOptions data;
   data.files.assign(files.begin(), files.end());
@@ -45,7 +21,7 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
 PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::load(options.model)) {
   const std::string model_template = tokenizer_.chat_template_text().value_or("");
   const bool plain = options.chat_template == "none" || (options.chat_template == "auto" && model_template.empty());
-  if (!plain) template_ = ChatTemplate::choose(options.chat_template, model_template, special_texts(tokenizer_));
+  if (!plain) template_ = ChatTemplate::choose(options.chat_template, model_template, encoder_of(tokenizer_).special);
 }
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt) const {

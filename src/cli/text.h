@@ -10,9 +10,6 @@
 
 namespace snug {
 
-// What data sets need of a model's tokenizer, which must outlive it.
-TextEncoder make_text_encoder(const Tokenizer& tokenizer);
-
 // Where samples come from and how they are rendered. `files` stands in for `data` (validation files).
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary);
 

@@ -17,8 +17,8 @@ namespace snug {
 // Does what a HostTask asks with the arena bytes it names; may set counts in the facts for the ops after it.
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, PassFacts&)>;
 
-// One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the thread
-// that issues). Results are the same to the bit.
+// One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
+// thread that issues). Results are the same to the bit.
 enum class LaneMode : uint8_t { Inline, Threads };
 
 class Executor {
@@ -28,10 +28,10 @@ class Executor {
            LaneMode mode, int threads);
   ~Executor();
 
-  // Issues a program, which must be a successor of the one before. `files` are those that its ReadFile and WriteFile ops
-  // name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may go on
-  // after return; at most the program before is still running when this one starts to be issued.
-  // Errors of ops are rethrown here or by finish().
+  // Issues a program, which must be a successor of the one before. `files` are those that its ReadFile and WriteFile
+  // ops name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may
+  // go on after return; at most the program before is still running when this one starts to be issued. Errors of ops
+  // are rethrown here or by finish().
   void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {});
   // Returns when everything issued has run.
   void finish();

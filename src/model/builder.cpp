@@ -79,15 +79,16 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
   const int64_t parts = static_cast<int64_t>(linear.lora.parts.size());
   std::vector<Output> outputs{{linear.site, {state(x).shape.rows(), linear.out}, compute_, keep}};
   if (parts > 0)
-    outputs.push_back({linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter});
+    outputs.push_back(
+        {linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter});
   const auto made = produce(outputs, [=, this](std::span<const Operand> out) {
     const Operand input = read(use(x));
     std::vector<Operand> operands{input, read(placement_.weight(linear.weight, linear.count))};
     if (residual) operands.push_back(read(use(*residual)));
     if (linear.bias != kNoParam) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
     operands.push_back(write(out[0]));
-    emitter_.op(linear.site,
-                Gemm{.transpose_b = true, .addend = residual.has_value(), .bias = linear.bias != kNoParam}, operands);
+    emitter_.op(linear.site, Gemm{.transpose_b = true, .addend = residual.has_value(), .bias = linear.bias != kNoParam},
+                operands);
     if (linear.lora.parts.empty()) return;
     const Operand a = placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size()));
     emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
@@ -104,9 +105,9 @@ void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const O
     const LoraPart& part = linear.lora.parts[i];
     const int64_t column = static_cast<int64_t>(i) * rank;
     const Operand target = columns(y, part.row_begin, part.row_end);
-    emitter_.op(linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = true},
-                {read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1)), read(target),
-                 write(target)});
+    emitter_.op(
+        linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = true},
+        {read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1)), read(target), write(target)});
   }
 }
 
@@ -121,22 +122,23 @@ void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, 
 
 Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
-  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
-                  {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
-                 [=, this](std::span<const Operand> out) {
-                   const Operand input = use(qkv);
-                   emitter_.op("attention", Attention{shape, scale},
-                               {read(input), read(documents), write(out[0]), write(out[1])});
-                 })[0];
+  return produce(
+      {{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
+       {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
+      [=, this](std::span<const Operand> out) {
+        const Operand input = use(qkv);
+        emitter_.op("attention", Attention{shape, scale}, {read(input), read(documents), write(out[0]), write(out[1])});
+      })[0];
 }
 
 Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
-  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention}},
-                 [=, this](std::span<const Operand> out) {
-                   emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
-                   emitter_.op("attention", CachedAttention{shape, scale}, {read(use(qkv)), read(cache), write(out[0])});
-                 })[0];
+  return produce(
+      {{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention}},
+      [=, this](std::span<const Operand> out) {
+        emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
+        emitter_.op("attention", CachedAttention{shape, scale}, {read(use(qkv)), read(cache), write(out[0])});
+      })[0];
 }
 
 Value Builder::swiglu(Value gate_up) {

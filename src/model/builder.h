@@ -1,6 +1,6 @@
 // What blocks write their mathematics with. A block calls these functions in forward order, then their backward
-// counterparts; where weights come from, which values are kept and which are computed again is answered by Placement, and
-// no block ever asks.
+// counterparts; where weights come from, which values are kept and which are computed again is answered by Placement,
+// and no block ever asks.
 #pragma once
 
 #include <functional>
@@ -41,7 +41,8 @@ class Placement {
   virtual bool keeps(int block, Keep keep) = 0;
 };
 
-// The arrays of one pass's batch, filled on the host (data/batcher.h says what they hold). T tokens, at most D documents.
+// The arrays of one pass's batch, filled on the host (data/batcher.h says what they hold). T tokens, at most D
+// documents.
 struct BatchBuffers {
   Operand ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids;
 };

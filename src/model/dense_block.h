@@ -1,5 +1,5 @@
-// The decoder block of Llama and Qwen2: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP, each
-// half added to the residual stream.
+// The decoder block of Llama and Qwen2: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
+// each half added to the residual stream.
 #pragma once
 
 #include "model/builder.h"
@@ -11,8 +11,8 @@ struct BlockContext {
   HeadShape heads;
   double norm_epsilon = 0;
   Operand positions, rope_table;
-  Operand documents;                    // training and evaluation
-  std::optional<Operand> cache;         // generating: this block's keys and values
+  Operand documents;             // training and evaluation
+  std::optional<Operand> cache;  // generating: this block's keys and values
 };
 
 class DenseBlock {
@@ -21,8 +21,8 @@ class DenseBlock {
 
   // x [T, hidden] -> [T, hidden]
   Value forward(Builder& b, Value x);
-  // Turns dy, in place, into the gradient of x, and emits those of the block's parameters. Where `wanted` is false, nothing
-  // before this block is trained: what only x needs is left out, and dy is left as it may be.
+  // Turns dy, in place, into the gradient of x, and emits those of the block's parameters. Where `wanted` is false,
+  // nothing before this block is trained: what only x needs is left out, and dy is left as it may be.
   void backward(Builder& b, Value dy, bool wanted);
 
   Value input() const { return x_; }

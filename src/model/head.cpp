@@ -52,8 +52,8 @@ void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& 
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 }
 
-Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
-                             bool accumulate) {
+Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch,
+                             const Operand& loss, bool accumulate) {
   Emitter& e = b.emitter();
   const Normed n = norm_of_loss_rows(b, x, head, batch);
   const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});

@@ -16,11 +16,11 @@ inline constexpr ParamId kNoParam = -1;
 struct ParamSpec {
   std::string name;  // as model or adapter files have it: "model.layers.0.mlp.up_proj.weight"
   Shape shape;
-  int group = 0;           // the unit of gather and offload: the embedding, each block, the head
+  int group = 0;  // the unit of gather and offload: the embedding, each block, the head
   bool trainable = false;
-  bool decay = false;      // weight decay applies: all but norms and biases
-  bool joined = false;     // its bytes follow the previous parameter's without a gap
-  bool adapter = false;    // belongs to the adapter's files
+  bool decay = false;    // weight decay applies: all but norms and biases
+  bool joined = false;   // its bytes follow the previous parameter's without a gap
+  bool adapter = false;  // belongs to the adapter's files
 };
 
 // Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
@@ -37,7 +37,7 @@ struct Lora {
 
 // y = x W^T (+ bias): one product, over parameters whose rows lie one after the other (q, k and v; gate and up).
 struct Linear {
-  std::string site;  // "qkv"
+  std::string site;                            // "qkv"
   ParamId weight = kNoParam, bias = kNoParam;  // the first of `count` joined parameters
   int count = 1;
   int64_t in = 0, out = 0;

@@ -11,10 +11,10 @@
 namespace snug {
 
 struct Numerics {
-  DType compute = DType::BF16;      // of products and activations: BF16 or F32
-  DType base = DType::BF16;         // of frozen weights: BF16 or F32
-  DType accumulator = DType::F32;   // of gradients summed over passes
-  int64_t head_rows = 1024;         // rows of a chunk of logits
+  DType compute = DType::BF16;     // of products and activations: BF16 or F32
+  DType base = DType::BF16;        // of frozen weights: BF16 or F32
+  DType accumulator = DType::F32;  // of gradients summed over passes
+  int64_t head_rows = 1024;        // rows of a chunk of logits
   float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, max_grad_norm = 1;
 
   // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
@@ -25,8 +25,8 @@ struct Numerics {
 
 struct Cut {
   int64_t sequence_length = 2048;
-  int64_t micro_batch = 1;  // blocks a pass
-  int64_t passes = 1;       // of a step
+  int64_t micro_batch = 1;                                          // blocks a pass
+  int64_t passes = 1;                                               // of a step
   int64_t tokens() const { return micro_batch * sequence_length; }  // a pass
 };
 

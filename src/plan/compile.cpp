@@ -39,9 +39,9 @@ const std::map<Task, std::vector<Task>>& successors() {
 // Decides results: hashed as text, so that a reader can tell what went in.
 uint64_t hash_numerics(const JobSpec& spec) {
   const Numerics& n = spec.numerics;
-  std::string text = fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {}", name(n.compute),
-                                 name(n.base), name(n.accumulator), n.head_rows, n.beta1, n.beta2, n.epsilon,
-                                 n.weight_decay, n.max_grad_norm);
+  std::string text =
+      fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {}", name(n.compute), name(n.base),
+                  name(n.accumulator), n.head_rows, n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm);
   text += fmt::format(" cut {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes);
   for (const ParamSpec& param : spec.table.params)
     text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
@@ -62,9 +62,15 @@ class Compiler {
   Compiled run() {
     lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
     switch (spec_.purpose) {
-      case Purpose::Train: lower_training(); break;
-      case Purpose::Evaluate: lower_evaluation(job_, add(Task::Evaluate), spec_.cut); break;
-      case Purpose::Generate: lower_generating(); break;
+      case Purpose::Train:
+        lower_training();
+        break;
+      case Purpose::Evaluate:
+        lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+        break;
+      case Purpose::Generate:
+        lower_generating();
+        break;
       case Purpose::Merge:
         lower_merge(job_, add(Task::Merge));
         lower_export(model_files(job_, spec_.export_dtype, kShardBytes));
@@ -134,9 +140,9 @@ class Compiler {
   void note_gradients(const StepBuffers& step) {
     for (size_t i = 0; i < spec_.table.params.size(); i++) {
       const ParamSpec& param = spec_.table.params[i];
-      result_.gradients.push_back(param.trainable ? storage_.part(step.gradients[static_cast<size_t>(param.group)],
-                                                                  static_cast<ParamId>(i))
-                                                  : Operand{});
+      result_.gradients.push_back(
+          param.trainable ? storage_.part(step.gradients[static_cast<size_t>(param.group)], static_cast<ParamId>(i))
+                          : Operand{});
     }
   }
 
@@ -158,8 +164,9 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 13> kNames{"load",     "restore", "pass",   "first",   "middle", "last", "update",
-                                                    "evaluate", "save",    "export", "prefill", "decode", "merge"};
+  constexpr std::array<std::string_view, 13> kNames{"load",    "restore", "pass",     "first", "middle",
+                                                    "last",    "update",  "evaluate", "save",  "export",
+                                                    "prefill", "decode",  "merge"};
   return kNames[static_cast<size_t>(task)];
 }
 

@@ -19,26 +19,26 @@ struct JobSpec {
   Numerics numerics;
   Cut cut;
   Strategy strategy;
-  bool evaluate = false;            // Train: evaluation between steps
-  int64_t cache_positions = 0;      // Generate: tokens of prompt and reply together
-  DType export_dtype = DType::BF16; // of a whole model that is written
+  bool evaluate = false;             // Train: evaluation between steps
+  int64_t cache_positions = 0;       // Generate: tokens of prompt and reply together
+  DType export_dtype = DType::BF16;  // of a whole model that is written
 };
 
 // The programs of a set by what they do; a job has those that its purpose needs.
 enum class Task : uint8_t {
-  Load,      // sources -> parameters, zero state
-  Restore,   // the files of `save` -> trainable parameters and state
-  Pass,      // forward and backward where a step is one pass
-  First,     // ... and of the first, a middle and the last pass where it has several
+  Load,     // sources -> parameters, zero state
+  Restore,  // the files of `save` -> trainable parameters and state
+  Pass,     // forward and backward where a step is one pass
+  First,    // ... and of the first, a middle and the last pass where it has several
   Middle,
   Last,
   Update,
   Evaluate,
-  Save,      // trainable parameters and state -> files
-  Export,    // adapter or model -> files
-  Prefill,   // kPrefillTokens of a prompt into the caches
-  Decode,    // one token
-  Merge,     // adapters into the weights
+  Save,     // trainable parameters and state -> files
+  Export,   // adapter or model -> files
+  Prefill,  // kPrefillTokens of a prompt into the caches
+  Decode,   // one token
+  Merge,    // adapters into the weights
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
@@ -47,7 +47,7 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
-  OutputFiles saved, exported;     // files of Save (and Restore) and of Export
+  OutputFiles saved, exported;  // files of Save (and Restore) and of Export
   UpdateProgram update;
   std::vector<Operand> weights;    // by ParamId, as stored
   std::vector<Operand> lows;       // by ParamId: of split parameters; a default operand otherwise

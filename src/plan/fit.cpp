@@ -7,8 +7,8 @@
 namespace snug {
 namespace {
 
-// Rough rates of one pass, for ordering arrangements only: operations and bytes a second, and seconds an op costs before
-// it does anything.
+// Rough rates of one pass, for ordering arrangements only: operations and bytes a second, and seconds an op costs
+// before it does anything.
 constexpr double kFlops = 1e11, kBytes = 1e10, kOpSeconds = 2e-5;
 
 // Times closer than this are one: the arrangement with fewer bytes is taken.
@@ -52,8 +52,9 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
     result.push_back(cut);
   }
   if (result.empty())
-    user_error("batch_size {} cannot be cut into micro_batch_size {} or gradient_accumulation_steps {}: found a remainder",
-               batch, choices.micro_batch.value_or(0), choices.passes.value_or(0));
+    user_error(
+        "batch_size {} cannot be cut into micro_batch_size {} or gradient_accumulation_steps {}: found a remainder",
+        batch, choices.micro_batch.value_or(0), choices.passes.value_or(0));
   return result;
 }
 

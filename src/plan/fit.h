@@ -21,14 +21,14 @@ struct Choices {
 struct Caps {
   uint64_t device_bytes = std::numeric_limits<uint64_t>::max();
   uint64_t host_bytes = std::numeric_limits<uint64_t>::max();
-  bool shared = false;           // device and host are one memory (CPU): `device_bytes` holds for both together
-  uint64_t driver_bytes = 0;     // taken beside the arenas, and counted against device_bytes
+  bool shared = false;        // device and host are one memory (CPU): `device_bytes` holds for both together
+  uint64_t driver_bytes = 0;  // taken beside the arenas, and counted against device_bytes
 };
 
 struct Arrangement {
   Cut cut;
   Strategy strategy;
-  std::string words;         // "2 passes of 8, recompute mlp, no offload"
+  std::string words;  // "2 passes of 8, recompute mlp, no offload"
   Forecast forecast;
   double relative_time = 0;  // by op counts and rough rates: orders arrangements, says nothing of seconds
   bool fits = false;

@@ -8,18 +8,24 @@ namespace {
 std::string_view phase_of(Task task) {
   switch (task) {
     case Task::Load:
-    case Task::Restore: return "load";
+    case Task::Restore:
+      return "load";
     case Task::Pass:
     case Task::First:
     case Task::Middle:
     case Task::Last:
-    case Task::Update: return "step";
-    case Task::Evaluate: return "eval";
+    case Task::Update:
+      return "step";
+    case Task::Evaluate:
+      return "eval";
     case Task::Save:
-    case Task::Export: return "save";
+    case Task::Export:
+      return "save";
     case Task::Prefill:
-    case Task::Decode: return "generate";
-    case Task::Merge: return "merge";
+    case Task::Decode:
+      return "generate";
+    case Task::Merge:
+      return "merge";
   }
   return "";
 }

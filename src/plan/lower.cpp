@@ -37,8 +37,8 @@ class HostArrays {
   std::vector<Operand> views(const Operand& block) const {
     std::vector<Operand> arrays;
     for (size_t i = 0; i < counts_.size(); i++)
-      arrays.push_back({block.buffer, Access::Write, DType::I32, {counts_[i]}, static_cast<uint64_t>(offsets_[i]),
-                        counts_[i]});
+      arrays.push_back(
+          {block.buffer, Access::Write, DType::I32, {counts_[i]}, static_cast<uint64_t>(offsets_[i]), counts_[i]});
     return arrays;
   }
 
@@ -77,10 +77,14 @@ class PassPlacement : public Placement {
     if (keep == Keep::Input || block < 0) return true;
     if (keep == Keep::Cheap || !strategy_) return false;
     switch (strategy_->recompute[static_cast<size_t>(block)]) {
-      case Recompute::None: return true;
-      case Recompute::Mlp: return keep != Keep::Mlp;
-      case Recompute::Attention: return keep != Keep::Attention;
-      case Recompute::Block: return false;
+      case Recompute::None:
+        return true;
+      case Recompute::Mlp:
+        return keep != Keep::Mlp;
+      case Recompute::Attention:
+        return keep != Keep::Attention;
+      case Recompute::Block:
+        return false;
     }
     return true;
   }
@@ -302,8 +306,8 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   Value x = b.embedding(arrays[0], job.table.embedding);
   for (size_t i = 0; i < job.table.blocks.size(); i++) {
     b.begin_block(static_cast<int>(i), fmt::format("block.{}", i));
-    x = DenseBlock(job.table.blocks[i], {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table,
-                                         {}, caches[i]})
+    x = DenseBlock(job.table.blocks[i],
+                   {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, caches[i]})
             .forward(b, x);
   }
   b.begin_block(-1, "head");

@@ -28,8 +28,8 @@ class Finder {
   Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
 
   WeightSources find() {
-    const bool has_files = is_file(request_.model / "model.safetensors") ||
-                           is_file(request_.model / "model.safetensors.index.json");
+    const bool has_files =
+        is_file(request_.model / "model.safetensors") || is_file(request_.model / "model.safetensors.index.json");
     std::optional<SafetensorsIndex> model, adapter;
     if (!request_.random && has_files) model = SafetensorsIndex::open_model(request_.model);
     if (!request_.random && !has_files) assume_files();

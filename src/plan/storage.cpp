@@ -13,7 +13,8 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Numerics& numer
   for (const ParamSpec& param : table.params) {
     Group& group = groups_[static_cast<size_t>(param.group)];
     Segment& segment = param.trainable ? group.trainable : group.frozen;
-    if (!param.joined) segment.elements = (segment.elements + kElementAlignment - 1) / kElementAlignment * kElementAlignment;
+    if (!param.joined)
+      segment.elements = (segment.elements + kElementAlignment - 1) / kElementAlignment * kElementAlignment;
     offset_.push_back(segment.elements);
     segment.elements += param.shape.count();
   }

@@ -10,11 +10,12 @@ namespace snug {
 
 class Storage {
  public:
-  // Adds the buffers to `set`. Without `states`, trainable parameters have their weights only (evaluation of an adapter).
+  // Adds the buffers to `set`. Without `states`, trainable parameters have their weights only (evaluation of an
+  // adapter).
   Storage(ProgramSet& set, const ParamTable& table, const Numerics& numerics, bool states);
 
-  // `count` joined parameters in the dtype they are stored in: one parameter has its own shape, several are one matrix (or
-  // vector) of all their rows.
+  // `count` joined parameters in the dtype they are stored in: one parameter has its own shape, several are one matrix
+  // (or vector) of all their rows.
   Operand weight(ParamId first, int count = 1) const;
   // Of a split trainable parameter: the lower 16 bits.
   Operand low(ParamId id) const;

@@ -47,8 +47,9 @@ std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
     const int64_t count = t.stored.shape.count();
     for (int64_t i = 0; i < count;) {
       const uint64_t at = t.place.offset + static_cast<uint64_t>(i) * size;
-      const bool follows = !ranges.empty() && ranges.back().file == t.place.file && at < ranges.back().end + kDirectIo &&
-                           at >= ranges.back().begin && at + size <= ranges.back().begin + most;
+      const bool follows = !ranges.empty() && ranges.back().file == t.place.file &&
+                           at < ranges.back().end + kDirectIo && at >= ranges.back().begin &&
+                           at + size <= ranges.back().begin + most;
       if (!follows) ranges.push_back({t.place.file, floor_to(at, kDirectIo), 0, {}});
       Range& range = ranges.back();
       const auto fitting = static_cast<int64_t>((range.begin + most - at) / size);

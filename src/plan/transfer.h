@@ -44,8 +44,8 @@ void lower_writes(Emitter& e, std::vector<Transfer> transfers, const OutputFiles
 // Where a parameter's first value comes from.
 using ParamSource = std::variant<TensorPlace, RandomFill>;
 
-// Everything that training or evaluation finds in place: parameters by their sources (by ParamId), optimizer state zero,
-// the table of rotary angles.
+// Everything that training or evaluation finds in place: parameters by their sources (by ParamId), optimizer state
+// zero, the table of rotary angles.
 void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
                 const std::vector<uint64_t>& file_bytes);
 

@@ -51,7 +51,8 @@ Operand new_tensor(ProgramSet& set, std::string name, DType dtype, const Shape& 
   const auto id = static_cast<BufferId>(set.buffers.size());
   const uint64_t bytes = static_cast<uint64_t>(shape.count()) * element_bytes(dtype);
   set.buffers.push_back({std::move(name), bytes, space, role, life});
-  return {.buffer = id, .access = Access::Write, .dtype = dtype, .shape = shape, .offset = 0, .row_stride = shape.cols()};
+  return {
+      .buffer = id, .access = Access::Write, .dtype = dtype, .shape = shape, .offset = 0, .row_stride = shape.cols()};
 }
 
 Operand Emitter::tensor(std::string_view what, DType dtype, const Shape& shape, Role role, Space space, Life life) {

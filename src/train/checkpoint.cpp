@@ -70,9 +70,10 @@ CheckpointState Checkpoints::restore_last(Session& session) const {
   const std::filesystem::path last = directory(steps().back());
   const CheckpointState state = read_state(last / "state.json");
   if (state.numerics_hash != session.compiled().numerics_hash)
-    user_error("{}: made under other numerics or another cut of the step (found {}, expected {}); resume with the "
-               "options of the run's job.yaml",
-               last.string(), hex(state.numerics_hash), hex(session.compiled().numerics_hash));
+    user_error(
+        "{}: made under other numerics or another cut of the step (found {}, expected {}); resume with the "
+        "options of the run's job.yaml",
+        last.string(), hex(state.numerics_hash), hex(session.compiled().numerics_hash));
   session.restore(last);
   return state;
 }

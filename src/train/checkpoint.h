@@ -21,7 +21,8 @@ struct CheckpointState {
 class Checkpoints {
  public:
   // `keep`: how many besides the best; below 0 all.
-  Checkpoints(const std::filesystem::path& run_directory, int64_t keep) : root_(run_directory / "checkpoints"), keep_(keep) {}
+  Checkpoints(const std::filesystem::path& run_directory, int64_t keep)
+      : root_(run_directory / "checkpoints"), keep_(keep) {}
 
   // Steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;

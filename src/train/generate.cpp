@@ -40,8 +40,7 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
     reply.push_back(token);
     if (on_token) on_token(token);
-    if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens)
-      feed(Task::Decode, std::span(reply).last(1));
+    if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) feed(Task::Decode, std::span(reply).last(1));
   }
   return reply;
 }
@@ -60,7 +59,8 @@ int32_t Generator::choose(uint64_t draw) {
   double total = 0;
   std::vector<double> weights(logits_.size());
   for (size_t i = 0; i < logits_.size(); i++)
-    total += weights[i] = std::exp((static_cast<double>(logits_[i]) - static_cast<double>(*best)) / options_.temperature);
+    total += weights[i] =
+        std::exp((static_cast<double>(logits_[i]) - static_cast<double>(*best)) / options_.temperature);
   double left = total * static_cast<double>(Random(options_.seed, RandomPurpose::Sampling).uniform(draw));
   for (size_t i = 0; i < weights.size(); i++)
     if ((left -= weights[i]) < 0) return static_cast<int32_t>(i);

@@ -13,16 +13,17 @@
 namespace snug {
 
 std::string to_json_line(const StepMetrics& m) {
-  nlohmann::ordered_json line{{"step", m.step},
-                              {"loss", m.loss},
-                              {"grad_norm", m.grad_norm},
-                              {"learning_rate", m.learning_rate},
-                              {"tokens", m.tokens},
-                              {"loss_tokens", m.loss_tokens},
-                              {"step_seconds", m.step_seconds},
-                              {"tokens_per_second", m.step_seconds > 0 ? static_cast<double>(m.tokens) / m.step_seconds : 0},
-                              {"device_bytes", m.device_bytes},
-                              {"host_bytes", m.host_bytes}};
+  nlohmann::ordered_json line{
+      {"step", m.step},
+      {"loss", m.loss},
+      {"grad_norm", m.grad_norm},
+      {"learning_rate", m.learning_rate},
+      {"tokens", m.tokens},
+      {"loss_tokens", m.loss_tokens},
+      {"step_seconds", m.step_seconds},
+      {"tokens_per_second", m.step_seconds > 0 ? static_cast<double>(m.tokens) / m.step_seconds : 0},
+      {"device_bytes", m.device_bytes},
+      {"host_bytes", m.host_bytes}};
   if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
   return line.dump();
 }

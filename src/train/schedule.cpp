@@ -12,8 +12,8 @@ double Schedule::at(int64_t step) const {
   if (kind == ScheduleKind::Constant) return peak;
   const double rest = std::max(1.0, static_cast<double>(total_steps) - warmup);
   const double progress = std::min(1.0, (done - warmup) / rest);
-  const double share = kind == ScheduleKind::Linear ? 1.0 - progress
-                                                    : 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
+  const double share =
+      kind == ScheduleKind::Linear ? 1.0 - progress : 0.5 * (1.0 + std::cos(std::numbers::pi * progress));
   return peak * (min_ratio + (1.0 - min_ratio) * share);
 }
 

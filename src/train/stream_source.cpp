@@ -13,12 +13,9 @@ BatchSource::Step StreamSource::begin_step(int64_t step) {
 }
 
 void StreamSource::fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) {
-  auto array = [&](size_t i) {
-    return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count()));
-  };
-  const BatchCounts counts = batcher_.fill(
-      stream_, pass, 0,
-      {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
+  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
+  const BatchCounts counts =
+      batcher_.fill(stream_, pass, 0, {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
   facts.documents = counts.documents;
   facts.loss_rows = counts.loss_rows;
   facts.segments = counts.segments;

@@ -19,7 +19,8 @@ class BatchSource {
   };
   // Of step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
-  // Fills the arrays of BatchBuffers (in their order) for pass `pass` of the step begun last, and sets the facts' counts.
+  // Fills the arrays of BatchBuffers (in their order) for pass `pass` of the step begun last, and sets the facts'
+  // counts.
   virtual void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) = 0;
 };
 
@@ -56,8 +57,8 @@ class Trainer {
   Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
           TrainerOptions options);
 
-  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. DeviceError... UserError if a loss
-  // or norm is not finite, with step and first bad parameter: parameters are those before that step.
+  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. DeviceError... UserError if a
+  // loss or norm is not finite, with step and first bad parameter: parameters are those before that step.
   Ending run();
 
  private:
