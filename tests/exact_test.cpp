@@ -6,6 +6,7 @@
 #include "base/rng.h"
 #include "plan/forecast.h"
 #include "program/replay.h"
+#include "program/sync.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
 
@@ -38,7 +39,7 @@ TEST(Exact, ArenasHaveTheForecastBytes) {
 TEST(Exact, PackingIsWithinTwoPercentOfLiveBytes) {
   for (const bool lora : {true, false})
     for (const std::string family : {"llama", "qwen2", "llama3"}) {
-      const Compiled compiled = compile(job_with_everything(family, lora), *std::make_unique<CpuFacts>());
+      const Compiled compiled = compile(job_with_everything(family, lora), CpuFacts());
       for (const Space space : kSpaces) {
         const uint64_t reserved = compiled.plan.reserved_bytes[index(space)],
                        live = compiled.plan.live_peak_bytes[index(space)];
@@ -64,7 +65,7 @@ TEST(Exact, TheHeapDoesNotGrowAfterTheSecondStep) {
 // What a run goes through, in any order that its programs allow.
 TEST(Exact, RandomWalksOverAllProgramsStayCleanUnderTheReplay) {
   for (const bool lora : {true, false}) {
-    const Compiled compiled = compile(job_with_everything("llama", lora), *std::make_unique<CpuFacts>());
+    const Compiled compiled = compile(job_with_everything("llama", lora), CpuFacts());
     Random random(lora ? 1 : 2, RandomPurpose::DataOrder);
     for (uint64_t walk = 0; walk < 20; walk++) {
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};
@@ -76,6 +77,22 @@ TEST(Exact, RandomWalksOverAllProgramsStayCleanUnderTheReplay) {
       EXPECT_EQ(result.corrupted_reads, 0) << result.first;
     }
   }
+}
+
+// sync() emits no wait that another implies, so each one matters.
+TEST(Exact, EveryDroppedWaitIsCaught) {
+  Compiled compiled = compile(job_with_everything("qwen2_tied", false), CpuFacts());
+  int64_t dropped = 0;
+  for (Program& program : compiled.set.programs)
+    for (Op& op : program.ops)
+      for (size_t w = 0; w < op.waits.size(); w++, dropped++) {
+        const std::vector<Wait> all = op.waits;
+        op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(w));
+        EXPECT_THROW(verify(compiled.set, compiled.plan), InternalError) << op.site << ", wait " << w;
+        op.waits = all;
+      }
+  EXPECT_GT(dropped, 50);
+  verify(compiled.set, compiled.plan);
 }
 
 }  // namespace

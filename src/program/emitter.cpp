@@ -35,7 +35,11 @@ Operand columns(const Operand& operand, int64_t begin, int64_t end) {
   return part;
 }
 
-Operand elements(const Operand& operand, int64_t begin, int64_t end) { return columns(flat(operand), begin, end); }
+Operand elements(const Operand& operand, int64_t begin, int64_t end) {
+  Operand part = columns(flat(operand), begin, end);
+  part.shape = {end - begin};
+  return part;
+}
 
 Operand flat(const Operand& operand) {
   check(operand.shape.rows() <= 1 || operand.row_stride == operand.shape.cols(), "rows of {} lie {} elements apart",

@@ -1,0 +1,68 @@
+// What lowering writes, op by op: text dumps of small programs under each strategy, kept as golden files. A change that
+// means to alter them rewrites them (run with --gtest_also_run_disabled_tests --gtest_filter=*Rewrite*) and is read as
+// a diff.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "tiny_model.h"
+
+namespace snug {
+namespace {
+
+// Sizes that no library decides, so that dumps are equal on every machine.
+class FlatFacts : public OpFacts {
+ public:
+  uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand>) const override {
+    return std::holds_alternative<Gemm>(attrs) ? 1024 : 0;
+  }
+  uint64_t alignment() const override { return 256; }
+};
+
+struct Golden {
+  std::string name;
+  bool lora;
+  Recompute recompute;
+  int64_t offloaded, passes;
+};
+
+std::vector<Golden> goldens() {
+  return {{"lora", true, Recompute::None, 0, 1},
+          {"lora_block_offload", true, Recompute::Block, 2, 1},
+          {"full_mlp_two_passes", false, Recompute::Mlp, 0, 2},
+          {"full_attention_offload", false, Recompute::Attention, 1, 1}};
+}
+
+std::string dump(const Golden& golden) {
+  JobSpec spec =
+      tiny_job("qwen2", golden.lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
+  spec.cut.passes = golden.passes;
+  spec.strategy.recompute.assign(spec.table.blocks.size(), golden.recompute);
+  spec.strategy.offloaded_blocks = golden.offloaded;
+  const Compiled compiled = compile(spec, FlatFacts());
+  std::string text;
+  for (const Task task : {Task::Pass, Task::First, Task::Last, Task::Update})
+    if (compiled.has(task)) text += compiled.set.dump(compiled.at(task)) + "\n";
+  return text;
+}
+
+std::filesystem::path path_of(const Golden& golden) {
+  return std::filesystem::path(SNUG_FIXTURES) / "golden" / (golden.name + ".txt");
+}
+
+TEST(Lower, ProgramsAreThoseOfTheGoldenFiles) {
+  for (const Golden& golden : goldens()) {
+    std::ifstream in(path_of(golden));
+    std::stringstream expected;
+    expected << in.rdbuf();
+    EXPECT_EQ(dump(golden), expected.str()) << golden.name;
+  }
+}
+
+TEST(DISABLED_Lower, RewriteGoldenFiles) {
+  for (const Golden& golden : goldens()) std::ofstream(path_of(golden)) << dump(golden);
+}
+
+}  // namespace
+}  // namespace snug
