@@ -58,7 +58,8 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
   return result;
 }
 
-std::vector<Strategy> strategies(const Strategy& base, const Choices& choices, size_t blocks) {
+// Where device and host are one memory, moving block inputs between them gains nothing unless it is asked for.
+std::vector<Strategy> strategies(const Strategy& base, const Choices& choices, bool shared_memory, size_t blocks) {
   std::vector<std::vector<Recompute>> recomputes;
   if (choices.recomputed_blocks) {
     std::vector<Recompute> mixed(blocks, Recompute::None);
@@ -71,7 +72,8 @@ std::vector<Strategy> strategies(const Strategy& base, const Choices& choices, s
     for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
       recomputes.emplace_back(blocks, r);
   }
-  std::vector<double> shares{0.0, 1.0};
+  std::vector<double> shares{0.0};
+  if (!shared_memory) shares.push_back(1.0);
   if (choices.offload_activations) shares = {*choices.offload_activations};
   std::vector<Strategy> result;
   for (const auto& recompute : recomputes)
@@ -108,7 +110,7 @@ bool fits(const Forecast& f, const Caps& caps) {
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts) {
   FitResult result;
   for (const Cut& cut : cuts(spec.cut, choices))
-    for (const Strategy& strategy : strategies(spec.strategy, choices, spec.table.blocks.size())) {
+    for (const Strategy& strategy : strategies(spec.strategy, choices, caps.shared, spec.table.blocks.size())) {
       JobSpec candidate = spec;
       candidate.cut = cut;
       candidate.strategy = strategy;
