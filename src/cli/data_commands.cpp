@@ -88,7 +88,9 @@ StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> sam
   return StreamSource(dataset, std::move(samples), packing, {1, 1, micro_batch}, {std::nullopt, 1});
 }
 
-double learning_rate(const Options& options) { return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5); }
+double learning_rate(const Options& options) {
+  return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5);
+}
 
 Schedule make_schedule(const Options& options, int64_t steps) {
   Schedule schedule;
@@ -106,9 +108,12 @@ Schedule make_schedule(const Options& options, int64_t steps) {
 
 Interval interval_of(const Cadence& cadence, int64_t steps_per_epoch) {
   switch (cadence.unit) {
-    case Cadence::Unit::Steps: return {cadence.count, 0};
-    case Cadence::Unit::Epochs: return {steps_per_epoch, 0};
-    case Cadence::Unit::Seconds: break;
+    case Cadence::Unit::Steps:
+      return {cadence.count, 0};
+    case Cadence::Unit::Epochs:
+      return {steps_per_epoch, 0};
+    case Cadence::Unit::Seconds:
+      break;
   }
   return {0, static_cast<double>(cadence.count)};
 }
@@ -134,10 +139,16 @@ void keep_cut_of_run(Options& options) {
   options.gradient_accumulation_steps = before.gradient_accumulation_steps;
 }
 
-void prepare_run_directory(const Options& options) {
+void refuse_other_run(const Options& options) {
   const std::filesystem::path out = options.out;
+  if (std::filesystem::exists(out) && !std::filesystem::is_directory(out))
+    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
   if (is_file(out / "job.yaml") && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+}
+
+void prepare_run_directory(const Options& options) {
+  const std::filesystem::path out = options.out;
   if (options.overwrite && !options.resume)
     for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "model", "checkpoints"})
       std::filesystem::remove_all(out / name);
@@ -151,7 +162,8 @@ void warn_of_data(const PackingReport& report, int64_t steps, const Options& opt
   if (report.empty_samples > 0)
     log_line(fmt::format("{} samples have no token that carries loss", report.empty_samples));
   if (steps < 50)
-    log_line(fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
+    log_line(
+        fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
 }
 
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
@@ -246,9 +258,11 @@ int eval_command(Options options, const CommandFlags& flags) {
 
 int train_command(Options options, const CommandFlags& flags) {
   if (options.out.empty()) options.out = default_out(options);
+  refuse_other_run(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options);
   const Planned planned = plan_job(options, Purpose::Train, corpus.validates());
+  require_weights(planned.spec.sources);
   require_fit(planned, options);
   const Cut& cut = planned.spec.cut;
   StreamSource data(corpus.training, corpus.training_samples, packing_options(options),
@@ -278,7 +292,7 @@ int train_command(Options options, const CommandFlags& flags) {
   trainer_options.steps = steps;
   trainer_options.evaluate = interval_of(options.eval_every, data.stream().steps_per_epoch());
   trainer_options.save = interval_of(options.save_every, data.stream().steps_per_epoch());
-  trainer_options.log_every = options.log_every.count;
+  trainer_options.log_interval = interval_of(options.log_every, data.stream().steps_per_epoch());
   trainer_options.keep = options.keep;
   trainer_options.resume = options.resume;
   trainer_options.interrupted = [&] { return guard.interrupted(); };
@@ -288,10 +302,12 @@ int train_command(Options options, const CommandFlags& flags) {
   const Ending ending = trainer.run();
   export_result(session, options);
   const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
-  log_line(fmt::format("{}{} is in {}", ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
+  log_line(fmt::format("{}{} is in {}",
+                       ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
                        trained_parts(options), result));
   if (flags.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}.dump());
+    fmt::print("{}\n",
+               nlohmann::ordered_json{{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}.dump());
   return ending == Ending::Interrupted ? 130 : 0;
 }
 

@@ -106,7 +106,11 @@ Planned plan_job(const Options& options, Purpose purpose, bool evaluate) {
   set_threads(thread_count(options));
   Planned planned{make_job(options, purpose), {}, caps_of(options)};
   planned.spec.evaluate = evaluate;
-  planned.fit = fit(planned.spec, choices_of(options), planned.caps, CpuFacts());
+  const Choices choices = choices_of(options);
+  const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
+  if (choices.recomputed_blocks.value_or(0) > blocks)
+    user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
+  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts());
   if (planned.fit.chosen) {
     const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
     planned.spec.cut = chosen.cut;

@@ -33,8 +33,8 @@ std::vector<Command> commands() {
       {"train", "plan, then train", {}, train_command},
       {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
        join(join(kModelKeys, kDataKeys), {"micro_batch_size"}), eval_command},
-      {"generate", "complete prompts, as chat turns if the model has a chat template",
-       join(kModelKeys, {"template"}), generate_command},
+      {"generate", "complete prompts, as chat turns if the model has a chat template", join(kModelKeys, {"template"}),
+       generate_command},
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
       {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model"}), tokenize_command},
@@ -89,21 +89,41 @@ Options effective_options(const Given& given) {
 }
 
 // An unknown flag is named with its nearest known one, as an unknown key of a job file is.
-void explain_unknown_flags(int argc, char** argv, const Command& command) {
+void explain_unknown_flags(int argc, char** argv, const CLI::App& app, const Command& command) {
   for (int i = 2; i < argc; i++) {
     const std::string word = argv[i];
     if (!word.starts_with("--") || word.size() == 2) continue;
     const std::string key = word.substr(2, word.find('=') == std::string::npos ? word.npos : word.find('=') - 2);
+    if (app.get_option_no_throw("--" + key)) continue;
     const OptionSpec& spec = find_option(key, "command line");
     if (!command.options.empty() && std::ranges::find(command.options, spec.key) == command.options.end())
       user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
   }
 }
 
+// What CLI11 found wrong, in one sentence.
+[[noreturn]] void explain(const CLI::ParseError& error, int argc, char** argv, const CLI::App& app,
+                          const std::vector<Command>& all) {
+  const std::string text = error.what();
+  const std::string word = argc > 1 ? argv[1] : "";
+  const auto command = std::ranges::find(all, word, &Command::name);
+  if (command == all.end()) {
+    std::vector<std::string> names;
+    for (const Command& known : all) names.push_back(known.name);
+    user_error("command line: found {}, expected a command: {}; 'snug --help' says more",
+               word.empty() ? "nothing" : "'" + word + "'", fmt::join(names, ", "));
+  }
+  explain_unknown_flags(argc, argv, *app.get_subcommand(word), *command);
+  if (dynamic_cast<const CLI::ArgumentMismatch*>(&error))
+    user_error("command line: '{}' needs a value", text.substr(0, text.find(':')));
+  user_error("command line: {}; 'snug {} --help' lists the options", text, word);
+}
+
 int dispatch(int argc, char** argv) {
-  CLI::App app{"snug: fine-tunes large language models on the machine one has; says beforehand, to the byte, what it "
-               "takes.\nEvery option is also a key of the job file (snug train job.yaml); sizes read 24GiB, 512MiB.",
-               "snug"};
+  CLI::App app{
+      "snug: fine-tunes large language models on the machine one has; says beforehand, to the byte, what it "
+      "takes.\nEvery option is also a key of the job file (snug train job.yaml); sizes read 24GiB, 512MiB.",
+      "snug"};
   app.require_subcommand(1);
   const std::vector<Command> all = commands();
   std::vector<Given> given(all.size());
@@ -121,9 +141,7 @@ int dispatch(int argc, char** argv) {
   } catch (const CLI::CallForHelp& help) {
     return app.exit(help);
   } catch (const CLI::ParseError& error) {
-    for (const Command& command : all)
-      if (argc > 1 && command.name == argv[1]) explain_unknown_flags(argc, argv, command);
-    user_error("command line: {}; 'snug --help' lists commands and options", error.what());
+    explain(error, argc, argv, app, all);
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) return all[i].run(effective_options(given[i]), given[i].flags);

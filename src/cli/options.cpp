@@ -15,11 +15,15 @@ constexpr uint64_t kMaxJobFile = 1 << 20;
 
 // ---- Reading and writing values -------------------------------------------------------------------------------------
 
-int64_t parse_integer(const std::string& text, const std::string& key, int64_t least) {
+// Products of a few counts stay within 64 bits.
+constexpr int64_t kMaxCount = 1 << 20;
+
+int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least)
     user_error("{}: found '{}', expected a whole number of at least {}", key, text, least);
+  if (value > most) user_error("{}: found '{}', expected a whole number of at most {}", key, text, most);
   return value;
 }
 
@@ -53,6 +57,8 @@ Cadence parse_cadence(const std::string& text, const std::string& key) {
   for (const auto& [suffix, seconds] : units)
     if (text.ends_with(suffix))
       return {Cadence::Unit::Seconds, seconds * parse_integer(text.substr(0, text.size() - suffix.size()), key, 1)};
+  if (text.empty() || text.find_first_not_of("0123456789") != text.npos)
+    user_error("{}: found '{}', expected steps, 'epoch' or a duration such as 30min", key, text);
   return {Cadence::Unit::Steps, parse_integer(text, key, 0)};
 }
 
@@ -89,7 +95,8 @@ OptionSpec word_option(const std::string& key, std::string Options::*field, std:
 }
 
 OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least); },
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, kMaxCount); },
           [field](const Options& o) { return fmt::format("{}", o.*field); }};
 }
 
@@ -291,7 +298,9 @@ const OptionSpec& find_option(const std::string& key, const std::string& where) 
     user_error("{}: option '{}' is not there yet in this version", where, key);
   const auto nearest = std::ranges::min_element(option_specs(), {},
                                                 [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
-  user_error("{}: unknown option '{}'; the nearest known one is '{}'", where, key, nearest->key);
+  std::string known = nearest->key;
+  if (key.find('-') != key.npos) std::ranges::replace(known, '_', '-');
+  user_error("{}: unknown option '{}'; the nearest known one is '{}'", where, key, known);
 }
 
 void read_job_file(const std::string& path, Options& options) {
@@ -304,10 +313,17 @@ void read_job_file(const std::string& path, Options& options) {
   if (root.IsNull()) return;
   if (!root.IsMap()) user_error("{}: expected keys and values at the top", path);
   for (const auto& item : root) {
+    if (!item.first.IsScalar()) user_error("{}: found a list or a map as a key, expected the name of an option", path);
     const auto key = item.first.as<std::string>();
     const OptionSpec& spec = find_option(key, path);
     try {
-      if (!item.second.IsNull()) spec.set(options, flattened(item.second, spec.key, path));
+      if (item.second.IsNull()) continue;
+      const std::string text = flattened(item.second, spec.key, path);
+      try {
+        spec.set(options, text);
+      } catch (const UserError& error) {
+        user_error("{}, {}", path, error.what());
+      }
     } catch (const YAML::Exception&) {
       user_error("{}, key '{}': expected a value or a list of values", path, key);
     }
@@ -335,11 +351,14 @@ uint64_t parse_size(const std::string& text, const std::string& key) {
       const std::string number = text.substr(0, text.size() - suffix.size());
       return static_cast<uint64_t>(parse_number(number, key, 0, 1e15 / factor) * factor);
     }
+  if (text.empty() || text.find_first_not_of("0123456789") != text.npos)
+    user_error("{}: found '{}', expected a size such as 24GiB, 80GB or 512MiB, or bytes", key, text);
   return static_cast<uint64_t>(parse_integer(text, key, 0));
 }
 
 std::string format_size(uint64_t bytes) {
   const auto value = static_cast<double>(bytes);
+  if (bytes < (uint64_t{1} << 10)) return fmt::format("{} B", bytes);
   if (bytes < (uint64_t{1} << 20)) return fmt::format("{:.1f} KiB", value / 0x1p10);
   if (bytes < (uint64_t{1} << 30)) return fmt::format("{:.1f} MiB", value / 0x1p20);
   return fmt::format("{:.2f} GiB", value / 0x1p30);

@@ -56,12 +56,16 @@ const Arrangement& shown(const Planned& planned) {
   return *std::ranges::min_element(planned.fit.tried, {}, total_bytes);
 }
 
+// "1 step", "2 steps"
+std::string counted(int64_t number, std::string_view thing) {
+  return fmt::format("{} {}{}", grouped(number), thing, number == 1 ? "" : "s");
+}
+
 std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
-  std::string text = fmt::format(
-      "{:<13} {} samples, {} tokens ({} with loss) in {} blocks; {} steps an epoch of {} tokens each\n", "data",
-      grouped(data.samples_per_epoch), grouped(data.tokens_per_epoch), grouped(data.loss_tokens_per_epoch),
-      grouped(data.blocks_per_epoch), data.steps_per_epoch, grouped(tokens_per_step));
-  return text;
+  return fmt::format("{:<13} {}, {} tokens ({} with loss) in {}; {} an epoch of {} tokens each\n", "data",
+                     counted(data.samples_per_epoch, "sample"), grouped(data.tokens_per_epoch),
+                     grouped(data.loss_tokens_per_epoch), counted(data.blocks_per_epoch, "block"),
+                     counted(data.steps_per_epoch, "step"), grouped(tokens_per_step));
 }
 
 std::string classes_text(const Forecast& f) {

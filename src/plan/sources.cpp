@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "base/error.h"
 #include "base/file.h"
 
 namespace snug {
@@ -91,6 +92,14 @@ class Finder {
 
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request) {
   return Finder(table, request).find();
+}
+
+void require_weights(const WeightSources& sources) {
+  if (sources.assumed)
+    user_error(
+        "{}: found no weights, expected model.safetensors or model.safetensors.index.json; --init random starts "
+        "from the seed",
+        sources.files[0].parent_path().string());
 }
 
 }  // namespace snug

@@ -25,4 +25,7 @@ struct SourceRequest {
 // UserError for a tensor that is missing or of another shape than config.json says.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
 
+// UserError if weight files were only assumed.
+void require_weights(const WeightSources& sources);
+
 }  // namespace snug

@@ -70,7 +70,7 @@ Ending Trainer::run() {
   if (options_.resume && !checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_);
   MetricsFile file(options_.out / "metrics.jsonl", state_.step);
   Progress progress("step", options_.steps);
-  Due evaluation(options_.evaluate), saving(options_.save);
+  Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
   int64_t saved = state_.step;
@@ -89,7 +89,7 @@ Ending Trainer::run() {
                     static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
                     metrics_.eval_loss ? fmt::format("  held-out loss {:.4f}", *metrics_.eval_loss) : std::string());
     progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
-    if (last || metrics_.eval_loss || (options_.log_every > 0 && number % options_.log_every == 0)) {
+    if (logging.after(number) || last || metrics_.eval_loss) {
       progress.clear();
       options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
     }

@@ -34,8 +34,8 @@ struct TrainerOptions {
   std::filesystem::path out;
   Schedule schedule;
   int64_t steps = 0;
-  Interval evaluate, save;
-  int64_t log_every = 1, keep = 2;
+  Interval evaluate, save, log_interval{1, 0};
+  int64_t keep = 2;
   bool resume = false;
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   std::function<void(const std::string&)> log = [](const std::string&) {};

@@ -1,16 +1,21 @@
 #include "backend/cpu/facts.h"
 
+#include <bit>
+
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/products.h"
+#include "base/parallel.h"
 
 namespace snug {
 namespace {
+
+// Operands' alignment may matter to a product, up to so many bytes.
+constexpr uint64_t kElementOffset = 64;
 
 // By kind; every kind that is not here needs none.
 struct ScratchBytes {
   std::span<const Operand> operands;
 
-  uint64_t operator()(const Gemm& op) const { return cpu::gemm_scratch_bytes(op, operands); }
   uint64_t operator()(const Attention& op) const { return cpu::attention_scratch_bytes(op, operands); }
   uint64_t operator()(const AttentionBackward& op) const { return cpu::attention_backward_scratch_bytes(op, operands); }
   uint64_t operator()(const CacheAppend& op) const { return cpu::cache_append_scratch_bytes(op, operands); }
@@ -28,6 +33,17 @@ struct ScratchBytes {
 }  // namespace
 
 uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const {
+  if (const auto* gemm = std::get_if<Gemm>(&attrs)) {
+    std::vector<int64_t> key{
+        gemm->transpose_a, gemm->transpose_b, gemm->addend, gemm->bias, std::bit_cast<int32_t>(gemm->alpha), threads()};
+    for (const Operand& operand : operands)
+      key.insert(key.end(), {static_cast<int64_t>(operand.dtype), operand.shape.rows(), operand.shape.cols(),
+                             operand.row_stride, static_cast<int64_t>(operand.offset % kElementOffset)});
+    if (gemm->addend) key.push_back(operands[2].buffer == operands.back().buffer);  // in place or beside
+    const auto [known, missing] = products_.try_emplace(std::move(key));
+    if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
+    return known->second;
+  }
   return std::visit(ScratchBytes{operands}, attrs);
 }
 
