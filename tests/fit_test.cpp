@@ -69,7 +69,8 @@ TEST(Fit, ACutThatDoesNotMakeTheBatchIsRefused) {
   EXPECT_TRUE(fails_with<UserError>([&] { fit(job(), choices, {}, CpuFacts()); }, "makes 4 blocks, batch_size is 6"));
   choices.passes.reset();
   choices.micro_batch = 4;
-  EXPECT_TRUE(fails_with<UserError>([&] { fit(job(), choices, {}, CpuFacts()); }, "cannot be cut"));
+  EXPECT_TRUE(fails_with<UserError>([&] { fit(job(), choices, {}, CpuFacts()); },
+                                    "micro_batch_size 4 does not divide batch_size 6"));
 }
 
 }  // namespace

@@ -101,7 +101,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
     request.adapter = models() / family / *adapter;
   } else {
     spec.table = full_parameters(spec.config, true);
-    spec.numerics.weight_decay = 0.1f;
+    spec.numerics.weight_decay = 0.1;
   }
   spec.sources = find_sources(spec.table, request);
   spec.cut.sequence_length = 40;

@@ -279,6 +279,7 @@ int train_command(Options options, const CommandFlags& flags) {
   effective.micro_batch_size = cut.micro_batch;
   effective.gradient_accumulation_steps = cut.passes;
   effective.learning_rate = learning_rate(options);
+  effective.overwrite = effective.resume = false;  // of this start, not of the job
   write_text(std::filesystem::path(options.out) / "job.yaml", write_job_file(effective));
   write_text(std::filesystem::path(options.out) / "plan.json",
              plan_json(planned, summarise(data.stream())).dump(2) + "\n");

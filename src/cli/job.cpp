@@ -22,10 +22,10 @@ Numerics numerics_of(const Options& options) {
   n.compute = dtype_option(options.compute);
   n.base = options.base_format ? dtype_option(*options.base_format) : n.compute;
   n.accumulator = dtype_option(options.gradient_accumulator);
-  n.beta1 = static_cast<float>(options.beta1);
-  n.beta2 = static_cast<float>(options.beta2);
-  n.epsilon = static_cast<float>(options.epsilon);
-  n.weight_decay = static_cast<float>(options.weight_decay);
+  n.beta1 = options.beta1;
+  n.beta2 = options.beta2;
+  n.epsilon = options.epsilon;
+  n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   return n;
 }

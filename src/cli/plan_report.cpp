@@ -124,13 +124,13 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
                   grouped(table.count(false)), grouped(table.count(true)),
                   options.method == "lora" ? fmt::format("lora, rank {}", options.lora_rank) : "full");
-  text +=
-      fmt::format("{:<13} {} blocks of {} tokens, products in {}, on cpu with {} threads\n", "step", options.batch_size,
-                  grouped(a.cut.sequence_length), name(planned.spec.numerics.compute), thread_count(options));
+  text += fmt::format("{:<13} {} of {} tokens, products in {}, on cpu with {}\n", "step",
+                      counted(options.batch_size, "block"), grouped(a.cut.sequence_length),
+                      name(planned.spec.numerics.compute), counted(thread_count(options), "thread"));
   if (data) text += data_text(*data, a.cut.tokens() * a.cut.passes);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
-  text += fmt::format("{:<13} {}: {} of {} {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT",
-                      format_size(total_bytes(a)), format_size(allowed),
+  text += fmt::format("{:<13} {}: device and host together {} of {} {}\n", "memory",
+                      planned.fit.chosen ? "fits" : "DOES NOT FIT", format_size(total_bytes(a)), format_size(allowed),
                       options.device_memory || options.host_memory ? "allowed" : "free");
   text += classes_text(a.forecast);
   text += fmt::format("{:<13} {:>12}  {:>12}\n", "phase", "device", "host");

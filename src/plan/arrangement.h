@@ -15,7 +15,8 @@ struct Numerics {
   DType base = DType::BF16;        // of frozen weights: BF16 or F32
   DType accumulator = DType::F32;  // of gradients summed over passes
   int64_t head_rows = 1024;        // rows of a chunk of logits
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0, max_grad_norm = 1;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
+  float max_grad_norm = 1;
 
   // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
   // into the bf16 weight and the 16 bits that complete it.

@@ -52,9 +52,9 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
     result.push_back(cut);
   }
   if (result.empty())
-    user_error(
-        "batch_size {} cannot be cut into micro_batch_size {} or gradient_accumulation_steps {}: found a remainder",
-        batch, choices.micro_batch.value_or(0), choices.passes.value_or(0));
+    user_error("{} {} does not divide batch_size {}",
+               choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
+               choices.micro_batch ? *choices.micro_batch : *choices.passes, batch);
   return result;
 }
 

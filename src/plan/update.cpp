@@ -11,7 +11,7 @@ void emit_adamw(Emitter& e, const JobContext& job, ParamId id, const Operand& gr
   const Storage& storage = job.storage;
   const Numerics& n = job.numerics;
   const bool split = storage.split(id);
-  const AdamW adamw{n.beta1, n.beta2, n.epsilon, job.table[id].decay ? n.weight_decay : 0.0f, split};
+  const AdamW adamw{n.beta1, n.beta2, n.epsilon, job.table[id].decay ? n.weight_decay : 0.0, split};
   const int64_t count = job.table[id].shape.count();
   for (int64_t begin = 0; begin < count; begin += kTile) {
     const int64_t end = std::min(begin + kTile, count);

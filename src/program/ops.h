@@ -179,7 +179,7 @@ struct ClipFactor {
 // all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16 with lo), lo rw [n] int16 ? split,
 // m rw [n] fp32, v rw [n] fp32, clip r [3] fp32. Learning rate and step are PassFacts'.
 struct AdamW {
-  float beta1 = 0.9f, beta2 = 0.999f, epsilon = 1e-8f, weight_decay = 0;
+  double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;
 };
 

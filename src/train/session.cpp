@@ -27,11 +27,7 @@ Session::~Session() = default;
 void Session::run(Task task, const PassFacts& facts) { executor_->run(compiled_.at(task), facts); }
 
 void Session::load() {
-  if (spec_.sources.assumed)
-    user_error(
-        "{}: found no weights, expected model.safetensors or model.safetensors.index.json; --init random starts "
-        "from the seed",
-        spec_.sources.files[0].parent_path().string());
+  require_weights(spec_.sources);
   std::vector<File> files;
   std::vector<File*> pointers;
   for (const auto& path : spec_.sources.files) files.push_back(File::open_read(path, IoMode::Direct));

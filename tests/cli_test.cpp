@@ -1,0 +1,190 @@
+// The program as a stranger meets it: run as a process on the tiny models, judged by exit code, output and files.
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using Words = std::vector<std::string>;
+
+const fs::path kModels = fs::path(SNUG_FIXTURES) / "models";
+
+std::string text_of(const fs::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+void put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
+
+struct Outcome {
+  int code = -1;
+  std::string out, err;
+};
+
+class Cli : public ::testing::Test {
+ protected:
+  fs::path at(const std::string& name) const { return directory_.path() / name; }
+
+  // Runs snug in the test's directory.
+  Outcome run(const Words& words) const {
+    const pid_t child = fork();
+    if (child == 0) {
+      if (chdir(directory_.path().c_str()) != 0) _exit(126);
+      dup2(open("stdout", O_CREAT | O_TRUNC | O_WRONLY, 0644), STDOUT_FILENO);
+      dup2(open("stderr", O_CREAT | O_TRUNC | O_WRONLY, 0644), STDERR_FILENO);
+      std::vector<char*> arguments{const_cast<char*>(SNUG_BINARY)};
+      for (const std::string& word : words) arguments.push_back(const_cast<char*>(word.c_str()));
+      arguments.push_back(nullptr);
+      execv(SNUG_BINARY, arguments.data());
+      _exit(127);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(at("stdout")),
+            text_of(at("stderr"))};
+  }
+
+  // A small job, with `more` at its end; later flags win.
+  static Words job(const std::string& command, const Words& more = {}, const std::string& model = kModels / "llama") {
+    Words words{command,
+                "--model",
+                model,
+                "--data",
+                kModels / "data.jsonl",
+                "--sequence-length",
+                "48",
+                "--batch-size",
+                "4",
+                "--max-steps",
+                "6",
+                "--threads",
+                "1",
+                "--compute",
+                "fp32",
+                "--out",
+                "run",
+                "--learning-rate",
+                "1e-3"};
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  // One line that holds every part, exit 2, nothing on standard output and no run directory.
+  void expect_refusal(const Words& words, const Words& parts) const {
+    SCOPED_TRACE(::testing::PrintToString(words));
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_EQ(outcome.out, "");
+    EXPECT_EQ(std::ranges::count(outcome.err, '\n'), 1) << outcome.err;
+    EXPECT_THAT(outcome.err, StartsWith("snug: "));
+    for (const std::string& part : parts) EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_FALSE(fs::exists(at("run")));
+  }
+
+  std::vector<double> losses(const std::string& out) const {
+    std::vector<double> result;
+    std::istringstream lines(text_of(at(out) / "metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);) result.push_back(nlohmann::json::parse(line)["loss"]);
+    return result;
+  }
+
+  TempDirectory directory_;
+};
+
+TEST_F(Cli, NamesTheNearestOption) {
+  expect_refusal(job("train", {"--learning-rat", "1"}), {"'learning-rat'", "'learning-rate'"});
+  put(at("job.yaml"), "learning_rat: 1\n");
+  expect_refusal({"train", "job.yaml"}, {"job.yaml", "'learning_rat'", "'learning_rate'"});
+  expect_refusal({"trian"}, {"'trian'", "train"});
+  expect_refusal(job("train", {"--zero", "2"}), {"zero", "not there yet"});
+}
+
+TEST_F(Cli, RefusesWrongValues) {
+  expect_refusal(job("train", {"--batch-size", "0"}), {"batch_size", "'0'"});
+  expect_refusal(job("train", {"--sequence-length", "9000000000000000000"}), {"sequence_length"});
+  expect_refusal(job("train", {"--schedule", "sine"}), {"schedule", "'sine'", "cosine"});
+  expect_refusal(job("train", {"--recompute", "99"}), {"recompute", "99", "2"});
+  put(at("job.yaml"), "learning_rate: fast\n");
+  expect_refusal({"train", "job.yaml"}, {"job.yaml", "learning_rate", "'fast'"});
+}
+
+TEST_F(Cli, RefusesBrokenModels) {
+  expect_refusal(job("train", {}, "nowhere"), {"nowhere/config.json"});
+  fs::copy(kModels / "llama", at("m"));
+  fs::resize_file(at("m/model.safetensors"), 500000);
+  expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "data_offsets"});
+  fs::remove(at("m/model.safetensors"));
+  expect_refusal(job("train", {}, "m"), {"m: found no weights", "--init random"});
+  put(at("m/config.json"), "{\"model_type\": ");
+  expect_refusal(job("train", {}, "m"), {"m/config.json", "JSON"});
+}
+
+TEST_F(Cli, RefusesBrokenData) {
+  expect_refusal(job("train", {"--data", "nowhere.jsonl"}), {"nowhere.jsonl"});
+  put(at("d.jsonl"), "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n{\"input_ids\": [1,\n");
+  expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 2"});
+  put(at("d.jsonl"), "{\"input_ids\": [1, 3000], \"labels\": [1, 2]}\n");
+  expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 1", "3000", "997"});
+}
+
+TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  uint64_t sum = 0;
+  for (const auto& [name, bytes] : plan["classes"].items()) sum += bytes.get<uint64_t>();
+  EXPECT_EQ(sum, plan["device_bytes"]);
+  const Outcome small = run(job("plan", {"--json", "--device-memory", "1MiB"}));
+  EXPECT_EQ(small.code, 3);
+  EXPECT_TRUE(nlohmann::json::parse(small.out).contains("reason"));
+  EXPECT_EQ(run(job("train", {"--device-memory", "1MiB"})).code, 3);
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+TEST_F(Cli, TrainTakesWhatPlanSays) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  ASSERT_EQ(run(job("train")).code, 0);
+  for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "checkpoints/step-6"})
+    EXPECT_TRUE(fs::exists(at("run") / name)) << name;
+  std::istringstream lines(text_of(at("run/metrics.jsonl")));
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);
+  EXPECT_EQ(run(job("train")).code, 2) << "holds a run";
+}
+
+TEST_F(Cli, ResumesToTheSameBytes) {
+  ASSERT_EQ(run(job("train", {"--save-every", "1", "--keep", "all"})).code, 0);
+  const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
+  const std::vector<double> whole = losses("run");
+  for (const char* step : {"4", "5", "6"}) fs::remove_all(at("run/checkpoints") / (std::string("step-") + step));
+  fs::remove_all(at("run/adapter"));
+  ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
+  EXPECT_EQ(losses("run"), whole);
+  EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+}
+
+TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
+  const std::string base = kModels / "llama", adapter = kModels / "llama" / "adapter_qv", data = kModels / "data.jsonl";
+  ASSERT_EQ(run({"merge", "--model", base, "--adapter", adapter, "--out", "merged", "--compute", "fp32"}).code, 0);
+  const Words tail{"--data", data, "--sequence-length", "48", "--compute", "fp32", "--json"};
+  Words apart{"eval", "--model", base, "--adapter", adapter}, merged{"eval", "--model", "merged"};
+  apart.insert(apart.end(), tail.begin(), tail.end());
+  merged.insert(merged.end(), tail.begin(), tail.end());
+  EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
+}
+
+}  // namespace
+}  // namespace snug
