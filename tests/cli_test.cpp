@@ -2,10 +2,12 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -40,8 +42,8 @@ class Cli : public ::testing::Test {
  protected:
   fs::path at(const std::string& name) const { return directory_.path() / name; }
 
-  // Runs snug in the test's directory.
-  Outcome run(const Words& words) const {
+  // Starts snug in the test's directory.
+  pid_t start(const Words& words) const {
     const pid_t child = fork();
     if (child == 0) {
       if (chdir(directory_.path().c_str()) != 0) _exit(126);
@@ -53,10 +55,21 @@ class Cli : public ::testing::Test {
       execv(SNUG_BINARY, arguments.data());
       _exit(127);
     }
+    return child;
+  }
+
+  Outcome finish(pid_t child) const {
     int status = 0;
     waitpid(child, &status, 0);
     return {WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status), text_of(at("stdout")),
             text_of(at("stderr"))};
+  }
+
+  Outcome run(const Words& words) const { return finish(start(words)); }
+
+  // Returns when the run has written so many lines of metrics; gives up after a minute.
+  void wait_for_steps(size_t count) const {
+    for (int i = 0; i < 6000 && losses("run").size() < count; i++) usleep(10'000);
   }
 
   // A small job, with `more` at its end; later flags win.
@@ -184,6 +197,62 @@ TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   apart.insert(apart.end(), tail.begin(), tail.end());
   merged.insert(merged.end(), tail.begin(), tail.end());
   EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
+}
+
+TEST_F(Cli, AnInterruptEndsAfterTheStepWithEverythingSaved) {
+  const Words words = job("train", {"--max-steps", "400", "--save-every", "0"});
+  ASSERT_EQ(run(words).code, 0);
+  const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
+  fs::remove_all(at("run"));
+  const pid_t child = start(words);
+  wait_for_steps(3);
+  kill(child, SIGINT);
+  const Outcome interrupted = finish(child);
+  ASSERT_EQ(interrupted.code, 130) << interrupted.err;
+  const size_t steps = losses("run").size();
+  EXPECT_LT(steps, 400u);
+  EXPECT_TRUE(fs::exists(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state.safetensors"));
+  EXPECT_TRUE(fs::exists(at("run/adapter/adapter_model.safetensors")));
+  ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
+  EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+}
+
+TEST_F(Cli, AKilledRunGoesOnToTheSameBytes) {
+  const Words words = job("train", {"--max-steps", "60", "--save-every", "1", "--resume", "true"});
+  ASSERT_EQ(run(words).code, 0);
+  const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
+  const std::vector<double> whole = losses("run");
+  fs::remove_all(at("run"));
+  int kills = 0;
+  for (useconds_t delay = 20'000; kills < 20; kills++, delay += 7'000) {  // while loading, in steps, while saving
+    const pid_t child = start(words);
+    usleep(delay);
+    kill(child, SIGKILL);
+    const int code = finish(child).code;
+    ASSERT_TRUE(code == 128 + SIGKILL || code == 0) << code << text_of(at("stderr"));
+  }
+  ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+  EXPECT_EQ(losses("run"), whole);
+  EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+}
+
+// Beyond the arenas and the libraries a process takes little, and no more however long it runs.
+TEST_F(Cli, ThePeakOfTheProcessDoesNotGrowWithSteps) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "the address sanitizer keeps what is freed";
+#endif
+  auto peak_bytes = [&](const std::string& steps) {
+    const pid_t child = start(job("train", {"--max-steps", steps, "--save-every", "0", "--overwrite"}));
+    int status = 0;
+    rusage usage{};
+    wait4(child, &status, 0, &usage);
+    EXPECT_EQ(status, 0);
+    return static_cast<int64_t>(usage.ru_maxrss) << 10;
+  };
+  const int64_t few = peak_bytes("5"), many = peak_bytes("200");
+  EXPECT_LE(many, few + (2 << 20));
+  const auto plan = nlohmann::json::parse(text_of(at("run/plan.json")));
+  EXPECT_LE(many, plan["device_bytes"].get<int64_t>() + plan["host_bytes"].get<int64_t>() + (150 << 20));
 }
 
 }  // namespace
