@@ -18,6 +18,10 @@ void* operator new(size_t bytes) {
   if (void* p = std::malloc(bytes)) return p;
   throw std::bad_alloc();
 }
+void* operator new(size_t bytes, const std::nothrow_t&) noexcept {
+  taken++;
+  return std::malloc(bytes);
+}
 void operator delete(void* p) noexcept {
   if (p) given_back++;
   std::free(p);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/error.h"
-#include "counted_new.h"
+#include "count_allocations.h"
 #include "data/batcher.h"
 #include "expect_error.h"
 
