@@ -250,7 +250,7 @@ TEST_F(Cli, ThePeakOfTheProcessDoesNotGrowWithSteps) {
     return static_cast<int64_t>(usage.ru_maxrss) << 10;
   };
   const int64_t few = peak_bytes("5"), many = peak_bytes("200");
-  EXPECT_LE(many, few + (4 << 20));
+  EXPECT_LE(many, few + (2 << 20));
   const auto plan = nlohmann::json::parse(text_of(at("run/plan.json")));
   EXPECT_LE(many, plan["device_bytes"].get<int64_t>() + plan["host_bytes"].get<int64_t>() + (150 << 20));
 }

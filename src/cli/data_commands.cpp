@@ -131,10 +131,10 @@ std::string default_out(const Options& options) {
 // A run that is resumed keeps its cut unless another is named.
 void keep_cut_of_run(Options& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (!options.resume || !is_file(job)) return;
+  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
+  if (!options.resume || named || !is_file(job)) return;
   Options before;
   read_job_file(job.string(), before);
-  if (options.micro_batch_size || options.gradient_accumulation_steps) return;
   options.micro_batch_size = before.micro_batch_size;
   options.gradient_accumulation_steps = before.gradient_accumulation_steps;
 }
