@@ -11,6 +11,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/tile_product.h"
 #include "base/parallel.h"
@@ -89,7 +90,8 @@ double gemm_seconds(const ProductShape& x, DType dtype) {
   views.push_back(d);
   if (const uint64_t bytes = cpu::gemm_scratch_bytes(x.gemm, operands_of(views)))
     views.push_back(memory.scratch(bytes));
-  return best_seconds(cpu::bind_gemm(x.gemm, views), {});
+  cpu::MatmulCalls calls;
+  return best_seconds(cpu::bind_gemm(x.gemm, views, calls), {});
 }
 
 void print(std::string_view what, std::string_view sizes, double seconds, double flops, double bytes, double best) {

@@ -118,7 +118,7 @@ int main(int argc, char** argv) {
   set_threads(threads);
   JobSpec spec;
   spec.config = read_hf_config(model);
-  spec.table = lora_parameters(spec.config, {16, 32, false, linear_names()}, true);
+  spec.table = lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
   spec.numerics.compute = spec.numerics.base = compute == "fp32" ? DType::F32 : DType::BF16;
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = block;

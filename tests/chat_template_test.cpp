@@ -123,9 +123,48 @@ TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
            changed("qwen2", "{% endfor %}", "{% endfor %}{% if enable_thinking %}{% endif %}"),
            changed("llama2", "system_message = false", "system_message = 'Be nice.'"),
            changed("mistral", "+ eos_token}}", "+ eos_token + ' '}}"),
+           changed("chatml", "{% endfor %}", "{% endfor %}{{ eos_token }}"),
+           changed("chatml", "{% endfor %}", "{% endfor %}{% if eos_token %}{{ eos_token }}{% endif %}"),
+           changed("chatml", "{% endfor %}", "\n{% endfor %}"),
+           changed("chatml", "{% endfor %}", " {%+ endfor %}"),
+           changed("chatml", "{% endfor %}", "Bye{% endfor %}"),
+           changed("chatml", "{% endfor %}", "{% endfor +%}\n"),
+           changed("chatml", "in messages", "in messages[1:]"),
+           changed("chatml", "if add_generation_prompt", "if true"),
+           changed("smollm2", "if loop.first", "if loop.last"),
+           changed("smollm2", "You are", "\\tYou are"),
+           changed("qwen2.5", "{%- endfor %}", "{{ '' + eos_token }}{%- endfor %}"),
+           changed("llama3", "{% if add_generation_prompt %}", ""),
+           changed("llama3.1", "{{- \"<|eot_id|>\" }}", "{{ \"<|eot_id|>\" }}"),
+           changed("llama2", "loop.index0 == 0 and", ""),
        }) {
     EXPECT_TRUE(fails_with<UserError>([&] { ChatTemplate::choose("auto", program, {}); }, "of no family known here"));
   }
+}
+
+TEST(ChatTemplate, KnowsAProgramHoweverItIsLaidOut) {
+  const std::string message = "{{ '<|im_start|>' + message.role\n+ \"\\n\" + message['content'] + '<|im_end|>\n' }}";
+  const std::string start = "{{\"<|im_start|>assistant\\n\"-}}";
+  for (const std::string& program : {
+           "{# Ours #}\n{%- for message in messages -%}\n  " + message +
+               "\n{%- endfor %}\n\n{%- if add_generation_prompt %}" + start + " \n{% endif %}\n",
+           "\n{%- for message in messages %}\r\n" + message + "{% endfor %}\r\n  {% if add_generation_prompt %}\r\n" +
+               start + "\t{# Now reply #}\n  {% endif %}\n",
+       }) {
+    EXPECT_EQ(ChatTemplate::choose("auto", program, {}).render(kTurn, true), own("chatml").render(kTurn, true));
+  }
+  const std::string bos =
+      "{{ bos_token }}{% if not add_generation_prompt is defined %}"
+      "{% set add_generation_prompt = false %}{% endif %}" +
+      fixture("smollm2.jinja");
+  EXPECT_EQ(text_of(ChatTemplate::choose("auto", bos, {"<s>", ""}).render(kTurn, true)),
+            "<s>" + text_of(own("smollm2").render(kTurn, true)));
+}
+
+TEST(ChatTemplate, LeavesTextThatIsNotUtf8ToTheTokenizer) {
+  const std::vector<Message> broken = {{ChatRole::User, " \xe2\x80"}};
+  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {}).render(broken, false)),
+            "<|start_header_id|>user<|end_header_id|>\n\n \xe2\x80<|eot_id|>");
 }
 
 TEST(ChatTemplate, ReadsAnyBytesAsATemplate) {

@@ -27,7 +27,12 @@ std::vector<std::vector<float>> trained_weights(Session& session) {
 }
 
 CheckpointState state_at(const Session& session, int64_t step) {
-  return {step, session.compiled().numerics_hash, session.compiled().hash, std::nullopt, 0};
+  CheckpointState state;
+  state.step = step;
+  state.numerics_hash = session.compiled().numerics_hash;
+  state.program_hash = session.compiled().hash;
+  state.data_order = 77;
+  return state;
 }
 
 class CheckpointTest : public testing::TestWithParam<std::pair<bool, DType>> {};
@@ -55,7 +60,7 @@ TEST_P(CheckpointTest, AResumedRunContinuesBitForBit) {
   other.strategy.offloaded_blocks = 2;
   Session session(other, 2, LaneMode::Threads);
   session.load();
-  EXPECT_EQ(Checkpoints(directory.path(), 2).restore_last(session).step, 3);
+  EXPECT_EQ(Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)).step, 3);
   TinyTrainer trainer(session);
   std::vector<StepResult> got;
   for (int64_t number = 4; number <= 6; number++)
@@ -80,6 +85,11 @@ TEST(Checkpoints, KeepTheLastAndTheBest) {
     checkpoints.save(session, state);
   }
   EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{2, 4, 5}));
+  CheckpointState state = state_at(session, 6);
+  state.best_eval_loss = 1;
+  state.best_step = 6;
+  checkpoints.save(session, state);
+  EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{4, 5, 6})) << "the last two besides the best";
 }
 
 TEST(Checkpoints, AnotherCutIsRefused) {
@@ -91,7 +101,19 @@ TEST(Checkpoints, AnotherCutIsRefused) {
   other.cut.passes = 1;
   Session changed(other, 1);
   changed.load();
-  EXPECT_TRUE(fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(changed); }, "another cut"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] { Checkpoints(directory.path(), 2).restore_last(changed, state_at(changed, 0)); }, "another cut"));
+}
+
+TEST(Checkpoints, OtherDataIsRefused) {
+  const TempDirectory directory;
+  Session session(job(true, DType::F32), 1);
+  session.load();
+  Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
+  CheckpointState now = state_at(session, 0);
+  now.data_order++;
+  EXPECT_TRUE(
+      fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(session, now); }, "other data"));
 }
 
 TEST(Checkpoints, AFileOfAnotherLengthIsRefused) {
@@ -100,7 +122,8 @@ TEST(Checkpoints, AFileOfAnotherLengthIsRefused) {
   session.load();
   Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
   std::filesystem::resize_file(directory.path() / "checkpoints/step-1/state.safetensors", 5000);
-  EXPECT_TRUE(fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(session); }, "other tensors"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] { Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)); }, "other tensors"));
 }
 
 // Out and in again: every tensor's bytes are those that were read.
@@ -111,7 +134,7 @@ TEST(Export, AModelThatWasNotTrainedComesBackBitExact) {
     spec.export_dtype = spec.numerics.compute;
     Session session(spec, 1);
     session.load();
-    export_model(session, directory.path() / "model", models() / family);
+    export_model(session, directory.path() / "model", models() / family, Existing::Refuse);
     const auto before = SafetensorsIndex::open_model(models() / family);
     const auto after = SafetensorsIndex::open_model(directory.path() / "model");
     for (const SafetensorsEntry& entry : before.entries()) {
@@ -133,7 +156,8 @@ TEST(Export, AnAdapterThatWasNotTrainedComesBackBitExact) {
   const TempDirectory directory;
   Session session(job(true, DType::BF16), 1);
   session.load();
-  export_adapter(session, directory.path() / "adapter", {4, 8, false, linear_names()}, "base");
+  export_adapter(session, directory.path() / "adapter", {.rank = 4, .alpha = 8, .target_modules = linear_names()},
+                 "base");
   EXPECT_EQ(read_tensors(directory.path() / "adapter/adapter_model.safetensors"),
             read_tensors(models() / "qwen2/adapter_init/adapter_model.safetensors"));
 }
@@ -148,7 +172,8 @@ TEST(Merge, TheMergedModelHasTheLossOfBaseAndAdapter) {
   spec.cut.micro_batch = 12;
   const auto samples = tiny_samples();
   for (int64_t number = 1; number <= 5; number++) trainer.step(step_samples(samples, number, 1), number, 1e-2);
-  export_adapter(trained, directory.path() / "adapter", {4, 8, false, linear_names()}, "base");
+  export_adapter(trained, directory.path() / "adapter", {.rank = 4, .alpha = 8, .target_modules = linear_names()},
+                 "base");
 
   auto evaluate = [&](JobSpec job) {
     job.purpose = Purpose::Evaluate;
@@ -165,7 +190,7 @@ TEST(Merge, TheMergedModelHasTheLossOfBaseAndAdapter) {
   Session merger(merging, 1);
   merger.load();
   merger.run(Task::Merge);
-  export_model(merger, directory.path() / "merged", models() / "llama");
+  export_model(merger, directory.path() / "merged", models() / "llama", Existing::Refuse);
   JobSpec merged = tiny_job("llama", std::nullopt, DType::F32);
   merged.sources = find_sources(merged.table, {directory.path() / "merged", false, 0, std::nullopt});
   const double apart = evaluate(with_adapter);

@@ -33,6 +33,15 @@ std::string text_of(const fs::path& path) {
 
 void put(const fs::path& path, const std::string& text) { std::ofstream(path, std::ios::binary) << text; }
 
+// Two tensors on the same bytes.
+std::string overlapping_safetensors() {
+  std::string header =
+      R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[2],"data_offsets":[4,12]}})";
+  std::string size(8, '\0');
+  size[0] = static_cast<char>(header.size());
+  return size + header + std::string(12, 'x');
+}
+
 struct Outcome {
   int code = -1;
   std::string out, err;
@@ -127,7 +136,53 @@ TEST_F(Cli, NamesTheNearestOption) {
   expect_refusal(job("train", {"--zero", "2"}), {"zero", "not there yet"});
 }
 
+TEST_F(Cli, SaysItsVersion) {
+  const Outcome outcome = run({"--version"});
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.out, StartsWith("snug "));
+}
+
+// What job.yaml of a run says is every option; read back it makes the same job.yaml, and flags win over it.
+TEST_F(Cli, AJobFileTakesEveryOptionAndFlagsWin) {
+  fs::copy(kModels / "data.jsonl", at("a, b.jsonl"));
+  put(at("job.yaml"), "data: ['a, b.jsonl']\nlog_every: 2\n");
+  Words words = job("train", {"job.yaml", "--log-every", "3"});
+  words.erase(std::ranges::find(words, "--data"), std::ranges::find(words, "--data") + 2);
+  ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+  const std::string job_yaml = text_of(at("run/job.yaml"));
+  EXPECT_THAT(job_yaml, HasSubstr("log_every: 3"));
+  std::istringstream help(run({"train", "--help"}).out);
+  int options = 0;
+  for (std::string word; help >> word;) {
+    if (!word.starts_with("--") || word == "--help" || word == "--json") continue;
+    std::ranges::replace(word.erase(0, 2), '-', '_');
+    put(at("one.yaml"), word + ": ''\n");  // no value that an option has: the key is known, the value may be refused
+    const std::string refusal = run({"plan", "one.yaml"}).err;
+    EXPECT_THAT(refusal, ::testing::Not(HasSubstr("unknown option"))) << word;
+    options++;
+  }
+  EXPECT_GT(options, 45);
+  ASSERT_EQ(run({"train", "run/job.yaml", "--out", "again"}).code, 0) << text_of(at("stderr"));
+  std::string again = text_of(at("again/job.yaml"));
+  again.replace(again.find("out: again"), 10, "out: run");
+  EXPECT_EQ(again, job_yaml);
+  EXPECT_EQ(losses("again"), losses("run"));
+}
+
+TEST_F(Cli, EvaluationIsTheLossOfTheFirstStep) {
+  ASSERT_EQ(
+      run(job("train", {"--batch-size", "12", "--max-steps", "1", "--shuffle", "false", "--packing", "false"})).code,
+      0);
+  const auto eval = nlohmann::json::parse(run({"eval", "--model", kModels / "llama", "--data", kModels / "data.jsonl",
+                                               "--sequence-length", "48", "--compute", "fp32", "--json"})
+                                              .out);
+  EXPECT_NEAR(eval["loss"].get<double>(), losses("run").at(0), 1e-6);
+}
+
 TEST_F(Cli, RefusesWrongValues) {
+  expect_refusal(job("train", {"--template", "foo"}), {"template", "'foo'", "chatml"});
+  expect_refusal(job("train", {"--out", "/proc/run"}), {"/proc/run", "--out"});
+  expect_refusal(job("train", {"--gradient-accumulation-steps", "9000000000000000000"}), {"accumulation_steps"});
   expect_refusal(job("train", {"--batch-size", "0"}), {"batch_size", "'0'"});
   expect_refusal(job("train", {"--sequence-length", "9000000000000000000"}), {"sequence_length"});
   expect_refusal(job("train", {"--schedule", "sine"}), {"schedule", "'sine'", "cosine"});
@@ -141,6 +196,8 @@ TEST_F(Cli, RefusesBrokenModels) {
   fs::copy(kModels / "llama", at("m"));
   fs::resize_file(at("m/model.safetensors"), 500000);
   expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "data_offsets"});
+  put(at("m/model.safetensors"), overlapping_safetensors());
+  expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "tensor 'b': found its data at byte", "expected"});
   fs::remove(at("m/model.safetensors"));
   expect_refusal(job("train", {}, "m"), {"m: found no weights", "--init random"});
   put(at("m/config.json"), "{\"model_type\": ");
@@ -151,6 +208,8 @@ TEST_F(Cli, RefusesBrokenData) {
   expect_refusal(job("train", {"--data", "nowhere.jsonl"}), {"nowhere.jsonl"});
   put(at("d.jsonl"), "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n{\"input_ids\": [1,\n");
   expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 2"});
+  put(at("empty.jsonl"), "");
+  expect_refusal(job("train", {"--data", kModels / "data.jsonl", "--data", "empty.jsonl"}), {"empty.jsonl", "sample"});
   put(at("d.jsonl"), "{\"input_ids\": [1, 3000], \"labels\": [1, 2]}\n");
   expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 1", "3000", "997"});
 }

@@ -113,8 +113,10 @@ TEST_F(Data, BrokenFilesAreRefusedWithTheirPlace) {
   EXPECT_TRUE(refused("a.json", "[3]", "a.json, line 1: found '3', expected an object"));
   EXPECT_TRUE(refused("a.json", "[{}]\n{}", "line 2: found '{', expected nothing after the array"));
   EXPECT_TRUE(refused("a.json", "{},{}", "found ',', expected an object"));
-  EXPECT_TRUE(refused("a.json", "[{\"a\"}]", "element 1 (line 1), line 1, column 5: expected JSON"));
-  EXPECT_TRUE(refused("a.jsonl", "{\"text\":\"x\"}\n{\"text\":\n", "a.jsonl, line 2, line 1, column"));
+  EXPECT_TRUE(refused("a.json", "[{\"a\"}]", "element 1 (line 1), column 5: expected JSON"));
+  EXPECT_TRUE(refused("a.json", "[{\"text\":\"x\"},\n {\n\"a\"}]",
+                      "a.json, element 2 (line 2), line 3, column 4: expected JSON"));
+  EXPECT_TRUE(refused("a.jsonl", "{\"text\":\"x\"}\n{\"text\":\n", "a.jsonl, line 2, column"));
   EXPECT_TRUE(refused("a.jsonl", "{\"text\": \"\xff\"}", "expected JSON"));
   EXPECT_TRUE(refused("a.jsonl", "[]", "found [], expected an object"));
   EXPECT_TRUE(refused("a.jsonl", "{\"text\":" + std::string(100000, '['), "more than 64 levels of nesting"));
@@ -369,7 +371,8 @@ TEST_F(Data, TokenFilesOfTheReferenceAreReadWhole) {
 
 TEST_F(Data, AnEmptyFileIsNoDataSet) {
   const TextEncoder encoder = byte_encoder();
-  EXPECT_TRUE(fails_with<UserError>([&] { load_dataset(options("a.json", "[]"), &encoder); }, "found no sample in"));
+  EXPECT_TRUE(
+      fails_with<UserError>([&] { load_dataset(options("a.json", "[]"), &encoder); }, "a.json: found no sample"));
 }
 
 TEST_F(Data, HoldingOutIsDrawnFromTheSeed) {

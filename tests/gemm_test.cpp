@@ -3,6 +3,7 @@
 
 #include <cmath>
 
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
 #include "expect_error.h"
@@ -47,12 +48,17 @@ struct GemmData {
   Guarded a, b, c, d, bias;
 };
 
+Launch bind_alone(const Gemm& gemm, std::span<const TensorView> views) {
+  cpu::MatmulCalls calls;
+  return cpu::bind_gemm(gemm, views, calls);
+}
+
 void run(const GemmCase& x, GemmData& data) {
   std::vector<TensorView> views{data.a.view(), data.b.view()};
   if (x.gemm.addend) views.push_back(x.in_place ? data.d.view() : data.c.view());
   if (x.gemm.bias) views.push_back(data.bias.view());
   views.push_back(data.d.view());
-  run_op(x.gemm, views, {}, cpu::gemm_scratch_bytes, cpu::bind_gemm);
+  run_op(x.gemm, views, {}, cpu::gemm_scratch_bytes, bind_alone);
 }
 
 // Every factor is exact in its dtype and every product of two in fp32 or nearly so: each of k additions, in whatever
@@ -165,7 +171,7 @@ TEST(Gemm, RefusesOperandsThatDoNotFit) {
   const GemmCase x{.sizes = {8, 6, 4}, .gemm = {}};
   GemmData data(x);
   Guarded other(DType::F32, 8, 7), half(DType::BF16, 4, 6);
-  const auto bind = [&](std::vector<TensorView> views) { cpu::bind_gemm({}, views); };
+  const auto bind = [&](std::vector<TensorView> views) { bind_alone({}, views); };
   EXPECT_TRUE(fails_with<InternalError>([&] { bind({data.a.view(), data.b.view(), other.view()}); }, "d is [8, 7]"));
   EXPECT_TRUE(fails_with<InternalError>([&] { bind({data.a.view(), half.view(), data.d.view()}); }, "b is bf16"));
   EXPECT_TRUE(fails_with<InternalError>([&] { bind({data.a.view(), data.b.view()}); }, "operands"));

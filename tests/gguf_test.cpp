@@ -256,6 +256,22 @@ TEST_P(GgufImport, TokenizerConfigKeepsTemplateAndSpecialTokens) {
   EXPECT_EQ(config["add_bos_token"], std::string_view(GetParam()) == "llama3");
 }
 
+TEST(GgufImportErrors, TokensLieWithinTheEmbedding) {
+  const auto with_end_of_turn = [](uint32_t id) {
+    Bytes b;
+    b.start(3, 1, 2).string("tokenizer.ggml.eos_token_id").number(4u).number(1u);
+    b.string("tokenizer.ggml.eot_token_id").number(4u).number(id);
+    return b.tensor("token_embd.weight", {2, 3}, 0, 0).data(24).text;
+  };
+  EXPECT_EQ(parse_json(gguf_generation_config(parse(with_end_of_turn(2))), "x")["eos_token_id"], (Json{1, 2}));
+  EXPECT_TRUE(fails_with<UserError>([&] { gguf_generation_config(parse(with_end_of_turn(3))); },
+                                    "key 'tokenizer.ggml.eot_token_id': found 3, expected an integer from 0 to 2"));
+  Bytes vector;
+  vector.start(3, 1, 0).tensor("token_embd.weight", {2}, 0, 0).data(8);
+  EXPECT_TRUE(fails_with<UserError>([&] { gguf_generation_config(parse(vector.text)); },
+                                    "x.gguf, tensor 'token_embd.weight': found [2], expected a matrix"));
+}
+
 // What the fixtures' files lack, changed in place to a word of the same length.
 TEST(GgufImportErrors, NameWhatIsNotSupported) {
   const std::string whole = read_text(kFixtures / "smollm.gguf", 100000);
@@ -265,7 +281,7 @@ TEST(GgufImportErrors, NameWhatIsNotSupported) {
   } cases[] = {
       {"gpt2", "bert", "key 'tokenizer.ggml.model': found \"bert\", expected \"gpt2\""},
       {"smollm", "jais-2", "key 'tokenizer.ggml.pre': found \"jais-2\", expected \"smollm\", \"llama-bpe\" or"},
-      {"attn_v.weight", "attn_w.weight", "tensor 'blk.0.attn_v.weight' is missing"},
+      {"attn_v.weight", "attn_w.weight", "tensor 'blk.0.attn_v.weight' is missing, expected ["},
       {"llama.embedding_length", "llama.embedding_longer", "'llama.embedding_length': found nothing"},
       {"ab c", "ab d", "pairs of tokens that join to a token, not 'ab d'"},
   };

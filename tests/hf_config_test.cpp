@@ -42,7 +42,6 @@ void expect_llama3(const HfConfig& c) {
   EXPECT_FALSE(c.qkv_bias);
   EXPECT_EQ(c.bos, 128000);
   EXPECT_THAT(c.eos, ElementsAre(128001, 128008, 128009));
-  EXPECT_EQ(c.pad, std::nullopt);
   EXPECT_EQ(c.dtype, DType::BF16);
 }
 
@@ -150,7 +149,8 @@ TEST(HfConfig, BrokenJsonNamesItsPlace) {
                                     "c.json, line 3, column 1: expected JSON: syntax error"));
   EXPECT_TRUE(
       fails_with<UserError>([] { parse_hf_config("{\"a\": 1, \"a\": 2}", "c.json"); }, "found key \"a\" twice"));
-  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": \"\xff\"}", "c.json"); }, "c.json, line 1"));
+  EXPECT_TRUE(
+      fails_with<UserError>([] { parse_hf_config("{\"a\": \"\xff\"}", "c.json"); }, "c.json, column 8: expected JSON"));
   EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": 1e999}", "c.json"); }, "c.json"));
   const std::string deep = std::string(100000, '[');
   EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(deep, "c.json"); }, "more than 64 levels"));
@@ -177,6 +177,9 @@ TEST(ModelDirectory, GenerationConfigSaysWhatEndsAReply) {
   EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645));
   write_text(directory.path() / "generation_config.json", R"({"eos_token_id": [151645, 151643]})");
   EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645, 151643));
+  write_text(directory.path() / "generation_config.json", R"({"eos_token_id": 151936})");
+  EXPECT_TRUE(fails_with<UserError>([&] { read_hf_config(directory.path()); }, "generation_config.json, key 'eos_"));
+  EXPECT_EQ(parse_generation_config("{}", "x", 10), std::nullopt);
   EXPECT_THAT(side_files(directory.path()), ElementsAre("config.json", "generation_config.json"));
 }
 

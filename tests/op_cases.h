@@ -323,6 +323,12 @@ inline void add_conversions(OpCases& cases) {
                      {},
                      1e-7,
                      0});
+    cases.push_back({fmt::format("random_fill.{}.constant", name(t)),
+                     RandomFill{Distribution::Constant, 1.5f, 42, 7, 0},
+                     {out("x", t, {333})},
+                     {},
+                     0,
+                     0});
   }
 }
 

@@ -115,7 +115,7 @@ TEST(Pack, PersistentBuffersComeFirstInTableOrderAndSpacesAreApart) {
   const MemoryPlan plan = pack(p.build(), 1);
   EXPECT_THAT(plan.offset, ElementsAre(30, 0, 0, 10));
   EXPECT_EQ(reserved(plan), 130u);
-  EXPECT_EQ(reserved(plan, Space::Host), 30u);
+  EXPECT_EQ(reserved(plan, Space::Host), kDirectIo);
   EXPECT_EQ(reserved(plan, Space::Disk), 0u);
   EXPECT_THAT(plan.peak[index(Space::Device)].live, ElementsAre(x, w, v));
 }

@@ -77,18 +77,6 @@ TEST(PeftTensorName, IsTheOneInPeftsFile) {
   EXPECT_EQ(index.entries().size(), 4u);
   EXPECT_NO_THROW(index.require(to_string(a), {2, 64}, ""));
   EXPECT_NO_THROW(index.require(to_string(b), {32, 2}, ""));
-  for (const SafetensorsEntry& entry : index.entries()) {
-    const auto parsed = parse_peft_tensor_name(entry.name);
-    ASSERT_TRUE(parsed.has_value());
-    EXPECT_EQ(to_string(*parsed), entry.name);
-  }
-}
-
-TEST(PeftTensorName, AnotherFormIsNone) {
-  for (const char* name : {"", "model.q_proj.lora_A.weight", "base_model.model.q_proj.weight",
-                           "base_model.model.q_proj.lora_C.weight", "base_model.model..lora_A.weight"}) {
-    EXPECT_EQ(parse_peft_tensor_name(name), std::nullopt) << name;
-  }
 }
 
 TEST(PeftTargets, MatchWholeNamesAtTheEnd) {

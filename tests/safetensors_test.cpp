@@ -78,6 +78,12 @@ class BrokenModel : public testing::Test {
 
 TEST_F(BrokenModel, NeedsWeights) { EXPECT_TRUE(refused("found neither model.safetensors nor")); }
 
+TEST(SafetensorsShards, AreListedWithTheirTensors) {
+  const auto shards = parse_safetensors_index(R"({"weight_map": {"a": "2", "b": "1", "c": "2"}})", "x");
+  EXPECT_THAT(shards, ElementsAre(testing::Pair("1", ElementsAre("b")), testing::Pair("2", ElementsAre("a", "c"))));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_safetensors_index("{}", "x"); }, "x: key 'weight_map' is missing"));
+}
+
 TEST_F(BrokenModel, NamesAMissingShardAndAMissingTensor) {
   index_of(R"({"weight_map": {"a": "one.safetensors"}})");
   EXPECT_TRUE(refused("names shard 'one.safetensors' with 1 tensors, which is missing"));

@@ -78,7 +78,7 @@ TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   ASSERT_EQ(expected["generations"].size(), 20u);
   for (const auto& generation : expected["generations"]) {
     const std::string prompt = generation["prompt"];
-    const std::vector<int32_t> ids = encoder.encode(prompt);
+    const std::vector<int32_t> ids = encoder.encode(prompt, "prompt", session.spec().config);
     EXPECT_EQ(ids, generation["prompt_ids"].get<std::vector<int32_t>>()) << prompt;
     EXPECT_EQ(generator.generate(ids), generation["continuation_ids"].get<std::vector<int32_t>>()) << prompt;
   }

@@ -97,7 +97,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   SourceRequest request{models() / family, false, 1, std::nullopt};
   if (adapter) {
     const PeftConfig peft = read_peft_config(models() / family / *adapter);
-    spec.table = lora_parameters(spec.config, {peft.rank, peft.alpha, peft.rslora, peft.target_modules}, true);
+    spec.table = lora_parameters(spec.config, peft, true);
     request.adapter = models() / family / *adapter;
   } else {
     spec.table = full_parameters(spec.config, true);
@@ -142,16 +142,12 @@ class TinyTrainer {
     const Cut& cut = session_.spec().cut;
     facts_.loss_scale = static_cast<float>(1.0 / static_cast<double>(loss_tokens(samples)));
     facts_.step = number;
-    facts_.learning_rate = static_cast<float>(learning_rate);
+    facts_.learning_rate = learning_rate;
     const auto per_pass = static_cast<int64_t>(samples.size()) / cut.passes;
     for (int64_t pass = 0; pass < cut.passes; pass++) {
       const auto first = samples.begin() + pass * per_pass;
       batch_.assign(first, first + per_pass);
-      session_.run(cut.passes == 1          ? Task::Pass
-                   : pass == 0              ? Task::First
-                   : pass == cut.passes - 1 ? Task::Last
-                                            : Task::Middle,
-                   facts_);
+      session_.run(pass_task(pass, cut.passes), facts_);
     }
   }
 

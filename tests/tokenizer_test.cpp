@@ -118,7 +118,6 @@ TEST(Tokenizer, SmolLm2HasItsOwnNamesAndNoBosHabit) {
   EXPECT_FALSE(tokenizer.adds_bos());
   EXPECT_EQ(tokenizer.token_id("<|im_end|>"), 2);
   EXPECT_EQ(tokenizer.token(2), "<|im_end|>");
-  EXPECT_TRUE(tokenizer.is_special(2));
   EXPECT_EQ(tokenizer.chat_template_text(), "{{ messages[0] }}");  // the one named "default"
 }
 
@@ -138,18 +137,21 @@ TEST(Tokenizer, Qwen2HasNoBosAndReadsTokensWrittenAsObjects) {
   EXPECT_EQ(tokenizer.chat_template_text(), "{{ messages }}");
 }
 
-// A tokenizer of a few tokens, one option away from a valid file.
-Json tiny() {
-  return Json::parse(R"({
-    "version": "1.0", "truncation": null, "padding": null, "normalizer": null, "post_processor": null,
-    "added_tokens": [{"id": 6, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
-                      "normalized": false, "special": true}],
-    "pre_tokenizer": {"type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true, "use_regex": true},
-    "decoder": {"type": "ByteLevel"},
-    "model": {"type": "BPE", "unk_token": null, "fuse_unk": false, "byte_fallback": false,
-              "vocab": {"a": 0, "b": 1, "c": 2, "ab": 3, "bc": 4, "?": 5}, "merges": ["b c", ["a", "b"]]}})");
-}
+// The first input of tokenizer_fuzz: three files, blank lines between them.
+std::string seed() { return read_text(kFixtures / "tiny", 10000); }
+// A tokenizer of a few tokens, one option away from a valid file: the first of the three.
+Json tiny() { return Json::parse(seed().substr(0, seed().find("\n\n"))); }
 Tokenizer made_of(const Json& json) { return Tokenizer::parse({.tokenizer = json.dump()}); }
+
+TEST(Tokenizer, TheFuzzersFirstInputIsWhole) {
+  const size_t second = seed().find("\n\n"), third = seed().find("\n\n", second + 2);
+  const std::string config = seed().substr(second, third - second), map = seed().substr(third);
+  const Tokenizer tokenizer =
+      Tokenizer::parse({.tokenizer = tiny().dump(), .config = config, .special_tokens_map = map});
+  EXPECT_EQ(tokenizer.bos_id(), 6);
+  EXPECT_EQ(tokenizer.eos_id(), 5);
+  EXPECT_EQ(tokenizer.chat_template_text(), "{{ messages }}");
+}
 
 TEST(Tokenizer, AppliesTheEarlierMergeFirstWhereverItStands) {
   EXPECT_THAT(made_of(tiny()).encode("abc"), ElementsAre(0, 4));
@@ -181,7 +183,6 @@ TEST(Tokenizer, KeepsWhatTheChatTemplateFileSays) {
   const Tokenizer tokenizer = Tokenizer::load(directory.path());
   EXPECT_EQ(tokenizer.chat_template_text(), "new");
   EXPECT_EQ(tokenizer.bos_id(), 6);
-  EXPECT_EQ(tokenizer.vocabulary_size(), 7);
 }
 
 TEST(Tokenizer, FollowsTheConfigRatherThanThePostProcessor) {
@@ -193,6 +194,30 @@ TEST(Tokenizer, FollowsTheConfigRatherThanThePostProcessor) {
   EXPECT_EQ(made_of(json).bos_id(), 6);
   const std::string config = R"({"add_bos_token": false, "bos_token": "<s>"})";
   EXPECT_FALSE(Tokenizer::parse({.tokenizer = json.dump(), .config = config}).adds_bos());
+}
+
+TEST(Tokenizer, NamesFileAndKeyOfTokensThatClash) {
+  const auto refused = [](const Json& json, const std::string& config, std::string_view message) {
+    return fails_with<UserError>([&] { Tokenizer::parse({.tokenizer = json.dump(), .config = config}, "model/"); },
+                                 message);
+  };
+  Json json = tiny();
+  json["post_processor"] = Json::parse(R"({"type": "TemplateProcessing",
+    "single": [{"SpecialToken": {"id": "<s>", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+    "special_tokens": {"<s>": {"id": "<s>", "ids": [6], "tokens": ["<s>"]}}})");
+  EXPECT_TRUE(refused(json, R"({"bos_token": "a"})",
+                      "model/tokenizer.json, key 'post_processor': found token 6 before a text, expected the "
+                      "bos_token, 0"));
+  json["post_processor"]["special_tokens"]["<s>"]["ids"][0] = 7;
+  EXPECT_TRUE(
+      refused(json, "", "model/tokenizer.json, key 'post_processor': found id 7 before a text, expected the id"));
+  json = tiny();
+  json["added_tokens"].push_back(json["added_tokens"][0]);
+  EXPECT_TRUE(
+      refused(json, "", "model/tokenizer.json, key 'added_tokens': found \"<s>\" for both token 6 and token 6"));
+  json = tiny();
+  json["added_tokens"][0]["content"] = std::string(1025, 'x');
+  EXPECT_TRUE(refused(json, "", "model/tokenizer.json, key 'added_tokens': found 1025 bytes in token 6, expected"));
 }
 
 TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {

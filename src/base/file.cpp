@@ -71,6 +71,15 @@ void rename_path(const fs::path& from, const fs::path& to) {
   if (::rename(from.c_str(), to.c_str()) != 0) name_error("rename to " + to.string(), from, errno);
 }
 
+// Swaps two names in one step. On file systems that cannot, `to` is removed first: a kill between leaves it missing.
+void exchange_paths(const fs::path& from, const fs::path& to) {
+  if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) return;
+  if (errno != EINVAL && errno != ENOSYS) name_error("exchange with " + to.string(), from, errno);
+  std::error_code error;
+  fs::remove_all(to, error);
+  rename_path(from, to);
+}
+
 fs::path with_suffix(const fs::path& path, const char* suffix) {
   fs::path name = path.has_filename() ? path : path.parent_path();  // "out/" names the same directory as "out"
   name += suffix;
@@ -86,7 +95,7 @@ void check_range(const fs::path& path, uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode_(mode) {
-  cached_ = open_descriptor(path_, flags);
+  cached_ = open_descriptor(path_, flags | O_NONBLOCK);  // a pipe would wait for its other end; files know no such wait
   if (cached_ < 0) name_error(flags & O_CREAT ? "create" : "open", path_, errno);
   struct stat status;
   if (::fstat(cached_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -282,16 +291,14 @@ void PendingDirectory::publish() {
   }
   if (error) name_error("list", partial_, error.value());
   sync_path(partial_);
-  const fs::path old = with_suffix(path_, ".old");
-  const bool replaces = existing_ == Existing::Replace && fs::exists(path_, error);
-  if (replaces) {
-    fs::remove_all(old, error);
-    rename_path(path_, old);
+  if (existing_ == Existing::Replace && fs::exists(path_, error)) {
+    exchange_paths(partial_, path_);  // what was there is partial now, and goes with it
+    sync_parent(path_);
+    return;
   }
   rename_path(partial_, path_);
   published_ = true;
   sync_parent(path_);
-  if (replaces) fs::remove_all(old, error);
 }
 
 }  // namespace snug

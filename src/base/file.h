@@ -96,7 +96,8 @@ enum class Existing { Refuse, Replace };
 
 // A directory that bears `<path>.partial` until publish() has synced every file in it and renamed it. A `.partial` left
 // by a killed process is emptied first. Refuse: UserError at construction if `path` exists and is not an empty
-// directory. Unpublished, it is removed by the destructor.
+// directory. Replace: what has the name is removed after the new directory has taken its place in one step.
+// Unpublished, it is removed by the destructor.
 class PendingDirectory {
  public:
   PendingDirectory(const std::filesystem::path& path, Existing existing);

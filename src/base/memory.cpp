@@ -1,7 +1,5 @@
 #include "base/memory.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -34,11 +32,12 @@ std::optional<uint64_t> read_field(const std::string& path, const std::string& w
   return std::nullopt;
 }
 
-// What one group leaves: its limit less what it uses, dropping inactive page cache.
-uint64_t group_leaves(const std::string& group, const std::string& limit_file, const std::string& usage_file) {
+// What one group leaves: its limit less what it and the groups within it use, dropping inactive page cache.
+uint64_t group_leaves(const std::string& group, const std::string& limit_file, const std::string& usage_file,
+                      const std::string& cache_field) {
   const auto limit = read_number(group + limit_file), usage = read_number(group + usage_file);
   if (!limit || !usage) return kUnlimited;
-  const uint64_t cache = read_field(group + "/memory.stat", "inactive_file").value_or(0);
+  const uint64_t cache = read_field(group + "/memory.stat", cache_field).value_or(0);
   const uint64_t used = *usage - std::min(*usage, cache);
   return *limit - std::min(*limit, used);
 }
@@ -57,8 +56,9 @@ uint64_t groups_leave() {
     const std::string root = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
       const std::string group = root + (path == "/" ? "" : path);
-      least = std::min(least, version1 ? group_leaves(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes")
-                                       : group_leaves(group, "/memory.max", "/memory.current"));
+      least = std::min(least, version1 ? group_leaves(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                                      "total_inactive_file")
+                                       : group_leaves(group, "/memory.max", "/memory.current", "inactive_file"));
       if (path.empty() || path == "/") break;
     }
   }
@@ -70,12 +70,6 @@ uint64_t groups_leave() {
 uint64_t free_memory() {
   const uint64_t machine = read_field("/proc/meminfo", "MemAvailable:").value_or(kUnlimited >> 10) << 10;
   return std::min(machine, groups_leave());
-}
-
-uint64_t peak_resident_bytes() {
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
 }
 
 }  // namespace snug

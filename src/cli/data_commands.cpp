@@ -1,8 +1,12 @@
 // Commands over data sets: tokenize, plan, eval, train.
+#include <unistd.h>
+#include <xxhash.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
+#include <cstring>
 #include <ctime>
 #include <iostream>
 
@@ -80,6 +84,20 @@ DataSummary summarise(const BlockStream& stream) {
           stream.report().loss_tokens};
 }
 
+// Of all that decides which tokens a step sees, and which of them carry loss.
+uint64_t data_order_hash(const Corpus& corpus, const Options& options) {
+  const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
+                                       options.long_samples, options.sequence_length, options.batch_size);
+  uint64_t hash = XXH3_64bits(text.data(), text.size());
+  for (const uint32_t sample : corpus.training_samples) {
+    const std::span<const int32_t> ids = corpus.training.ids(sample);
+    hash = XXH3_64bits_withSeed(ids.data(), ids.size_bytes(), hash);
+    const int64_t loss = corpus.training.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
+    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+  }
+  return hash;
+}
+
 // Every sample once, in file order, for evaluation.
 StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
                                int64_t micro_batch) {
@@ -106,12 +124,12 @@ Schedule make_schedule(const Options& options, int64_t steps) {
   return schedule;
 }
 
-Interval interval_of(const Cadence& cadence, int64_t steps_per_epoch) {
+Interval interval_of(const Cadence& cadence) {
   switch (cadence.unit) {
     case Cadence::Unit::Steps:
       return {cadence.count, 0};
     case Cadence::Unit::Epochs:
-      return {steps_per_epoch, 0};
+      return {0, 0, true};
     case Cadence::Unit::Seconds:
       break;
   }
@@ -139,15 +157,22 @@ void keep_cut_of_run(Options& options) {
   options.gradient_accumulation_steps = before.gradient_accumulation_steps;
 }
 
-void refuse_other_run(const Options& options) {
+void refuse_out(const Options& options) {
   const std::filesystem::path out = options.out;
   if (std::filesystem::exists(out) && !std::filesystem::is_directory(out))
     user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
   if (is_file(out / "job.yaml") && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+  std::filesystem::path there = std::filesystem::absolute(out);
+  while (!std::filesystem::exists(there)) there = there.parent_path();
+  std::string probe = there / ".snug-XXXXXX";
+  if (!mkdtemp(probe.data()))
+    user_error("{}: nothing can be made in '{}' ({}), expected a directory to write to; --out names another",
+               options.out, there.string(), std::strerror(errno));
+  std::filesystem::remove(probe);
 }
 
-void prepare_run_directory(const Options& options) {
+void clear_run_directory(const Options& options) {
   const std::filesystem::path out = options.out;
   if (options.overwrite && !options.resume)
     for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "model", "checkpoints"})
@@ -155,7 +180,30 @@ void prepare_run_directory(const Options& options) {
   std::filesystem::create_directories(out);
 }
 
-void warn_of_data(const PackingReport& report, int64_t steps, const Options& options) {
+// Not before a run that is resumed was found to be the same one.
+void write_run_files(const Options& options, const Planned& planned, const DataSummary& data) {
+  const std::filesystem::path out = options.out;
+  Options effective = options;
+  effective.micro_batch_size = planned.spec.cut.micro_batch;
+  effective.gradient_accumulation_steps = planned.spec.cut.passes;
+  effective.learning_rate = learning_rate(options);
+  effective.base_format = planned.spec.numerics.base == DType::F32 ? "fp32" : "bf16";
+  if (options.method == "lora") {
+    const PeftConfig adapter = adapter_of(options);
+    effective.lora_rank = adapter.rank;
+    effective.lora_alpha = adapter.alpha;
+    effective.lora_rslora = adapter.rslora;
+    effective.lora_targets = adapter.target_modules;
+  }
+  effective.overwrite = effective.resume = false;  // of this start, not of the job
+  write_text(out / "job.yaml", write_job_file(effective));
+  write_text(out / "plan.json", plan_json(planned, data).dump(2, ' ', false, kReplace) + "\n");
+}
+
+void warn_of_data(const PackingReport& report, int64_t steps, const HfConfig& config, const Options& options) {
+  if (options.sequence_length > config.max_position)
+    log_line(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
+                         options.sequence_length, config.max_position));
   if (report.long_samples > 0)
     log_line(fmt::format("{} samples are longer than {} tokens: {} ({} tokens lost); --long-samples chooses",
                          report.long_samples, options.sequence_length, options.long_samples, report.lost_tokens));
@@ -173,7 +221,7 @@ void export_result(Session& session, const Options& options) {
   if (options.method == "lora")
     export_adapter(session, out, adapter_of(options), options.model);
   else
-    export_model(session, out, options.model);
+    export_model(session, out, options.model, Existing::Replace);
 }
 
 }  // namespace
@@ -182,17 +230,19 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   const Tokenizer tokenizer = Tokenizer::load(options.model);
   auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
     if (flags.json)
-      fmt::print("{}\n", nlohmann::ordered_json{{"ids", ids}, {"mask", mask}}.dump());
+      fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));
     else
       for (size_t i = 0; i < ids.size(); i++)
-        fmt::print("{}\t{}\t{}\n", ids[i], mask[i],
-                   nlohmann::json(tokenizer.decode(ids.subspan(i, 1), false))
-                       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+        fmt::print("{}\t{}\t{}\n", ids[i], mask[i], to_line(tokenizer.decode(ids.subspan(i, 1), false)));
   };
   if (flags.text) {
+    int64_t number = 0;
     for (std::string line; std::getline(std::cin, line);) {
+      number++;
       const auto json = line.starts_with('"') ? nlohmann::json::parse(line, nullptr, false) : nlohmann::json();
-      const std::vector<int32_t> ids = tokenizer.encode(json.is_string() ? json.get<std::string>() : line);
+      const std::vector<int32_t> ids = at_place(fmt::format("standard input, line {}", number), [&] {
+        return tokenizer.encode(json.is_string() ? json.get<std::string>() : line);
+      });
       print(ids, std::vector<int>(ids.size(), 1));
     }
     return 0;
@@ -212,13 +262,14 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 
 int plan_command(const Options& options, const CommandFlags& flags) {
   std::optional<DataSummary> summary;
+  Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {
-    const Corpus corpus = read_corpus(options);
+    corpus = read_corpus(options);
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
   }
-  const Planned planned = plan_job(options, Purpose::Train, !options.validation.empty());
+  const Planned planned = plan_training(options, !options.validation.empty());
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, summary);
     try {
@@ -226,7 +277,7 @@ int plan_command(const Options& options, const CommandFlags& flags) {
     } catch (const CapacityError& error) {
       json["reason"] = error.what();
     }
-    fmt::print("{}\n", json.dump(2));
+    fmt::print("{}\n", json.dump(2, ' ', false, kReplace));
     return planned.fit.chosen ? 0 : 3;
   }
   fmt::print("{}", plan_text(planned, options, summary));
@@ -239,17 +290,16 @@ int eval_command(Options options, const CommandFlags& flags) {
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   StreamSource source = evaluation_source(dataset, all_samples(dataset.samples()), options, spec.cut.micro_batch);
-  Session session(std::move(spec), thread_count(options));
+  Session session = make_session(std::move(spec), options);
   session.load();
   const EvaluationResult result = evaluate(session, source, source.stream().steps());
   if (result.loss_tokens == 0) user_error("--data: found no token that carries loss");
   const double perplexity = std::exp(result.loss);
   if (flags.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"loss", result.loss},
-                                              {"perplexity", perplexity},
-                                              {"tokens", result.tokens},
-                                              {"loss_tokens", result.loss_tokens}}
-                           .dump());
+    fmt::print("{}\n", to_line({{"loss", result.loss},
+                                {"perplexity", perplexity},
+                                {"tokens", result.tokens},
+                                {"loss_tokens", result.loss_tokens}}));
   else
     fmt::print("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)\n", result.loss, perplexity,
                result.tokens, result.loss_tokens);
@@ -258,48 +308,43 @@ int eval_command(Options options, const CommandFlags& flags) {
 
 int train_command(Options options, const CommandFlags& flags) {
   if (options.out.empty()) options.out = default_out(options);
-  refuse_other_run(options);
+  refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options);
-  const Planned planned = plan_job(options, Purpose::Train, corpus.validates());
+  Planned planned = plan_training(options, corpus.validates());
   require_weights(planned.spec.sources);
   require_fit(planned, options);
-  const Cut& cut = planned.spec.cut;
+  const Cut cut = planned.spec.cut;
   StreamSource data(corpus.training, corpus.training_samples, packing_options(options),
                     {cut.passes, 1, cut.micro_batch}, run_length(options));
   std::optional<StreamSource> validation;
-  if (corpus.validates())
+  if (corpus.validates()) {
     validation.emplace(evaluation_source(corpus.validation(), corpus.validation_samples, options, cut.micro_batch));
+    if (validation->stream().report().loss_tokens == 0) user_error("--validation: found no token that carries loss");
+  }
   const int64_t steps = data.stream().steps();
   log_line(plan_text(planned, options, summarise(data.stream())));
-  warn_of_data(data.stream().report(), steps, options);
+  warn_of_data(data.stream().report(), steps, planned.spec.config, options);
 
-  prepare_run_directory(options);
-  Options effective = options;
-  effective.micro_batch_size = cut.micro_batch;
-  effective.gradient_accumulation_steps = cut.passes;
-  effective.learning_rate = learning_rate(options);
-  effective.overwrite = effective.resume = false;  // of this start, not of the job
-  write_text(std::filesystem::path(options.out) / "job.yaml", write_job_file(effective));
-  write_text(std::filesystem::path(options.out) / "plan.json",
-             plan_json(planned, summarise(data.stream())).dump(2) + "\n");
-
+  clear_run_directory(options);
   const InterruptGuard guard;
-  Session session(planned.spec, thread_count(options));
+  Session session(planned.spec, std::move(planned.compiled), thread_count(options));
   session.load();
   TrainerOptions trainer_options;
   trainer_options.out = options.out;
   trainer_options.schedule = make_schedule(options, steps);
   trainer_options.steps = steps;
-  trainer_options.evaluate = interval_of(options.eval_every, data.stream().steps_per_epoch());
-  trainer_options.save = interval_of(options.save_every, data.stream().steps_per_epoch());
-  trainer_options.log_interval = interval_of(options.log_every, data.stream().steps_per_epoch());
+  trainer_options.evaluate = interval_of(options.eval_every);
+  trainer_options.save = interval_of(options.save_every);
+  trainer_options.log_interval = interval_of(options.log_every);
   trainer_options.keep = options.keep;
-  trainer_options.resume = options.resume;
+  trainer_options.data_order = data_order_hash(corpus, options);
   trainer_options.interrupted = [&] { return guard.interrupted(); };
   trainer_options.log = log_line;
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
+  if (options.resume) trainer.restore();
+  write_run_files(options, planned, summarise(data.stream()));
   const Ending ending = trainer.run();
   export_result(session, options);
   const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
@@ -307,8 +352,7 @@ int train_command(Options options, const CommandFlags& flags) {
                        ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
                        trained_parts(options), result));
   if (flags.json)
-    fmt::print("{}\n",
-               nlohmann::ordered_json{{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}.dump());
+    fmt::print("{}\n", to_line({{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}));
   return ending == Ending::Interrupted ? 130 : 0;
 }
 

@@ -32,14 +32,15 @@ Numerics numerics_of(const Options& options) {
 
 }  // namespace
 
-AdapterSpec adapter_of(const Options& options) {
-  if (!options.adapter.empty()) {
-    const PeftConfig config = read_peft_config(options.adapter);
-    return {config.rank, config.alpha, config.rslora, config.target_modules};
-  }
-  AdapterSpec spec{options.lora_rank, options.lora_alpha, options.lora_rslora, options.lora_targets};
-  if (spec.targets == std::vector<std::string>{"all"}) spec.targets = linear_names();
-  return spec;
+PeftConfig adapter_of(const Options& options) {
+  if (!options.adapter.empty()) return read_peft_config(options.adapter);
+  PeftConfig config;
+  config.rank = options.lora_rank;
+  config.alpha = options.lora_alpha;
+  config.rslora = options.lora_rslora;
+  config.target_modules = options.lora_targets;
+  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names();
+  return config;
 }
 
 int thread_count(const Options& options) {
@@ -48,7 +49,6 @@ int thread_count(const Options& options) {
 }
 
 JobSpec make_job(const Options& options, Purpose purpose) {
-  if (options.model.empty()) user_error("--model is required: a model directory in Hugging Face's layout");
   JobSpec spec;
   spec.purpose = purpose;
   spec.config = read_hf_config(options.model);
@@ -56,8 +56,15 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   const bool adapted = !options.adapter.empty() || (training && options.method == "lora");
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
-  spec.table =
-      adapted ? lora_parameters(spec.config, adapter_of(options), true) : full_parameters(spec.config, training);
+  if (adapted) {
+    const PeftConfig adapter = adapter_of(options);
+    if (training && adapter.dropout != 0)
+      user_error("{}, key 'lora_dropout': found {}; training with dropout is not there yet in this version",
+                 (std::filesystem::path(options.adapter) / kPeftConfigFile).string(), adapter.dropout);
+    spec.table = lora_parameters(spec.config, adapter, true);
+  } else {
+    spec.table = full_parameters(spec.config, training);
+  }
   spec.numerics = numerics_of(options);
   spec.export_dtype = spec.numerics.compute;
   SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};
@@ -99,39 +106,55 @@ Choices choices_of(const Options& options) {
 Caps caps_of(const Options& options) {
   const uint64_t left = free_memory();
   const uint64_t usable = left - std::min(left, kSystemReserve);
-  return {options.device_memory.value_or(usable), options.host_memory.value_or(usable), true, 0};
+  return {std::min(options.device_memory.value_or(usable), usable),
+          std::min(options.host_memory.value_or(usable), usable), true, 0};
 }
 
-Planned plan_job(const Options& options, Purpose purpose, bool evaluate) {
-  set_threads(thread_count(options));
-  Planned planned{make_job(options, purpose), {}, caps_of(options)};
+Planned plan_training(const Options& options, bool evaluate) {
+  Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options)};
   planned.spec.evaluate = evaluate;
   const Choices choices = choices_of(options);
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
   planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts());
-  if (planned.fit.chosen) {
-    const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
-    planned.spec.cut = chosen.cut;
-    planned.spec.strategy = chosen.strategy;
-  }
+  planned.spec.cut = planned.shown().cut;
+  planned.spec.strategy = planned.shown().strategy;
+  planned.compiled = compile(planned.spec, CpuFacts());
   return planned;
+}
+
+const Arrangement& Planned::shown() const {
+  if (fit.chosen) return fit.tried[*fit.chosen];
+  return *std::ranges::min_element(fit.tried, {}, total_bytes);
 }
 
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
-  auto total = [](const Arrangement& a) {
-    return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
-  };
-  const Arrangement& least = *std::ranges::min_element(planned.fit.tried, {}, total);
+  const Arrangement& least = planned.shown();
   const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
   std::string help = "--sequence-length or --batch-size lower";
   if (options.method == "full") help = "--method lora would need far less, and changes what is trained";
-  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} bytes, {} are {}: {} short, at {}; {}",
-                                  least.words, total(least), allowed,
-                                  options.device_memory || options.host_memory ? "allowed" : "free",
-                                  total(least) - allowed, least.forecast.peak_site, help));
+  auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
+  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {}, {} are {}: {} short, at {}; {}", least.words,
+                                  spelt(total_bytes(least)), spelt(allowed), limit_word(options, allowed),
+                                  format_size(total_bytes(least) - allowed), least.forecast.peak_site, help));
+}
+
+std::string_view limit_word(const Options& options, uint64_t limit) {
+  return options.device_memory == limit || options.host_memory == limit ? "allowed" : "free";
+}
+
+Session make_session(JobSpec spec, const Options& options) {
+  Compiled compiled = compile(spec, CpuFacts());
+  const Caps caps = caps_of(options);
+  const uint64_t needed = compiled.plan.reserved_bytes[index(Space::Device)] +
+                          compiled.plan.reserved_bytes[index(Space::Host)],
+                 allowed = std::min(caps.device_bytes, caps.host_bytes);
+  if (needed > allowed)
+    throw CapacityError(fmt::format("this needs {} bytes ({}), {} ({}) are {}", needed, format_size(needed), allowed,
+                                    format_size(allowed), limit_word(options, allowed)));
+  return Session(std::move(spec), std::move(compiled), thread_count(options));
 }
 
 }  // namespace snug

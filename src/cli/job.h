@@ -3,6 +3,7 @@
 
 #include "cli/options.h"
 #include "plan/fit.h"
+#include "train/session.h"
 
 namespace snug {
 
@@ -10,7 +11,7 @@ namespace snug {
 JobSpec make_job(const Options& options, Purpose purpose);
 
 // The adapter that is trained, evaluated or merged: of --adapter, or of the lora options.
-AdapterSpec adapter_of(const Options& options);
+PeftConfig adapter_of(const Options& options);
 
 // What the user pinned of cut and strategy.
 Choices choices_of(const Options& options);
@@ -21,15 +22,24 @@ Caps caps_of(const Options& options);
 int thread_count(const Options& options);
 
 struct Planned {
-  JobSpec spec;  // with the chosen cut and strategy, if one fits
+  JobSpec spec;  // with the cut and strategy of `shown`
+  Compiled compiled;
   FitResult fit;
   Caps caps;
+  // The arrangement that is chosen; where none fits, the smallest.
+  const Arrangement& shown() const;
 };
 
-// Searches arrangements for a training job; for others there is one.
-Planned plan_job(const Options& options, Purpose purpose, bool evaluate);
+// Searches the arrangements of a training job.
+Planned plan_training(const Options& options, bool evaluate);
 
 // CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);
+
+// What `limit` means to a reader: "allowed" by an option, or "free".
+std::string_view limit_word(const Options& options, uint64_t limit);
+
+// A session for a job with one arrangement (evaluation, generation, merging). CapacityError if it does not fit.
+Session make_session(JobSpec spec, const Options& options);
 
 }  // namespace snug

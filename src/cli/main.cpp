@@ -4,7 +4,10 @@
 #include <new>
 
 #include "base/error.h"
+#include "base/file.h"
+#include "base/parallel.h"
 #include "cli/commands.h"
+#include "cli/job.h"
 
 namespace {
 
@@ -21,6 +24,9 @@ struct Command {
 const std::vector<std::string> kModelKeys{"model", "init", "adapter", "seed", "compute", "base_format", "threads"};
 const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",         "prompt",       "max_samples",
                                          "template", "train_on",    "sequence_length", "long_samples", "packing"};
+
+// Named in the interface, and not built yet.
+const std::vector<std::string> kLaterCommands{"chat", "doctor", "report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -75,9 +81,9 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
 }
 
-Options effective_options(const Given& given) {
+Options options_over(const std::string& job_file, const Given& given) {
   Options options;
-  if (!given.job_file.empty()) read_job_file(given.job_file, options);
+  if (!job_file.empty()) read_job_file(job_file, options);
   for (const auto& [key, values] : given.values) {
     const OptionSpec& spec = find_option(key, "command line");
     if (values.empty()) continue;
@@ -85,6 +91,20 @@ Options effective_options(const Given& given) {
     const std::string text = spec.list ? fmt::format("{}", fmt::join(values, ",")) : values.back();
     spec.set(options, bare_flag ? "true" : text);
   }
+  return options;
+}
+
+// Flags over the job file. A run that is resumed without one goes on with its own.
+Options effective_options(Given given) {
+  for (auto& [key, values] : given.values) {  // 'snug train --resume job.yaml': the word after a bare flag
+    if (!find_option(key, "command line").is_bool || values.empty() || !given.job_file.empty()) continue;
+    if (!values.back().ends_with(".yaml") && !values.back().ends_with(".yml")) continue;
+    given.job_file = std::exchange(values.back(), "true");
+  }
+  Options options = options_over(given.job_file, given);
+  const std::filesystem::path own = std::filesystem::path(options.out) / "job.yaml";
+  if (options.resume && given.job_file.empty() && !options.out.empty() && is_file(own))
+    options = options_over(own, given);
   return options;
 }
 
@@ -108,6 +128,8 @@ void explain_unknown_flags(int argc, char** argv, const CLI::App& app, const Com
   const std::string word = argc > 1 ? argv[1] : "";
   const auto command = std::ranges::find(all, word, &Command::name);
   if (command == all.end()) {
+    if (std::ranges::find(kLaterCommands, word) != kLaterCommands.end())
+      user_error("command line: 'snug {}' is not there yet in this version", word);
     std::vector<std::string> names;
     for (const Command& known : all) names.push_back(known.name);
     user_error("command line: found {}, expected a command: {}; 'snug --help' says more",
@@ -125,6 +147,7 @@ int dispatch(int argc, char** argv) {
       "takes.\nEvery option is also a key of the job file (snug train job.yaml); sizes read 24GiB, 512MiB.",
       "snug"};
   app.require_subcommand(1);
+  app.set_version_flag("--version", "snug " SNUG_VERSION);
   const std::vector<Command> all = commands();
   std::vector<Given> given(all.size());
   for (size_t i = 0; i < all.size(); i++) {
@@ -138,18 +161,28 @@ int dispatch(int argc, char** argv) {
   }
   try {
     app.parse(argc, argv);
-  } catch (const CLI::CallForHelp& help) {
-    return app.exit(help);
+  } catch (const CLI::Success& asked) {  // --help, --version
+    return app.exit(asked);
   } catch (const CLI::ParseError& error) {
     explain(error, argc, argv, app, all);
   }
   for (size_t i = 0; i < all.size(); i++)
-    if (app.got_subcommand(all[i].name)) return all[i].run(effective_options(given[i]), given[i].flags);
+    if (app.got_subcommand(all[i].name)) {
+      const Options options = effective_options(given[i]);
+      if (options.model.empty() && all[i].name != "import")
+        user_error("--model is required: a model directory in Hugging Face's layout");
+      set_threads(thread_count(options));
+      return all[i].run(options, given[i].flags);
+    }
   return kUser;
 }
 
-int fail(int code, const std::exception& error) {
-  fmt::print(stderr, "snug: {}\n", error.what());
+// One line, whatever bytes of foreign files are quoted in it.
+int fail(int code, std::string_view text) {
+  std::string line;
+  for (const char c : text)
+    line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? fmt::format("\\x{:02x}", c) : std::string{c};
+  fmt::print(stderr, "snug: {}\n", line);
   return code;
 }
 
@@ -159,19 +192,19 @@ int main(int argc, char** argv) {
   try {
     return dispatch(argc, argv);
   } catch (const CapacityError& error) {
-    return fail(kDoesNotFit, error);
+    return fail(kDoesNotFit, error.what());
   } catch (const UserError& error) {
-    return fail(kUser, error);
+    return fail(kUser, error.what());
   } catch (const DeviceError& error) {
-    return fail(kMachine, error);
-  } catch (const std::bad_alloc& error) {
-    return fail(kMachine, error);
+    return fail(kMachine, error.what());
+  } catch (const std::bad_alloc&) {
+    return fail(kMachine, "the system gave no more memory beside what was planned");
   } catch (const InternalError& error) {
-    fmt::print(stderr, "snug: internal: {} ({}:{})\n", error.what(), error.where.file_name(), error.where.line());
-    return kInternal;
+    return fail(kInternal,
+                fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));
   } catch (const std::filesystem::filesystem_error& error) {
-    return fail(kMachine, error);
+    return fail(kMachine, error.what());
   } catch (const std::exception& error) {
-    return fail(kInternal, error);
+    return fail(kInternal, error.what());
   }
 }

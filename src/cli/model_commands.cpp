@@ -8,6 +8,7 @@
 #include "cli/job.h"
 #include "cli/text.h"
 #include "format/gguf_import.h"
+#include "format/json.h"
 #include "train/export.h"
 #include "train/generate.h"
 
@@ -20,20 +21,30 @@ void require_out(const Options& options) {
   if (options.out.empty()) user_error("--out is required: the directory to be made");
 }
 
-std::vector<std::string> read_prompts(const CommandFlags& flags) {
-  std::vector<std::string> prompts = flags.prompts;
+struct Prompt {
+  std::string text, place;
+};
+
+std::vector<Prompt> read_prompts(const CommandFlags& flags) {
+  std::vector<Prompt> prompts;
+  for (const std::string& text : flags.prompts) prompts.push_back({text, fmt::format("--prompt '{}'", text)});
   if (flags.prompts_file.empty()) return prompts;
   std::istringstream lines(read_text(flags.prompts_file, kMaxPrompts));
   int64_t number = 0;
   for (std::string line; std::getline(lines, line);) {
-    number++;
+    const std::string place = fmt::format("{}, line {}", flags.prompts_file, ++number);
     if (line.empty()) continue;
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (!object.is_object() || !object.contains("prompt") || !object["prompt"].is_string())
-      user_error("{}, line {}: expected {{\"prompt\": \"...\"}}", flags.prompts_file, number);
-    prompts.push_back(object["prompt"].get<std::string>());
+    const Json object = parse_json(line, place);
+    prompts.push_back({JsonObject(object, place).string("prompt"), place});
   }
   return prompts;
+}
+
+void print_made(const Options& options, const CommandFlags& flags, std::string_view what) {
+  if (flags.json)
+    fmt::print("{}\n", to_line({{"out", options.out}}));
+  else
+    fmt::print("{}: {}\n", options.out, what);
 }
 
 }  // namespace
@@ -41,56 +52,47 @@ std::vector<std::string> read_prompts(const CommandFlags& flags) {
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
   import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
-  if (flags.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"out", options.out}}.dump());
-  else
-    fmt::print("{}: a model directory\n", options.out);
+  print_made(options, flags, "a model directory");
   return 0;
 }
 
 int merge_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
   if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory to be merged");
-  if (!options.overwrite && std::filesystem::exists(options.out))
-    user_error("{}: exists already; --overwrite replaces it", options.out);
-  JobSpec spec = make_job(options, Purpose::Merge);
-  Session session(std::move(spec), thread_count(options));
+  const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
+  { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
+  Session session = make_session(make_job(options, Purpose::Merge), options);
   session.load();
   session.run(Task::Merge);
-  export_model(session, options.out, options.model);
-  if (flags.json)
-    fmt::print("{}\n", nlohmann::ordered_json{{"out", options.out}}.dump());
-  else
-    fmt::print("{}: base and adapter as one model\n", options.out);
+  export_model(session, options.out, options.model, existing);
+  print_made(options, flags, "base and adapter as one model");
   return 0;
 }
 
 int generate_command(const Options& options, const CommandFlags& flags) {
-  const std::vector<std::string> prompts = read_prompts(flags);
+  const std::vector<Prompt> prompts = read_prompts(flags);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options);
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
-  for (const std::string& prompt : prompts) {
-    encoded.push_back(encoder.encode(prompt));
-    if (encoded.back().empty()) user_error("--prompt: found an empty text, expected at least one token");
+  for (const Prompt& prompt : prompts) {
+    encoded.push_back(encoder.encode(prompt.text, prompt.place, spec.config));
     longest = std::max(longest, encoded.back().size());
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
   spec.cut.sequence_length = 1;
   const std::vector<int64_t> stop = encoder.stop_tokens(spec.config);
-  Session session(std::move(spec), thread_count(options));
+  Session session = make_session(std::move(spec), options);
   session.load();
   Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, stop});
   for (size_t i = 0; i < prompts.size(); i++) {
     const std::vector<int32_t> reply = generator.generate(encoded[i]);
     const std::string text = encoder.decode(reply);
     if (flags.json) {
-      const nlohmann::ordered_json line{{"prompt", prompts[i]}, {"text", text}, {"ids", reply}};
-      fmt::print("{}\n", line.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+      fmt::print("{}\n", to_line({{"prompt", prompts[i].text}, {"text", text}, {"ids", reply}}));
     } else {
-      fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i], text);
+      fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i].text, text);
     }
     std::fflush(stdout);
   }

@@ -15,8 +15,11 @@ constexpr uint64_t kMaxJobFile = 1 << 20;
 
 // ---- Reading and writing values -------------------------------------------------------------------------------------
 
+// AdamW divides by 1 - beta, and by a root that epsilon alone keeps off zero.
+constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
+
 // Products of a few counts stay within 64 bits.
-constexpr int64_t kMaxCount = 1 << 20;
+constexpr int64_t kMaxCount = 1 << 20, kMaxOpenCount = 1 << 30;
 
 int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {
   int64_t value = 0;
@@ -41,14 +44,29 @@ bool parse_bool(const std::string& text, const std::string& key) {
   user_error("{}: found '{}', expected true or false", key, text);
 }
 
+// Items between commas; a comma or backslash within an item stands behind a backslash.
 std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> items;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    if (end > begin) items.push_back(text.substr(begin, end - begin));
-    begin = end + 1;
+  std::vector<std::string> items{""};
+  for (size_t i = 0; i < text.size(); i++) {
+    const bool escaped = text[i] == '\\' && i + 1 < text.size() && (text[i + 1] == ',' || text[i + 1] == '\\');
+    if (escaped)
+      items.back() += text[++i];
+    else if (text[i] == ',')
+      items.emplace_back();
+    else
+      items.back() += text[i];
   }
+  std::erase(items, "");
   return items;
+}
+
+std::string join_list(const std::vector<std::string>& items) {
+  std::string text;
+  for (const std::string& item : items) {
+    if (!text.empty()) text += ',';
+    for (const char c : item) text += c == ',' || c == '\\' ? std::string{'\\', c} : std::string{c};
+  }
+  return text;
 }
 
 Cadence parse_cadence(const std::string& text, const std::string& key) {
@@ -56,7 +74,8 @@ Cadence parse_cadence(const std::string& text, const std::string& key) {
   const std::pair<std::string_view, int64_t> units[] = {{"min", 60}, {"h", 3600}, {"s", 1}};
   for (const auto& [suffix, seconds] : units)
     if (text.ends_with(suffix))
-      return {Cadence::Unit::Seconds, seconds * parse_integer(text.substr(0, text.size() - suffix.size()), key, 1)};
+      return {Cadence::Unit::Seconds,
+              seconds * parse_integer(text.substr(0, text.size() - suffix.size()), key, 1, kMaxCount)};
   if (text.empty() || text.find_first_not_of("0123456789") != text.npos)
     user_error("{}: found '{}', expected steps, 'epoch' or a duration such as 30min", key, text);
   return {Cadence::Unit::Steps, parse_integer(text, key, 0)};
@@ -74,7 +93,18 @@ std::string write_cadence(const Cadence& cadence) {
   return fmt::format("{}", cadence.count);
 }
 
+// Values that the interface names and that are not built yet.
+bool comes_later(const std::string& key, const std::string& value) {
+  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}},
+                                                                      {"base_format", {"int8", "nf4", "fp8"}},
+                                                                      {"compute", {"fp8"}},
+                                                                      {"device", {"cuda"}}};
+  const auto found = values.find(key);
+  return found != values.end() && std::ranges::find(found->second, value) != found->second.end();
+}
+
 std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words) {
+  if (comes_later(key, text)) user_error("{}: '{}' is not there yet in this version", key, text);
   if (std::ranges::find(words, text) == words.end())
     user_error("{}: found '{}', expected one of {}", key, text, fmt::join(words, ", "));
   return text;
@@ -100,8 +130,9 @@ OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64
           [field](const Options& o) { return fmt::format("{}", o.*field); }};
 }
 
-OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1); },
+OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help,
+                               int64_t most = kMaxOpenCount) {
+  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1, most); },
           [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
 }
 
@@ -132,7 +163,7 @@ OptionSpec size_option(const std::string& key, std::optional<uint64_t> Options::
 
 OptionSpec list_option(std::string key, std::vector<std::string> Options::*field, std::string help) {
   return {std::move(key), std::move(help), [field](Options& o, const std::string& t) { o.*field = split_list(t); },
-          [field](const Options& o) { return fmt::format("{}", fmt::join(o.*field, ",")); }, true};
+          [field](const Options& o) { return join_list(o.*field); }, true};
 }
 
 OptionSpec cadence_option(const std::string& key, Cadence Options::*field, std::string help) {
@@ -153,7 +184,7 @@ OptionSpec columns_option() {
           [](const Options& o) {
             std::vector<std::string> items;
             for (const auto& [ours, theirs] : o.columns) items.push_back(ours + "=" + theirs);
-            return fmt::format("{}", fmt::join(items, ","));
+            return join_list(items);
           },
           true};
 }
@@ -171,6 +202,25 @@ OptionSpec base_format_option() {
           [](const Options& o) { return o.base_format.value_or(""); }};
 }
 
+// A backslash and an n are a new line: shells and YAML's plain text know no other way.
+OptionSpec prompt_option() {
+  return {"prompt", "pattern for the prompt: \"User: {instruction}\\nAssistant: \"",
+          [](Options& o, const std::string& text) {
+            o.prompt_pattern.clear();
+            for (size_t i = 0; i < text.size(); i++) {
+              const char next = i + 1 < text.size() ? text[i + 1] : ' ';
+              const bool escaped = text[i] == '\\' && (next == 'n' || next == '\\');
+              o.prompt_pattern += !escaped ? text[i] : next == 'n' ? '\n' : '\\';
+              i += escaped;
+            }
+          },
+          [](const Options& o) {
+            std::string text;
+            for (const char c : o.prompt_pattern) text += c == '\n' ? "\\n" : c == '\\' ? "\\\\" : std::string{c};
+            return text;
+          }};
+}
+
 // ---- The table ------------------------------------------------------------------------------------------------------
 
 std::vector<OptionSpec> make_specs() {
@@ -183,11 +233,11 @@ std::vector<OptionSpec> make_specs() {
       word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
                   "shape of the samples; auto looks"),
       columns_option(),
-      text_option("prompt", &O::prompt_pattern, "pattern for the prompt: \"User: {instruction}\\nAssistant: \""),
+      prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
       list_option("validation", &O::validation, "held-out files, or a fraction of data such as 0.02"),
-      text_option("template", &O::chat_template,
-                  "chat template: auto (the model's own), chatml, llama3, llama2, mistral, qwen, none"),
+      word_option("template", &O::chat_template, {"auto", "chatml", "llama3", "llama2", "mistral", "qwen", "none"},
+                  "chat template; auto: the model's own"),
       word_option("train_on", &O::train_on, {"assistant", "all"}, "which tokens carry loss: the replies, or all"),
       integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block (2048)"),
       word_option("long_samples", &O::long_samples, {"cut", "split", "drop"}, "samples longer than a block"),
@@ -209,9 +259,9 @@ std::vector<OptionSpec> make_specs() {
       number_option("warmup_ratio", &O::warmup_ratio, 0, 1, "the same as a share of all steps (0.03)"),
       number_option("min_learning_rate_ratio", &O::min_learning_rate_ratio, 0, 1, "where linear and cosine end (0)"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
-      number_option("beta1", &O::beta1, 0, 1, "AdamW's (0.9)"),
-      number_option("beta2", &O::beta2, 0, 1, "AdamW's (0.999)"),
-      number_option("epsilon", &O::epsilon, 0, 1, "AdamW's (1e-8)"),
+      number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),
+      number_option("beta2", &O::beta2, 0, kMostBeta, "AdamW's (0.999)"),
+      number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
       number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9,
                     "global norm above which gradients are scaled; 0 = off (1)"),
       integer_option("batch_size", &O::batch_size, 1, "blocks an optimizer step (16)"),
@@ -219,7 +269,7 @@ std::vector<OptionSpec> make_specs() {
       open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
                           "passes a step (the planner's choice)"),
       open_integer_option("max_steps", &O::max_steps, "steps; alone it repeats the data as often as it takes"),
-      open_integer_option("epochs", &O::epochs, "times through the data (1)"),
+      open_integer_option("epochs", &O::epochs, "times through the data (1)", 100'000),
       {"seed", "data order, fresh adapters, random weights (42)",
        [](Options& o, const std::string& t) { o.seed = static_cast<uint64_t>(parse_integer(t, "seed", 0)); },
        [](const Options& o) { return fmt::format("{}", o.seed); }},
@@ -279,7 +329,7 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
   } else {
     user_error("{}, key '{}': expected a value or a list", path, key);
   }
-  return fmt::format("{}", fmt::join(items, ","));
+  return join_list(items);
 }
 
 }  // namespace

@@ -74,7 +74,8 @@ const std::vector<OptionSpec>& option_specs();
 // option is not there yet.
 const OptionSpec& find_option(const std::string& key, const std::string& where);
 
-// Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas.
+// Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas (\, is a
+// comma within an item).
 void read_job_file(const std::string& path, Options& options);
 
 // Every option as it took effect, as a job file.

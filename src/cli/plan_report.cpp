@@ -2,14 +2,11 @@
 
 #include <algorithm>
 
-#include "backend/cpu/facts.h"
-
 namespace snug {
 namespace {
 
 uint64_t device_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Device)]; }
 uint64_t host_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Host)]; }
-uint64_t total_bytes(const Arrangement& a) { return device_bytes(a.forecast) + host_bytes(a.forecast); }
 
 // "134,515,008"
 std::string grouped(int64_t number) {
@@ -51,11 +48,6 @@ std::string neighbour_text(std::string_view what, const Arrangement* other, cons
                      format_size(total_bytes(*other)), 100 * other->relative_time / chosen.relative_time);
 }
 
-const Arrangement& shown(const Planned& planned) {
-  if (planned.fit.chosen) return planned.fit.tried[*planned.fit.chosen];
-  return *std::ranges::min_element(planned.fit.tried, {}, total_bytes);
-}
-
 // "1 step", "2 steps"
 std::string counted(int64_t number, std::string_view thing) {
   return fmt::format("{} {}{}", grouped(number), thing, number == 1 ? "" : "s");
@@ -83,21 +75,17 @@ std::string classes_text(const Forecast& f) {
 }  // namespace
 
 nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
-  const Arrangement& a = shown(planned);
-  JobSpec spec = planned.spec;
-  spec.cut = a.cut;
-  spec.strategy = a.strategy;
-  const Compiled compiled = compile(spec, CpuFacts());
+  const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{
-      {"fits", planned.fit.chosen.has_value()},   {"hash", fmt::format("{:016x}", compiled.hash)},
+      {"fits", planned.fit.chosen.has_value()},   {"hash", fmt::format("{:016x}", planned.compiled.hash)},
       {"arrangement", arrangement_json(a)},       {"device_bytes", device_bytes(a.forecast)},
       {"host_bytes", host_bytes(a.forecast)},     {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
       {"driver_bytes", planned.caps.driver_bytes}};
   for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
   for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
-  json["parameters"] = spec.table.count(false);
-  json["trainable_parameters"] = spec.table.count(true);
+  json["parameters"] = planned.spec.table.count(false);
+  json["trainable_parameters"] = planned.spec.table.count(true);
   json["tokens_per_step"] = a.cut.tokens() * a.cut.passes;
   json["samples_per_epoch"] = nullptr;
   json["steps_per_epoch"] = nullptr;
@@ -117,13 +105,13 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
 }
 
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
-  const Arrangement& a = shown(planned);
+  const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
   const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
                   grouped(table.count(false)), grouped(table.count(true)),
-                  options.method == "lora" ? fmt::format("lora, rank {}", options.lora_rank) : "full");
+                  options.method == "lora" ? fmt::format("lora, rank {}", adapter_of(options).rank) : "full");
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on cpu with {}\n", "step",
                       counted(options.batch_size, "block"), grouped(a.cut.sequence_length),
                       name(planned.spec.numerics.compute), counted(thread_count(options), "thread"));
@@ -131,7 +119,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   text += fmt::format("{:<13} {}: device and host together {} of {} {}\n", "memory",
                       planned.fit.chosen ? "fits" : "DOES NOT FIT", format_size(total_bytes(a)), format_size(allowed),
-                      options.device_memory || options.host_memory ? "allowed" : "free");
+                      limit_word(options, allowed));
   text += classes_text(a.forecast);
   text += fmt::format("{:<13} {:>12}  {:>12}\n", "phase", "device", "host");
   for (const Forecast::Phase& phase : a.forecast.phases)

@@ -24,7 +24,18 @@ PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::loa
   if (!plain) template_ = ChatTemplate::choose(options.chat_template, model_template, encoder_of(tokenizer_).special);
 }
 
-std::vector<int32_t> PromptEncoder::encode(const std::string& prompt) const {
+std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place,
+                                           const HfConfig& config) const {
+  const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(prompt); });
+  if (ids.empty()) user_error("{}: found an empty text, expected at least one token", place);
+  const int32_t largest = *std::ranges::max_element(ids);
+  if (largest >= config.vocabulary)
+    user_error("{}: found token id {}, expected less than {}, the model's vocabulary", place, largest,
+               config.vocabulary);
+  return ids;
+}
+
+std::vector<int32_t> PromptEncoder::tokens_of(const std::string& prompt) const {
   std::vector<int32_t> ids;
   auto add = [&](std::string_view text) {
     const std::vector<int32_t> more = tokenizer_.encode(text);

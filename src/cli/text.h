@@ -3,12 +3,29 @@
 
 #include <memory>
 
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
 #include "cli/options.h"
 #include "data/dataset.h"
 #include "format/hf_config.h"
 #include "format/tokenizer.h"
 
 namespace snug {
+
+// Names of files and tokens may be no UTF-8: JSON then has U+FFFD in their place.
+inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+inline std::string to_line(const nlohmann::ordered_json& json) { return json.dump(-1, ' ', false, kReplace); }
+
+// What `f` returns; a UserError of it gets `place` before its text.
+template <class F>
+auto at_place(const std::string& place, F&& f) {
+  try {
+    return f();
+  } catch (const UserError& error) {
+    user_error("{}: {}", place, error.what());
+  }
+}
 
 // Where samples come from and how they are rendered. `files` stands in for `data` (validation files).
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary);
@@ -17,12 +34,15 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
 class PromptEncoder {
  public:
   explicit PromptEncoder(const Options& options);
-  std::vector<int32_t> encode(const std::string& prompt) const;
+  // UserError that names `place` for broken UTF-8, a prompt without tokens, or a token that the model has no row for.
+  std::vector<int32_t> encode(const std::string& prompt, const std::string& place, const HfConfig& config) const;
   std::string decode(std::span<const int32_t> ids) const;
   // The ends that the model's configuration names, and the template's end of turn.
   std::vector<int64_t> stop_tokens(const HfConfig& config) const;
 
  private:
+  std::vector<int32_t> tokens_of(const std::string& prompt) const;
+
   Tokenizer tokenizer_;
   std::optional<ChatTemplate> template_;
 };

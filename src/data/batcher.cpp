@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace snug {
 namespace {
@@ -27,7 +28,7 @@ Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_l
     : dataset_(dataset),
       micro_batch_(micro_batch),
       tokens_(batch_tokens(micro_batch, sequence_length)),
-      documents_(micro_batch * max_documents(sequence_length)) {
+      documents_(max_documents(micro_batch, sequence_length)) {
   labels_.resize(static_cast<size_t>(sequence_length));
   keys_.resize(static_cast<size_t>(tokens_));
 }

@@ -15,7 +15,7 @@ namespace snug {
 struct BatchViews {
   std::span<int32_t> ids;        // [T]; 0 in padding
   std::span<int32_t> positions;  // [T]; from 0 in each document; 0 in padding
-  // [D + 1], D = micro_batch * max_documents(sequence_length): starts of the documents and the end of the last, which
+  // [D + 1], D = max_documents(micro_batch, sequence_length): starts of the documents and the end of the last, which
   // is also in what is left over
   std::span<int32_t> documents;
   // [T]: the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what is left over

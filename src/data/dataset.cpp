@@ -36,8 +36,9 @@ class SampleMaker {
       }
       format_ = DataFormat::Text;
     } else {
-      format_ = options_.format ? *options_.format
-                                : detect_format(parse_json(first.text, first.place), options_.shape, first.place);
+      format_ = options_.format
+                    ? *options_.format
+                    : detect_format(parse_json(first.text, first.place, first.line), options_.shape, first.place);
     }
     if (format_ == DataFormat::Tokens) return;
     if (!encoder_) user_error("{}: found text, but the model directory has no tokenizer.json", first.place);
@@ -49,8 +50,9 @@ class SampleMaker {
   }
 
   Sample make(const Record& record) const {
-    Example example = json_ ? read_example(parse_json(record.text, record.place), format_, options_.shape, record.place)
-                            : Example(Document{record.text});
+    Example example =
+        json_ ? read_example(parse_json(record.text, record.place, record.line), format_, options_.shape, record.place)
+              : Example(Document{record.text});
     Sample sample;
     try {
       if (auto* tokens = std::get_if<TokenSample>(&example)) sample = std::move(*tokens);
@@ -125,6 +127,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
   int64_t left = options.max_samples.value_or(INT64_MAX);
   for (bool first = true; left > 0; first = false) {
     const std::vector<Record> lot = read_lot(reader, left);
+    if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
     if (lot.empty()) return;
     if (first) maker.look_at(lot[0], reader.json());
     left -= static_cast<int64_t>(lot.size());
@@ -169,8 +172,10 @@ void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
   for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, visit);
 }
 
-void Dataset::add(const Sample& sample) {
-  if (sample.ids.size() > UINT32_MAX) user_error("data: found a sample of {} tokens", sample.ids.size());
+void Dataset::add(const Sample& sample, std::string_view place) {
+  if (sample.ids.size() > UINT32_MAX) {
+    user_error("{}: found a sample of {} tokens, expected less than 2^32", place, sample.ids.size());
+  }
   for (size_t i = 0; i < sample.ids.size(); ++i) {
     const uint64_t at = ids_.size();
     if (at % 64 == 0) has_label_.push_back(0);
@@ -213,10 +218,9 @@ int64_t Dataset::loss_tokens(int64_t sample, int64_t begin, int64_t end) const {
 
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   Dataset dataset;
-  for_each_sample(options, encoder, [&](const Sample& sample, const std::string&) { dataset.add(sample); });
-  if (dataset.samples() == 0) {
-    user_error("data: found no sample in {}", options.files.empty() ? "no file" : options.files[0].string());
-  }
+  for_each_sample(options, encoder,
+                  [&](const Sample& sample, const std::string& place) { dataset.add(sample, place); });
+  if (dataset.samples() == 0) user_error("data: found no file, expected at least one");
   return dataset;
 }
 

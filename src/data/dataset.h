@@ -51,10 +51,11 @@ struct DataOptions {
 //   tokens         ids and labels as they are, whatever train_on says
 using Sample = TokenSample;
 
-// Reads the files from front to end and calls visit(sample, place) for each record in file order; at any time a few MiB
-// of text are held. Records are encoded on the threads of parallel_for(), with the same result for any number of them.
-// `encoder` may be null where every file is of tokens. UserError with file, line or element, key, what was found and
-// what was expected; the earliest bad record is the one that is named.
+// Reads the files from front to end and calls visit(sample, place) for each record in file order. At any time 4 MiB of
+// text and the record that goes beyond are held, which may have 256 MiB itself, and their tokens. Records are encoded
+// on the threads of parallel_for(), with the same result for any number of them. `encoder` may be null where every file
+// is of tokens. UserError with file, line or element, key, what was found and what was expected; the earliest bad
+// record is the one that is named. UserError for a file that holds none.
 void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
                      const std::function<void(const Sample&, const std::string& place)>& visit);
 
@@ -62,8 +63,8 @@ void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
 // have, sixteen bytes more each.
 class Dataset {
  public:
-  // UserError if the sample has 2^32 tokens or more.
-  void add(const Sample& sample);
+  // UserError if the sample has 2^32 tokens or more; `place` says for messages where it comes from.
+  void add(const Sample& sample, std::string_view place = "data");
 
   int64_t samples() const { return static_cast<int64_t>(starts_.size()) - 1; }
   int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
@@ -81,7 +82,7 @@ class Dataset {
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };
 
-// for_each_sample() into a Dataset. UserError if the files hold no sample.
+// for_each_sample() into a Dataset. UserError if there are no files.
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder);
 
 // Which samples train and which are held out, both in file order.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/limits.h"
 
 namespace snug {
 namespace {
@@ -24,8 +25,6 @@ LongSamples long_samples_from_name(std::string_view name) {
   if (name == "drop") return LongSamples::Drop;
   user_error("long_samples: found '{}', expected cut, split or drop", name);
 }
-
-int64_t max_documents(int64_t sequence_length) { return std::max<int64_t>(64, sequence_length / 32); }
 
 // Calls visit(DocumentSpan) for what the options leave of a sample.
 template <class Visit>
@@ -79,7 +78,8 @@ EpochBlocks Packer::reserve() const {
   return out;
 }
 
-void Packer::build(int64_t epoch, EpochBlocks& out) {
+template <class Visit>
+void Packer::pack(int64_t epoch, Visit&& visit) {
   std::copy(selection_.begin(), selection_.end(), order_.begin());
   if (options_.shuffle) {
     const Random random(options_.seed, RandomPurpose::DataOrder, static_cast<uint32_t>(epoch));
@@ -87,13 +87,23 @@ void Packer::build(int64_t epoch, EpochBlocks& out) {
   }
   open_.clear();
   opened_ = 0;
-  size_t n = 0;
   for (const uint32_t sample : order_) {
-    for_each_document(sample, [&](const DocumentSpan& d) {
-      placed_[n] = d;
-      block_of_[n++] = place(d.length);
-    });
+    for_each_document(sample, [&](const DocumentSpan& d) { visit(d, place(d.length)); });
   }
+}
+
+int64_t Packer::count(int64_t epoch) {
+  if (!options_.packing) return report_.documents;
+  pack(epoch, [](const DocumentSpan&, uint32_t) {});
+  return opened_;
+}
+
+void Packer::build(int64_t epoch, EpochBlocks& out) {
+  size_t n = 0;
+  pack(epoch, [&](const DocumentSpan& d, uint32_t block) {
+    placed_[n] = d;
+    block_of_[n++] = block;
+  });
   // Sorted by block, keeping the order within each: counts become starts, each start moves on as its block fills and
   // ends as the start of the next.
   out.starts.assign(size_t{opened_} + 1, 0);
@@ -115,7 +125,7 @@ uint32_t Packer::place(int64_t length) {
         return a.free_tokens < b.free_tokens;
       }));
     }
-    open_.push_back({opened_++, options_.sequence_length, max_documents(options_.sequence_length)});
+    open_.push_back({opened_++, options_.sequence_length, max_documents(1, options_.sequence_length)});
     block = std::prev(open_.end());
   }
   const uint32_t number = block->number;
@@ -154,12 +164,9 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
 int64_t BlockStream::steps_per_epoch() const { return ceil_div(first_epoch_blocks_, shape_.blocks()); }
 
 int64_t BlockStream::count_blocks(int64_t epochs, int64_t enough) {
-  int64_t blocks = 0;
-  for (int64_t epoch = 0; epoch < epochs && blocks < enough; ++epoch) {
-    packer_.build(epoch, held_[0].blocks);
-    blocks += held_[0].blocks.count();
-  }
-  used_ = 0;
+  int64_t blocks = first_epoch_blocks_;
+  if (packer_.counts_are_equal()) return epochs < ceil_div(enough, blocks) ? blocks * epochs : enough;
+  for (int64_t epoch = 1; epoch < epochs && blocks < enough; ++epoch) blocks += packer_.count(epoch);
   return std::min(blocks, enough);
 }
 
@@ -214,8 +221,6 @@ std::span<const DocumentSpan> BlockStream::run_block(int64_t number) const {
 std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int64_t i) const {
   return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i);
 }
-
-DataCursor BlockStream::cursor() const { return {held_[0].epoch, begin_ - held_[0].first}; }
 
 bool BlockStream::ends_epoch() const { return held_[0].first + held_[0].blocks.count() <= end_; }
 

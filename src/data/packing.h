@@ -34,9 +34,6 @@ struct DocumentSpan {
   bool operator==(const DocumentSpan&) const = default;
 };
 
-// How many documents a block holds at most: max(64, sequence_length / 32).
-int64_t max_documents(int64_t sequence_length);
-
 // What the options make of the samples, the same in every epoch.
 struct PackingReport {
   int64_t samples = 0;        // selected
@@ -64,9 +61,10 @@ struct EpochBlocks {
 //
 // The samples come in the order of the epoch: a permutation by Fisher and Yates with Random(seed, DataOrder, epoch), or
 // file order. Without packing each document is a block. With packing up to 64 blocks are open at a time; a document
-// goes into the first of them, in the order they were opened, that has room for all of it. Where none has, a new block
-// is opened, and if 64 are open the fullest (the first of equals) is closed before. Blocks are numbered as they are
-// opened. So a document is never split over blocks, and packed or not each keeps its tokens, positions and loss.
+// goes into the first of them, in the order they were opened, that has room for all of it; max_documents(1,
+// sequence_length) close a block. Where none has room, a new one is opened, and if 64 are open the fullest (the first
+// of equals) is closed before. Blocks are numbered as they are opened. So a document is never split over blocks, and
+// packed or not each keeps its tokens, positions and loss.
 class Packer {
  public:
   // `selection`: the samples that take part, in file order. UserError if nothing is left of them. The data set must
@@ -74,6 +72,10 @@ class Packer {
   Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options);
 
   const PackingReport& report() const { return report_; }
+  // Blocks of an epoch. Packs it where epochs differ, but places nothing.
+  int64_t count(int64_t epoch);
+  // Whether all epochs have as many blocks.
+  bool counts_are_equal() const { return !options_.packing || !options_.shuffle; }
   // No epoch has fewer blocks.
   int64_t least_blocks() const;
   // Room for any epoch, so that build() does not allocate.
@@ -89,6 +91,9 @@ class Packer {
 
   template <class Visit>
   void for_each_document(uint32_t sample, Visit&& visit) const;
+  // Puts the documents of an epoch into blocks, one after another: visit(DocumentSpan, block).
+  template <class Visit>
+  void pack(int64_t epoch, Visit&& visit);
   uint32_t place(int64_t length);
 
   const Dataset& dataset_;
@@ -113,12 +118,6 @@ struct RunLength {
   std::optional<int64_t> max_steps = {}, epochs = {};
 };
 
-// Where in the data a step begins.
-struct DataCursor {
-  int64_t epoch = 0, block = 0;  // block within the epoch
-  bool operator==(const DataCursor&) const = default;
-};
-
 // The blocks of a run, step by step. Steps run across the ends of epochs; only the last step of the run may be short of
 // blocks, and the missing ones are empty. All memory is taken at construction. One thread at a time.
 class BlockStream {
@@ -140,7 +139,6 @@ class BlockStream {
 
   // Of the step that was sought last. A block's documents; empty for a missing block.
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
-  DataCursor cursor() const;
   // Whether the last block of an epoch is in the step.
   bool ends_epoch() const;
   // Over all passes and ranks, from the index alone: tokens in documents, and those of them that have a label that
@@ -154,7 +152,7 @@ class BlockStream {
     int64_t epoch, first;  // number in the run of its first block
   };
 
-  // The blocks of all epochs of the run, but at most `enough`.
+  // The blocks of all epochs of the run, but at most `enough`: packs each shuffled epoch up to there.
   int64_t count_blocks(int64_t epochs, int64_t enough);
   void restart();
   void hold_next();

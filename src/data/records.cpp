@@ -55,6 +55,7 @@ bool RecordReader::next(Record& record) {
 
 bool RecordReader::next_line(Record& record) {
   do {
+    record.line = line_;
     record.place = fmt::format("{}, line {}", name_, line_);
     if (!read_line(record.text)) return false;
   } while (is_blank(record.text));
@@ -70,7 +71,8 @@ bool RecordReader::next_document(Record& record) {
     }
     if (line.ends_with('\r')) line.pop_back();
     if (record.text.empty()) {
-      record.place = fmt::format("{}, line {}", name_, line_ - 1);
+      record.line = line_ - 1;
+      record.place = fmt::format("{}, line {}", name_, record.line);
     } else {
       append(record.text, "\n", line_ - 1);
     }
@@ -108,6 +110,7 @@ bool RecordReader::next_element(Record& record) {
 
 // From a brace to the one that closes it; what lies between is for the JSON parser to judge.
 void RecordReader::read_object(Record& record) {
+  record.line = line_;
   record.place = fmt::format("{}, element {} (line {})", name_, ++elements_, line_);
   int64_t depth = 0;
   bool in_string = false;
@@ -157,8 +160,7 @@ void RecordReader::append(std::string& text, std::string_view more, int64_t line
   if (text.size() + more.size() > max_record_bytes_) {
     user_error(
         "{}, line {}: found a sample of more than {} bytes; expected one object a line in .jsonl, an array of objects "
-        "in "
-        ".json, blank lines between documents in .txt",
+        "in .json, blank lines between documents in .txt",
         name_, line, max_record_bytes_);
   }
   text += more;

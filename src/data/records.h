@@ -18,6 +18,7 @@ constexpr uint64_t kMaxRecordBytes = uint64_t{256} << 20;
 struct Record {
   std::string text;   // one JSON object as it stands in the file, or the text of one document
   std::string place;  // for messages: "train.jsonl, line 12", "train.json, element 3 (line 40)"
+  int64_t line = 1;   // of the file, where the text begins
 };
 
 // Reads a file from front to end. The name's ending says what it is:

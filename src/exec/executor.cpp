@@ -54,13 +54,14 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
     check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
           "program '{}' may not follow '{}'", set_.programs[program].name, set_.programs[*last_].name);
   last_ = program;
-  auto instance = std::make_shared<Instance>();
-  instance->program = program;
-  instance->facts = facts;
-  instance->files.assign(files.begin(), files.end());
-  instance->left = static_cast<int64_t>(set_.programs[program].ops.size());
+  turn_ = 1 - turn_;  // at most two programs run at once, so the instance before the previous is free again
+  Instance& instance = instances_[turn_];
+  instance.program = program;
+  instance.facts = facts;
+  instance.files.assign(files.begin(), files.end());
+  instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   if (mode_ == LaneMode::Inline)
-    run_inline(*instance);
+    run_inline(instance);
   else
     run_lanes(instance);
 }
@@ -97,17 +98,15 @@ bool Executor::ready(const Ticket& ticket) const {
 void Executor::complete(const Ticket& ticket) {
   done_[ticket.instance->program][ticket.op]++;
   ticket.instance->left--;
-  changed_.notify_all();
 }
 
-void Executor::run_lanes(const std::shared_ptr<Instance>& instance) {
-  const std::vector<Op>& ops = set_.programs[instance->program].ops;
+void Executor::run_lanes(Instance& instance) {
+  const std::vector<Op>& ops = set_.programs[instance.program].ops;
   std::unique_lock lock(mutex_);
-  const std::shared_ptr<Instance> before = std::exchange(previous_, instance);
   for (OpId id = 0; id < ops.size(); id++) {
-    Ticket ticket{instance, id, {}};
+    Ticket ticket{&instance, id, {}};
     for (const Wait& wait : ops[id].waits) ticket.targets.push_back(issued_[wait.program][wait.op]);
-    issued_[instance->program][id]++;
+    issued_[instance.program][id]++;
     if (ops[id].lane != Lane::Host) {
       queues_[index(ops[id].lane)].push_back(std::move(ticket));
       changed_.notify_all();
@@ -115,15 +114,11 @@ void Executor::run_lanes(const std::shared_ptr<Instance>& instance) {
     }
     changed_.wait(lock, [&] { return error_ || ready(ticket); });
     if (error_) break;
-    lock.unlock();
-    execute(*instance, id);
-    lock.lock();
-    complete(ticket);
+    attempt(ticket, lock);
   }
   // The program before this one must have finished when the next starts to be issued: then at most this one runs.
-  if (before) changed_.wait(lock, [&] { return error_ || before->left == 0; });
-  lock.unlock();
-  rethrow();
+  changed_.wait(lock, [&] { return error_ || instances_[1 - turn_].left == 0; });
+  rethrow(lock);
 }
 
 void Executor::serve(Lane lane, int threads) {
@@ -135,30 +130,39 @@ void Executor::serve(Lane lane, int threads) {
     if (stop_) return;
     const Ticket ticket = queue.front();
     queue.pop_front();
-    lock.unlock();
-    try {
-      execute(*ticket.instance, ticket.op);
-      lock.lock();
-      complete(ticket);
-    } catch (...) {
-      lock.lock();
-      if (!error_) error_ = std::current_exception();
-      changed_.notify_all();
-    }
+    attempt(ticket, lock);
   }
+}
+
+// Unlocks while the op runs. The first error ends everything: nothing is begun after it.
+void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock) {
+  running_++;
+  lock.unlock();
+  std::exception_ptr error;
+  try {
+    execute(*ticket.instance, ticket.op);
+  } catch (...) {
+    error = std::current_exception();
+  }
+  lock.lock();
+  running_--;
+  if (!error) complete(ticket);
+  if (error && !error_) error_ = error;
+  changed_.notify_all();
 }
 
 void Executor::finish() {
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return error_ || !previous_ || previous_->left == 0; });
-  lock.unlock();
-  rethrow();
+  changed_.wait(lock, [&] { return error_ || instances_[turn_].left == 0; });
+  rethrow(lock);
 }
 
-void Executor::rethrow() {
-  const std::lock_guard lock(mutex_);
-  if (error_) std::rethrow_exception(error_);
+// Other lanes may still be at work on files and views that the caller takes back.
+void Executor::rethrow(std::unique_lock<std::mutex>& lock) {
+  if (!error_) return;
+  changed_.wait(lock, [&] { return running_ == 0; });
+  std::rethrow_exception(error_);
 }
 
 }  // namespace snug

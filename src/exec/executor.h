@@ -52,7 +52,7 @@ class Executor {
     int64_t left = 0;  // ops not done
   };
   struct Ticket {
-    std::shared_ptr<Instance> instance;
+    Instance* instance = nullptr;
     OpId op = 0;
     std::vector<int64_t> targets;  // by wait: how often the op waited for must have been done
   };
@@ -60,11 +60,12 @@ class Executor {
   bool skipped(const Op& op, const PassFacts& facts) const { return facts.loss_rows < op.min_loss_rows; }
   void execute(Instance& instance, OpId op);
   void run_inline(Instance& instance);
-  void run_lanes(const std::shared_ptr<Instance>& instance);
+  void run_lanes(Instance& instance);
   void serve(Lane lane, int threads);
   bool ready(const Ticket& ticket) const;
   void complete(const Ticket& ticket);
-  void rethrow();
+  void attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock);
+  void rethrow(std::unique_lock<std::mutex>& lock);
 
   const ProgramSet& set_;
   const MemoryPlan& plan_;
@@ -73,14 +74,16 @@ class Executor {
   LaneMode mode_;
   std::vector<std::vector<Bound>> bound_;  // by program, op
   std::optional<ProgramId> last_;
+  std::array<Instance, 2> instances_;
+  size_t turn_ = 0;  // the instance that was issued last
 
   // LaneMode::Threads; all under mutex_.
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<std::vector<int64_t>> issued_, done_;  // by program, op: how often
   std::array<std::deque<Ticket>, kLanes> queues_;
-  std::shared_ptr<Instance> previous_;
   std::exception_ptr error_;
+  int running_ = 0;  // ops at work
   bool stop_ = false;
   std::vector<std::jthread> lanes_;
 };

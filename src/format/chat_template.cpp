@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "format/chat_programs.h"
+#include "format/unicode.h"
 
 namespace snug {
 namespace {
@@ -40,96 +42,151 @@ std::string replaced(std::string_view text, std::string_view from, std::string_v
   return out.append(text);
 }
 
-bool has(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
+constexpr std::string_view kWhite = " \t\n\r\v\f";
 
-size_t count(std::string_view text, std::string_view part) {
-  size_t times = 0;
-  for (size_t at = text.find(part); at != std::string_view::npos; at = text.find(part, at + part.size())) ++times;
-  return times;
+// What Jinja prints of the text before a tag, with the options of transformers (trim_blocks, lstrip_blocks). `mark`:
+// the character after "{{", "{%" or "{#".
+std::string_view printed(std::string_view text, bool starts_line, std::string_view opening, char mark) {
+  if (mark == '-') return text.substr(0, text.find_last_not_of(kWhite) + 1);
+  if (mark == '+' || opening == "{{") return text;
+  const size_t line = text.rfind('\n') + 1;
+  const bool indents = line > 0 || starts_line;
+  return indents && text.find_first_not_of(kWhite, line) == std::string_view::npos ? text.substr(0, line) : text;
 }
 
-// A Jinja program in one spelling, so that pieces can be found in it: no comments, no white space between tokens or
-// around tags, no trim marks ({%-), strings in single quotes with \n for newlines and joined where they are added,
-// message.role for message['role'].
-std::string canonical(std::string_view jinja) {
-  std::string out;
-  char quote = 0;  // the string that is open
-  bool in_tag = false;
-  for (size_t i = 0; i < jinja.size(); ++i) {
-    const char c = jinja[i];
-    const std::string_view two = jinja.substr(i, 2);
-    if (quote && c == '\\' && two.size() == 2) {
-      out += two;
-      ++i;
-    } else if (quote && c == quote) {
-      quote = 0;
-      out += '\'';
-    } else if (quote) {
-      out += c == '\n' ? "\\n" : c == '\'' ? "\\'" : std::string(1, c);
-    } else if (!in_tag && two == "{#") {
-      i = std::min(jinja.find("#}", i), jinja.size() - 2) + 1;
-    } else if (in_tag && (c == '\'' || c == '"')) {
-      quote = c;
-      out += '\'';
-    } else if (!in_tag && (two == "{{" || two == "{%")) {
-      in_tag = true;
-      out += two;
-      i += jinja.substr(i + 2, 1) == "-" ? 2 : 1;
-    } else if (in_tag && (two == "-}" || two == "-%")) {
-      continue;
-    } else if (in_tag && (two == "}}" || two == "%}")) {
-      in_tag = false;
-      out += two;
-      ++i;
-    } else if (c != ' ' && c != '\n' && c != '\r' && c != '\t') {
-      out += c;
+// Reads a tag behind its "{{" or "{%" up to its end, in the spelling that tags_of() describes. Returns its trim mark,
+// or another character if it has none.
+char read_tag(std::string_view& rest, std::string& tag) {
+  const std::string_view closing = tag == "{{" ? "}}" : "%}";
+  char quote = 0;  // of the string that is open
+  for (size_t i = 0; i < rest.size(); ++i) {
+    const char c = rest[i];
+    if (quote && c == '\\' && i + 1 < rest.size()) {
+      tag += rest.substr(i++, 2);
+    } else if (quote && c != quote) {
+      tag += c == '\n' ? "\\n" : c == '\'' ? "\\'" : std::string(1, c);
+    } else if (c == '\'' || c == '"') {
+      quote = quote ? 0 : c;
+      tag += '\'';
+    } else if (rest.substr(i).starts_with(closing)) {
+      const char mark = i == 0 ? '\0' : rest[i - 1];
+      if (mark == '-' || (mark == '+' && closing == "%}")) tag.pop_back();
+      tag += closing;
+      rest.remove_prefix(i + 2);
+      return mark;
+    } else if (kWhite.find(c) == std::string_view::npos) {
+      tag += c;
     }
   }
-  return replaced(replaced(replaced(out, "'+'", ""), "['role']", ".role"), "['content']", ".content");
+  rest = {};  // the file ends in it
+  return '\0';
 }
 
-// What stands between `before` and `after` in one string of a canonical program; nothing if no string has both.
-std::optional<std::string> string_between(std::string_view program, std::string_view before, std::string_view after) {
-  for (size_t at = program.find(before); at != std::string_view::npos; at = program.find(before, at + 1)) {
-    std::string text;
-    for (size_t i = at + before.size(); i < program.size() && program[i] != '\''; ++i) {
-      if (program.substr(i).starts_with(after)) return text;
-      const bool escaped = program[i] == '\\' && i + 1 < program.size();
-      if (escaped) ++i;
-      text += escaped && program[i] == 'n' ? '\n' : program[i];
+// A Jinja program as a list of its tags in one spelling: no white space between words, no trim marks ({%-), strings in
+// single quotes with \n for newlines and joined where they are added, message.role for message['role']. Comments are
+// left out. Text between tags stands in the list where Jinja would print it.
+std::vector<std::string> tags_of(std::string_view jinja) {
+  const std::string program = replaced(replaced(jinja, "\r\n", "\n"), "\r", "\n");
+  std::string_view rest = program;
+  if (rest.ends_with('\n')) rest.remove_suffix(1);
+  std::vector<std::string> tags;
+  bool starts_line = true;
+  while (!rest.empty()) {
+    size_t begin = rest.find('{');
+    while (begin < rest.size() &&
+           (begin + 1 == rest.size() || std::string_view("{%#").find(rest[begin + 1]) == std::string_view::npos)) {
+      begin = rest.find('{', begin + 1);
+    }
+    if (begin >= rest.size()) {
+      tags.emplace_back(rest);
+      break;
+    }
+    const std::string_view opening = rest.substr(begin, 2);
+    char mark = begin + 2 < rest.size() ? rest[begin + 2] : '\0';
+    const std::string_view text = printed(rest.substr(0, begin), starts_line, opening, mark);
+    if (!text.empty()) tags.emplace_back(text);
+    rest.remove_prefix(begin + 2);
+    if (mark == '-' || (mark == '+' && opening != "{{")) rest.remove_prefix(1);
+    if (opening == "{#") {
+      const size_t end = std::min(rest.find("#}"), rest.size());
+      mark = end == 0 ? '\0' : rest[end - 1];
+      rest.remove_prefix(std::min(end + 2, rest.size()));
+    } else {
+      std::string tag(opening);
+      mark = read_tag(rest, tag);
+      tags.push_back(replaced(replaced(replaced(tag, "'+'", ""), "['role']", ".role"), "['content']", ".content"));
+    }
+    starts_line = opening != "{{" && mark != '-' && mark != '+' && rest.starts_with('\n');
+    if (starts_line) rest.remove_prefix(1);
+    if (mark == '-') rest.remove_prefix(std::min(rest.find_first_not_of(kWhite), rest.size()));
+  }
+  return tags;
+}
+
+// The text of a string's inside as tags_of() writes it; nothing if it does not end there or is empty.
+std::optional<std::string> unescaped(std::string_view inside) {
+  std::string text;
+  for (size_t i = 0; i < inside.size(); ++i) {
+    if (inside[i] == '\'') return {};
+    if (inside[i] == '\\') {
+      if (++i == inside.size() || std::string_view("n\\'\"").find(inside[i]) == std::string_view::npos) return {};
+      text += inside[i] == 'n' ? '\n' : inside[i];
+    } else {
+      text += inside[i];
     }
   }
-  return {};
+  return text.empty() ? std::nullopt : std::optional(text);
 }
 
-// The code point that starts a UTF-8 text, and its bytes; malformed bytes count one by one, as themselves.
-std::pair<uint32_t, size_t> first_code_point(std::string_view text) {
-  const auto byte = [&](size_t i) { return static_cast<uint32_t>(static_cast<unsigned char>(text[i])); };
-  if (text.size() >= 3 && (byte(0) & 0xf0u) == 0xe0u) {
-    return {(byte(0) & 0xfu) << 12 | (byte(1) & 0x3fu) << 6 | (byte(2) & 0x3fu), 3};
+// Whether a tag is that of a line of chat_programs.h. `wild` becomes the text that its '*' stands for.
+bool matches(std::string_view line, std::string_view tag, std::string& wild) {
+  const size_t star = line.find('*');
+  if (star == std::string_view::npos) return tag == line;
+  const std::string_view before = line.substr(0, star), after = line.substr(star + 1);
+  if (tag.size() < before.size() + after.size() || !tag.starts_with(before) || !tag.ends_with(after)) return false;
+  auto text = unescaped(tag.substr(before.size(), tag.size() - before.size() - after.size()));
+  if (text) wild = *std::move(text);
+  return text.has_value();
+}
+
+// The text that the last '*' of a program of chat_programs.h stands for, empty if it has none; nothing if the tags are
+// not all the program's.
+std::optional<std::string> match_program(std::string_view program, std::span<const std::string> tags) {
+  std::string wild;
+  bool group = false, skips = false;  // in a run of lines that may be absent; it is
+  while (!program.empty()) {
+    std::string_view line = program.substr(0, program.find('\n'));
+    program.remove_prefix(std::min(line.size() + 1, program.size()));
+    const bool may_be_absent = line.starts_with('?');
+    if (may_be_absent) line.remove_prefix(1);
+    const bool found = !tags.empty() && matches(line, tags.front(), wild);
+    if (!may_be_absent || !group) skips = may_be_absent && !found;
+    group = may_be_absent;
+    if (line.empty() || skips) continue;
+    if (!found) return {};
+    tags = tags.subspan(1);
   }
-  if (text.size() >= 2 && (byte(0) & 0xe0u) == 0xc0u) return {(byte(0) & 0x1fu) << 6 | (byte(1) & 0x3fu), 2};
-  return {byte(0), 1};
+  return tags.empty() ? std::optional(wild) : std::nullopt;
 }
 
 // What Python's str.strip() takes away.
-bool is_space(uint32_t c) {
+bool is_space(char32_t c) {
   return (c >= 0x09 && c <= 0x0d) || (c >= 0x1c && c <= 0x20) || c == 0x85 || c == 0xa0 || c == 0x1680 ||
          (c >= 0x2000 && c <= 0x200a) || c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
+// Text that is not UTF-8 stays as it is: the tokenizer refuses it.
 std::string_view stripped(std::string_view text) {
+  if (find_invalid_utf8(text)) return text;
   while (!text.empty()) {
-    const auto [c, bytes] = first_code_point(text);
-    if (!is_space(c)) break;
-    text.remove_prefix(bytes);
+    const CodePoint first = decode_utf8(text, 0);
+    if (!is_space(first.value)) break;
+    text.remove_prefix(first.bytes);
   }
   while (!text.empty()) {
-    size_t last = text.size() - 1;
-    while (last > 0 && (static_cast<unsigned char>(text[last]) & 0xc0u) == 0x80u) --last;
-    const auto [c, bytes] = first_code_point(text.substr(last));
-    if (!is_space(c) || last + bytes != text.size()) break;
-    text.remove_suffix(bytes);
+    const size_t last = start_of_last(text, text.size());
+    if (!is_space(decode_utf8(text, last).value)) break;
+    text = text.substr(0, last);
   }
   return text;
 }
@@ -139,43 +196,30 @@ std::string_view stripped(std::string_view text) {
 std::string chat_template_names() { return fmt::format("{}", fmt::join(kNames, ", ")); }
 
 std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view model_template, const SpecialTexts& special) {
-  const std::string program = canonical(model_template);
+  const std::vector<std::string> tags = tags_of(model_template);
+  const auto is = [&](std::string_view program) { return match_program(program, tags); };
   ChatTemplate found;
   found.special_ = special;
-  // Templates that think rewrite earlier replies, or open the next one with a thought.
-  if (has(program, "think")) return {};
-  if (has(program, "'<|im_start|>'+message.role+'\\n'+message.content+'<|im_end|>\\n'") &&
-      has(program, "'<|im_start|>assistant\\n'")) {
+  if (const auto system = is(kChatMlProgram)) {
     found.family_ = Family::ChatML;
-    found.opens_with_bos_ = has(program, "{{bos_token}}");
-    found.default_system_ = string_between(program, "'<|im_start|>system\\n", "<|im_end|>\\n'").value_or("");
-    return found;
-  }
-  if (has(program, "'<|start_header_id|>'+message.role+'<|end_header_id|>\\n\\n'+message.content|trim+'<|eot_id|>'") &&
-      has(program, "bos_token")) {
+    found.opens_with_bos_ = tags.front() == "{{bos_token}}";
+    found.default_system_ = *system;
+  } else if (const auto qwen_system = is(kQwen25Program)) {
+    found.family_ = Family::ChatML;
+    found.default_system_ = *qwen_system;
+  } else if (is(kLlama3Program)) {
     found.family_ = Family::Llama3;
-    found.dated_ =
-        has(program, "{{'<|start_header_id|>system<|end_header_id|>\\n\\n'}}") &&
-        has(program, "{{'Cutting Knowledge Date: December 2023\\n'}}{{'Today Date: '+date_string+'\\n\\n'}}");
-    const bool other_headers =
-        count(program, "<|start_header_id|>") != count(program, "<|start_header_id|>'+message.role") +
-                                                     count(program, "<|start_header_id|>assistant<|end_header_id|>");
-    if (!found.dated_ && other_headers) return {};
-    return found;
-  }
-  if (has(program, "{{bos_token+'[INST] '+content.strip()+' [/INST]'}}") &&
-      has(program, "{{' '+content.strip()+' '+eos_token}}") &&
-      has(program, "'<<SYS>>\\n'+system_message+'\\n<</SYS>>\\n\\n'+message.content") &&
-      !has(program, "system_message='")) {
+  } else if (is(kLlama31Program)) {
+    found.family_ = Family::Llama3;
+    found.dated_ = true;
+  } else if (is(kLlama2Program)) {
     found.family_ = Family::Llama2;
-    return found;
-  }
-  if (has(program, "{{bos_token}}") && has(program, "{{'[INST] '+message.content+' [/INST]'}}") &&
-      has(program, "{{message.content+eos_token}}") && !has(program, "system")) {
+  } else if (is(kMistralProgram)) {
     found.family_ = Family::Mistral;
-    return found;
+  } else {
+    return {};
   }
-  return {};
+  return found;
 }
 
 ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_template, SpecialTexts special) {

@@ -1,8 +1,9 @@
 // Chat templates: a conversation becomes the text that a chat model was trained on, with the parts a loss is taken on.
 //
 // Models carry their template as a Jinja program. It is not run here: the families below are written by hand, and a
-// model's program is only looked at for the pieces that make it one of them. For every program that is recognised the
-// text is byte for byte that of transformers' apply_chat_template.
+// model's program is compared with those that are known (chat_programs.h), tag by tag: only its layout, its comments,
+// its quotes and its default system text may be its own. So for every program that is recognised the text is byte for
+// byte that of transformers' apply_chat_template, but for the date in Llama 3.1's.
 #pragma once
 
 #include <optional>

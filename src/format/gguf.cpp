@@ -1,20 +1,18 @@
 #include "format/gguf.h"
 
-#include <utf8proc.h>
-
 #include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>
-#include <cstring>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "format/load.h"
+#include "format/unicode.h"
 
 namespace snug {
 namespace {
 
-constexpr uint64_t kBlockValues = 32;
 constexpr uint64_t kWindowBytes = 1 << 20;  // read ahead while parsing
 constexpr uint64_t kMaxKeyBytes = 1 << 16, kMaxPairs = 1 << 16, kMaxTensors = 1 << 20, kMaxArray = 1 << 22;
 constexpr uint64_t kMaxDimensions = 4, kMaxAlignment = 1 << 20;
@@ -43,27 +41,6 @@ std::string type_name(uint32_t type) {
   if (const auto known = known_type(type)) return std::string(name(*known));
   const auto other = std::ranges::find(kOtherTypes, type, &TypeName::type);
   return other == kOtherTypes.end() ? fmt::format("number {}", type) : std::string(other->name);
-}
-
-bool is_utf8(std::string_view text) {
-  const auto* bytes = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  auto left = static_cast<utf8proc_ssize_t>(text.size());
-  utf8proc_int32_t point = 0;
-  while (left > 0) {
-    const utf8proc_ssize_t used = utf8proc_iterate(bytes, left, &point);
-    if (used <= 0) return false;
-    bytes += used;
-    left -= used;
-  }
-  return true;
-}
-
-template <class T>
-T load(const std::byte* bytes) {
-  static_assert(std::endian::native == std::endian::little);
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return value;
 }
 
 struct Describe {
@@ -123,7 +100,7 @@ class GgufParser {
     if (length > max_bytes) fail("found a string of {} bytes, expected at most {}", length, max_bytes);
     const auto bytes = take(length);
     std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (!is_utf8(text)) fail("found a string that is not UTF-8");
+    if (find_invalid_utf8(text)) fail("found a string that is not UTF-8");
     return text;
   }
 
@@ -237,11 +214,10 @@ class GgufParser {
            type_name(type));
     }
     tensor.type = *known;
-    const bool blocks = *known == GgufType::Q4_1 || *known == GgufType::Q8_0;
-    const int64_t columns = tensor.shape.empty() ? 1 : tensor.shape.back();
-    if (blocks && columns % static_cast<int64_t>(kBlockValues) != 0) {
+    const auto columns = static_cast<uint64_t>(tensor.shape.empty() ? 1 : tensor.shape.back());
+    if (columns % block_values(*known) != 0) {
       fail("tensor '{}' of type {} has rows of {} values, expected a multiple of {}", tensor.name, type_name(type),
-           columns, kBlockValues);
+           columns, block_values(*known));
     }
     tensor.bytes = row_bytes(*known, values);
     tensor.offset = number<uint64_t>();

@@ -3,8 +3,7 @@
 //   "GGUF" | version u32 | tensors u64 | pairs u64 | pairs | tensor infos | padding | data
 //   pair:         key string, type u32, value            string: length u64, bytes
 //   array value:  type u32, count u64, values
-//   tensor info:  name string, dimensions u32, sizes u64 (fastest first), type u32, offset u64 from the start of the
-//   data
+//   tensor info:  name string, dimensions u32, sizes u64 (fastest first), type u32, offset u64 in the data
 //
 // The data starts, and every offset in it is, at a multiple of "general.alignment" (32 unless given).
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
@@ -30,6 +29,8 @@ enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_1 = 3, Q8_0 = 8, BF16 = 30
 
 // "Q4_1"
 std::string_view name(GgufType type);
+// How many values are stored together: 32 or 1. Rows are whole blocks.
+uint64_t block_values(GgufType type);
 // Bytes of `values` values in a row; `values` must be a multiple of the type's block.
 uint64_t row_bytes(GgufType type, uint64_t values);
 // Turns stored bytes into fp32, exactly as their definition says. `bytes` holds row_bytes(type, out.size()).

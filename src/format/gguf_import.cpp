@@ -20,7 +20,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr uint64_t kChunkValues = 1 << 20;  // converted at a time
-constexpr int64_t kMaxToken = (1 << 24) - 1;
 constexpr std::string_view kRopeFactors = "rope_freqs.weight";
 
 // A tensor of the model and the one it is made from.
@@ -71,7 +70,9 @@ void check_sources(const GgufHeader& header, const std::vector<Source>& sources)
   std::set<std::string_view> used{kRopeFactors};
   for (const Source& source : sources) {
     const GgufTensor* tensor = header.find(source.gguf_name);
-    if (!tensor) user_error("{}: tensor '{}' is missing", header.source(), source.gguf_name);
+    if (!tensor) {
+      user_error("{}: tensor '{}' is missing, expected {}", header.source(), source.gguf_name, to_string(source.shape));
+    }
     const std::span<const int64_t> expected(source.shape.dims.data(), static_cast<size_t>(source.shape.rank));
     if (!std::ranges::equal(tensor->shape, expected)) {
       user_error("{}, tensor '{}': found [{}], expected {}", header.source(), source.gguf_name,
@@ -182,6 +183,17 @@ int64_t find_head_dim(const GgufHeader& header, const std::string& architecture,
   return head_dim;
 }
 
+// Rows of the embedding.
+int64_t find_vocabulary(const GgufHeader& header) {
+  const GgufTensor* embedding = header.find("token_embd.weight");
+  if (!embedding) user_error("{}: tensor 'token_embd.weight' is missing, expected a matrix", header.source());
+  if (embedding->shape.size() != 2) {
+    user_error("{}, tensor 'token_embd.weight': found [{}], expected a matrix", header.source(),
+               fmt::join(embedding->shape, ", "));
+  }
+  return embedding->shape[0];
+}
+
 OrderedJson model_config(const GgufHeader& header) {
   const std::string architecture = header.string("general.architecture");
   const bool llama = architecture == "llama";
@@ -190,10 +202,7 @@ OrderedJson model_config(const GgufHeader& header) {
   const auto size = [&](const char* key, std::optional<int64_t> fallback = {}) {
     return header.integer(fmt::format("{}.{}", architecture, key), 1, INT64_C(1) << 32, fallback);
   };
-  const GgufTensor* embedding = header.find("token_embd.weight");
-  if (!embedding || embedding->shape.size() != 2) {
-    user_error("{}: tensor 'token_embd.weight' is missing or not a matrix", header.source());
-  }
+  const int64_t vocabulary = find_vocabulary(header);
   const int64_t hidden = size("embedding_length"), heads = size("attention.head_count");
   OrderedJson config;
   config["architectures"] = {llama ? "LlamaForCausalLM" : "Qwen2ForCausalLM"};
@@ -204,7 +213,7 @@ OrderedJson model_config(const GgufHeader& header) {
   config["num_attention_heads"] = heads;
   config["num_key_value_heads"] = size("attention.head_count_kv", heads);
   config["head_dim"] = find_head_dim(header, architecture, hidden, heads);
-  config["vocab_size"] = embedding->shape[0];
+  config["vocab_size"] = vocabulary;
   config["max_position_embeddings"] = size("context_length");
   config["rms_norm_eps"] = header.number(architecture + ".attention.layer_norm_rms_epsilon");
   config["rope_theta"] = header.number(architecture + ".rope.freq_base", 10000.0);
@@ -217,7 +226,7 @@ OrderedJson model_config(const GgufHeader& header) {
   for (const auto& [key, gguf_key] :
        {std::pair("bos_token_id", "bos"), {"eos_token_id", "eos"}, {"pad_token_id", "padding"}}) {
     const std::string name = fmt::format("tokenizer.ggml.{}_token_id", gguf_key);
-    config[key] = header.has(name) ? OrderedJson(header.integer(name, 0, embedding->shape[0] - 1)) : OrderedJson();
+    config[key] = header.has(name) ? OrderedJson(header.integer(name, 0, vocabulary - 1)) : OrderedJson();
   }
   return config;
 }
@@ -231,14 +240,15 @@ std::string gguf_model_config(const GgufHeader& header) { return text_of(model_c
 std::string gguf_generation_config(const GgufHeader& header) {
   constexpr const char* kEos = "tokenizer.ggml.eos_token_id";
   constexpr const char* kEndOfTurn = "tokenizer.ggml.eot_token_id";
+  const int64_t last = find_vocabulary(header) - 1;
   OrderedJson config, ends = OrderedJson::array();
   config["_from_model_config"] = true;
   for (const auto& [key, gguf_key] : {std::pair("bos_token_id", "bos"), {"pad_token_id", "padding"}}) {
     const std::string name = fmt::format("tokenizer.ggml.{}_token_id", gguf_key);
-    if (header.has(name)) config[key] = header.integer(name, 0, kMaxToken);
+    if (header.has(name)) config[key] = header.integer(name, 0, last);
   }
-  if (header.has(kEos)) ends.push_back(header.integer(kEos, 0, kMaxToken));
-  if (header.has(kEndOfTurn)) ends.push_back(header.integer(kEndOfTurn, 0, kMaxToken));
+  if (header.has(kEos)) ends.push_back(header.integer(kEos, 0, last));
+  if (header.has(kEndOfTurn)) ends.push_back(header.integer(kEndOfTurn, 0, last));
   if (ends.size() == 2 && ends[0] == ends[1]) ends.erase(1);
   if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;
   return text_of(config);

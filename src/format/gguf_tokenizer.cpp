@@ -1,4 +1,5 @@
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -7,6 +8,7 @@
 #include "base/error.h"
 #include "format/gguf_import.h"
 #include "format/json.h"
+#include "format/pretokenizer.h"
 
 namespace snug {
 namespace {
@@ -16,32 +18,25 @@ constexpr int64_t kControl = 3, kUserDefined = 4, kUnused = 5;
 constexpr int64_t kMaxPosition = int64_t{1} << 32;
 
 // What a pre-tokeniser's name in GGUF stands for.
-struct PreTokenizer {
+struct NamedPreTokenizer {
   std::string_view name;
-  std::string_view split;  // pattern that cuts text into words; empty: digits one by one, then GPT-2's own pattern
-  bool whole_words;        // a word that is a token is taken as it is, whatever the merges say
+  std::optional<WordPattern> split;  // nothing: digits one by one, then GPT-2's pattern in ByteLevel
+  bool whole_words;                  // a word that is a token is taken as it is, whatever the merges say
   bool normalizes_nfc;
   bool starts_with_bos;  // where tokenizer.ggml.add_bos_token does not say
 };
 
-// Llama 3's pattern takes digits by up to three, Qwen2's one by one; they are equal otherwise.
-constexpr std::array<PreTokenizer, 3> kPreTokenizers{{
-    {"smollm", "", false, false, false},
-    {"llama-bpe",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|)"
-     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     true, false, true},
-    {"qwen2",
-     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}|)"
-     R"( ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)",
-     false, true, false},
+constexpr std::array<NamedPreTokenizer, 3> kPreTokenizers{{
+    {"smollm", {}, false, false, false},
+    {"llama-bpe", WordPattern::Llama3, true, false, true},
+    {"qwen2", WordPattern::Qwen2, false, true, false},
 }};
 
-const PreTokenizer& find_pre_tokenizer(const GgufHeader& header) {
+const NamedPreTokenizer& find_pre_tokenizer(const GgufHeader& header) {
   constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.ggml.pre";
   if (header.string(kModel) != "gpt2") header.fail(kModel, "\"gpt2\", byte-level BPE");
   const std::string name = header.string(kPre);
-  for (const PreTokenizer& pre : kPreTokenizers) {
+  for (const NamedPreTokenizer& pre : kPreTokenizers) {
     if (pre.name == name) return pre;
   }
   header.fail(kPre, "\"smollm\", \"llama-bpe\" or \"qwen2\"");
@@ -58,11 +53,12 @@ Json sequence(const char* key, Json first, Json second) {
   return {{"type", "Sequence"}, {key, Json::array({std::move(first), std::move(second)})}};
 }
 
-Json pre_tokenizer(const PreTokenizer& pre) {
-  if (pre.split.empty()) {
+Json pre_tokenizer(const NamedPreTokenizer& pre) {
+  if (!pre.split) {
     return sequence("pretokenizers", {{"type", "Digits"}, {"individual_digits", true}}, byte_level(false, true, true));
   }
-  Json split{{"type", "Split"}, {"pattern", {{"Regex", pre.split}}}, {"behavior", "Isolated"}, {"invert", false}};
+  Json split{
+      {"type", "Split"}, {"pattern", {{"Regex", regex_of(*pre.split)}}}, {"behavior", "Isolated"}, {"invert", false}};
   return sequence("pretokenizers", std::move(split), byte_level(false, true, false));
 }
 
@@ -126,7 +122,7 @@ Json added_tokens(const GgufHeader& header) {
   return added;
 }
 
-Json bpe_model(const GgufHeader& header, const PreTokenizer& pre) {
+Json bpe_model(const GgufHeader& header, const NamedPreTokenizer& pre) {
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
   const std::vector<std::string>& merges = header.strings("tokenizer.ggml.merges");
   const std::vector<int64_t>& types = token_types(header);
@@ -161,7 +157,7 @@ Json bpe_model(const GgufHeader& header, const PreTokenizer& pre) {
 }  // namespace
 
 std::string gguf_tokenizer(const GgufHeader& header) {
-  const PreTokenizer& pre = find_pre_tokenizer(header);
+  const NamedPreTokenizer& pre = find_pre_tokenizer(header);
   Json json{{"version", "1.0"},
             {"truncation", nullptr},
             {"padding", nullptr},

@@ -1,22 +1,12 @@
-#include <bit>
-#include <cstring>
-
 #include "base/error.h"
 #include "format/gguf.h"
+#include "format/load.h"
 #include "tensor/dtype.h"
 
 namespace snug {
 namespace {
 
 constexpr uint64_t kBlockValues = 32;
-
-template <class T>
-T load(const std::byte* bytes) {
-  static_assert(std::endian::native == std::endian::little);
-  T value;
-  std::memcpy(&value, bytes, sizeof(T));
-  return value;
-}
 
 float load_half(const std::byte* bytes) {
   Float16 half;
@@ -41,6 +31,8 @@ std::string_view name(GgufType type) {
   }
   internal_error("GGUF type {} has no name", static_cast<uint32_t>(type));
 }
+
+uint64_t block_values(GgufType type) { return type == GgufType::Q4_1 || type == GgufType::Q8_0 ? kBlockValues : 1; }
 
 uint64_t row_bytes(GgufType type, uint64_t values) {
   switch (type) {

@@ -10,11 +10,11 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kMaxConfigBytes = 4 << 20;
-
 // Sizes beyond these are nonsense in a config, and products of them stay far below 2^63.
-constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxHeads = 1 << 12, kMaxHeadDim = 1 << 12;
+constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxHeads = 1 << 12;
 constexpr int64_t kMaxVocabulary = 1 << 24, kMaxPosition = int64_t{1} << 32;
+
+constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
 // Keys of models with experts: their presence with any count means another block than the dense one.
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
@@ -50,9 +50,9 @@ void parse_sizes(const JsonObject& config, HfConfig& result) {
     config.fail("num_attention_heads", fmt::format("a divisor of hidden_size, {}, or a head_dim", result.hidden_size));
   }
   result.head_dim = config.integer("head_dim", 1, kMaxHeadDim, result.hidden_size / result.heads);
-  if (result.head_dim % 2 != 0) {
+  if (result.head_dim % 2 != 0 || result.head_dim > kMaxHeadDim) {
     config.fail(config.has("head_dim") ? "head_dim" : "num_attention_heads",
-                fmt::format("an even number of values a head, not {}", result.head_dim));
+                fmt::format("an even number of values a head of at most {}, not {}", kMaxHeadDim, result.head_dim));
   }
 }
 
@@ -183,18 +183,24 @@ HfConfig parse_hf_config(std::string_view json, std::string_view source) {
   // transformers' LlamaConfig has these two when the file does not mention them.
   result.bos = parse_token(config, "bos_token_id", result.vocabulary, llama ? std::optional<int64_t>(1) : std::nullopt);
   result.eos = parse_eos(config, result.vocabulary, llama ? std::optional<int64_t>(2) : std::nullopt);
-  result.pad = parse_token(config, "pad_token_id", result.vocabulary, {});
   result.dtype = parse_dtype(config);
   return result;
+}
+
+std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
+                                                            int64_t vocabulary) {
+  const Json parsed = parse_json(json, source);
+  const JsonObject config(parsed, std::string(source));
+  if (!config.has("eos_token_id")) return std::nullopt;
+  return parse_eos(config, vocabulary, {});
 }
 
 HfConfig read_hf_config(const fs::path& directory) {
   const fs::path path = directory / "config.json", generation = directory / "generation_config.json";
   HfConfig config = parse_hf_config(read_text(path, kMaxConfigBytes), path.string());
   if (is_file(generation)) {
-    const Json parsed = parse_json(read_text(generation, kMaxConfigBytes), generation.string());
-    const JsonObject object(parsed, generation.string());
-    if (object.has("eos_token_id")) config.eos = parse_eos(object, config.vocabulary, {});
+    const std::string text = read_text(generation, kMaxConfigBytes);
+    if (auto eos = parse_generation_config(text, generation.string(), config.vocabulary)) config.eos = *std::move(eos);
   }
   return config;
 }

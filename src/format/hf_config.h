@@ -37,14 +37,20 @@ struct HfConfig {
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
-  std::optional<int64_t> bos, pad;
+  std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so
 };
 
+inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and its like
+
 // `source` is the file's name for messages. UserError naming file, key, found and expected for anything unsupported,
 // missing or out of range.
 HfConfig parse_hf_config(std::string_view json, std::string_view source);
+
+// The end tokens that generation_config.json names, ids below `vocabulary`; nothing if it names none.
+std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
+                                                            int64_t vocabulary);
 
 // `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
 HfConfig read_hf_config(const std::filesystem::path& directory);

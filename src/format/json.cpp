@@ -15,17 +15,19 @@ namespace {
 constexpr int kMaxNesting = 64;
 constexpr size_t kMessageBytes = 60;
 
-// "line 3, column 14" of a byte in a text; columns count bytes.
-std::string position(std::string_view text, size_t byte) {
+// "line 3, column 14" of a byte in a text, "column 14" where it is a single line; columns count bytes.
+std::string position(std::string_view text, size_t byte, int64_t first_line) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const auto line = first_line + std::count(before.begin(), before.end(), '\n');
   const size_t start = before.rfind('\n');
-  return fmt::format("line {}, column {}", line, before.size() - (start == std::string_view::npos ? 0 : start + 1));
+  const size_t column = before.size() - (start == std::string_view::npos ? 0 : start + 1);
+  if (text.find('\n') == std::string_view::npos) return fmt::format("column {}", column);
+  return fmt::format("line {}, column {}", line, column);
 }
 
 }  // namespace
 
-Json parse_json(std::string_view text, std::string_view source) {
+Json parse_json(std::string_view text, std::string_view source, int64_t first_line) {
   std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxNesting) user_error("{}: found more than {} levels of nesting", source, kMaxNesting);
@@ -41,7 +43,7 @@ Json parse_json(std::string_view text, std::string_view source) {
   } catch (const Json::parse_error& error) {
     std::string_view reason = error.what();  // "[json...] parse error at line 1, column 2: <what we want>"
     reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
-    user_error("{}, {}: expected JSON: {}", source, position(text, error.byte), reason);
+    user_error("{}, {}: expected JSON: {}", source, position(text, error.byte, first_line), reason);
   } catch (const Json::out_of_range& error) {
     user_error("{}: found a number that no 64-bit type holds: {}", source, error.what());
   }

@@ -11,9 +11,11 @@ namespace snug {
 
 using Json = nlohmann::json;
 
-// Parses a whole JSON text (RFC 8259, UTF-8). UserError with `source` (the file's name), line and column for broken
-// syntax, broken UTF-8, a key that appears twice in one object, or more than 64 levels of nesting.
-Json parse_json(std::string_view text, std::string_view source);
+// Parses a whole JSON text (RFC 8259, UTF-8). UserError with `source` (the file's name), line (if there are several)
+// and column for broken syntax, broken UTF-8, a key that appears twice in one object, or more than 64 levels of
+// nesting. `first_line`: where in its file the text begins, so that lines are the file's; columns of its first line are
+// the text's.
+Json parse_json(std::string_view text, std::string_view source, int64_t first_line = 1);
 
 // One object of a file. Does not own the JSON, which must outlive it.
 class JsonObject {

@@ -114,21 +114,11 @@ std::string write_peft_config(const PeftConfig& config) {
   object["bias"] = "none";
   object["fan_in_fan_out"] = false;
   object["init_lora_weights"] = true;
-  return object.dump(2) + "\n";
+  return object.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 std::string to_string(const PeftTensorName& tensor) {
   return fmt::format("{}{}{}", kPrefix, tensor.linear, tensor.half == LoraHalf::A ? kSuffixA : kSuffixB);
-}
-
-std::optional<PeftTensorName> parse_peft_tensor_name(std::string_view name) {
-  if (!name.starts_with(kPrefix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  const LoraHalf half = name.ends_with(kSuffixA) ? LoraHalf::A : LoraHalf::B;
-  const std::string_view suffix = half == LoraHalf::A ? kSuffixA : kSuffixB;
-  if (!name.ends_with(suffix) || name.size() == suffix.size()) return std::nullopt;
-  name.remove_suffix(suffix.size());
-  return PeftTensorName{std::string(name), half};
 }
 
 bool targets(const PeftConfig& config, std::string_view linear) {

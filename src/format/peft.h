@@ -43,12 +43,9 @@ enum class LoraHalf { A, B };
 struct PeftTensorName {
   std::string linear;  // "model.layers.0.self_attn.q_proj"
   LoraHalf half;
-  bool operator==(const PeftTensorName&) const = default;
 };
 
 std::string to_string(const PeftTensorName& tensor);
-// The inverse; nothing for a name of another form.
-std::optional<PeftTensorName> parse_peft_tensor_name(std::string_view name);
 
 // Whether `target_modules` of an adapter covers a linear: it names its path or ends it at a dot.
 bool targets(const PeftConfig& config, std::string_view linear);

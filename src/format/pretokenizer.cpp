@@ -10,19 +10,14 @@ namespace {
 
 constexpr uint8_t kOther = kLetter | kNumber | kSpace;  // [^\s\p{L}\p{N}]: none of these
 
-struct KnownPattern {
-  std::string_view regex;
-  WordPattern pattern;
+// By WordPattern.
+constexpr std::array<std::string_view, 3> kRegexes{
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+    R"(|\s+(?!\S)|\s+)",
+    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
+    R"(|\s+(?!\S)|\s+)",
 };
-constexpr std::array<KnownPattern, 3> kKnownPatterns{{
-    {R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)", WordPattern::Gpt2},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
-     R"(|\s+(?!\S)|\s+)",
-     WordPattern::Llama3},
-    {R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
-     R"(|\s+(?!\S)|\s+)",
-     WordPattern::Qwen2},
-}};
 
 bool is_newline(char c) { return c == '\r' || c == '\n'; }
 
@@ -109,8 +104,8 @@ WordPattern parse_split(const JsonObject& json) {
   if (json.string("behavior") != "Isolated") json.fail("behavior", "\"Isolated\"");
   if (json.boolean("invert")) json.fail("invert", "false");
   const std::string regex = pattern.string("Regex");
-  for (const KnownPattern& known : kKnownPatterns) {
-    if (known.regex == regex) return known.pattern;
+  for (const WordPattern known : {WordPattern::Gpt2, WordPattern::Llama3, WordPattern::Qwen2}) {
+    if (regex_of(known) == regex) return known;
   }
   pattern.fail("Regex", "the pattern of GPT-2, Llama 3 or Qwen2");
 }
@@ -135,6 +130,8 @@ void parse_part(const JsonObject& json, Parts& parts) {
 }
 
 }  // namespace
+
+std::string_view regex_of(WordPattern pattern) { return kRegexes[static_cast<size_t>(pattern)]; }
 
 PreTokenizer PreTokenizer::parse(const Json& json, const std::string& source) {
   constexpr std::string_view kList = "pretokenizers";

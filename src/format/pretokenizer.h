@@ -16,6 +16,9 @@ enum class WordPattern {
   Qwen2,   // as Llama3, digits one by one
 };
 
+// As tokenizer.json spells it.
+std::string_view regex_of(WordPattern pattern);
+
 class PreTokenizer {
  public:
   // From tokenizer.json's `pre_tokenizer`: ByteLevel with use_regex, alone or after Digits (individual), or Split by a

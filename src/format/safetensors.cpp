@@ -4,11 +4,11 @@
 #include <array>
 #include <bit>
 #include <limits>
-#include <map>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "format/json.h"
+#include "format/load.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -142,6 +142,22 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, ui
   return entries;
 }
 
+std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::string_view json,
+                                                                        std::string_view source) {
+  const Json parsed = parse_json(json, source);
+  const JsonObject map = JsonObject(parsed, std::string(source)).object("weight_map");
+  std::map<std::string, std::vector<std::string>> shards;
+  for (const auto& [tensor, value] : map.value().items()) {
+    const std::string file = map.string(tensor);
+    // A shard lies beside its index; a path would let a model read elsewhere.
+    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos) {
+      map.fail(tensor, "the name of a file in the same directory");
+    }
+    shards[file].push_back(tensor);
+  }
+  return shards;
+}
+
 SafetensorsIndex SafetensorsIndex::open_file(const fs::path& path) {
   SafetensorsIndex index;
   index.add_file(path);
@@ -156,20 +172,8 @@ SafetensorsIndex SafetensorsIndex::open_model(const fs::path& directory) {
     user_error("{}: found neither model.safetensors nor model.safetensors.index.json, expected one of them",
                directory.string());
   }
-  const Json parsed = parse_json(read_text(list, kMaxIndexBytes), list.string());
-  const JsonObject root(parsed, list.string());
-  const JsonObject map = root.object("weight_map");
-  std::map<std::string, std::vector<std::string>> shards;  // file -> tensors
-  for (const auto& [tensor, value] : map.value().items()) {
-    const std::string file = map.string(tensor);
-    // A shard lies beside its index; a path would let a model read elsewhere.
-    if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos) {
-      map.fail(tensor, "the name of a file in the same directory");
-    }
-    shards[file].push_back(tensor);
-  }
   SafetensorsIndex index;
-  for (const auto& [file, tensors] : shards) {
+  for (const auto& [file, tensors] : parse_safetensors_index(read_text(list, kMaxIndexBytes), list.string())) {
     if (!is_file(directory / file)) {
       user_error("{}: names shard '{}' with {} tensors, which is missing", list.string(), file, tensors.size());
     }
@@ -193,8 +197,7 @@ void SafetensorsIndex::add_file(const fs::path& path) {
     user_error("{}: found {} bytes, expected at least the 8 of a header's length", path.string(), file_bytes);
   std::array<std::byte, 8> raw;
   file.read(0, raw);
-  uint64_t length = 0;
-  for (size_t i = 0; i < raw.size(); ++i) length |= static_cast<uint64_t>(raw[i]) << (8 * i);
+  const auto length = load<uint64_t>(raw.data());
   if (length > kMaxHeaderBytes || length > file_bytes - 8) {
     user_error("{}: found a header length of {} bytes, expected at most {}: not a safetensors file, or one cut short",
                path.string(), length, std::min(kMaxHeaderBytes, file_bytes - 8));

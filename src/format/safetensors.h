@@ -2,8 +2,8 @@
 // read and written by whoever planned the memory for them.
 //
 //   [0, 8)      header length n, little-endian
-//   [8, 8 + n)  JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...}, spaces at its
-//   end [8 + n, )   tensors, offsets counted from here, in one run without holes
+//   [8, 8 + n)  JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...}, then spaces
+//   [8 + n, )   tensors, offsets counted from here, in one run without holes
 //
 // Format: https://github.com/huggingface/safetensors. Everything read is checked; a file that breaks a rule is a
 // UserError that names file, tensor, what was found and what was expected.
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -38,6 +39,10 @@ struct SafetensorsEntry {
 // file ends; `source` is the file's name for messages. SafetensorsEntry::file is left 0.
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, uint64_t data_begin, uint64_t file_bytes,
                                                        std::string_view source);
+
+// The shards of model.safetensors.index.json and the tensors that lie in each, by file name. UserError for the name of
+// a file that is not in the same directory.
+std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::string_view json, std::string_view source);
 
 // Where every tensor of a model or an adapter lies.
 class SafetensorsIndex {

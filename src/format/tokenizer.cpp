@@ -65,9 +65,4 @@ std::optional<std::string> Tokenizer::token(int32_t id) const {
   return found->second.text;
 }
 
-bool Tokenizer::is_special(int32_t id) const {
-  const auto found = entries_.find(id);
-  return found != entries_.end() && found->second.special;
-}
-
 }  // namespace snug

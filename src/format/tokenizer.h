@@ -47,9 +47,6 @@ class Tokenizer {
   // By the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
   std::optional<int32_t> token_id(std::string_view token) const;
   std::optional<std::string> token(int32_t id) const;
-  bool is_special(int32_t id) const;
-  // One more than the highest id.
-  int64_t vocabulary_size() const { return vocabulary_size_; }
 
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
@@ -69,8 +66,10 @@ class Tokenizer {
   Tokenizer(BytePairModel model, PreTokenizer pre_tokenizer)
       : model_(std::move(model)), pre_tokenizer_(pre_tokenizer) {}
   void parse_added_tokens(const Json& list, const std::string& source);
-  void add_token(const AddedToken& token);
-  void read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs);
+  void add_token(const AddedToken& token, const std::string& source);
+  // `prefix`: the token that tokenizer.json's post_processor puts before a text; `source`: that file's name.
+  void read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs,
+                        const std::string& source);
   void encode_words(std::string_view text, BytePairModel::Scratch& scratch, std::vector<int32_t>& ids) const;
 
   BytePairModel model_;
@@ -79,7 +78,6 @@ class Tokenizer {
   AddedTokenFinder found_before_, found_after_;  // looked for before and after normalising
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, Entry> entries_;
-  int64_t vocabulary_size_ = 0;
   std::optional<int32_t> bos_id_, eos_id_;
   bool adds_bos_ = false;
   std::optional<std::string> chat_template_;

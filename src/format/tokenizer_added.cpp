@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "format/json.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -37,9 +38,10 @@ bool touches_word(std::string_view text, size_t begin, size_t end) {
 
 }  // namespace
 
-void AddedTokenFinder::insert(const AddedToken& token, const std::string& pattern) {
+void AddedTokenFinder::insert(const AddedToken& token, const std::string& pattern, std::string_view source) {
   if (pattern.size() > kMaxPatternBytes) {
-    user_error("added token {} has {} bytes, expected at most {}", token.id, pattern.size(), kMaxPatternBytes);
+    user_error("{}, key 'added_tokens': found {} bytes in token {}, expected at most {}", source, pattern.size(),
+               token.id, kMaxPatternBytes);
   }
   uint32_t node = 0;
   for (const char byte : pattern) {
@@ -49,7 +51,8 @@ void AddedTokenFinder::insert(const AddedToken& token, const std::string& patter
     node = found->second;
   }
   if (const auto [found, fresh] = ends_.emplace(node, token); !fresh) {
-    user_error("added tokens {} and {} are both written '{}'", found->second.id, token.id, pattern);
+    user_error("{}, key 'added_tokens': found {} for both token {} and token {}, expected texts of their own", source,
+               shortened(pattern), found->second.id, token.id);
   }
   first_bytes_.set(static_cast<unsigned char>(pattern.front()));
 }

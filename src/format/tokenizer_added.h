@@ -30,8 +30,9 @@ struct TextPart {
 // Finds added tokens in a text, the leftmost first and of those the longest. Immutable once filled.
 class AddedTokenFinder {
  public:
-  // `pattern`: what to look for, not empty. UserError if another token has the same pattern.
-  void insert(const AddedToken& token, const std::string& pattern);
+  // `pattern`: what to look for, not empty. UserError if another token has the same pattern or it is longer than 1024
+  // bytes; `source` is the file's name for messages.
+  void insert(const AddedToken& token, const std::string& pattern, std::string_view source);
 
   // The parts of `text`; no text among them is empty. Special tokens are text unless `parse_special`.
   std::vector<TextPart> split(std::string_view text, bool parse_special) const;

@@ -13,7 +13,6 @@ namespace snug {
 namespace {
 
 constexpr int32_t kNone = -1, kMerged = -2;
-constexpr int64_t kMaxId = int64_t{1} << 30;
 
 // Printable Latin-1 stands for itself; the other 68 bytes take U+0100 and what follows, in their order.
 constexpr bool stands_for_itself(unsigned byte) {
@@ -101,7 +100,7 @@ std::unordered_map<std::string, int32_t> parse_vocabulary(const JsonObject& mode
   vocabulary.reserve(json.value().size());
   owners.reserve(json.value().size());
   for (const auto& [token, value] : json.value().items()) {
-    const auto id = static_cast<int32_t>(json.integer(token, 0, kMaxId));
+    const auto id = static_cast<int32_t>(json.integer(token, 0, kMaxTokenId));
     if (const auto [owner, fresh] = owners.emplace(id, token); !fresh) {
       json.fail(token, fmt::format("an id of its own; token {} has it too", shown(owner->second)));
     }

@@ -13,6 +13,8 @@
 
 namespace snug {
 
+constexpr int64_t kMaxTokenId = int64_t{1} << 30;
+
 // tokenizer.json writes each byte of a token as one printable character (GPT-2's alphabet, all below U+0180).
 // The character for a byte.
 char32_t byte_letter(unsigned char byte);

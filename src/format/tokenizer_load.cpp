@@ -10,7 +10,6 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
-constexpr int64_t kMaxId = int64_t{1} << 30;
 
 // The JSON objects of a list, or of the one object that stands where a "Sequence" could.
 std::vector<JsonObject> flattened(const JsonObject& json, std::string_view list, const std::string& source,
@@ -62,7 +61,7 @@ std::optional<int32_t> template_prefix(const JsonObject& processor, const std::s
     const Json& ids = token.at("ids");
     if (!ids.is_array() || ids.size() != 1 || !ids[0].is_number_integer()) token.fail("ids", "a list of one id");
     const auto id = ids[0].get<int64_t>();
-    if (id < 0 || id > kMaxId) token.fail("ids", fmt::format("an id from 0 to {}", kMaxId));
+    if (id < 0 || id > kMaxTokenId) token.fail("ids", fmt::format("an id from 0 to {}", kMaxTokenId));
     prefix = static_cast<int32_t>(id);
   }
   processor.fail("single", "the text (\"Sequence\") in it");
@@ -101,7 +100,7 @@ std::optional<std::string> parse_chat_template(const JsonObject& config) {
 }
 
 AddedToken parse_added_token(const JsonObject& json) {
-  return {.id = static_cast<int32_t>(json.integer("id", 0, kMaxId)),
+  return {.id = static_cast<int32_t>(json.integer("id", 0, kMaxTokenId)),
           .content = json.string("content"),
           .special = json.boolean("special"),
           .normalized = json.boolean("normalized"),
@@ -112,13 +111,12 @@ AddedToken parse_added_token(const JsonObject& json) {
 
 }  // namespace
 
-void Tokenizer::add_token(const AddedToken& token) {
+void Tokenizer::add_token(const AddedToken& token, const std::string& source) {
   const std::string pattern = token.normalized && composes_nfc_ ? compose_nfc(token.content) : token.content;
-  (token.normalized ? found_after_ : found_before_).insert(token, pattern);
+  (token.normalized ? found_after_ : found_before_).insert(token, pattern, source);
   added_ids_[token.content] = token.id;
   entries_[token.id] = {pattern, bytes_of_letters(pattern).value_or(pattern),
                         token.special && pattern == token.content};
-  vocabulary_size_ = std::max<int64_t>(vocabulary_size_, int64_t{token.id} + 1);
 }
 
 void Tokenizer::parse_added_tokens(const Json& list, const std::string& source) {
@@ -130,11 +128,15 @@ void Tokenizer::parse_added_tokens(const Json& list, const std::string& source) 
     const auto known = token_id(token.content);
     const int64_t expected = known ? *known : next_id++;
     if (token.id != expected) json.fail("id", fmt::format("{}, the id that the vocabulary leaves to it", expected));
-    add_token(token);
+    add_token(token, source);
   }
 }
 
-void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs) {
+void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs,
+                                 const std::string& source) {
+  if (prefix && !entries_.contains(*prefix)) {
+    user_error("{}, key 'post_processor': found id {} before a text, expected the id of a token", source, *prefix);
+  }
   const auto id_named = [&](std::string_view role) -> std::optional<int32_t> {
     const auto config =
         std::find_if(configs.begin(), configs.end(), [&](const JsonObject& c) { return c.value().contains(role); });
@@ -159,7 +161,7 @@ void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vecto
   if (!prefix) return;
   if (!bos_id_) bos_id_ = prefix;
   if (bos_id_ != prefix) {
-    user_error("tokenizer.json, key 'post_processor': puts token {} before a text, but the bos_token is {}", *prefix,
+    user_error("{}, key 'post_processor': found token {} before a text, expected the bos_token, {}", source, *prefix,
                *bos_id_);
   }
 }
@@ -176,7 +178,6 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
 
   for (const auto& [text, id] : tokenizer.model_.vocabulary()) {
     tokenizer.entries_[id] = {text, bytes_of_letters(text).value_or(text), false};
-    tokenizer.vocabulary_size_ = std::max<int64_t>(tokenizer.vocabulary_size_, int64_t{id} + 1);
   }
   if (file.has("added_tokens")) {
     if (!file.at("added_tokens").is_array()) file.fail("added_tokens", "a list");
@@ -194,7 +195,7 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
   add_config(files.config, "tokenizer_config.json");
   if (!configs.empty()) tokenizer.chat_template_ = parse_chat_template(configs.front());
   add_config(files.special_tokens_map, "special_tokens_map.json");
-  tokenizer.read_bos_and_eos(parse_prefix(file, source), configs);
+  tokenizer.read_bos_and_eos(parse_prefix(file, source), configs, source);
   if (!files.chat_template.empty()) tokenizer.chat_template_ = files.chat_template;
   return tokenizer;
 }

@@ -42,15 +42,16 @@ Operand Builder::use(Value value) {
   if (!backward_ || node_id < 0) return state(value).home;
   const Node node = nodes_[static_cast<size_t>(node_id)];
   if (placement_.keeps(node.block, state(value).keep)) return state(value).home;
+  const std::string before = emitter_.scope();
+  emitter_.scope(node.site + ".again");
   std::vector<Operand> outputs;
   for (const int32_t output : node.outputs) {
     State& made = values_[static_cast<size_t>(output)];
     made.again = fresh(made);
     outputs.push_back(*made.again);
   }
-  emitter_.scope(node.site + ".again");
   for (const Step& step : node.steps) step(outputs);
-  emitter_.scope(site_);
+  emitter_.scope(before);
   return *state(value).again;
 }
 
@@ -76,12 +77,13 @@ Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
 }
 
 Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual) {
-  const int64_t parts = static_cast<int64_t>(linear.lora.parts.size());
-  std::vector<Output> outputs{{linear.site, {state(x).shape.rows(), linear.out}, compute_, keep}};
-  if (parts > 0)
-    outputs.push_back(
-        {linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter});
-  const auto made = produce(outputs, [=, this](std::span<const Operand> out) {
+  const int64_t rows = state(x).shape.rows();
+  std::optional<Value> xa;
+  if (!linear.lora.parts.empty()) {
+    xa = lora_input(x, linear);
+    adapter_inputs_[linear.weight] = *xa;
+  }
+  return produce({{linear.site, {rows, linear.out}, compute_, keep}}, [=, this](std::span<const Operand> out) {
     const Operand input = read(use(x));
     std::vector<Operand> operands{input, read(placement_.weight(linear.weight, linear.count))};
     if (residual) operands.push_back(read(use(*residual)));
@@ -89,14 +91,19 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
     operands.push_back(write(out[0]));
     emitter_.op(linear.site, Gemm{.transpose_b = true, .addend = residual.has_value(), .bias = linear.bias != kNoParam},
                 operands);
-    if (linear.lora.parts.empty()) return;
-    const Operand a = placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size()));
-    emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
-                {input, read(a), write(out[1])});
-    emit_lora_forward(linear, out[1], out[0]);
-  });
-  if (parts > 0) adapter_inputs_[linear.weight] = made[1];
-  return made[0];
+    if (xa) emit_lora_forward(linear, read(use(*xa)), out[0]);
+  })[0];
+}
+
+// scale x A^T of all parts, side by side.
+Value Builder::lora_input(Value x, const Linear& linear) {
+  const int parts = static_cast<int>(linear.lora.parts.size());
+  return produce({{linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter}},
+                 [=, this](std::span<const Operand> out) {
+                   const Operand input = read(use(x));
+                   emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
+                               {input, read(placement_.weight(linear.lora.a, parts)), write(out[0])});
+                 })[0];
 }
 
 void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y) {
@@ -120,15 +127,15 @@ void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, 
   node.steps.push_back(step);
 }
 
-Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents) {
+Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
-  return produce(
-      {{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
-       {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
-      [=, this](std::span<const Operand> out) {
-        const Operand input = use(qkv);
-        emitter_.op("attention", Attention{shape, scale}, {read(input), read(documents), write(out[0]), write(out[1])});
-      })[0];
+  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
+                  {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
+                 [=, this](std::span<const Operand> out) {
+                   const Operand input = use(qkv);
+                   emitter_.op("attention", Attention{shape, scale, longest},
+                               {read(input), read(documents), write(out[0]), write(out[1])});
+                 })[0];
 }
 
 Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache) {
@@ -206,12 +213,13 @@ void Builder::rope_backward(Value dqkv, const HeadShape& shape, const Operand& p
   emitter_.op("rope.backward", Rope{shape, true}, {update(use(dqkv)), read(positions), read(table)});
 }
 
-Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents) {
+Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
+                                  int64_t longest) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
   const Operand result = use(out), inputs = use(qkv);
   const Operand lse = use({nodes_[static_cast<size_t>(state(out).node)].outputs[1]});
   const Value dqkv = make("dqkv", {tokens_, shape.width()}, compute_);
-  emitter_.op("attention.backward", AttentionBackward{shape, scale},
+  emitter_.op("attention.backward", AttentionBackward{shape, scale, longest},
               {read(use(dout)), read(inputs), read(result), read(lse), read(documents), write(use(dqkv))});
   return dqkv;
 }

@@ -64,7 +64,8 @@ class Builder {
   Value linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual = std::nullopt);
   // In place: qkv must have been made by linear() just before.
   void rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table);
-  Value attention(Value qkv, const HeadShape& shape, const Operand& documents);
+  // `longest`: tokens of the longest document.
+  Value attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest);
   // Attention over a cache of earlier tokens, to which these are added first.
   Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache);
   Value swiglu(Value gate_up);
@@ -75,7 +76,8 @@ class Builder {
   // dx += what flows through the norm.
   void rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx);
   void rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table);
-  Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents);
+  Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
+                           int64_t longest);
   Value swiglu_backward(Value dh, Value gate_up);
   void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate);
 
@@ -119,6 +121,7 @@ class Builder {
 
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
+  Value lora_input(Value x, const Linear& linear);
   void emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y);
   void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }

@@ -8,7 +8,7 @@ Value DenseBlock::forward(Builder& b, Value x) {
   qkv_ = b.linear(n1_, params_.qkv, Keep::Attention);
   b.rope(qkv_, context_.heads, context_.positions, context_.rope_table);
   attention_ = context_.cache ? b.cached_attention(qkv_, context_.heads, *context_.cache)
-                              : b.attention(qkv_, context_.heads, context_.documents);
+                              : b.attention(qkv_, context_.heads, context_.documents, context_.longest_document);
   r_ = b.linear(attention_, params_.o, Keep::Residual, x);
   n2_ = b.rms_norm(r_, params_.mlp_norm, context_.norm_epsilon);
   gate_up_ = b.linear(n2_, params_.gate_up, Keep::Mlp);
@@ -22,7 +22,8 @@ void DenseBlock::backward(Builder& b, Value dy, bool wanted) {
   const Value dn2 = b.linear_backward(dgate_up, n2_, params_.gate_up);
   b.rms_norm_backward(dn2, r_, params_.mlp_norm, n2_, dy);
   const Value dattention = b.linear_backward(dy, attention_, params_.o);
-  const Value dqkv = b.attention_backward(dattention, qkv_, attention_, context_.heads, context_.documents);
+  const Value dqkv =
+      b.attention_backward(dattention, qkv_, attention_, context_.heads, context_.documents, context_.longest_document);
   b.rope_backward(dqkv, context_.heads, context_.positions, context_.rope_table);
   const Value dn1 = b.linear_backward(dqkv, n1_, params_.qkv, wanted);
   if (wanted) b.rms_norm_backward(dn1, x_, params_.attention_norm, n1_, dy);

@@ -12,6 +12,7 @@ struct BlockContext {
   double norm_epsilon = 0;
   Operand positions, rope_table;
   Operand documents;             // training and evaluation
+  int64_t longest_document = 0;  //   and the most tokens one of them has
   std::optional<Operand> cache;  // generating: this block's keys and values
 };
 

@@ -14,11 +14,9 @@ struct Part {
   int64_t rows;
 };
 
-std::string_view last_word(std::string_view module) { return module.substr(module.rfind('.') + 1); }
-
 class TableBuilder {
  public:
-  TableBuilder(const HfConfig& config, const AdapterSpec* adapter, bool trainable)
+  TableBuilder(const HfConfig& config, const PeftConfig* adapter, bool trainable)
       : config_(config), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
 
   ParamTable build() {
@@ -80,14 +78,10 @@ class TableBuilder {
 
   Lora lora(const std::string& prefix, int64_t in, const std::vector<Part>& parts) {
     const int64_t rank = adapter_->rank;
-    const double divisor = adapter_->rslora ? std::sqrt(static_cast<double>(rank)) : static_cast<double>(rank);
-    Lora lora{.rank = rank, .scale = static_cast<float>(adapter_->alpha / divisor)};
-    auto targeted = [&](const Part& part) {
-      return std::ranges::find(adapter_->targets, last_word(part.module)) != adapter_->targets.end();
-    };
-    auto add_adapter = [&](const Part& part, std::string_view which, const Shape& shape, bool joined) {
-      const ParamId id =
-          add(fmt::format("base_model.model.{}{}.lora_{}.weight", prefix, part.module, which), shape, true, joined);
+    Lora lora{.rank = rank, .scale = static_cast<float>(lora_scale(*adapter_))};
+    auto targeted = [&](const Part& part) { return targets(*adapter_, prefix + part.module); };
+    auto add_adapter = [&](const Part& part, LoraHalf half, const Shape& shape, bool joined) {
+      const ParamId id = add(to_string({prefix + part.module, half}), shape, true, joined);
       ParamSpec& spec = table_.params.back();
       spec.adapter = true;
       spec.trainable = adapter_trainable_;
@@ -95,20 +89,20 @@ class TableBuilder {
     };
     for (const Part& part : parts) {
       if (!targeted(part)) continue;
-      const ParamId id = add_adapter(part, "A", {rank, in}, lora.a != kNoParam);
+      const ParamId id = add_adapter(part, LoraHalf::A, {rank, in}, lora.a != kNoParam);
       if (lora.a == kNoParam) lora.a = id;
     }
     int64_t row = 0;
     for (const Part& part : parts) {
       if (targeted(part))
-        lora.parts.push_back({row, row + part.rows, add_adapter(part, "B", {part.rows, rank}, false)});
+        lora.parts.push_back({row, row + part.rows, add_adapter(part, LoraHalf::B, {part.rows, rank}, false)});
       row += part.rows;
     }
     return lora;
   }
 
   const HfConfig& config_;
-  const AdapterSpec* adapter_;
+  const PeftConfig* adapter_;
   bool base_trainable_, adapter_trainable_;
   int group_ = 0;
   ParamTable table_;
@@ -133,11 +127,21 @@ ParamTable full_parameters(const HfConfig& config, bool trainable) {
   return TableBuilder(config, nullptr, trainable).build();
 }
 
-ParamTable lora_parameters(const HfConfig& config, const AdapterSpec& adapter, bool trainable) {
-  for (const std::string& target : adapter.targets)
-    if (std::ranges::find(linear_names(), target) == linear_names().end())
-      user_error("lora_targets: found '{}', expected 'all' or names among {}", target, fmt::join(linear_names(), ", "));
-  return TableBuilder(config, &adapter, trainable).build();
+ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable) {
+  ParamTable table = TableBuilder(config, &adapter, trainable).build();
+  for (const std::string& target : adapter.target_modules) {
+    const bool found = std::ranges::any_of(table.params, [&](const ParamSpec& param) {
+      const std::string linear = param.name.substr(0, param.name.rfind('.'));
+      return !param.adapter && param.shape.rank == 2 && targets({.target_modules = {target}}, linear) &&
+             std::ranges::find(linear_names(), linear.substr(linear.rfind('.') + 1)) != linear_names().end();
+    });
+    if (!found)
+      user_error("adapter's target '{}': found no such linear in the model, expected names among {}", target,
+                 fmt::join(linear_names(), ", "));
+  }
+  if (adapter.target_modules.empty())
+    user_error("adapter's targets: found none, expected names among {}", fmt::join(linear_names(), ", "));
+  return table;
 }
 
 }  // namespace snug

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "format/hf_config.h"
+#include "format/peft.h"
 #include "tensor/view.h"
 
 namespace snug {
@@ -49,14 +50,6 @@ struct BlockParams {
   Linear qkv, o, gate_up, down;
 };
 
-// What is trained beside or in place of the model's own weights.
-struct AdapterSpec {
-  int64_t rank = 16;
-  double alpha = 32;
-  bool rslora = false;               // scale = alpha / sqrt(rank) instead of alpha / rank
-  std::vector<std::string> targets;  // PEFT's module names: "q_proj"
-};
-
 struct ParamTable {
   std::vector<ParamSpec> params;
   int groups = 0;
@@ -73,7 +66,8 @@ const std::vector<std::string>& linear_names();
 
 // Full fine-tuning (or no training at all): every parameter the model's own. Llama and Qwen2 layouts.
 ParamTable full_parameters(const HfConfig& config, bool trainable);
-// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError for a target that is not a linear.
-ParamTable lora_parameters(const HfConfig& config, const AdapterSpec& adapter, bool trainable);
+// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError for a target that is no linear of
+// the model, or if there is none.
+ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable);
 
 }  // namespace snug

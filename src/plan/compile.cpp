@@ -170,6 +170,12 @@ std::string_view name(Task task) {
   return kNames[static_cast<size_t>(task)];
 }
 
+Task pass_task(int64_t pass, int64_t passes) {
+  if (passes == 1) return Task::Pass;
+  if (pass == 0) return Task::First;
+  return pass == passes - 1 ? Task::Last : Task::Middle;
+}
+
 Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }
 
 }  // namespace snug

@@ -42,6 +42,8 @@ enum class Task : uint8_t {
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
+// What runs as pass number `pass` (from 0) of a step of `passes`.
+Task pass_task(int64_t pass, int64_t passes);
 
 struct Compiled {
   ProgramSet set;

@@ -11,12 +11,11 @@ namespace {
 // before it does anything.
 constexpr double kFlops = 1e11, kBytes = 1e10, kOpSeconds = 2e-5;
 
+// Of a pass: their numbers are 32 bits wide.
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+
 // Times closer than this are one: the arrangement with fewer bytes is taken.
 constexpr double kEqualTime = 1.02;
-
-uint64_t bytes(const Arrangement& a) {
-  return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
-}
 
 double relative_seconds(const Compiled& compiled, const Cut& cut) {
   std::array<double, kLanes> busy{};
@@ -43,7 +42,7 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
                *choices.micro_batch, *choices.passes, *choices.micro_batch * *choices.passes, batch);
   std::vector<Cut> result;
   for (int64_t micro = 1; micro <= batch; micro++) {
-    if (batch % micro != 0) continue;
+    if (batch % micro != 0 || micro * base.sequence_length > kMostTokens) continue;
     if (choices.micro_batch && micro != *choices.micro_batch) continue;
     if (choices.passes && batch / micro != *choices.passes) continue;
     Cut cut = base;
@@ -51,6 +50,9 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
     cut.passes = batch / micro;
     result.push_back(cut);
   }
+  if (result.empty() && choices.micro_batch && batch % *choices.micro_batch == 0)
+    user_error("micro_batch_size {} of sequence_length {}: found {} tokens a pass, expected at most {}",
+               *choices.micro_batch, base.sequence_length, *choices.micro_batch * base.sequence_length, kMostTokens);
   if (result.empty())
     user_error("{} {} does not divide batch_size {}",
                choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
@@ -107,6 +109,10 @@ bool fits(const Forecast& f, const Caps& caps) {
 
 }  // namespace
 
+uint64_t total_bytes(const Arrangement& a) {
+  return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
+}
+
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts) {
   FitResult result;
   for (const Cut& cut : cuts(spec.cut, choices))
@@ -124,7 +130,8 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
   if (fastest == result.tried.end()) return result;
   auto chosen = fastest;
   for (auto other = fastest; other != result.tried.end(); ++other)
-    if (other->fits && other->relative_time <= kEqualTime * fastest->relative_time && bytes(*other) < bytes(*chosen))
+    if (other->fits && other->relative_time <= kEqualTime * fastest->relative_time &&
+        total_bytes(*other) < total_bytes(*chosen))
       chosen = other;
   result.chosen = static_cast<size_t>(chosen - result.tried.begin());
   return result;

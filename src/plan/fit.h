@@ -34,6 +34,9 @@ struct Arrangement {
   bool fits = false;
 };
 
+// Of device and host together.
+uint64_t total_bytes(const Arrangement& arrangement);
+
 struct FitResult {
   std::vector<Arrangement> tried;  // fastest first
   std::optional<size_t> chosen;    // of those that fit and are within 2 % of the fastest such, the smallest

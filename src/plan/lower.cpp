@@ -107,6 +107,7 @@ class TrainPass {
   TrainPass(const JobContext& job, ProgramId program, const Cut& cut, const Strategy& strategy, PassPosition position,
             const StepBuffers& step)
       : job_(job),
+        cut_(cut),
         strategy_(strategy),
         position_(position),
         step_(step),
@@ -181,7 +182,7 @@ class TrainPass {
       builder_.begin_block(i, fmt::format("block.{}.fwd", i));
       blocks_.emplace_back(job_.table.blocks[static_cast<size_t>(i)],
                            BlockContext{head_shape(job_.config), job_.config.rms_norm_eps, batch_.positions,
-                                        job_.rope_table, batch_.documents, std::nullopt});
+                                        job_.rope_table, batch_.documents, cut_.sequence_length, std::nullopt});
       x = blocks_.back().forward(builder_, x);
     }
     return x;
@@ -225,6 +226,7 @@ class TrainPass {
   }
 
   const JobContext& job_;
+  const Cut& cut_;
   const Strategy& strategy_;
   PassPosition position_;
   const StepBuffers& step_;
@@ -278,7 +280,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) 
   for (size_t i = 0; i < job.table.blocks.size(); i++) {
     b.begin_block(static_cast<int>(i), fmt::format("block.{}", i));
     x = DenseBlock(job.table.blocks[i], {head_shape(job.config), job.config.rms_norm_eps, batch.positions,
-                                         job.rope_table, batch.documents, std::nullopt})
+                                         job.rope_table, batch.documents, cut.sequence_length, std::nullopt})
             .forward(b, x);
   }
   b.begin_block(-1, "head");
@@ -307,7 +309,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   for (size_t i = 0; i < job.table.blocks.size(); i++) {
     b.begin_block(static_cast<int>(i), fmt::format("block.{}", i));
     x = DenseBlock(job.table.blocks[i],
-                   {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, caches[i]})
+                   {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, 0, caches[i]})
             .forward(b, x);
   }
   b.begin_block(-1, "head");

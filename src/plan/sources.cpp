@@ -1,6 +1,7 @@
 #include "plan/sources.h"
 
 #include <cmath>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -10,6 +11,9 @@ namespace {
 
 // Of transformers' `initializer_range` for these families.
 constexpr float kInitialDeviation = 0.02f;
+
+// Streams of random numbers from here on are adapters'.
+constexpr uint32_t kAdapterStreams = 1u << 31;
 
 // As the model's authors draw it: normal weights, gains one, biases zero.
 RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
@@ -37,9 +41,10 @@ class Finder {
     const int64_t model_base = add_files(model);
     if (request_.adapter) adapter = SafetensorsIndex::open_file(*request_.adapter / "adapter_model.safetensors");
     const int64_t adapter_base = add_files(adapter);
-    for (size_t i = 0; i < table_.params.size(); i++) {
-      const ParamSpec& param = table_.params[i];
-      const auto stream = static_cast<uint32_t>(i);
+    if (adapter) refuse_strangers(*adapter);
+    uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
+    for (const ParamSpec& param : table_.params) {
+      const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
       if (param.adapter)
         sources_.params.push_back(adapter ? place(*adapter, adapter_base, param, "adapter_config.json, 'r'")
                                           : ParamSource(adapter_fill(param, request_.seed, stream)));
@@ -58,6 +63,16 @@ class Finder {
                            std::string_view reason) {
     const SafetensorsEntry& entry = index.require(param.name, param.shape, reason);
     return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+  }
+
+  // An adapter may have been made for another model: more layers, other linears.
+  void refuse_strangers(const SafetensorsIndex& adapter) const {
+    std::set<std::string_view> known;
+    for (const ParamSpec& param : table_.params) known.insert(param.name);
+    for (const SafetensorsEntry& entry : adapter.entries())
+      if (!known.contains(entry.name))
+        user_error("{}: found tensor '{}', which this model and adapter_config.json have no place for",
+                   adapter.files()[entry.file].string(), entry.name);
   }
 
   // Returns the index of the first file added.

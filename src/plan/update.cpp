@@ -51,7 +51,8 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
   }
   e.scope("update");
   const Operand clip = e.tensor("clip", DType::F32, {3}, Role::Metrics);
-  e.op("clip", ClipFactor{job.numerics.max_grad_norm}, {read(result.partials), read(step.loss), write(clip)});
+  const OpId clip_op =
+      e.op("clip", ClipFactor{job.numerics.max_grad_norm}, {read(result.partials), read(step.loss), write(clip)});
   const Operand loss_host = copy_to_host(e, "loss.host", step.loss), clip_host = copy_to_host(e, "clip.host", clip);
   e.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
   for (size_t i = 0; i < result.parts.size(); i++) {
@@ -59,6 +60,8 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
     emit_adamw(e, job, result.parts[i].param, gradients[i], clip);
   }
   retire_later(e.program(), 4);
+  // Whoever meets a norm that is not finite reads the partials after the program.
+  e.program().ops[clip_op].retire = static_cast<OpId>(e.program().ops.size() - 1);
   return result;
 }
 

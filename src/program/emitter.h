@@ -32,6 +32,7 @@ class Emitter {
 
   // What the names of ops and buffers start with from now on: "block.3.bwd".
   void scope(std::string text) { scope_ = std::move(text); }
+  const std::string& scope() const { return scope_; }
 
   Operand tensor(std::string_view what, DType dtype, const Shape& shape, Role role = Role::Activation,
                  Space space = Space::Device, Life life = Life::Program);

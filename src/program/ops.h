@@ -11,6 +11,8 @@
 #include <string_view>
 #include <variant>
 
+#include "base/file.h"
+
 namespace snug {
 
 // ---- Products -------------------------------------------------------------------------------------------------------
@@ -56,12 +58,14 @@ struct Rope {
 struct Attention {
   HeadShape shape;
   float scale = 1;
+  int64_t longest = 0;  // tokens of the longest document a pass may hold
 };
 
 // dout r [T, heads * dim], qkv r, out r, lse r, documents r, dqkv w [T, width] (0 outside documents).
 struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
+  int64_t longest = 0;
 };
 
 // Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   qkv r [n, width],
@@ -203,7 +207,7 @@ struct HostTask {
 
 // On the DiskIo lane: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes] / r U8
 // [bytes]. Offsets are multiples of kDirectIo; so are bytes, but for the last range of a file.
-inline constexpr uint64_t kDirectIo = 4096;
+inline constexpr uint64_t kDirectIo = kDirectAlignment;
 struct ReadFile {
   int64_t file = 0;
   uint64_t offset = 0;
@@ -228,7 +232,7 @@ struct PassFacts {
   int64_t segments = 0;   // distinct token ids
   float loss_scale = 0;   // 1 / loss tokens of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
-  float learning_rate = 0;
+  double learning_rate = 0;
   int64_t position = 0;  // tokens in the cache already (generating)
 };
 

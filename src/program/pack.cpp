@@ -125,10 +125,11 @@ class Packer {
 
  private:
   uint64_t aligned_bytes(BufferId b) const {
-    const uint64_t bytes = set_.buffers[b].bytes;
-    check(bytes <= std::numeric_limits<uint64_t>::max() - alignment_, "buffer '{}' has {} bytes", set_.buffers[b].name,
-          bytes);
-    return (bytes + alignment_ - 1) / alignment_ * alignment_;
+    const Buffer& buffer = set_.buffers[b];
+    const uint64_t alignment = buffer.space == Space::Device ? alignment_ : std::max(alignment_, kDirectIo);
+    check(buffer.bytes <= std::numeric_limits<uint64_t>::max() - alignment, "buffer '{}' has {} bytes", buffer.name,
+          buffer.bytes);
+    return (buffer.bytes + alignment - 1) / alignment * alignment;
   }
 
   bool persistent(BufferId b, Space space) const {

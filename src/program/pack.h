@@ -11,7 +11,8 @@
 
 namespace snug {
 
-// Pure: equal programs give equal plans on every machine. `alignment`: bytes, a power of two. InternalError if an
+// Pure: equal programs give equal plans on every machine. `alignment`: bytes, a power of two; buffers of the host
+// and disk spaces are aligned for direct I/O as well. InternalError if an
 // operand leaves its buffer, an op retires before it is issued, a Program-life buffer is used by two programs, or a
 // Program-life buffer is read before it is written.
 MemoryPlan pack(const ProgramSet& set, uint64_t alignment);

@@ -38,8 +38,10 @@ constexpr auto describe(const RopeTable&) {
                      "original_length");
 }
 constexpr auto describe(const Rope&) { return describe_as("rope", "shape", "backward"); }
-constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale"); }
-constexpr auto describe(const AttentionBackward&) { return describe_as("attention_backward", "shape", "scale"); }
+constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest"); }
+constexpr auto describe(const AttentionBackward&) {
+  return describe_as("attention_backward", "shape", "scale", "longest");
+}
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
 constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale"); }
 constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon"); }
@@ -84,6 +86,9 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 2) {
     const auto& [a, b] = op;
     f(names[0], a), f(names[1], b);
+  } else if constexpr (names.size() == 3) {
+    const auto& [a, b, c] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c);
   } else {
     static_assert(names.size() == 5, "a kind with another number of fields needs a branch here");
     const auto& [a, b, c, d, e] = op;
@@ -91,7 +96,10 @@ void for_each_field(const Kind& op, F&& f) {
   }
 }
 
-std::string_view name(Distribution distribution) { return distribution == Distribution::Normal ? "normal" : "uniform"; }
+std::string_view name(Distribution distribution) {
+  constexpr std::array<std::string_view, 3> kNames{"normal", "uniform", "constant"};
+  return kNames[static_cast<size_t>(distribution)];
+}
 
 std::string_view name(HostJob job) {
   constexpr std::array<std::string_view, 6> kNames{"fill_batch", "fill_tokens", "take_metrics",

@@ -21,11 +21,11 @@ double flops(const Gemm& gemm, const Op& op) {
   return 2.0 * static_cast<double>(a.count()) * static_cast<double>(n);
 }
 
-// Products of queries and keys, as if a pass were one causal document: an upper bound, as documents may be shorter.
-// Each of `products` (forward 2: scores and output; backward 5) is half of T x T x dim for every head.
-double attention_flops(const HeadShape& shape, const Op& op, double products) {
+// Products of queries and keys, as if all documents were as long as they may be: an upper bound. Each of `products`
+// (forward 2: scores and output; backward 5) is half of T x longest x dim for every head.
+double attention_flops(const HeadShape& shape, int64_t longest, const Op& op, double products) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
-  return products * tokens * tokens * static_cast<double>(shape.heads * shape.dim);
+  return products * tokens * static_cast<double>(longest) * static_cast<double>(shape.heads * shape.dim);
 }
 
 // Every new token over the whole cache: an upper bound.
@@ -50,10 +50,10 @@ Work work(const Op& op) {
             return Work{flops(gemm, op), all_bytes(op)};
           },
           [&](const Attention& a) {
-            return Work{attention_flops(a.shape, op, 2), all_bytes(op)};
+            return Work{attention_flops(a.shape, a.longest, op, 2), all_bytes(op)};
           },
           [&](const AttentionBackward& a) {
-            return Work{attention_flops(a.shape, op, 5), all_bytes(op)};
+            return Work{attention_flops(a.shape, a.longest, op, 5), all_bytes(op)};
           },
           [&](const CachedAttention& a) {
             return Work{attention_flops(a, op), all_bytes(op)};

@@ -20,6 +20,7 @@ CheckpointState read_state(const std::filesystem::path& path) {
     CheckpointState state;
     state.step = json.at("step").get<int64_t>();
     state.numerics_hash = std::stoull(json.at("numerics_hash").get<std::string>(), nullptr, 16);
+    state.data_order = std::stoull(json.at("data_order").get<std::string>(), nullptr, 16);
     state.program_hash = std::stoull(json.at("program_hash").get<std::string>(), nullptr, 16);
     state.best_step = json.at("best_step").get<int64_t>();
     if (!json.at("best_eval_loss").is_null()) state.best_eval_loss = json.at("best_eval_loss").get<double>();
@@ -53,6 +54,7 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.write(Task::Save, pending.path());
   nlohmann::ordered_json json{{"step", state.step},
                               {"numerics_hash", hex(state.numerics_hash)},
+                              {"data_order", hex(state.data_order)},
                               {"program_hash", hex(state.program_hash)},
                               {"best_step", state.best_step},
                               {"best_eval_loss", nullptr}};
@@ -61,19 +63,21 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   pending.publish();
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
+  std::erase(old, state.best_step);
   old.resize(old.size() - std::min(old.size(), static_cast<size_t>(keep_)));
-  for (const int64_t step : old)
-    if (step != state.best_step) std::filesystem::remove_all(directory(step));
+  for (const int64_t step : old) std::filesystem::remove_all(directory(step));
 }
 
-CheckpointState Checkpoints::restore_last(Session& session) const {
+CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {
   const std::filesystem::path last = directory(steps().back());
   const CheckpointState state = read_state(last / "state.json");
-  if (state.numerics_hash != session.compiled().numerics_hash)
-    user_error(
-        "{}: made under other numerics or another cut of the step (found {}, expected {}); resume with the "
-        "options of the run's job.yaml",
-        last.string(), hex(state.numerics_hash), hex(session.compiled().numerics_hash));
+  auto expect = [&](uint64_t found, uint64_t expected, std::string_view what) {
+    if (found != expected)
+      user_error("{}: made under {} (found {}, expected {}); resume with the options of the run's job.yaml",
+                 last.string(), what, hex(found), hex(expected));
+  };
+  expect(state.numerics_hash, now.numerics_hash, "other numerics or another cut of the step");
+  expect(state.data_order, now.data_order, "other data, or data in another order");
   session.restore(last);
   return state;
 }

@@ -13,6 +13,7 @@ namespace snug {
 struct CheckpointState {
   int64_t step = 0;
   uint64_t numerics_hash = 0;  // resuming checks it
+  uint64_t data_order = 0;     //   and this: a hash of what decides which tokens each step sees
   uint64_t program_hash = 0;   // information
   std::optional<double> best_eval_loss;
   int64_t best_step = 0;
@@ -28,8 +29,8 @@ class Checkpoints {
   std::vector<int64_t> steps() const;
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept.
   void save(Session& session, const CheckpointState& state);
-  // Restores the last one. UserError if it was made under other numerics or another cut.
-  CheckpointState restore_last(Session& session) const;
+  // Restores the last one. UserError if it was made under other numerics, another cut or other data than `now` has.
+  CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:
   std::filesystem::path directory(int64_t step) const;

@@ -8,11 +8,9 @@
 namespace snug {
 namespace {
 
-constexpr uint64_t kMaxConfig = 1 << 20;
-
 // The original config.json with the dtype of what was written.
 std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
-  auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfig));
+  auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfigBytes));
   const std::string word = dtype == DType::F32 ? "float32" : "bfloat16";
   const bool old_spelling = json.contains("torch_dtype");
   json[old_spelling ? "torch_dtype" : "dtype"] = word;
@@ -21,23 +19,20 @@ std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
 
 }  // namespace
 
-void export_adapter(Session& session, const std::filesystem::path& directory, const AdapterSpec& adapter,
+void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model) {
   PendingDirectory pending(directory, Existing::Replace);
-  PeftConfig config;
+  PeftConfig config = adapter;
   config.base_model = base_model.string();
-  config.rank = adapter.rank;
-  config.alpha = adapter.alpha;
-  config.rslora = adapter.rslora;
-  config.target_modules = adapter.targets;
   std::ranges::sort(config.target_modules);
   session.write(Task::Export, pending.path());
   write_text(pending.path() / kPeftConfigFile, write_peft_config(config));
   pending.publish();
 }
 
-void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source) {
-  PendingDirectory pending(directory, Existing::Replace);
+void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
+                  Existing existing) {
+  PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
   for (const std::string& name : side_files(source)) {
     if (name == "config.json")

@@ -5,11 +5,13 @@
 
 namespace snug {
 
-// Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one).
-void export_adapter(Session& session, const std::filesystem::path& directory, const AdapterSpec& adapter,
+// Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one); `adapter` without its
+// base model, which is named here.
+void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model);
 
-// Replaces `directory` by a model directory: weights, and the side files of `source`.
-void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source);
+// Makes `directory` a model directory: weights, and the side files of `source`.
+void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
+                  Existing existing);
 
 }  // namespace snug

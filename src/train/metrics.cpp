@@ -50,8 +50,9 @@ void MetricsFile::append(const StepMetrics& metrics) {
     device_error("{}: writing a line failed: {}", path_.string(), std::strerror(errno));
 }
 
-Progress::Progress(std::string what, int64_t total)
+Progress::Progress(std::string what, int64_t before, int64_t total)
     : what_(std::move(what)),
+      before_(before),
       total_(total),
       terminal_(isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()) {}
@@ -61,7 +62,8 @@ Progress::~Progress() { clear(); }
 void Progress::update(int64_t done, const std::string& details) {
   if (!terminal_) return;
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
-  const double left = done > 0 ? spent * static_cast<double>(total_ - done) / static_cast<double>(done) : 0;
+  const double left =
+      done > before_ ? spent * static_cast<double>(total_ - done) / static_cast<double>(done - before_) : 0;
   fmt::print(stderr, "\r\033[K{} {}/{}  {}  {} left", what_, done, total_, details, format_duration(left));
   std::fflush(stderr);
   shown_ = true;

@@ -38,8 +38,8 @@ class MetricsFile {
 // One line on standard error that is written over while a terminal watches; nothing in a pipe.
 class Progress {
  public:
-  // `total`: of whatever is counted; `unit` names it: "step".
-  Progress(std::string what, int64_t total);
+  // `what` names what is counted ("step"): `total` in all, `before` of them done before now.
+  Progress(std::string what, int64_t before, int64_t total);
   ~Progress();
   // `details` is what else the line says.
   void update(int64_t done, const std::string& details);
@@ -48,7 +48,7 @@ class Progress {
 
  private:
   std::string what_;
-  int64_t total_;
+  int64_t before_, total_;
   bool terminal_, shown_ = false;
   std::chrono::steady_clock::time_point start_;
 };

@@ -8,10 +8,21 @@
 
 namespace snug {
 
-Session::Session(JobSpec spec, int threads, LaneMode lanes) : spec_(std::move(spec)) {
+namespace {
+
+Compiled compile_for(const JobSpec& spec, int threads) {
   set_threads(threads);  // products' scratch depends on the team
-  facts_ = std::make_unique<CpuFacts>();
-  compiled_ = compile(spec_, *facts_);
+  return compile(spec, CpuFacts());
+}
+
+}  // namespace
+
+Session::Session(JobSpec spec, int threads, LaneMode lanes)
+    : Session(spec, compile_for(spec, threads), threads, lanes) {}
+
+Session::Session(JobSpec spec, Compiled compiled, int threads, LaneMode lanes)
+    : spec_(std::move(spec)), compiled_(std::move(compiled)) {
+  set_threads(threads);
   backend_ = std::make_unique<CpuBackend>();
   arena_ = std::make_unique<Arena>(*backend_, compiled_.plan);
   auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {

@@ -13,7 +13,9 @@ namespace snug {
 
 class Session {
  public:
-  // Compiles, reserves and binds. `threads`: of the CPU.
+  // Reserves and binds what compile() made of the spec, with facts that have not changed since. `threads`: of the CPU.
+  Session(JobSpec spec, Compiled compiled, int threads, LaneMode lanes = LaneMode::Inline);
+  // Compiles first.
   Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline);
   ~Session();
 
@@ -40,7 +42,6 @@ class Session {
 
   JobSpec spec_;
   std::map<HostJob, HostHandler> handlers_;
-  std::unique_ptr<OpFacts> facts_;
   Compiled compiled_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;

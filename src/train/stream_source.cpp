@@ -9,7 +9,7 @@ StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selecti
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
-  return {stream_.tokens(), stream_.loss_tokens()};
+  return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch()};
 }
 
 void StreamSource::fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) {

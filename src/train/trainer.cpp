@@ -16,11 +16,12 @@ double seconds_since(Clock::time_point start) { return std::chrono::duration<dou
 class Due {
  public:
   explicit Due(Interval interval) : interval_(interval) {}
-  bool after(int64_t step) {
-    const bool by_steps = interval_.steps > 0 && step % interval_.steps == 0;
-    const bool by_time = interval_.seconds > 0 && seconds_since(last_) >= interval_.seconds;
-    if (by_steps || by_time) last_ = Clock::now();
-    return by_steps || by_time;
+  bool after(int64_t step, bool ends_epoch) {
+    const bool due = (interval_.steps > 0 && step % interval_.steps == 0) ||
+                     (interval_.seconds > 0 && seconds_since(last_) >= interval_.seconds) ||
+                     (interval_.epochs && ends_epoch);
+    if (due) last_ = Clock::now();
+    return due;
   }
 
  private:
@@ -59,6 +60,7 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
       checkpoints_(options_.out, options_.keep) {
   state_.numerics_hash = session.compiled().numerics_hash;
   state_.program_hash = session.compiled().hash;
+  state_.data_order = options_.data_order;
   session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     loss_sum_ = views[0].as<float>()[0];
     norm_ = views[1].as<float>()[0];
@@ -66,10 +68,13 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
   });
 }
 
+void Trainer::restore() {
+  if (!checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_, state_);
+}
+
 Ending Trainer::run() {
-  if (options_.resume && !checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_);
   MetricsFile file(options_.out / "metrics.jsonl", state_.step);
-  Progress progress("step", options_.steps);
+  Progress progress("step", state_.step, options_.steps);
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
@@ -78,7 +83,7 @@ Ending Trainer::run() {
     step(number);
     state_.step = number;
     const bool last = number == options_.steps;
-    if (validation_ && (last || evaluation.after(number))) {
+    if (validation_ && (last || evaluation.after(number, ends_epoch_))) {
       progress.clear();
       evaluate_now();
     }
@@ -89,12 +94,12 @@ Ending Trainer::run() {
                     static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
                     metrics_.eval_loss ? fmt::format("  held-out loss {:.4f}", *metrics_.eval_loss) : std::string());
     progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
-    if (logging.after(number) || last || metrics_.eval_loss) {
+    if (logging.after(number, ends_epoch_) || last || metrics_.eval_loss) {
       progress.clear();
       options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
     }
-    if (options_.interrupted()) ending = Ending::Interrupted;
-    if (last || best || ending == Ending::Interrupted || saving.after(number)) {
+    if (!last && options_.interrupted()) ending = Ending::Interrupted;
+    if (last || best || ending == Ending::Interrupted || saving.after(number, ends_epoch_)) {
       save_now(number);
       saved = number;
     }
@@ -106,10 +111,11 @@ Ending Trainer::run() {
 void Trainer::step(int64_t number) {
   const Clock::time_point start = Clock::now();
   const BatchSource::Step counts = data_.begin_step(number);
+  ends_epoch_ = counts.ends_epoch;
   PassFacts facts;
   facts.loss_scale = counts.loss_tokens > 0 ? static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens)) : 0;
   facts.step = number;
-  facts.learning_rate = static_cast<float>(options_.schedule.at(number));
+  facts.learning_rate = options_.schedule.at(number);
   run_passes(facts);
   session_.run(Task::Update, facts);
   if (finite_ == 0) refuse_non_finite(number);
@@ -131,12 +137,7 @@ void Trainer::run_passes(const PassFacts& facts) {
     data_.fill(pass, views, counts);
   });
   const int64_t passes = session_.spec().cut.passes;
-  for (; pass < passes; pass++)
-    session_.run(passes == 1          ? Task::Pass
-                 : pass == 0          ? Task::First
-                 : pass == passes - 1 ? Task::Last
-                                      : Task::Middle,
-                 facts);
+  for (; pass < passes; pass++) session_.run(pass_task(pass, passes), facts);
 }
 
 void Trainer::refuse_non_finite(int64_t number) {
@@ -158,7 +159,7 @@ void Trainer::refuse_non_finite(int64_t number) {
 void Trainer::evaluate_now() {
   const EvaluationResult result = evaluate(session_, *validation_, validation_passes_);
   metrics_.eval_loss = result.loss;
-  if (!state_.best_eval_loss || result.loss < *state_.best_eval_loss) {
+  if (std::isfinite(result.loss) && (!state_.best_eval_loss || result.loss < *state_.best_eval_loss)) {
     state_.best_eval_loss = result.loss;
     state_.best_step = state_.step;
   }

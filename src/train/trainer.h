@@ -16,6 +16,7 @@ class BatchSource {
   virtual ~BatchSource() = default;
   struct Step {
     int64_t tokens = 0, loss_tokens = 0;  // over all passes
+    bool ends_epoch = false;
   };
   // Of step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
@@ -24,10 +25,11 @@ class BatchSource {
   virtual void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) = 0;
 };
 
-// Every so many steps or seconds; 0: never before the end.
+// Every so many steps or seconds, or with each epoch's last step; none of them: never before the end.
 struct Interval {
   int64_t steps = 0;
   double seconds = 0;
+  bool epochs = false;
 };
 
 struct TrainerOptions {
@@ -36,7 +38,7 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
-  bool resume = false;
+  uint64_t data_order = 0;  // hash of what decides which tokens each step sees; resuming checks it
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
@@ -57,8 +59,10 @@ class Trainer {
   Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
           TrainerOptions options);
 
-  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. DeviceError... UserError if a
-  // loss or norm is not finite, with step and first bad parameter: parameters are those before that step.
+  // Goes on from the last checkpoint, if there is one.
+  void restore();
+  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. UserError if a loss or norm is
+  // not finite, with step and first bad parameter: parameters are those before that step.
   Ending run();
 
  private:
@@ -76,6 +80,7 @@ class Trainer {
   Checkpoints checkpoints_;
   CheckpointState state_;
   StepMetrics metrics_;
+  bool ends_epoch_ = false;
   float loss_sum_ = 0, norm_ = 0, finite_ = 1;
 };
 

@@ -2,6 +2,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "base/error.h"
 #include "format/gguf_import.h"
@@ -11,13 +12,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     if (offset > size || out.size() > size - offset) std::abort();
     std::memcpy(out.data(), data + offset, out.size());
   };
+  std::optional<snug::GgufHeader> header;
   try {
-    const snug::GgufHeader header = snug::parse_gguf(read, size, "fuzz");
-    snug::gguf_tokenizer(header);
-    snug::gguf_tokenizer_config(header);
-    snug::gguf_generation_config(header);
-    snug::gguf_model_config(header);
+    header = snug::parse_gguf(read, size, "fuzz");
   } catch (const snug::UserError&) {
+    return 0;
+  }
+  for (const auto write :
+       {snug::gguf_model_config, snug::gguf_generation_config, snug::gguf_tokenizer, snug::gguf_tokenizer_config}) {
+    try {
+      write(*header);
+    } catch (const snug::UserError&) {
+    }
   }
   return 0;
 }

@@ -1,4 +1,4 @@
-// config.json and adapter_config.json: anything but a UserError or a parsed config is a fault.
+// config.json, generation_config.json and adapter_config.json: anything but a UserError or a parsed config is a fault.
 #include <cstdint>
 
 #include "base/error.h"
@@ -9,6 +9,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   try {
     snug::parse_hf_config(json, "fuzz");
+  } catch (const snug::UserError&) {
+  }
+  try {
+    snug::parse_generation_config(json, "fuzz", 1000);
   } catch (const snug::UserError&) {
   }
   try {

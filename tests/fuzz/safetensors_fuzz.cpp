@@ -1,15 +1,22 @@
-// Headers of safetensors files: anything but a UserError or a parsed header is a fault.
+// safetensors files and model.safetensors.index.json: anything but a UserError or a parsed header or index is a fault.
+#include <algorithm>
 #include <cstdint>
 
 #include "base/error.h"
+#include "format/load.h"
 #include "format/safetensors.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   try {
-    // The first byte is the size of the data behind the header, so that small offsets are in reach.
-    const uint64_t data_bytes = size > 0 ? data[0] : 0;
-    const std::string_view json(reinterpret_cast<const char*>(data) + (size > 0), size - (size > 0));
-    snug::parse_safetensors_header(json, json.size(), json.size() + data_bytes, "fuzz");
+    snug::parse_safetensors_index(bytes, "fuzz");
+  } catch (const snug::UserError&) {
+  }
+  if (size < 8) return 0;
+  // A length beyond the end is cut, so that a byte more or less does not hide the header.
+  const uint64_t length = std::min<uint64_t>(snug::load<uint64_t>(std::as_bytes(std::span(data, 8)).data()), size - 8);
+  try {
+    snug::parse_safetensors_header(bytes.substr(8, length), 8 + length, size, "fuzz");
   } catch (const snug::UserError&) {
   }
   return 0;

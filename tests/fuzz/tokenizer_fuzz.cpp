@@ -1,4 +1,5 @@
-// tokenizer.json and texts: anything but a UserError, or ids that decode to the text's bytes, is a fault.
+// A model's tokenizer files and texts: anything but a UserError, or ids that decode to the text's bytes, is a fault.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -11,7 +12,7 @@
 namespace {
 
 // A token for every byte and a few merges, cut by a pattern.
-std::string small_tokenizer(std::string_view digits) {
+std::string small_tokenizer(snug::WordPattern pattern) {
   snug::Json vocabulary = snug::Json::object();
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string letter;
@@ -26,10 +27,10 @@ std::string small_tokenizer(std::string_view digits) {
     if (!vocabulary.contains(joined)) vocabulary[joined] = vocabulary.size();
     merges.push_back(merge);
   }
-  const std::string pattern = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N})" + std::string(digits) +
-                              R"(| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  const snug::Json split{
-      {"type", "Split"}, {"pattern", {{"Regex", pattern}}}, {"behavior", "Isolated"}, {"invert", false}};
+  const snug::Json split{{"type", "Split"},
+                         {"pattern", {{"Regex", snug::regex_of(pattern)}}},
+                         {"behavior", "Isolated"},
+                         {"invert", false}};
   const snug::Json bytes{{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
   return snug::Json{{"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", {split, bytes}}}},
                     {"decoder", {{"type", "ByteLevel"}}},
@@ -37,13 +38,21 @@ std::string small_tokenizer(std::string_view digits) {
       .dump();
 }
 
+// Takes the text before the next blank line away.
+std::string next_file(std::string& text) {
+  const size_t end = std::min(text.find("\n\n"), text.size());
+  std::string file = text.substr(0, end);
+  text.erase(0, end + 2);
+  return file;
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const std::array<snug::Tokenizer, 2> kTokenizers{
-      snug::Tokenizer::parse({.tokenizer = small_tokenizer("")}),
-      snug::Tokenizer::parse({.tokenizer = small_tokenizer("{1,3}")})};
-  const std::string text(reinterpret_cast<const char*>(data), size);
+      snug::Tokenizer::parse({.tokenizer = small_tokenizer(snug::WordPattern::Qwen2)}),
+      snug::Tokenizer::parse({.tokenizer = small_tokenizer(snug::WordPattern::Llama3)})};
+  std::string text(reinterpret_cast<const char*>(data), size);
   for (const snug::Tokenizer& tokenizer : kTokenizers) {
     try {
       if (tokenizer.decode(tokenizer.encode(text), false) != text) std::abort();
@@ -52,8 +61,10 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
   }
   if (!snug::find_invalid_utf8(text)) snug::compose_nfc(text);
+  snug::Tokenizer::Files files;
+  for (std::string* file : {&files.tokenizer, &files.config, &files.special_tokens_map}) *file = next_file(text);
   try {
-    snug::Tokenizer::parse({.tokenizer = text}).encode("a 1 'll \u00e9\r\n");
+    snug::Tokenizer::parse(files).encode("a 1 'll \u00e9\r\n");
   } catch (const snug::UserError&) {
   }
   return 0;

@@ -196,9 +196,10 @@ class Reference {
     const Random random(op.seed, RandomPurpose::Initialisation, op.stream);
     for (size_t i = 0; i < o_[0].values.size(); i++)
       o_[0].values[i] =
-          static_cast<double>(op.scale) * (op.distribution == Distribution::Normal
-                                               ? static_cast<double>(random.normal(op.first + i))
-                                               : 2 * static_cast<double>(random.uniform(op.first + i)) - 1);
+          static_cast<double>(op.scale) *
+          (op.distribution == Distribution::Normal    ? static_cast<double>(random.normal(op.first + i))
+           : op.distribution == Distribution::Uniform ? 2 * static_cast<double>(random.uniform(op.first + i)) - 1
+                                                      : 1.0);
   }
 
   void operator()(const Embedding&) {

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
 
 namespace snug {
@@ -15,9 +16,10 @@ namespace {
 struct Bind {
   const Op& op;
   std::span<const TensorView> views;
+  cpu::MatmulCalls& products;
   cpu::Operands operands{op, views};
 
-  Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views); }
+  Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views, products); }
   Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
   Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
   Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
@@ -56,6 +58,8 @@ struct Bind {
 
 }  // namespace
 
+CpuBackend::CpuBackend() : products_(std::make_unique<cpu::MatmulCalls>()) {}
+
 CpuBackend::~CpuBackend() {
   for (const Block& block : blocks_)
     if (block.start) munmap(block.start, block.bytes);
@@ -71,11 +75,14 @@ std::byte* CpuBackend::reserve(Space space, uint64_t bytes) {
     device_error("reserving {} bytes for the {} space: {}", bytes, name(space), std::strerror(errno));
   madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
   block = {start, bytes};
+  // Taken now, so that a machine that has too little says so before the run. Old kernels lend pages at first touch.
+  if (madvise(start, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
+    device_error("taking {} bytes for the {} space: {}", bytes, name(space), std::strerror(errno));
   return static_cast<std::byte*>(start);
 }
 
 Launch CpuBackend::bind(const Op& op, std::span<const TensorView> views) {
-  return std::visit(Bind{op, views}, op.attrs);
+  return std::visit(Bind{op, views, *products_}, op.attrs);
 }
 
 }  // namespace snug

@@ -140,7 +140,8 @@ class PartProducts {
     const std::array<int64_t, 2> rows{made.parts_.rows, p.m - (made.parts_.down - 1) * made.parts_.rows};
     const std::array<int64_t, 2> cols{made.parts_.cols, p.n - (made.parts_.across - 1) * made.parts_.cols};
     for (size_t i = 0; i < 4; i++) {
-      made.products_[i] = Matmul::make(part_spec(p, rows[i / 2], cols[i % 2]));
+      made.specs_[i] = part_spec(p, rows[i / 2], cols[i % 2]);
+      made.products_[i] = Matmul::make(made.specs_[i]);
       if (!made.products_[i]) return std::nullopt;
     }
     return made;
@@ -156,28 +157,30 @@ class PartProducts {
   }
   // By whether a part is the last downwards and the last across.
   const Matmul& product(size_t i) const { return *products_[i]; }
+  const MatmulSpec& spec(size_t i) const { return specs_[i]; }
 
  private:
   explicit PartProducts(Parts parts) : parts_(parts) {}
   Parts parts_;
+  std::array<MatmulSpec, 4> specs_;
   std::array<std::optional<Matmul>, 4> products_;
 };
 
 class LibraryGemm {
  public:
-  LibraryGemm(const Product& product, const PartProducts& by_part, const Addresses& at)
+  LibraryGemm(const Product& product, const PartProducts& by_part, const Addresses& at, MatmulCalls& calls)
       : product_(product), parts_(by_part.parts()), at_(at), lane_scratch_bytes_(by_part.lane_scratch_bytes()) {
     const auto lanes = static_cast<uint64_t>(by_part.lanes());
     check(lanes * lane_scratch_bytes_ <= at.scratch_bytes,
           "gemm [{}, {}, {}]: the library wants {} bytes of scratch on {} threads, {} were declared", product.m,
           product.n, product.k, lanes * lane_scratch_bytes_, lanes, at.scratch_bytes);
-    for (uint64_t lane = 0; lane < lanes; lane++)
-      for (size_t i = 0; i < 4; i++) calls_.emplace_back(by_part.product(i));
+    lanes_ = by_part.lanes();
+    for (size_t i = 0; i < 4; i++) calls_[i] = calls.of(by_part.spec(i), by_part.product(i), lanes);
   }
 
   void run() {
     std::atomic<int64_t> next = 0;
-    parallel_for(static_cast<int64_t>(calls_.size() / 4), [this, &next](int64_t lane) {
+    parallel_for(lanes_, [this, &next](int64_t lane) {
       for (int64_t part = next++; part < parts_.count(); part = next++) run_part(part, lane);
     });
   }
@@ -186,8 +189,8 @@ class LibraryGemm {
   void run_part(int64_t part, int64_t lane) {
     const int64_t down = part % parts_.down, across = part / parts_.down;
     const int64_t row = down * parts_.rows, col = across * parts_.cols;
-    const int64_t edge = 2 * (down == parts_.down - 1) + (across == parts_.across - 1);
-    MatmulCall& call = calls_[static_cast<size_t>(4 * lane + edge)];
+    const auto edge = static_cast<size_t>(2 * (down == parts_.down - 1) + (across == parts_.across - 1));
+    MatmulCall& call = (*calls_[edge])[static_cast<size_t>(lane)];
     call(at_.a + product_.a.offset(row, 0), at_.b + product_.b.offset(0, col),
          at_.c ? at_.c + product_.c.offset(row, col) : nullptr,
          at_.bias ? at_.bias + static_cast<uint64_t>(col) * element_bytes(product_.bias_dtype) : nullptr,
@@ -198,7 +201,8 @@ class LibraryGemm {
   Parts parts_;
   Addresses at_;
   uint64_t lane_scratch_bytes_;
-  std::vector<MatmulCall> calls_;  // by lane, four each
+  int64_t lanes_ = 0;
+  std::array<MatmulCalls::Lanes, 4> calls_;
 };
 
 // ---- Products without it --------------------------------------------------------------------------------------------
@@ -273,12 +277,12 @@ uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands)
   return by_part ? static_cast<uint64_t>(by_part->lanes()) * by_part->lane_scratch_bytes() : 0;
 }
 
-Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views) {
+Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls) {
   const Product product = product_of(gemm, views);
   const Addresses at = addresses_of(product, views);
   const auto by_part = library_products(product);
   if (!by_part) return plain_gemm(product, at);
-  const auto bound = std::make_shared<LibraryGemm>(product, *by_part, at);
+  const auto bound = std::make_shared<LibraryGemm>(product, *by_part, at, calls);
   return [bound](const PassFacts&) { bound->run(); };
 }
 

@@ -148,4 +148,11 @@ void MatmulCall::operator()(const std::byte* a, const std::byte* b, const std::b
   use.primitive->matmul.execute(use.stream, use.memories);
 }
 
+MatmulCalls::Lanes MatmulCalls::of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes) {
+  Lanes& calls = by_spec_[spec];
+  if (!calls) calls = std::make_shared<std::vector<MatmulCall>>();
+  while (calls->size() < lanes) calls->emplace_back(matmul);
+  return calls;
+}
+
 }  // namespace snug::cpu

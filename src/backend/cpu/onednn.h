@@ -4,9 +4,11 @@
 // threads. Here it only ever sees one; whoever wants more gives each its own part of the result.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
+#include <vector>
 
 #include "tensor/view.h"
 
@@ -23,6 +25,8 @@ struct MatmulSpec {
   float alpha = 1;
   Addend addend = Addend::None;
   bool bias = false;
+
+  auto operator<=>(const MatmulSpec&) const = default;
 };
 
 class Matmul {
@@ -55,6 +59,19 @@ class MatmulCall {
  private:
   struct Arguments;
   std::unique_ptr<Arguments> arguments_;
+};
+
+// The calls of all products of a backend, one for each thread that works at once: products of one spec share them, as
+// ops of one lane never run at once and every use sets all addresses. A call takes some kilobytes, and large models
+// have tens of thousands of products of a few dozen specs.
+class MatmulCalls {
+ public:
+  using Lanes = std::shared_ptr<std::vector<MatmulCall>>;
+  // At least `lanes` calls of the product that was made from the spec.
+  Lanes of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes);
+
+ private:
+  std::map<MatmulSpec, Lanes> by_spec_;
 };
 
 }  // namespace snug::cpu

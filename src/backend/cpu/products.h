@@ -11,7 +11,9 @@
 
 namespace snug::cpu {
 
-Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views);
+class MatmulCalls;  // onednn.h
+
+Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
 Launch bind_attention(const Attention& attention, std::span<const TensorView> views);
 Launch bind_attention_backward(const AttentionBackward& attention, std::span<const TensorView> views);
 Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views);
