@@ -13,13 +13,14 @@ scripts/setup.sh --checks
 cmake --preset fuzz >/dev/null
 cmake --build --preset fuzz
 
-# The fuzzer x_fuzz starts from the files in tests/fixtures/x, where there are any.
+# The fuzzer x_fuzz starts from the files in tests/fixtures/x, where there are any, but those over 64 KiB, which it would
+# cut.
 run_fuzzer() {
   local name="$1" seconds="$2"
   local corpus="build/fuzz/corpus/$name" found="build/fuzz/found/$name" log="build/fuzz/$name.log"
-  local inputs=("$corpus")
+  local inputs=("$corpus") fixtures="tests/fixtures/${name%_fuzz}"
   mkdir -p "$corpus" "$found"
-  [[ -d tests/fixtures/${name%_fuzz} ]] && inputs+=("tests/fixtures/${name%_fuzz}")
+  [[ -d $fixtures ]] && inputs+=("-seed_inputs=$(find "$fixtures" -type f -size -65k | sort | paste -sd ,)")
   if "build/fuzz/tests/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 -max_len=65536 \
     -artifact_prefix="$found/" "${inputs[@]}" >"$log" 2>&1; then
     echo "$name: $(tail -n 1 "$log")"

@@ -14,6 +14,9 @@ enum class RandomPurpose : uint32_t { DataOrder = 1, Initialisation = 2, Dropout
 // The four 32-bit words that Philox4x32-10 gives for a counter under a key.
 std::array<uint32_t, 4> philox(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key);
 
+// The place of element `index` (below 2^40) of what is drawn anew at every step (below 2^24).
+constexpr uint64_t at_step(int64_t step, uint64_t index) { return static_cast<uint64_t>(step) << 40 | index; }
+
 // The numbers of one seed and purpose. `stream` tells apart what is drawn for (a parameter's index, an epoch).
 class Random {
  public:

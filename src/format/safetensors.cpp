@@ -52,6 +52,8 @@ std::string_view file_spelling(DType dtype) {
       return "I16";
     case DType::U8:
       return "U8";
+    case DType::I8:
+      return "I8";
   }
   internal_error("dtype {} has no name in safetensors", name(dtype));
 }

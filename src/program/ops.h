@@ -134,6 +134,15 @@ struct RandomFill {
   uint64_t first = 0;
 };
 
+// y = x / (1 - p) where a random number says to keep it, else 0; the same op takes the gradient back.   x r [T, n],
+// y w [T, n]. Element j of token t draws at_step(PassFacts::step, (PassFacts::first_token + t) n + j) of the stream
+// (seed, Dropout, stream).
+struct Dropout {
+  double p = 0;
+  uint64_t seed = 0;
+  uint32_t stream = 0;
+};
+
 // ---- Embedding and head ---------------------------------------------------------------------------------------------
 
 // x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
@@ -166,11 +175,64 @@ struct LossSum {
   bool accumulate = false;
 };
 
+// ---- Frozen bases in fewer bits -------------------------------------------------------------------------------------
+
+// Int8: a row's codes are round(127 x / absmax), its scale absmax (Dettmers et al., arXiv:2208.07339). Fp8: e4m3 of
+// x / scale, scale absmax / 448 of the row. Nf4: 64 elements after one another in row order share the scale absmax; a
+// code is the nearest of 16 quantiles of the normal distribution (Dettmers et al., arXiv:2305.14314), two codes a byte,
+// the first in the upper half.
+enum class BaseFormat : uint8_t { Plain, Int8, Fp8, Nf4 };
+
+// x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n / 2]),
+// scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]).
+struct Quantize {
+  BaseFormat format = BaseFormat::Int8;
+};
+
+// The second quantisation of Nf4's scales: offset is their mean; scales - offset are coded in 8 bits by blocks of 256
+// on bitsandbytes' dynamic map.   scales r [k] fp32, offset r [1] fp32, codes w uint8 [k], block_scales w [ceil(k /
+// 256)] fp32. The mean is given, as it is over a whole parameter of which this may be a part.
+struct QuantizeScales {};
+
+// The inverse, row by row or block by block.   codes r, scales r (as Quantize wrote them; for Nf4 the codes of
+// QuantizeScales, its block_scales and its offset), x w [m, n] fp32|bf16.
+struct Dequantize {
+  BaseFormat format = BaseFormat::Int8;
+};
+
+// ---- Ranks ----------------------------------------------------------------------------------------------------------
+
+// Who takes part: all ranks; the ranks that hold one replica together, a shard each; those that hold the same shard.
+enum class Ranks : uint8_t { All, Replica, Peers };
+
+// full = the parts of all who take part, in the order of program/topology.h.   part r [n] of any dtype, full w [k n]; part
+// may be the very bytes of full where this rank's part belongs. A joint op: on each rank it reads its part until all
+// have finished it and writes full after all have begun it.
+struct AllGather {
+  Ranks ranks = Ranks::All;
+};
+
+// Row p of `in` goes to the rank that owns part p; row r of `out` came from rank r.   in r [W, n] of any dtype, out w
+// [W, n]. A joint op like AllGather.
+struct Exchange {};
+
+// sum = (accumulate ? sum : 0) + the sum of the rows of parts, one after the other, in fp32, rounded once.
+// parts r [k, n] fp32|bf16, sum rw|w [n] fp32|bf16.
+struct SumRanks {
+  bool accumulate = false;
+};
+
 // ---- Update ---------------------------------------------------------------------------------------------------------
 
 // Sums of squares of units of kUnit elements (the last may be short): g r [n], partial w [ceil(n / kUnit)] fp32.
 inline constexpr int64_t kUnit = 4096;
 struct NormPartials {};
+
+// The first `count` values of partial in row order, added pairwise in a fixed tree.   partial r [k, n] fp32, rows may
+// be strided; sum w [1] fp32.
+struct NormSum {
+  int64_t count = 0;
+};
 
 // From all partials of the model, added pairwise in a fixed tree in parameter order: clip w [3] fp32 =
 // {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and max_norm > 0, else
@@ -179,12 +241,24 @@ struct ClipFactor {
   float max_norm = 0;
 };
 
+// How optimizer state is kept. Fp32: m, v fp32. Bf16: m, v bf16, rounded stochastically. Bit8: m, v in 8 bits by blocks
+// of kStateBlock with an fp32 scale each (Dettmers et al., arXiv:2110.02861), and w bf16 without lo, rounded
+// stochastically.
+enum class StateFormat : uint8_t { Fp32, Bf16, Bit8 };
+inline constexpr int64_t kStateBlock = 256;
+
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
-// all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16 with lo), lo rw [n] int16 ? split,
-// m rw [n] fp32, v rw [n] fp32, clip r [3] fp32. Learning rate and step are PassFacts'.
+// all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n] int16
+// ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, clip r [3] fp32.
+// Learning rate and step are PassFacts'. Rounding draws at_step(PassFacts::step, first + i) of the stream (seed,
+// Rounding, stream).
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;
+  StateFormat format = StateFormat::Fp32;
+  uint64_t seed = 0;
+  uint32_t stream = 0;
+  uint64_t first = 0;
 };
 
 // ---- Host and disk --------------------------------------------------------------------------------------------------
@@ -219,8 +293,9 @@ struct WriteFile {
 
 using Attrs = std::variant<Gemm, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend, CachedAttention,
                            RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Copy, Fill, SplitMaster,
-                           JoinMaster, RandomFill, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy,
-                           LossSum, NormPartials, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+                           JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows,
+                           CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks,
+                           NormPartials, NormSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
 std::string_view kind(const Attrs& attrs);
@@ -233,7 +308,8 @@ struct PassFacts {
   float loss_scale = 0;   // 1 / loss tokens of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
   double learning_rate = 0;
-  int64_t position = 0;  // tokens in the cache already (generating)
+  int64_t position = 0;     // tokens in the cache already (generating)
+  int64_t first_token = 0;  // of this pass on this rank, counted over the whole step
 };
 
 }  // namespace snug

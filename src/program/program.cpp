@@ -59,16 +59,25 @@ constexpr auto describe(const JoinMaster&) { return describe_as("join_master"); 
 constexpr auto describe(const RandomFill&) {
   return describe_as("random_fill", "distribution", "scale", "seed", "stream", "first");
 }
+constexpr auto describe(const Dropout&) { return describe_as("dropout", "p", "seed", "stream"); }
 constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
+constexpr auto describe(const Quantize&) { return describe_as("quantize", "format"); }
+constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
+constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format"); }
+constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }
+constexpr auto describe(const Exchange&) { return describe_as("exchange"); }
+constexpr auto describe(const SumRanks&) { return describe_as("sum_ranks", "accumulate"); }
+constexpr auto describe(const NormSum&) { return describe_as("norm_sum", "count"); }
 constexpr auto describe(const NormPartials&) { return describe_as("norm_partials"); }
 constexpr auto describe(const ClipFactor&) { return describe_as("clip_factor", "max_norm"); }
 constexpr auto describe(const AdamW&) {
-  return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split");
+  return describe_as("adamw", "beta1", "beta2", "epsilon", "weight_decay", "split", "format", "seed", "stream",
+                     "first");
 }
 constexpr auto describe(const HostTask&) { return describe_as("host_task", "job", "index"); }
 constexpr auto describe(const ReadFile&) { return describe_as("read_file", "file", "offset"); }
@@ -89,16 +98,35 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 3) {
     const auto& [a, b, c] = op;
     f(names[0], a), f(names[1], b), f(names[2], c);
-  } else {
-    static_assert(names.size() == 5, "a kind with another number of fields needs a branch here");
+  } else if constexpr (names.size() == 5) {
     const auto& [a, b, c, d, e] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+  } else {
+    static_assert(names.size() == 9, "a kind with another number of fields needs a branch here");
+    const auto& [a, b, c, d, e, g, h, i, j] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
+    f(names[5], g), f(names[6], h), f(names[7], i), f(names[8], j);
   }
 }
 
 std::string_view name(Distribution distribution) {
   constexpr std::array<std::string_view, 3> kNames{"normal", "uniform", "constant"};
   return kNames[static_cast<size_t>(distribution)];
+}
+
+std::string_view name(BaseFormat format) {
+  constexpr std::array<std::string_view, 4> kNames{"plain", "int8", "fp8", "nf4"};
+  return kNames[static_cast<size_t>(format)];
+}
+
+std::string_view name(Ranks ranks) {
+  constexpr std::array<std::string_view, 3> kNames{"all", "replica", "peers"};
+  return kNames[static_cast<size_t>(ranks)];
+}
+
+std::string_view name(StateFormat format) {
+  constexpr std::array<std::string_view, 3> kNames{"fp32", "bf16", "8bit"};
+  return kNames[static_cast<size_t>(format)];
 }
 
 std::string_view name(HostJob job) {

@@ -8,7 +8,7 @@
 
 namespace snug {
 
-enum class DType : uint8_t { F32, BF16, F16, I32, I16, U8 };
+enum class DType : uint8_t { F32, BF16, F16, I32, I16, U8, I8 };
 
 constexpr uint64_t element_bytes(DType dtype) {
   switch (dtype) {
@@ -20,12 +20,13 @@ constexpr uint64_t element_bytes(DType dtype) {
     case DType::I16:
       return 2;
     case DType::U8:
+    case DType::I8:
       return 1;
   }
   return 0;
 }
 
-// "fp32", "bf16", "fp16", "int32", "int16", "uint8": as options, dumps and messages spell them.
+// "fp32", "bf16", "fp16", "int32", "int16", "uint8", "int8": as options, dumps and messages spell them.
 std::string_view name(DType dtype);
 
 // The inverse of name(); nothing for an unknown word.
@@ -85,6 +86,10 @@ constexpr DType dtype_of<int16_t>() {
 template <>
 constexpr DType dtype_of<uint8_t>() {
   return DType::U8;
+}
+template <>
+constexpr DType dtype_of<int8_t>() {
+  return DType::I8;
 }
 
 }  // namespace snug

@@ -5,7 +5,7 @@
 
 namespace snug {
 namespace {
-constexpr std::array<std::string_view, 6> kNames{"fp32", "bf16", "fp16", "int32", "int16", "uint8"};
+constexpr std::array<std::string_view, 7> kNames{"fp32", "bf16", "fp16", "int32", "int16", "uint8", "int8"};
 }
 
 std::string_view name(DType dtype) { return kNames[static_cast<size_t>(dtype)]; }

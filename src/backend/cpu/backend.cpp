@@ -38,6 +38,14 @@ struct Bind {
   Launch operator()(const SplitMaster&) const { return cpu::bind_split_master(operands); }
   Launch operator()(const JoinMaster&) const { return cpu::bind_join_master(operands); }
   Launch operator()(const RandomFill& a) const { return cpu::bind_random_fill(a, operands); }
+  Launch operator()(const Dropout&) const { return missing(); }
+  Launch operator()(const Quantize&) const { return missing(); }
+  Launch operator()(const QuantizeScales&) const { return missing(); }
+  Launch operator()(const Dequantize&) const { return missing(); }
+  Launch operator()(const AllGather&) const { return refuse(); }
+  Launch operator()(const Exchange&) const { return refuse(); }
+  Launch operator()(const SumRanks&) const { return missing(); }
+  Launch operator()(const NormSum&) const { return missing(); }
   Launch operator()(const Embedding&) const { return cpu::bind_embedding(operands); }
   Launch operator()(const EmbeddingBackward& a) const { return cpu::bind_embedding_backward(a, operands); }
   Launch operator()(const GatherRows&) const { return cpu::bind_gather_rows(operands); }
@@ -51,6 +59,7 @@ struct Bind {
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
+  Launch missing() const { internal_error("{}: '{}' has no kernel on the CPU", op.site, kind(op.attrs)); }
   Launch refuse() const {
     internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));
   }
