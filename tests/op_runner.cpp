@@ -24,6 +24,8 @@ void store(std::byte* to, DType dtype, double value) {
       return put(static_cast<int16_t>(value));
     case DType::U8:
       return put(static_cast<uint8_t>(value));
+    case DType::I8:
+      return put(static_cast<int8_t>(value));
   }
 }
 
@@ -51,6 +53,8 @@ double load(const std::byte* from, DType dtype) {
       return as_number<int16_t>(from);
     case DType::U8:
       return as_number<uint8_t>(from);
+    case DType::I8:
+      return as_number<int8_t>(from);
   }
   return 0;
 }
