@@ -202,14 +202,15 @@ struct Dequantize {
 
 // ---- Ranks ----------------------------------------------------------------------------------------------------------
 
-// Who takes part: all ranks; the ranks that hold one replica together, a shard each; those that hold the same shard.
-enum class Ranks : uint8_t { All, Replica, Peers };
+// Who takes part, and in which order: all ranks by the part they own; all by their number; the ranks that hold one
+// replica together, by shard; those that hold the same shard, by replica (program/topology.h).
+enum class Ranks : uint8_t { Parts, Everyone, Replica, Peers };
 
-// full = the parts of all who take part, in the order of program/topology.h.   part r [n] of any dtype, full w [k n]; part
+// full = the parts of all who take part, in their order.   part r [n] of any dtype, full w [k n]; part
 // may be the very bytes of full where this rank's part belongs. A joint op: on each rank it reads its part until all
 // have finished it and writes full after all have begun it.
 struct AllGather {
-  Ranks ranks = Ranks::All;
+  Ranks ranks = Ranks::Parts;
 };
 
 // Row p of `in` goes to the rank that owns part p; row r of `out` came from rank r.   in r [W, n] of any dtype, out w

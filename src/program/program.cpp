@@ -120,7 +120,7 @@ std::string_view name(BaseFormat format) {
 }
 
 std::string_view name(Ranks ranks) {
-  constexpr std::array<std::string_view, 3> kNames{"all", "replica", "peers"};
+  constexpr std::array<std::string_view, 4> kNames{"parts", "everyone", "replica", "peers"};
   return kNames[static_cast<size_t>(ranks)];
 }
 

@@ -16,18 +16,37 @@ struct Topology {
   int shards() const { return ranks / replicas; }
   int shard() const { return rank % shards(); }
   int replica() const { return rank / shards(); }
-  // The part that a rank owns.
-  int part_of(int r) const { return r % shards() * replicas + r / shards(); }
-  int part() const { return part_of(rank); }
+  int part() const { return shard() * replicas + replica(); }
 
-  // How many take part in a joint op, and the place of this rank's part among theirs: for All by part, for Replica by
-  // shard, for Peers by replica.
-  int count(Ranks who) const { return who == Ranks::All ? ranks : who == Ranks::Replica ? shards() : replicas; }
-  int place(Ranks who) const { return who == Ranks::All ? part() : who == Ranks::Replica ? shard() : replica(); }
-  // The rank whose part has a place.
+  // How many take part in a joint op.
+  int count(Ranks who) const { return who == Ranks::Replica ? shards() : who == Ranks::Peers ? replicas : ranks; }
+  // This rank's place among them.
+  int place(Ranks who) const {
+    switch (who) {
+      case Ranks::Parts:
+        return part();
+      case Ranks::Everyone:
+        return rank;
+      case Ranks::Replica:
+        return shard();
+      case Ranks::Peers:
+        return replica();
+    }
+    return 0;
+  }
+  // The rank at a place.
   int rank_at(Ranks who, int at) const {
-    if (who == Ranks::All) return at % replicas * shards() + at / replicas;
-    return who == Ranks::Replica ? replica() * shards() + at : at * shards() + shard();
+    switch (who) {
+      case Ranks::Parts:
+        return at % replicas * shards() + at / replicas;
+      case Ranks::Everyone:
+        return at;
+      case Ranks::Replica:
+        return replica() * shards() + at;
+      case Ranks::Peers:
+        return at * shards() + shard();
+    }
+    return 0;
   }
 };
 
