@@ -122,7 +122,7 @@ int main(int argc, char** argv) {
   spec.numerics.compute = spec.numerics.base = compute == "fp32" ? DType::F32 : DType::BF16;
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = block;
-  spec.strategy.recompute.assign(spec.table.blocks.size(), Recompute::None);
+  spec.strategy = plain_strategy(spec.table.blocks.size());
   const CpuFacts facts;
   const Compiled compiled = compile(spec, facts);
   TimedBackend backend;

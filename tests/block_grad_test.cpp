@@ -112,7 +112,7 @@ TEST_P(BlockGradients, EqualComplexStepDerivatives) {
   // A fresh adapter's B is zero, and with it the gradient of A.
   for (size_t i = 0; i < spec.table.params.size(); i++)
     if (spec.table.params[i].name.ends_with(".lora_B.weight"))
-      draw(session.view(session.compiled().weights[i]), *reference->parameters.at(spec.table.params[i].name));
+      draw(session.view(session.compiled().owned[i].weight), *reference->parameters.at(spec.table.params[i].name));
   TinyTrainer trainer(session);
   trainer.passes(samples, 1, 0);
   const ref::Batch batch = reference_batch(samples);
@@ -122,7 +122,7 @@ TEST_P(BlockGradients, EqualComplexStepDerivatives) {
     const ParamSpec& param = spec.table.params[i];
     const auto found = reference->parameters.find(param.name);
     if (!param.trainable || found == reference->parameters.end()) continue;
-    const std::vector<float> gradient = values(session, session.compiled().gradients[i]);
+    const std::vector<float> gradient = values(session, session.compiled().owned[i].gradient);
     const auto elements = probed_elements(gradient, static_cast<uint32_t>(i));
     const double bound = 2e-5 * std::abs(static_cast<double>(gradient[elements[0]]));
     for (const size_t element : elements) {

@@ -22,7 +22,7 @@ JobSpec job(bool lora, DType compute) {
 std::vector<std::vector<float>> trained_weights(Session& session) {
   std::vector<std::vector<float>> all;
   for (size_t i = 0; i < session.spec().table.params.size(); i++)
-    if (session.spec().table.params[i].trainable) all.push_back(values(session, session.compiled().weights[i]));
+    if (session.spec().table.params[i].trainable) all.push_back(values(session, session.compiled().owned[i].weight));
   return all;
 }
 
@@ -121,7 +121,7 @@ TEST(Checkpoints, AFileOfAnotherLengthIsRefused) {
   Session session(job(true, DType::F32), 1);
   session.load();
   Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
-  std::filesystem::resize_file(directory.path() / "checkpoints/step-1/state.safetensors", 5000);
+  std::filesystem::resize_file(directory.path() / "checkpoints/step-1/state-00001-of-00001.safetensors", 5000);
   EXPECT_TRUE(fails_with<UserError>(
       [&] { Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)); }, "other tensors"));
 }

@@ -270,7 +270,8 @@ TEST_F(Cli, AnInterruptEndsAfterTheStepWithEverythingSaved) {
   ASSERT_EQ(interrupted.code, 130) << interrupted.err;
   const size_t steps = losses("run").size();
   EXPECT_LT(steps, 400u);
-  EXPECT_TRUE(fs::exists(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state.safetensors"));
+  EXPECT_TRUE(
+      fs::exists(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state-00001-of-00001.safetensors"));
   EXPECT_TRUE(fs::exists(at("run/adapter/adapter_model.safetensors")));
   ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);

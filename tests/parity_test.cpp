@@ -32,7 +32,8 @@ TEST_P(Parity, GradientsOfEveryParameterAgree) {
   trainer.passes(samples, 1, 0);
   for (size_t i = 0; i < spec.table.params.size(); i++) {
     const std::string& name = spec.table.params[i].name;
-    const double error = relative_error(values(session, session.compiled().gradients[i]), reference.at("grad." + name));
+    const double error =
+        relative_error(values(session, session.compiled().owned[i].gradient), reference.at("grad." + name));
     EXPECT_TRUE(error <= 1e-5) << name << " is off by " << error;
   }
 }
@@ -94,7 +95,7 @@ void expect_same_training(const std::string& family, const std::optional<std::st
     const auto found = reference.find(prefix + spec.table.params[p].name);
     if (found == reference.end()) continue;
     compared++;
-    const double error = relative_error(values(session, session.compiled().weights[p]), found->second);
+    const double error = relative_error(values(session, session.compiled().owned[p].weight), found->second);
     EXPECT_TRUE(error <= 1e-3) << found->first << " is off by " << error;
   }
   EXPECT_GT(compared, 0u);

@@ -34,7 +34,7 @@ Outcome train(JobSpec spec, const Variant& variant) {
   for (int64_t number = 1; number <= kSteps; number++)
     outcome.steps.push_back(trainer.step(step_samples(samples, number, 4), number, 1e-2));
   for (size_t i = 0; i < spec.table.params.size(); i++)
-    if (spec.table.params[i].trainable) outcome.weights.push_back(values(session, session.compiled().weights[i]));
+    if (spec.table.params[i].trainable) outcome.weights.push_back(values(session, session.compiled().owned[i].weight));
   return outcome;
 }
 

@@ -105,7 +105,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   }
   spec.sources = find_sources(spec.table, request);
   spec.cut.sequence_length = 40;
-  spec.strategy.recompute.assign(spec.table.blocks.size(), Recompute::None);
+  spec.strategy = plain_strategy(spec.table.blocks.size());
   return spec;
 }
 

@@ -71,7 +71,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
   spec.cut.sequence_length = options.sequence_length;
-  spec.strategy.recompute.assign(spec.table.blocks.size(), Recompute::None);
+  spec.strategy = plain_strategy(spec.table.blocks.size());
   return spec;
 }
 

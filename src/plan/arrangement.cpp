@@ -9,4 +9,19 @@ std::string_view name(Recompute recompute) {
   return kNames[static_cast<size_t>(recompute)];
 }
 
+Strategy plain_strategy(size_t blocks, Recompute recompute) {
+  Strategy strategy;
+  strategy.recompute.assign(blocks, recompute);
+  strategy.groups.assign(blocks + 2, {});
+  return strategy;
+}
+
+void set_zero_stage(Strategy& strategy, int stage) {
+  for (GroupPlacement& group : strategy.groups) {
+    group.shard_states = stage >= 1;
+    group.shard_weights = stage >= 3;
+  }
+  strategy.reduce_at_once = stage >= 2;
+}
+
 }  // namespace snug

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tensor/dtype.h"
+#include "program/program.h"
 
 namespace snug {
 
@@ -26,19 +26,39 @@ struct Numerics {
 
 struct Cut {
   int64_t sequence_length = 2048;
-  int64_t micro_batch = 1;                                          // blocks a pass
-  int64_t passes = 1;                                               // of a step
-  int64_t tokens() const { return micro_batch * sequence_length; }  // a pass
+  int64_t micro_batch = 1;  // blocks a rank and pass
+  int64_t passes = 1;       // of a step
+  int ranks = 1;
+  int64_t tokens() const { return micro_batch * sequence_length; }  // a rank and pass
+  int64_t step_tokens() const { return tokens() * passes * ranks; }
 };
 
 // What a block computes again in its backward instead of keeping it. Norms and SwiGLU always are.
 enum class Recompute : uint8_t { None, Mlp, Attention, Block };
 std::string_view name(Recompute recompute);
 
-struct Strategy {
-  std::vector<Recompute> recompute;  // by block
-  int64_t offloaded_blocks = 0;      // the inputs of the first so many blocks wait on the host for their backward
-  int64_t retire_lag = 12;           // ops for which the buffers of a copy stay reserved beyond it
+// Where a group of parameters lives. Weights that wait on the host or disk are sharded, whatever `shard_weights` says,
+// and where weights are sharded so are states.
+struct GroupPlacement {
+  bool shard_weights = false, shard_states = false;
+  Space weights = Space::Device, states = Space::Device, gradients = Space::Device;
 };
+
+struct Strategy {
+  std::vector<Recompute> recompute;    // by block
+  std::vector<GroupPlacement> groups;  // by group
+  int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
+  bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
+  int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
+  int64_t offloaded_blocks = 0;        // the inputs of the first so many blocks wait on the host for their backward
+  int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it
+};
+
+// A strategy that keeps everything on the device of one rank.
+Strategy plain_strategy(size_t blocks, Recompute recompute = Recompute::None);
+
+// Placement of ZeRO's stages (Rajbhandari et al., arXiv:1910.02054): 1 shards optimizer state; 2 gradients as well, as
+// soon as a group's are complete; 3 weights as well.
+void set_zero_stage(Strategy& strategy, int stage);
 
 }  // namespace snug

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "plan/lower.h"
 #include "program/pack.h"
 #include "program/sync.h"
 
@@ -42,7 +43,8 @@ uint64_t hash_numerics(const JobSpec& spec) {
   std::string text =
       fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {}", name(n.compute), name(n.base),
                   name(n.accumulator), n.head_rows, n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm);
-  text += fmt::format(" cut {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes);
+  text +=
+      fmt::format(" cut {} {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes, spec.cut.ranks);
   for (const ParamSpec& param : spec.table.params)
     text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
   for (const BlockParams& block : spec.table.blocks)
@@ -56,8 +58,13 @@ class Compiler {
   Compiler(const JobSpec& spec, const OpFacts& facts)
       : spec_(spec),
         facts_(facts),
-        storage_(result_.set, spec.table, spec.numerics, spec.purpose == Purpose::Train),
-        job_{result_.set, facts, spec_.config, spec_.table, storage_, spec_.numerics, make_rope_table()} {}
+        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}),
+        storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, spec.purpose == Purpose::Train),
+        job_{result_.set, facts,          spec_.config,   spec_.table,
+             storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
+    check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
+          spec.cut.ranks);
+  }
 
   Compiled run() {
     lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
@@ -73,11 +80,11 @@ class Compiler {
         break;
       case Purpose::Merge:
         lower_merge(job_, add(Task::Merge));
-        lower_export(model_files(job_, spec_.export_dtype, kShardBytes));
+        export_as(model_output(job_, spec_.export_dtype, kShardBytes));
         break;
     }
     link();
-    note_weights();
+    note_owned();
     result_.plan = pack(result_.set, facts_.alignment());
     sync(result_.set, result_.plan);
     verify(result_.set, result_.plan);
@@ -98,31 +105,29 @@ class Compiler {
   void lower_training() {
     const bool several = spec_.cut.passes > 1;
     const StepBuffers step = make_step_buffers(job_, several);
-    auto pass = [&](Task task, PassPosition position) {
-      lower_train_pass(job_, add(task), spec_.cut, spec_.strategy, position, step);
-    };
+    auto pass = [&](Task task, PassPosition position) { lower_train_pass(job_, add(task), spec_.cut, position, step); };
     if (!several) pass(Task::Pass, PassPosition::Only);
     if (several) pass(Task::First, PassPosition::First);
     if (spec_.cut.passes > 2) pass(Task::Middle, PassPosition::Middle);
     if (several) pass(Task::Last, PassPosition::Last);
     result_.update = lower_update(job_, add(Task::Update), step);
-    note_gradients(step);
+    step_ = step;
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
 
-    StateFiles state = state_files(job_);
+    Output state = state_output(job_);
+    result_.saved = state.files;
     Emitter save(result_.set, add(Task::Save), facts_);
-    lower_writes(save, state.transfers, state.files);
-    Emitter restore(result_.set, add(Task::Restore), facts_);
-    lower_reads(restore, state.transfers, {state.files.layouts[0].file_bytes});
-    result_.saved = std::move(state.files);
+    lower_writes(save, std::move(state));
+    const SavedState saved = spec_.saved ? *spec_.saved : assumed_saved_state(job_);
+    lower_restore(job_, add(Task::Restore), saved);
+    result_.restored_files = saved.files;
     const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
-    lower_export(adapters ? adapter_files(job_) : model_files(job_, spec_.export_dtype, kShardBytes));
+    export_as(adapters ? adapter_output(job_) : model_output(job_, spec_.export_dtype, kShardBytes));
   }
 
-  void lower_export(StateFiles files) {
-    Emitter e(result_.set, add(Task::Export), facts_);
-    lower_writes(e, std::move(files.transfers), files.files);
-    result_.exported = std::move(files.files);
+  void export_as(Output output) {
+    result_.exported = output.files;
+    lower_export(job_, add(Task::Export), std::move(output));
   }
 
   void lower_generating() {
@@ -137,28 +142,31 @@ class Compiler {
         if (result_.has(next)) result_.set.programs[program].next.push_back(result_.at(next));
   }
 
-  void note_gradients(const StepBuffers& step) {
+  void note_owned() {
     for (size_t i = 0; i < spec_.table.params.size(); i++) {
       const ParamSpec& param = spec_.table.params[i];
-      result_.gradients.push_back(
-          param.trainable ? storage_.part(step.gradients[static_cast<size_t>(param.group)], static_cast<ParamId>(i))
-                          : Operand{});
-    }
-  }
-
-  void note_weights() {
-    for (size_t i = 0; i < spec_.table.params.size(); i++) {
-      const auto id = static_cast<ParamId>(i);
-      result_.weights.push_back(storage_.weight(id));
-      result_.lows.push_back(storage_.split(id) ? storage_.low(id) : Operand{});
+      const Span place = layout_.span(static_cast<ParamId>(i)),
+                 part = layout_.part(layout_.segment(param.group, param.trainable).elements),
+                 mine = intersection(place, part);
+      Compiled::Owned owned;
+      if (mine.count() > 0) {
+        const Held& weights = storage_.weights(param.group, param.trainable);
+        owned.span = {mine.begin - place.begin, mine.end - place.begin};
+        owned.weight = slice(weights.array, weights.span.begin, mine);
+        if (param.trainable && !step_.gradients.empty())
+          owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
+      }
+      result_.owned.push_back(owned);
     }
   }
 
   const JobSpec& spec_;
   const OpFacts& facts_;
   Compiled result_;
+  Layout layout_;
   Storage storage_;
   JobContext job_;
+  StepBuffers step_;
 };
 
 }  // namespace

@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "plan/persist.h"
 #include "plan/sources.h"
 #include "plan/update.h"
 
@@ -19,6 +20,8 @@ struct JobSpec {
   Numerics numerics;
   Cut cut;
   Strategy strategy;
+  int rank = 0;                      // of cut.ranks
+  std::optional<SavedState> saved;   // Train: what is restored; without it, what this rank would save
   bool evaluate = false;             // Train: evaluation between steps
   int64_t cache_positions = 0;       // Generate: tokens of prompt and reply together
   DType export_dtype = DType::BF16;  // of a whole model that is written
@@ -49,13 +52,18 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
-  OutputFiles saved, exported;  // files of Save (and Restore) and of Export
+  OutputFiles saved, exported;                        // files of Save and of Export
+  std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
-  std::vector<Operand> weights;    // by ParamId, as stored
-  std::vector<Operand> lows;       // by ParamId: of split parameters; a default operand otherwise
-  std::vector<Operand> gradients;  // by ParamId: of trainable parameters, between the last pass and the update
-  uint64_t hash = 0;               // of programs and plan
-  uint64_t numerics_hash = 0;      // of what may change a result: numerics, cut, parameters
+  // What this rank owns of each parameter, by ParamId: elements, and their bytes.
+  struct Owned {
+    Span span;         // of the parameter
+    Operand weight;    // as stored
+    Operand gradient;  // of trainable parameters, between the last pass and the update
+  };
+  std::vector<Owned> owned;
+  uint64_t hash = 0;           // of programs and plan
+  uint64_t numerics_hash = 0;  // of what may change a result: numerics, cut, parameters
 
   bool has(Task task) const { return programs.contains(task); }
   ProgramId at(Task task) const { return programs.at(task); }

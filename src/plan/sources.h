@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "plan/transfer.h"
+#include "plan/persist.h"
 
 namespace snug {
 

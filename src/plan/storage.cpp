@@ -1,43 +1,44 @@
 #include "plan/storage.h"
 
 namespace snug {
-namespace {
 
-// Parameters start at multiples of this many elements: of 256 bytes in the narrowest format kept for them.
-constexpr int64_t kElementAlignment = 128;
-
-}  // namespace
-
-Storage::Storage(ProgramSet& set, const ParamTable& table, const Numerics& numerics, bool states)
-    : table_(table), numerics_(numerics), states_(states), groups_(static_cast<size_t>(table.groups)) {
-  for (const ParamSpec& param : table.params) {
-    Group& group = groups_[static_cast<size_t>(param.group)];
-    Segment& segment = param.trainable ? group.trainable : group.frozen;
-    if (!param.joined)
-      segment.elements = (segment.elements + kElementAlignment - 1) / kElementAlignment * kElementAlignment;
-    offset_.push_back(segment.elements);
-    segment.elements += param.shape.count();
-  }
-  for (size_t g = 0; g < groups_.size(); g++) {
-    auto add = [&](Operand& operand, std::string_view what, int64_t elements, DType dtype, Role role) {
-      operand = new_tensor(set, fmt::format("group.{}.{}", g, what), dtype, {elements}, role, Space::Device,
-                           Life::Persistent);
-    };
-    Segment& frozen = groups_[g].frozen;
-    if (frozen.elements > 0) add(frozen.weights, "frozen", frozen.elements, numerics.base, Role::Weight);
-    Segment& trained = groups_[g].trainable;
-    if (trained.elements == 0) continue;
-    add(trained.weights, "weights", trained.elements, numerics.compute, Role::Weight);
-    if (numerics.split_master()) add(trained.low, "low", trained.elements, DType::I16, Role::State);
-    if (!states) continue;
-    add(trained.first_moments, "first_moments", trained.elements, DType::F32, Role::State);
-    add(trained.second_moments, "second_moments", trained.elements, DType::F32, Role::State);
-  }
+Operand slice(const Operand& array, int64_t start, const Span& span) {
+  return elements(array, span.begin - start, span.end - start);
 }
 
-const Storage::Segment& Storage::segment(ParamId id) const {
-  const Group& group = groups_[static_cast<size_t>(table_[id].group)];
-  return table_[id].trainable ? group.trainable : group.frozen;
+Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
+                 const Strategy& strategy, bool states)
+    : table_(table), layout_(layout), numerics_(numerics), states_(states) {
+  const Topology& topology = layout.topology();
+  for (int g = 0; g < table.groups; g++) {
+    const GroupPlacement& placement = strategy.groups[static_cast<size_t>(g)];
+    auto hold = [&](std::string_view what, int64_t total, DType dtype, Role role, Space space, bool sharded) {
+      Held held;
+      held.span = sharded ? layout.shard(total) : Span{0, total};
+      if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
+      if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
+      held.array = new_tensor(set, fmt::format("group.{}.{}", g, what), dtype, {held.span.count()}, role, space,
+                              Life::Persistent);
+      return held;
+    };
+    const bool shard_weights = placement.shard_weights || placement.weights != Space::Device;
+    const int64_t frozen = layout.segment(g, false).elements, trained = layout.segment(g, true).elements;
+    Arrays of_frozen, of_trained;
+    if (frozen > 0)
+      of_frozen.weights = hold("frozen", frozen, numerics.base, Role::Weight, placement.weights, shard_weights);
+    if (trained > 0) {
+      auto add_state = [&](std::string_view what, DType dtype) {
+        of_trained.states.push_back({std::string(what), hold(what, trained, dtype, Role::State, placement.states,
+                                                             placement.shard_states || shard_weights)});
+      };
+      of_trained.weights = hold("weights", trained, numerics.compute, Role::Weight, placement.weights, shard_weights);
+      if (numerics.split_master()) add_state("low", DType::I16);
+      if (states) add_state("first_moment", DType::F32);
+      if (states) add_state("second_moment", DType::F32);
+    }
+    arrays_.push_back(std::move(of_frozen));
+    arrays_.push_back(std::move(of_trained));
+  }
 }
 
 Operand Storage::view(const Operand& whole, ParamId first, int count) const {
@@ -49,23 +50,10 @@ Operand Storage::view(const Operand& whole, ParamId first, int count) const {
     shape.dims[0] += next.shape[0];
   }
   Operand part = whole;
-  part.offset += static_cast<uint64_t>(offset_[static_cast<size_t>(first)]) * element_bytes(whole.dtype);
+  part.offset += static_cast<uint64_t>(layout_.span(first).begin) * element_bytes(whole.dtype);
   part.shape = shape;
   part.row_stride = shape.cols();
   return part;
-}
-
-Operand Storage::weight(ParamId first, int count) const { return view(segment(first).weights, first, count); }
-Operand Storage::low(ParamId id) const { return view(segment(id).low, id, 1); }
-Operand Storage::first_moment(ParamId id) const { return view(segment(id).first_moments, id, 1); }
-Operand Storage::second_moment(ParamId id) const { return view(segment(id).second_moments, id, 1); }
-
-Operand Storage::group_tensor(ProgramSet& set, std::string name, int group, DType dtype, Role role, Life life) const {
-  return new_tensor(set, std::move(name), dtype, {trainable_elements(group)}, role, Space::Device, life);
-}
-
-Operand Storage::part(const Operand& group_tensor, ParamId first, int count) const {
-  return view(group_tensor, first, count);
 }
 
 }  // namespace snug

@@ -1,52 +1,65 @@
-// The persistent bytes of a job: weights, what completes them, and optimizer state, one run of bytes for each group of
-// parameters, frozen and trainable apart.
+// The persistent bytes of a job on one rank: weights, what completes them, and optimizer state, as arrays over the
+// segments of plan/layout.h.
 #pragma once
 
-#include "model/params.h"
+#include <optional>
+
 #include "plan/arrangement.h"
+#include "plan/layout.h"
 #include "program/emitter.h"
 
 namespace snug {
+
+// One array over a segment, as far as this rank keeps it.
+struct Held {
+  Operand array;  // a vector of span.count() elements, in any space
+  Span span;      // of the segment
+  std::optional<Ranks>
+      sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
+  bool exists() const { return span.count() > 0; }
+};
+
+// Elements of a vector that begins at element `start` of its segment.
+Operand slice(const Operand& array, int64_t start, const Span& span);
 
 class Storage {
  public:
   // Adds the buffers to `set`. Without `states`, trainable parameters have their weights only (evaluation of an
   // adapter).
-  Storage(ProgramSet& set, const ParamTable& table, const Numerics& numerics, bool states);
+  Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
+          const Strategy& strategy, bool states);
 
-  // `count` joined parameters in the dtype they are stored in: one parameter has its own shape, several are one matrix
-  // (or vector) of all their rows.
-  Operand weight(ParamId first, int count = 1) const;
-  // Of a split trainable parameter: the lower 16 bits.
-  Operand low(ParamId id) const;
-  Operand first_moment(ParamId id) const;
-  Operand second_moment(ParamId id) const;
+  const Layout& layout() const { return layout_; }
 
+  const Held& weights(int group, bool trainable) const { return at(group, trainable).weights; }
+  // Of a trainable segment: what optimizer and checkpoints keep of it, in a fixed order, each with its name.
+  struct State {
+    std::string name;  // "low", "first_moment", "second_moment"
+    Held held;
+  };
+  const std::vector<State>& states(int group) const { return at(group, true).states; }
+
+  // Trainable weights that are split have their low bits as the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
-  bool has_states() const { return states_; }
+  const Held& low(int group) const { return states(group)[0].held; }
+  // m and v, if there are states.
+  bool has_moments() const { return states_; }
 
-  // A dense buffer for one value of `dtype` for each trainable element of a group: gradients and accumulators.
-  Operand group_tensor(ProgramSet& set, std::string name, int group, DType dtype, Role role, Life life) const;
-  // A parameter's part (or that of joined ones) of such a buffer.
-  Operand part(const Operand& group_tensor, ParamId first, int count = 1) const;
-  int64_t trainable_elements(int group) const { return groups_[static_cast<size_t>(group)].trainable.elements; }
+  // The parameters' values in an array over the whole segment: `count` joined ones are one matrix (or vector).
+  Operand view(const Operand& whole, ParamId first, int count = 1) const;
 
  private:
-  struct Segment {
-    int64_t elements = 0;
-    Operand weights, low, first_moments, second_moments;
+  struct Arrays {
+    Held weights;
+    std::vector<State> states;
   };
-  struct Group {
-    Segment frozen, trainable;
-  };
-  const Segment& segment(ParamId id) const;
-  Operand view(const Operand& whole, ParamId first, int count) const;
+  const Arrays& at(int group, bool trainable) const { return arrays_[static_cast<size_t>(2 * group + trainable)]; }
 
   const ParamTable& table_;
+  const Layout& layout_;
   Numerics numerics_;
   bool states_;
-  std::vector<Group> groups_;
-  std::vector<int64_t> offset_;  // by ParamId: elements from the start of its segment
+  std::vector<Arrays> arrays_;  // by group, frozen then trainable
 };
 
 }  // namespace snug

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "plan/placement.h"
+
 namespace snug {
 namespace {
 
@@ -12,7 +14,7 @@ constexpr uint64_t kLeastRange = 8u << 20, kMostRange = 64u << 20, kManyRanges =
 uint64_t range_bytes(const std::vector<Transfer>& transfers) {
   uint64_t total = 0;
   for (const Transfer& t : transfers)
-    total += static_cast<uint64_t>(t.stored.shape.count()) * element_bytes(t.place.dtype);
+    total += static_cast<uint64_t>(t.stored.values.shape.count()) * element_bytes(t.place.dtype);
   return std::clamp(std::bit_ceil(total / kManyRanges), kLeastRange, kMostRange);
 }
 
@@ -44,7 +46,7 @@ std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
   std::vector<Range> ranges;
   for (const Transfer& t : transfers) {
     const uint64_t size = element_bytes(t.place.dtype);
-    const int64_t count = t.stored.shape.count();
+    const int64_t count = t.stored.values.shape.count();
     for (int64_t i = 0; i < count;) {
       const uint64_t at = t.place.offset + static_cast<uint64_t>(i) * size;
       const bool follows = !ranges.empty() && ranges.back().file == t.place.file &&
@@ -78,32 +80,35 @@ Operand staging_buffer(Emitter& e, std::string_view what, uint64_t bytes, Space 
   return e.tensor(what, DType::U8, {static_cast<int64_t>(bytes)}, Role::Staging, space);
 }
 
-// The first value of a parameter that no file holds. Split parameters are drawn in fp32, tile by tile.
-void emit_random(Emitter& e, const Storage& storage, ParamId id, RandomFill fill) {
-  constexpr int64_t kTile = 4 << 20;  // elements
-  const Operand all = flat(storage.weight(id));
-  if (!storage.split(id)) {
-    e.op("random", fill, {write(all)});
-    return;
-  }
-  const Operand low = flat(storage.low(id));
-  for (int64_t begin = 0; begin < all.shape.count(); begin += kTile) {
-    const int64_t end = std::min(begin + kTile, all.shape.count());
-    const Operand drawn = e.tensor("drawn", DType::F32, {end - begin}, Role::Staging);
-    fill.first = static_cast<uint64_t>(begin);
-    e.op("random", fill, {write(drawn)});
-    e.op("split", SplitMaster{}, {read(drawn), write(elements(all, begin, end)), write(elements(low, begin, end))});
-  }
+// Room on the device for values that are to be stored: where they are stored, if that is there.
+Operand room_for(Emitter& e, std::string_view what, const Operand& stored) {
+  if (e.set().buffers[stored.buffer].space == Space::Device) return stored;
+  return e.tensor(what, stored.dtype, stored.shape, Role::Staging);
 }
 
-// Tensors of one file and the transfers that fill it.
-StateFiles one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers) {
-  StateFiles state;
-  state.files.names = {std::move(name)};
-  state.files.layouts = {layout_safetensors(tensors)};
-  for (size_t i = 0; i < tensors.size(); i++) transfers[i].place.offset = state.files.layouts[0].offset[i];
-  state.transfers = std::move(transfers);
-  return state;
+void take(Emitter& e, const Operand& from, const Piece& piece) {
+  const Transfer& t = *piece.transfer;
+  const Operand stored = part(t.stored.values, piece), values = room_for(e, "values", stored);
+  if (t.stored.low) {
+    const Operand low_stored = part(*t.stored.low, piece), low = room_for(e, "low", low_stored);
+    e.op("split", SplitMaster{}, {from, write(values), write(low)});
+    store(e, "low", low, low_stored);
+  } else if (t.place.dtype == stored.dtype) {
+    e.op("copy", Copy{}, {from, write(values)});
+  } else {
+    e.op("cast", Cast{}, {from, write(values)});
+  }
+  store(e, "values", values, stored);
+}
+
+void give(Emitter& e, const Operand& to, const Piece& piece, const Stored& stored) {
+  const Operand values = fetch(e, "values", part(stored.values, piece), Role::Staging);
+  if (stored.low && to.dtype == DType::F32)
+    e.op("join", JoinMaster{}, {read(values), read(fetch(e, "low", part(*stored.low, piece), Role::Staging)), to});
+  else if (to.dtype == values.dtype)
+    e.op("copy", Copy{}, {read(values), to});
+  else
+    e.op("cast", Cast{}, {read(values), to});
 }
 
 }  // namespace
@@ -115,163 +120,29 @@ void lower_reads(Emitter& e, std::vector<Transfer> transfers, const std::vector<
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
     e.op("read", ReadFile{range.file, range.begin}, {write(host)}, Lane::DiskIo);
-    e.op("copy", Copy{}, {read(host), write(device)}, Lane::CopyIn);
-    for (const Piece& piece : range.pieces) {
-      const Transfer& t = *piece.transfer;
-      const Operand from = read(staged(device, piece));
-      if (t.low)
-        e.op("split", SplitMaster{}, {from, write(part(t.stored, piece)), write(part(*t.low, piece))});
-      else if (t.place.dtype == t.stored.dtype)
-        e.op("store", Copy{}, {from, write(part(t.stored, piece))});
-      else
-        e.op("store", Cast{}, {from, write(part(t.stored, piece))});
-    }
+    e.op("fetch", Copy{}, {read(host), write(device)}, Lane::CopyIn);
+    for (const Piece& piece : range.pieces) take(e, read(staged(device, piece)), piece);
   }
   retire_later(e.program(), kStagingLag);
 }
 
-void lower_writes(Emitter& e, std::vector<Transfer> transfers, const OutputFiles& files) {
-  for (size_t i = 0; i < files.layouts.size(); i++) {
+void lower_writes(Emitter& e, Output output, const std::function<Stored(const Transfer&)>& resolve) {
+  for (size_t i = 0; i < output.files.layouts.size(); i++) {
     const auto file = static_cast<int64_t>(i);
-    const Operand header = staging_buffer(e, "header", files.layouts[i].header.size(), Space::Host);
+    const Operand header = staging_buffer(e, "header", output.files.layouts[i].header.size(), Space::Host);
     e.op("header", HostTask{HostJob::FillHeader, file}, {write(header)}, Lane::Host);
     e.op("write", WriteFile{file, 0}, {read(header)}, Lane::DiskIo);
   }
-  for (const Range& range : cut_into_ranges(transfers)) {
+  for (const Range& range : cut_into_ranges(output.transfers)) {
     const uint64_t bytes = range.end - range.begin;
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
-    for (const Piece& piece : range.pieces) {
-      const Transfer& t = *piece.transfer;
-      const Operand to = write(staged(device, piece));
-      if (t.low && t.place.dtype == DType::F32)
-        e.op("join", JoinMaster{}, {read(part(t.stored, piece)), read(part(*t.low, piece)), to});
-      else if (t.place.dtype == t.stored.dtype)
-        e.op("fetch", Copy{}, {read(part(t.stored, piece)), to});
-      else
-        e.op("fetch", Cast{}, {read(part(t.stored, piece)), to});
-    }
-    e.op("copy", Copy{}, {read(device), write(host)}, Lane::CopyOut);
+    for (const Piece& piece : range.pieces)
+      give(e, write(staged(device, piece)), piece, resolve ? resolve(*piece.transfer) : piece.transfer->stored);
+    e.op("store", Copy{}, {read(device), write(host)}, Lane::CopyOut);
     e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskIo);
   }
   retire_later(e.program(), kStagingLag);
-}
-
-void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
-                const std::vector<uint64_t>& file_bytes) {
-  Emitter e(job.set, program, job.facts);
-  RopeTable rope{.theta = job.config.rope_theta};
-  if (const auto& scaling = job.config.rope_scaling) {
-    rope.factor = scaling->factor;
-    rope.low_frequency_factor = scaling->low_freq_factor;
-    rope.high_frequency_factor = scaling->high_freq_factor;
-    rope.original_length = static_cast<double>(scaling->original_max_position);
-  }
-  e.op("rope_table", rope, {write(job.rope_table)});
-  std::vector<Transfer> transfers;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    e.scope(job.table[id].name);
-    if (const auto* fill = std::get_if<RandomFill>(&sources[i]))
-      emit_random(e, job.storage, id, *fill);
-    else
-      transfers.push_back({job.storage.weight(id),
-                           job.storage.split(id) ? std::optional(job.storage.low(id)) : std::nullopt,
-                           std::get<TensorPlace>(sources[i])});
-    if (!job.table[id].trainable || !job.storage.has_states()) continue;
-    e.op("clear", Fill{}, {write(job.storage.first_moment(id))});
-    e.op("clear", Fill{}, {write(job.storage.second_moment(id))});
-  }
-  e.scope("files");
-  lower_reads(e, std::move(transfers), file_bytes);
-}
-
-StateFiles state_files(const JobContext& job) {
-  std::vector<SafetensorsTensor> tensors;
-  std::vector<Transfer> transfers;
-  auto add = [&](const std::string& name, const Operand& stored) {
-    tensors.push_back({name, stored.dtype, stored.shape});
-    transfers.push_back({stored, std::nullopt, {0, 0, stored.dtype}});
-  };
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    const ParamSpec& param = job.table[id];
-    if (!param.trainable) continue;
-    add(param.name, job.storage.weight(id));
-    if (job.storage.split(id)) add(param.name + ".low", job.storage.low(id));
-    add(param.name + ".first_moment", job.storage.first_moment(id));
-    add(param.name + ".second_moment", job.storage.second_moment(id));
-  }
-  return one_file("state.safetensors", tensors, std::move(transfers));
-}
-
-StateFiles adapter_files(const JobContext& job) {
-  std::vector<SafetensorsTensor> tensors;
-  std::vector<Transfer> transfers;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    if (!job.table[id].adapter) continue;
-    tensors.push_back({job.table[id].name, DType::F32, job.table[id].shape});
-    transfers.push_back({job.storage.weight(id),
-                         job.storage.split(id) ? std::optional(job.storage.low(id)) : std::nullopt,
-                         {0, 0, DType::F32}});
-  }
-  return one_file("adapter_model.safetensors", tensors, std::move(transfers));
-}
-
-StateFiles model_files(const JobContext& job, DType dtype, uint64_t max_bytes) {
-  std::vector<SafetensorsTensor> tensors;
-  std::vector<ParamId> ids;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    if (job.table.params[i].adapter) continue;
-    tensors.push_back({job.table.params[i].name, dtype, job.table.params[i].shape});
-    ids.push_back(static_cast<ParamId>(i));
-  }
-  ShardedLayout sharded = shard_safetensors(tensors, max_bytes);
-  StateFiles state;
-  state.files.index_json = std::move(sharded.index_json);
-  for (auto& shard : sharded.shards) {
-    const auto file = static_cast<int64_t>(state.files.names.size());
-    for (size_t i = 0; i < shard.tensors.size(); i++) {
-      const ParamId id = ids[shard.tensors[i]];
-      state.transfers.push_back({job.storage.weight(id),
-                                 job.storage.split(id) ? std::optional(job.storage.low(id)) : std::nullopt,
-                                 {file, shard.layout.offset[i], dtype}});
-    }
-    state.files.names.push_back(std::move(shard.file_name));
-    state.files.layouts.push_back(std::move(shard.layout));
-  }
-  return state;
-}
-
-void lower_merge(const JobContext& job, ProgramId program) {
-  Emitter e(job.set, program, job.facts);
-  auto in_fp32 = [&](std::string_view what, const Operand& stored) {
-    const Operand wide = e.tensor(what, DType::F32, stored.shape, Role::Staging);
-    e.op(what, Cast{}, {read(stored), write(wide)});
-    return wide;
-  };
-  // A split adapter counts with all its bits.
-  auto adapter_in_fp32 = [&](std::string_view what, ParamId id) {
-    if (!job.storage.split(id)) return in_fp32(what, job.storage.weight(id));
-    const Operand wide = e.tensor(what, DType::F32, job.table[id].shape, Role::Staging);
-    e.op(what, JoinMaster{}, {read(job.storage.weight(id)), read(job.storage.low(id)), write(wide)});
-    return wide;
-  };
-  for (size_t block = 0; block < job.table.blocks.size(); block++) {
-    const BlockParams& params = job.table.blocks[block];
-    for (const Linear* linear : {&params.qkv, &params.o, &params.gate_up, &params.down})
-      for (size_t i = 0; i < linear->lora.parts.size(); i++) {
-        e.scope(fmt::format("block.{}.{}.merge", block, linear->site));
-        const LoraPart& part = linear->lora.parts[i];
-        const Operand stored = rows(job.storage.weight(linear->weight, linear->count), part.row_begin, part.row_end);
-        const Operand sum = in_fp32("w", stored);
-        const Operand a = adapter_in_fp32("a", linear->lora.a + static_cast<ParamId>(i));
-        const Operand b = adapter_in_fp32("b", part.b);
-        e.op("add", Gemm{.alpha = linear->lora.scale, .addend = true}, {read(b), read(a), read(sum), write(sum)});
-        e.op("store", Cast{}, {read(sum), write(stored)});
-      }
-  }
 }
 
 }  // namespace snug

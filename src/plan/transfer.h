@@ -1,29 +1,32 @@
-// Programs that move parameters between files and their storage, through planned staging: no file is ever held as a
-// whole.
+// Programs that move arrays between files and their storage, through planned staging: no file is ever held as a whole.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include "format/safetensors.h"
-#include "plan/lower.h"
+#include "plan/job.h"
 
 namespace snug {
 
-// Where a tensor's elements lie, one after the other.
+// Where elements lie, one after the other.
 struct TensorPlace {
   int64_t file = 0;     // index into the files of the program
   uint64_t offset = 0;  // bytes from the file's start
   DType dtype = DType::F32;
 };
 
-// A parameter, or what completes it, and its place in a file. A file's fp32 may stand for a split pair (`low` given).
+// Elements and their place in a file: a vector of values, in any space, or a split pair for which a file's fp32 stands.
+struct Stored {
+  Operand values;
+  std::optional<Operand> low{};
+};
 struct Transfer {
-  Operand stored;
-  std::optional<Operand> low;
+  Stored stored;
   TensorPlace place;
+  ParamId param = kNoParam;
 };
 
 // Files to be written, whole, by a program.
@@ -32,35 +35,17 @@ struct OutputFiles {
   std::vector<SafetensorsLayout> layouts;
   std::string index_json;  // for model.safetensors.index.json; empty if one file holds all
 };
-
-// Reads ranges of the files (HostJob-free: ReadFile ops name the file by index), converts them and writes them to their
-// storage. `file_bytes`: the size of each file, as range ends are clipped to it.
-void lower_reads(Emitter& e, std::vector<Transfer> transfers, const std::vector<uint64_t>& file_bytes);
-
-// Writes the files from their first byte to their last: headers, then tensors as `transfers` (which cover the files'
-// data) give them.
-void lower_writes(Emitter& e, std::vector<Transfer> transfers, const OutputFiles& files);
-
-// Where a parameter's first value comes from.
-using ParamSource = std::variant<TensorPlace, RandomFill>;
-
-// Everything that training or evaluation finds in place: parameters by their sources (by ParamId), optimizer state
-// zero, the table of rotary angles.
-void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
-                const std::vector<uint64_t>& file_bytes);
-
-// What an interrupted run needs to go on: trainable weights to the last bit, and optimizer state; one file.
-struct StateFiles {
+struct Output {
   OutputFiles files;
   std::vector<Transfer> transfers;
 };
-StateFiles state_files(const JobContext& job);
 
-// What others load: adapters in fp32 (one file), or a whole model in `dtype`, in files of at most `max_bytes`.
-StateFiles adapter_files(const JobContext& job);
-StateFiles model_files(const JobContext& job, DType dtype, uint64_t max_bytes);
+// Reads ranges of the files (ReadFile ops name a file by index), converts them and writes them to their storage.
+// `file_bytes`: the size of each file, as range ends are clipped to it.
+void lower_reads(Emitter& e, std::vector<Transfer> transfers, const std::vector<uint64_t>& file_bytes);
 
-// Adds every adapter to the weights it adapts: W + scale B A, in fp32, rounded once to the format of W.
-void lower_merge(const JobContext& job, ProgramId program);
+// Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'
+// data) give them. `resolve`, if given, says where a transfer's elements are when they are needed.
+void lower_writes(Emitter& e, Output output, const std::function<Stored(const Transfer&)>& resolve = {});
 
 }  // namespace snug

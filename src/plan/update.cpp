@@ -2,67 +2,174 @@
 
 #include <algorithm>
 
+#include "plan/lower.h"
+#include "plan/placement.h"
+
 namespace snug {
 namespace {
 
 constexpr int64_t kTile = 16 << 20;  // elements updated by one op, wherever their state lives
 
-void emit_adamw(Emitter& e, const JobContext& job, ParamId id, const Operand& gradient, const Operand& clip) {
-  const Storage& storage = job.storage;
-  const Numerics& n = job.numerics;
-  const bool split = storage.split(id);
-  const AdamW adamw{n.beta1, n.beta2, n.epsilon, job.table[id].decay ? n.weight_decay : 0.0, split};
-  const int64_t count = job.table[id].shape.count();
-  for (int64_t begin = 0; begin < count; begin += kTile) {
-    const int64_t end = std::min(begin + kTile, count);
-    auto tile = [&](const Operand& whole) { return elements(whole, begin, end); };
-    std::vector<Operand> operands{read(tile(gradient)), update(tile(storage.weight(id)))};
-    if (split) operands.push_back(update(tile(storage.low(id))));
-    operands.push_back(update(tile(storage.first_moment(id))));
-    operands.push_back(update(tile(storage.second_moment(id))));
-    operands.push_back(read(clip));
-    e.op("adamw", adamw, operands);
+class Update {
+ public:
+  Update(const JobContext& job, ProgramId program, const StepBuffers& step)
+      : job_(job), step_(step), emitter_(job.set, program, job.facts) {
+    int64_t column = 0;
+    for (int g = 0; g < job.table.groups; g++) {
+      columns_.push_back(column);
+      column += segment(g).elements / kUnit / job.topology().ranks;
+    }
+    columns_.push_back(column);
   }
-}
+
+  UpdateProgram emit() {
+    const Operand loss = sum_over_ranks(job_, emitter_, "loss", step_.loss);
+    result_.partials = partials();
+    const Operand clip = clip_factor(loss);
+    const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
+                  clip_host = copy_to_host(emitter_, "clip.host", clip);
+    emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
+    for (int g = 0; g < job_.table.groups; g++)
+      if (segment(g).elements > 0) update_group(g, clip);
+    Program& program = emitter_.program();
+    retire_later(program, job_.strategy.retire_lag);
+    // Whoever meets a norm that is not finite reads the partials after the program.
+    program.ops[clip_op_].retire = static_cast<OpId>(program.ops.size() - 1);
+    return std::move(result_);
+  }
+
+ private:
+  const Layout::Segment& segment(int group) const { return job_.layout().segment(group, true); }
+  int64_t units_of(int group) const {
+    return columns_[static_cast<size_t>(group) + 1] - columns_[static_cast<size_t>(group)];
+  }
+
+  // Sums of squares of this rank's parts, then of all ranks': [ranks, units].
+  Operand partials() {
+    emitter_.scope("norm");
+    const int ranks = job_.topology().ranks;
+    const int64_t columns = columns_.back();
+    const Operand mine = emitter_.tensor("partials", DType::F32, {columns}, Role::Metrics);
+    emitter_.op("clear", Fill{}, {write(mine)});
+    for (int g = 0; g < job_.table.groups; g++) {
+      const Span part = job_.layout().part(segment(g).elements);
+      const Operand gradient = gradient_part(g);
+      for (const Layout::Run& run : segment(g).runs) {
+        note_units(g, run);
+        const Span span = intersection(run.span, part);
+        if (span.count() == 0) continue;
+        const int64_t first = columns_[static_cast<size_t>(g)] + (span.begin - part.begin) / kUnit;
+        emitter_.scope("norm." + job_.table[run.first].name);
+        emitter_.op("partials", NormPartials{},
+                    {read(slice(gradient, part.begin, span)),
+                     write(elements(mine, first, first + (span.count() + kUnit - 1) / kUnit))});
+      }
+    }
+    emitter_.scope("norm");
+    Operand all = mine;
+    if (ranks > 1) {
+      all = emitter_.tensor("all", DType::F32, {ranks * columns}, Role::Metrics);
+      emitter_.op("gather", AllGather{Ranks::Parts}, {read(mine), write(all)}, Lane::Gather);
+    }
+    all.shape = {ranks, columns};
+    all.row_stride = columns;
+    return all;
+  }
+
+  // Offloaded gradients visit the device for their norm, and again for their update.
+  Operand gradient_part(int group) {
+    if (segment(group).elements == 0) return {};
+    emitter_.scope(fmt::format("norm.group.{}", group));
+    return fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
+  }
+
+  void note_units(int group, const Layout::Run& run) {
+    const int64_t per_rank = units_of(group);
+    for (int64_t at = run.span.begin; at < run.span.end; at += kUnit)
+      result_.units.push_back({run.first, at / kUnit / per_rank * columns_.back() +
+                                              columns_[static_cast<size_t>(group)] + at / kUnit % per_rank});
+  }
+
+  Operand clip_factor(const Operand& loss) {
+    std::vector<int> groups;
+    for (int g = 0; g < job_.table.groups; g++)
+      if (segment(g).elements > 0) groups.push_back(g);
+    const auto count = static_cast<int64_t>(groups.size());
+    const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
+    for (int64_t i = 0; i < count; i++) {
+      const int g = groups[static_cast<size_t>(i)];
+      emitter_.op("sum", NormSum{segment(g).used / kUnit},
+                  {read(columns(result_.partials, columns_[static_cast<size_t>(g)],
+                                columns_[static_cast<size_t>(g)] + units_of(g))),
+                   write(elements(sums, i, i + 1))});
+    }
+    emitter_.scope("update");
+    const Operand clip = emitter_.tensor("clip", DType::F32, {3}, Role::Metrics);
+    clip_op_ = emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(clip)});
+    return clip;
+  }
+
+  // The gradient of what this rank updates: its part, or its shard of all peers' parts, or all.
+  Operand gradient_to_update(int group, const Held& updated) {
+    const Operand part = fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
+    if (!updated.sharers) return part;
+    const Operand whole = emitter_.tensor("gradients", part.dtype, {updated.span.count()}, Role::Gather);
+    emitter_.op("gather", AllGather{*updated.sharers}, {read(part), write(whole)}, Lane::Gather);
+    return whole;
+  }
+
+  void update_group(int group, const Operand& clip) {
+    emitter_.scope(fmt::format("group.{}.update", group));
+    const Held& updated = job_.storage.states(group).back().held;
+    const Span span = updated.span;
+    const Operand gradient = gradient_to_update(group, updated);
+    for (const Layout::Run& run : segment(group).runs) {
+      const Span mine = intersection(run.span, span);
+      emitter_.scope("update." + job_.table[run.first].name);
+      for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
+        update_tile(group, run, {begin, std::min(begin + kTile, mine.end)}, gradient, span.begin, clip);
+    }
+    const Held& weights = job_.storage.weights(group, true);
+    if (weights.span.count() == span.count()) return;
+    emitter_.scope(fmt::format("group.{}.update", group));
+    emitter_.op("gather", AllGather{Ranks::Replica},
+                {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
+  }
+
+  // Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
+  void update_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient, int64_t start,
+                   const Operand& clip) {
+    const Numerics& n = job_.numerics;
+    const ParamSpec& param = job_.table[run.first];
+    std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
+    std::vector<Operand> operands{read(slice(gradient, start, tile))};
+    auto add = [&](std::string_view what, const Held& held) {
+      const Span whole{tile.begin, (tile.end + kUnit - 1) / kUnit * kUnit};
+      const Operand stored = slice(held.array, held.span.begin, whole);
+      const Operand value = fetch(emitter_, what, stored, Role::State);
+      if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
+      operands.push_back(update(elements(value, 0, tile.count())));
+    };
+    add("weights", job_.storage.weights(group, true));
+    for (const Storage::State& state : job_.storage.states(group)) add(state.name, state.held);
+    operands.push_back(read(clip));
+    AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master()};
+    emitter_.op("adamw", adamw, operands);
+    for (const auto& [value, stored] : travelled) store(emitter_, "back", value, stored);
+  }
+
+  const JobContext& job_;
+  const StepBuffers& step_;
+  Emitter emitter_;
+  UpdateProgram result_;
+  std::vector<int64_t> columns_;  // by group: of its units in a rank's row of partials
+  OpId clip_op_ = 0;
+};
 
 }  // namespace
 
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {
-  Emitter e(job.set, program, job.facts);
-  e.scope("update");
-  UpdateProgram result;
-  int64_t units = 0;
-  std::vector<Operand> gradients;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const ParamSpec& param = job.table.params[i];
-    if (!param.trainable) continue;
-    const auto id = static_cast<ParamId>(i);
-    const int64_t count = (param.shape.count() + kUnit - 1) / kUnit;
-    result.parts.push_back({id, units, units + count});
-    gradients.push_back(job.storage.part(step.gradients[static_cast<size_t>(param.group)], id));
-    units += count;
-  }
-  result.partials = e.tensor("partials", DType::F32, {units}, Role::Metrics);
-  for (size_t i = 0; i < result.parts.size(); i++) {
-    const NormPart& part = result.parts[i];
-    e.scope("norm." + job.table[part.param].name);
-    e.op("partials", NormPartials{},
-         {read(flat(gradients[i])), write(elements(result.partials, part.begin, part.end))});
-  }
-  e.scope("update");
-  const Operand clip = e.tensor("clip", DType::F32, {3}, Role::Metrics);
-  const OpId clip_op =
-      e.op("clip", ClipFactor{job.numerics.max_grad_norm}, {read(result.partials), read(step.loss), write(clip)});
-  const Operand loss_host = copy_to_host(e, "loss.host", step.loss), clip_host = copy_to_host(e, "clip.host", clip);
-  e.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
-  for (size_t i = 0; i < result.parts.size(); i++) {
-    e.scope(job.table[result.parts[i].param].name);
-    emit_adamw(e, job, result.parts[i].param, gradients[i], clip);
-  }
-  retire_later(e.program(), 4);
-  // Whoever meets a norm that is not finite reads the partials after the program.
-  e.program().ops[clip_op].retire = static_cast<OpId>(e.program().ops.size() - 1);
-  return result;
+  return Update(job, program, step).emit();
 }
 
 }  // namespace snug

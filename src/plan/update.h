@@ -1,18 +1,19 @@
 // The optimizer's program: norm, clipping factor, AdamW.
 #pragma once
 
-#include "plan/lower.h"
+#include "plan/train_pass.h"
 
 namespace snug {
 
-// Partial sums of squares, so that whoever finds a norm that is not finite can name the parameter.
-struct NormPart {
-  ParamId param = kNoParam;
-  int64_t begin = 0, end = 0;  // elements of `partials`
-};
+// Where a step's partial sums of squares are, so that whoever finds a norm that is not finite can name the parameter.
 struct UpdateProgram {
-  Operand partials;  // [units] fp32, in parameter order
-  std::vector<NormPart> parts;
+  Operand partials;  // [ranks, units a rank] fp32, of all ranks in the order of their parts
+  // Of a parameter: the row of each of its units, and its column.
+  struct Unit {
+    ParamId param = kNoParam;  // the first of a joined run
+    int64_t index = 0;         // element of `partials`
+  };
+  std::vector<Unit> units;
 };
 
 // Consumes `step`; hands loss and norm to the host (HostJob::TakeMetrics). Where either is not finite, nothing changes.

@@ -42,7 +42,7 @@ class Emitter {
   OpId op_if(int64_t min_loss_rows, std::string_view what, Attrs attrs, std::vector<Operand> operands);
 
   Program& program() { return set_.programs[program_]; }
-  ProgramSet& set() { return set_; }
+  const ProgramSet& set() const { return set_; }
 
  private:
   std::string full_name(std::string_view what) const;

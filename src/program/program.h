@@ -30,6 +30,7 @@ enum class Role : uint8_t {
   Gradient,
   Activation,
   Offload,
+  Gather,
   Logits,
   Batch,
   Scratch,

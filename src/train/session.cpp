@@ -71,16 +71,21 @@ void Session::write(Task task, const std::filesystem::path& directory) {
 }
 
 void Session::restore(const std::filesystem::path& directory) {
-  const OutputFiles& outputs = compiled_.saved;
-  File file = File::open_read(directory / outputs.names[0], IoMode::Direct);
-  const SafetensorsLayout& layout = outputs.layouts[0];
-  std::string header(layout.header.size(), '\0');
-  if (file.size() == layout.file_bytes) file.read(0, std::as_writable_bytes(std::span(header)));
-  if (header != layout.header)
-    user_error("{}: holds other tensors than this job trains; resume with the options of the run's job.yaml",
-               file.path().string());
-  File* pointer = &file;
-  executor_->run(compiled_.at(Task::Restore), {}, {&pointer, 1});
+  std::vector<File> files;
+  std::vector<File*> pointers;
+  for (const auto& path : compiled_.restored_files)
+    files.push_back(File::open_read(directory / path.filename(), IoMode::Direct));
+  // Without a saved state in the spec the files must be just those that this job writes.
+  if (!spec_.saved) {
+    const SafetensorsLayout& layout = compiled_.saved.layouts[0];
+    std::string header(layout.header.size(), '\0');
+    if (files[0].size() == layout.file_bytes) files[0].read(0, std::as_writable_bytes(std::span(header)));
+    if (header != layout.header)
+      user_error("{}: holds other tensors than this job trains; resume with the options of the run's job.yaml",
+                 files[0].path().string());
+  }
+  for (File& file : files) pointers.push_back(&file);
+  executor_->run(compiled_.at(Task::Restore), {}, pointers);
   executor_->finish();
 }
 

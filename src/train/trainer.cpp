@@ -143,13 +143,12 @@ void Trainer::run_passes(const PassFacts& facts) {
 void Trainer::refuse_non_finite(int64_t number) {
   const UpdateProgram& update = session_.compiled().update;
   const TensorView partials = session_.view(update.partials);
-  for (const NormPart& part : update.parts)
-    for (int64_t i = part.begin; i < part.end; i++)
-      if (!std::isfinite(partials.as<float>()[i]))
-        user_error(
-            "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are "
-            "good: try a lower --learning-rate, or look at the data of that step",
-            number, session_.spec().table[part.param].name, loss_sum_);
+  for (const auto& [param, index] : update.units)
+    if (!std::isfinite(partials.as<float>()[index]))
+      user_error(
+          "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are "
+          "good: try a lower --learning-rate, or look at the data of that step",
+          number, session_.spec().table[param].name, loss_sum_);
   user_error(
       "step {}: loss {} or gradient norm {} is not finite; nothing was updated, earlier checkpoints are good: try "
       "a lower --learning-rate",

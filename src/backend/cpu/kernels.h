@@ -36,7 +36,9 @@ Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
 Launch bind_loss_sum(const LossSum& sum, Operands operands);
 
 Launch bind_column_sum(Operands operands);
+Launch bind_sum_ranks(const SumRanks& sum, Operands operands);
 Launch bind_norm_partials(Operands operands);
+Launch bind_norm_sum(const NormSum& sum, Operands operands);
 Launch bind_clip_factor(const ClipFactor& clip, Operands operands);
 
 Launch bind_adamw(const AdamW& adamw, Operands operands);

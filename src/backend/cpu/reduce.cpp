@@ -1,4 +1,4 @@
-// Sums down columns, and the global norm of all gradients.
+// Sums down columns, over ranks, and the global norm of all gradients.
 #include <bit>
 
 #include "backend/cpu/columns.h"
@@ -7,11 +7,13 @@
 namespace snug::cpu {
 namespace {
 
-// Neighbours in pairs, their sums in pairs, and so on; an odd one out goes up as it is.
-float sum_pairwise(const float* x, int64_t n) {
-  if (n <= 1) return n == 0 ? 0.0f : x[0];
+// x(begin), ..., x(begin + n - 1): neighbours in pairs, their sums in pairs, and so on; an odd one out goes up as it
+// is.
+template <class X>
+float sum_pairwise(const X& x, int64_t begin, int64_t n) {
+  if (n <= 1) return n == 0 ? 0.0f : x(begin);
   const auto left = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(n - 1)));
-  return sum_pairwise(x, left) + sum_pairwise(x + left, n - left);
+  return sum_pairwise(x, begin, left) + sum_pairwise(x, begin + left, n - left);
 }
 
 }  // namespace
@@ -23,6 +25,36 @@ Launch bind_column_sum(Operands operands) {
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
       return [=](const PassFacts&) { sum_columns(Rows<T>(x), x.rows(), x.cols(), y.as<S>()); };
+    });
+  });
+}
+
+Launch bind_sum_ranks(const SumRanks& attrs, Operands operands) {
+  const TensorView parts = operands.take("parts", kActivation);
+  const TensorView y = operands.vector("sum", kActivation, parts.cols());
+  operands.expect(parts.rows() > 0, "'parts' is {}, expected a row or more", to_string(parts.shape));
+  operands.done();
+  return dispatch_activation(parts.dtype, [&]<class T>() {
+    return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
+      return [=, accumulate = attrs.accumulate, rows = parts.rows(), from = Rows<T>(parts),
+              to = y.as<S>()](const PassFacts&) {
+        constexpr int64_t kTile = 1024;
+        share_runs(Extent{y}, [&](int64_t, int64_t first, int64_t last) {
+          for (int64_t begin = first; begin < last; begin += kTile) {
+            const int64_t width = std::min(kTile, last - begin);
+            float total[kTile];
+            for (int64_t i = 0; i < width; i++) total[i] = to_float(from[0][begin + i]);
+            for (int64_t row = 1; row < rows; row++) {
+              const T* source = from[row] + begin;
+              for (int64_t i = 0; i < width; i++) total[i] += to_float(source[i]);
+            }
+            S* target = to + begin;
+#pragma omp simd
+            for (int64_t i = 0; i < width; i++)
+              store(target[i], accumulate ? to_float(target[i]) + total[i] : total[i]);
+          }
+        });
+      };
     });
   });
 }
@@ -45,13 +77,24 @@ Launch bind_norm_partials(Operands operands) {
   });
 }
 
+Launch bind_norm_sum(const NormSum& attrs, Operands operands) {
+  const TensorView partials = operands.take("partial", {DType::F32});
+  float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
+  operands.expect(0 <= attrs.count && attrs.count <= partials.count(), "'partial' is {}, expected {} values or more",
+                  to_string(partials.shape), attrs.count);
+  operands.done();
+  return [=, count = attrs.count, cols = partials.cols(), partial = Rows<float>(partials)](const PassFacts&) {
+    *sum = sum_pairwise([&](int64_t i) { return partial[i / cols][i % cols]; }, 0, count);
+  };
+}
+
 Launch bind_clip_factor(const ClipFactor& attrs, Operands operands) {
   const TensorView partials = operands.dense("partial", {DType::F32});
   const float* const loss = operands.vector("loss", {DType::F32}, 1).as<float>();
   float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
   operands.done();
   return [=, partial = partials.as<float>()](const PassFacts&) {
-    const float norm = std::sqrt(sum_pairwise(partial, partials.count()));
+    const float norm = std::sqrt(sum_pairwise([&](int64_t i) { return partial[i]; }, 0, partials.count()));
     const float factor = attrs.max_norm / (norm + 1e-6f);
     clip[0] = norm;
     clip[1] = attrs.max_norm > 0 && factor < 1.0f ? factor : 1.0f;

@@ -1,0 +1,48 @@
+#include "plan/layout.h"
+
+#include <algorithm>
+
+namespace snug {
+namespace {
+
+int64_t rounded_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
+
+}  // namespace
+
+Span intersection(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
+
+Layout::Layout(const ParamTable& table, const Topology& topology)
+    : topology_(topology), segments_(static_cast<size_t>(2 * table.groups)) {
+  for (size_t i = 0; i < table.params.size(); i++) {
+    const ParamSpec& param = table.params[i];
+    Segment& segment = segments_[index(param.group, param.trainable)];
+    if (!param.joined) {
+      segment.elements = rounded_up(segment.elements, kUnit);
+      segment.runs.push_back({static_cast<ParamId>(i), 0, {segment.elements, segment.elements}});
+    }
+    spans_.push_back({segment.elements, segment.elements + param.shape.count()});
+    segment.elements = spans_.back().end;
+    Run& run = segment.runs.back();
+    check(run.first + run.count == static_cast<ParamId>(i), "parameter '{}' does not follow its run", param.name);
+    run.count++;
+    run.span.end = segment.elements;
+  }
+  for (Segment& segment : segments_) {
+    segment.used = rounded_up(segment.elements, kUnit);
+    segment.elements = rounded_up(segment.used, topology.ranks * kUnit);
+  }
+}
+
+Span Layout::span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
+
+Span Layout::part(int64_t elements) const {
+  const int64_t size = elements / topology_.ranks;
+  return {topology_.part() * size, (topology_.part() + 1) * size};
+}
+
+Span Layout::shard(int64_t elements) const {
+  const int64_t size = elements / topology_.shards();
+  return {topology_.shard() * size, (topology_.shard() + 1) * size};
+}
+
+}  // namespace snug

@@ -1,0 +1,47 @@
+// Where the builder's ops find their bytes, for one program: weights resident, fetched, gathered or converted;
+// gradients; and what is kept for the backward.
+#pragma once
+
+#include "model/builder.h"
+#include "plan/job.h"
+
+namespace snug {
+
+// The values of an array that may lie in any space, on the device: the array itself, or a copy that the ops emitted
+// here bring.
+Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role role);
+// Writes values on the device back to where they are stored; nothing where they are one and the same.
+void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored);
+
+// An array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
+Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements);
+
+class PassPlacement : public Placement {
+ public:
+  // Without a strategy nothing is kept for a backward.
+  PassPlacement(const JobContext& job, Emitter& emitter, const Strategy* strategy)
+      : job_(job), emitter_(emitter), strategy_(strategy), brought_(static_cast<size_t>(2 * job.table.groups)) {}
+
+  Operand weight(ParamId first, int count) override;
+  Operand stored(ParamId param) override;
+  Operand gradient(ParamId first, int count) override;
+  bool keeps(int block, Keep keep) override;
+
+  // Emits the ops that bring a group's weights, so that they are there when its ops come; what is resident or was
+  // brought already needs none. Groups beyond the last are none.
+  void bring(int group);
+  // Gives up what was brought: who uses it again brings it again.
+  void release(int group);
+
+  std::vector<Operand> gradients;  // by group: arrays over whole trainable segments, where this pass writes
+
+ private:
+  Operand whole(int group, bool trainable);
+
+  const JobContext& job_;
+  Emitter& emitter_;
+  const Strategy* strategy_;
+  std::vector<std::optional<Operand>> brought_;  // by group, frozen then trainable
+};
+
+}  // namespace snug
