@@ -126,9 +126,9 @@ int main(int argc, char** argv) {
   const CpuFacts facts;
   const Compiled compiled = compile(spec, facts);
   TimedBackend backend;
-  Arena arena(backend, compiled.plan);
+  Arena arena(backend, compiled.plan, ".");
   Executor executor(
-      compiled.set, compiled.plan, backend, arena,
+      compiled.set, compiled.plan, backend, arena, nullptr,
       [&](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
         if (task.job == HostJob::FillBatch) fill(views, pass, spec.config.vocabulary);
       },

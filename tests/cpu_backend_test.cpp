@@ -69,7 +69,7 @@ TEST(CpuBackend, ArenaGivesViewsByThePlan) {
   plan.offset = {256, 0};
   plan.reserved_bytes = {512, 256, 0};
   CpuBackend backend;
-  const Arena arena(backend, plan);
+  const Arena arena(backend, plan, ".");
   const Operand all{0, Access::Read, DType::F32, {2, 3}, 0, 8}, part{0, Access::Read, DType::F32, {2, 3}, 8, 8};
   EXPECT_EQ(arena.view(part, plan, set).data - arena.view(all, plan, set).data, 8);
   EXPECT_EQ(arena.view(part, plan, set).row_stride, 8);

@@ -53,7 +53,7 @@ TEST(Fit, PinnedChoicesAreKept) {
   choices.batch_size = 6;
   choices.micro_batch = 2;
   choices.recompute = Recompute::Attention;
-  choices.offload_activations = 0.5;
+  choices.activations = Offload{0.5, Space::Host};
   const FitResult result = fit(job(), choices, {}, CpuFacts());
   ASSERT_EQ(result.tried.size(), 1u);
   EXPECT_EQ(result.tried[0].cut.passes, 3);

@@ -55,7 +55,7 @@ TEST_F(SmolLM2, LossOnHeldOutEntriesIsThatOfTransformers) {
   PackingOptions packing;
   packing.sequence_length = 1024;
   packing.shuffle = false;
-  StreamSource source(dataset, all_samples(dataset.samples()), packing, {1, 1, 1}, {std::nullopt, 1});
+  StreamSource source(dataset, all_samples(dataset.samples()), packing, {1, 1, 1}, {std::nullopt, 1}, 0);
   Session session(job(Purpose::Evaluate), 2);
   session.load();
   const EvaluationResult result = evaluate(session, source, source.stream().steps());

@@ -143,10 +143,11 @@ class TinyTrainer {
     facts_.loss_scale = static_cast<float>(1.0 / static_cast<double>(loss_tokens(samples)));
     facts_.step = number;
     facts_.learning_rate = learning_rate;
-    const auto per_pass = static_cast<int64_t>(samples.size()) / cut.passes;
+    // Blocks go to passes, and within a pass to ranks.
+    const auto share = static_cast<int64_t>(samples.size()) / cut.passes / cut.ranks;
     for (int64_t pass = 0; pass < cut.passes; pass++) {
-      const auto first = samples.begin() + pass * per_pass;
-      batch_.assign(first, first + per_pass);
+      const auto first = samples.begin() + (pass * cut.ranks + session_.rank()) * share;
+      batch_.assign(first, first + share);
       session_.run(pass_task(pass, cut.passes), facts_);
     }
   }

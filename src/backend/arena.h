@@ -1,22 +1,34 @@
 // The one block of bytes of each space, and views into it. The only caller of Backend::reserve.
 #pragma once
 
+#include <filesystem>
+#include <optional>
+
 #include "backend/backend.h"
+#include "base/file.h"
 
 namespace snug {
 
 class Arena {
  public:
-  // Reserves each space's bytes of the plan, once. DeviceError if the machine refuses.
-  Arena(Backend& backend, const MemoryPlan& plan);
+  // Reserves each space's bytes of the plan, once; those of the disk in a file without a name in `disk_directory`.
+  // DeviceError if the machine refuses.
+  Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory);
 
-  // An operand's bytes under a plan whose reserved bytes do not exceed this arena's.
+  // An operand's bytes under a plan whose reserved bytes do not exceed this arena's. Not for the disk space.
   TensorView view(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;
   uint64_t bytes(Space space) const { return bytes_[index(space)]; }
 
+  // Where a dense operand of the disk space lies in disk().
+  uint64_t disk_offset(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;
+  File& disk() { return *disk_; }
+
  private:
+  uint64_t begin(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;
+
   PerSpace<std::byte*> base_{};
   PerSpace<uint64_t> bytes_{};
+  std::optional<File> disk_;
 };
 
 }  // namespace snug

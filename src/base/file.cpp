@@ -114,6 +114,16 @@ File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode
 
 File File::open_read(const fs::path& path, IoMode mode) { return File(path, O_RDONLY, mode); }
 
+File File::create_unnamed(const fs::path& directory, IoMode mode) {
+  std::string name = directory / ".snug-XXXXXX";
+  const int descriptor = ::mkostemp(name.data(), O_CLOEXEC);
+  if (descriptor < 0) name_error("make a file in it", directory, errno);
+  ::close(descriptor);
+  File file(name, O_RDWR, mode);
+  ::unlink(name.c_str());
+  return file;
+}
+
 File File::create(const fs::path& path, IoMode mode) { return File(path, O_RDWR | O_CREAT | O_TRUNC, mode); }
 
 File::File(File&& other) noexcept { *this = std::move(other); }
@@ -229,6 +239,8 @@ void File::sync() {
   if (mode_ == IoMode::Direct) ::posix_fadvise(cached_, 0, 0, POSIX_FADV_DONTNEED);
 }
 
+fs::path partial_name(const fs::path& path) { return with_suffix(path, ".partial"); }
+
 bool is_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored);
@@ -252,7 +264,7 @@ void write_text(const fs::path& path, std::string_view text) {
 }
 
 PendingFile::PendingFile(const fs::path& path, IoMode mode)
-    : path_(path), file_(File::create(with_suffix(path, ".partial"), mode)) {}
+    : path_(path), file_(File::create(partial_name(path), mode)) {}
 
 PendingFile::~PendingFile() {
   if (!published_) ::unlink(file_.path().c_str());
@@ -267,7 +279,7 @@ void PendingFile::publish() {
 
 PendingDirectory::PendingDirectory(const fs::path& path, Existing existing)
     : path_(with_suffix(fs::absolute(path).lexically_normal(), "")),
-      partial_(with_suffix(path_, ".partial")),
+      partial_(partial_name(path_)),
       existing_(existing) {
   std::error_code error;
   if (existing == Existing::Refuse && fs::exists(path_, error) && !fs::is_empty(path_, error)) {

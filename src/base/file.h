@@ -28,6 +28,8 @@ class File {
  public:
   static File open_read(const std::filesystem::path& path, IoMode mode);
   // An empty file for reading and writing; what had that name is cut to nothing.
+  // A file without a name in a directory, for reading and writing: it goes with the last descriptor.
+  static File create_unnamed(const std::filesystem::path& directory, IoMode mode);
   static File create(const std::filesystem::path& path, IoMode mode);
 
   File() = default;
@@ -93,6 +95,9 @@ class PendingFile {
 
 // What publish() does with a directory that already has the name.
 enum class Existing { Refuse, Replace };
+
+// The name that a file or directory bears until it is published: `<path>.partial`.
+std::filesystem::path partial_name(const std::filesystem::path& path);
 
 // A directory that bears `<path>.partial` until publish() has synced every file in it and renamed it. A `.partial` left
 // by a killed process is emptied first. Refuse: UserError at construction if `path` exists and is not an empty

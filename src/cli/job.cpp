@@ -75,6 +75,22 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   return spec;
 }
 
+namespace {
+
+std::optional<Offload> offload_of(std::string_view key, const std::string& text) {
+  if (text == "auto") return std::nullopt;
+  if (text == "none") return Offload{};
+  if (text == "host") return Offload{1, Space::Host};
+  if (text == "disk") return Offload{1, Space::Disk};
+  double share = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), share);
+  if (error != std::errc() || end != text.data() + text.size() || !(share >= 0 && share <= 1))
+    user_error("{}: found '{}', expected auto, none, host, disk or a fraction", key, text);
+  return Offload{share, Space::Host};
+}
+
+}  // namespace
+
 Choices choices_of(const Options& options) {
   Choices choices;
   choices.batch_size = options.batch_size;
@@ -90,24 +106,30 @@ Choices choices_of(const Options& options) {
       user_error("recompute: found '{}', expected auto, none, mlp, attention, block or a number of blocks", text);
     choices.recomputed_blocks = blocks;
   }
-  const std::string& offload = options.offload_activations;
-  if (offload == "none") choices.offload_activations = 0.0;
-  if (offload == "host") choices.offload_activations = 1.0;
-  if (offload != "auto" && !choices.offload_activations) {
-    double share = 0;
-    const auto [end, error] = std::from_chars(offload.data(), offload.data() + offload.size(), share);
-    if (error != std::errc() || end != offload.data() + offload.size() || !(share >= 0 && share <= 1))
-      user_error("offload_activations: found '{}', expected auto, none, host or a fraction", offload);
-    choices.offload_activations = share;
-  }
+  choices.ranks = static_cast<int>(options.ranks);
+  choices.replicas = static_cast<int>(options.replicas);
+  if (options.zero != "auto") choices.zero = options.zero[0] - '0';
+  choices.activations = offload_of("offload_activations", options.offload_activations);
+  choices.states = offload_of("offload_states", options.offload_states);
+  choices.gradients = offload_of("offload_gradients", options.offload_gradients);
+  choices.parameters = offload_of("offload_parameters", options.offload_parameters);
   return choices;
+}
+
+std::filesystem::path disk_directory(const Options& options) {
+  if (!options.disk_dir.empty()) return options.disk_dir;
+  return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
 }
 
 Caps caps_of(const Options& options) {
   const uint64_t left = free_memory();
   const uint64_t usable = left - std::min(left, kSystemReserve);
+  std::filesystem::path there = std::filesystem::absolute(disk_directory(options));
+  while (!std::filesystem::exists(there)) there = there.parent_path();
+  const uint64_t disk = std::filesystem::space(there).available;
   return {std::min(options.device_memory.value_or(usable), usable),
-          std::min(options.host_memory.value_or(usable), usable), true, 0};
+          std::min(options.host_memory.value_or(usable), usable), std::min(options.disk_memory.value_or(disk), disk),
+          true, 0};
 }
 
 Planned plan_training(const Options& options, bool evaluate) {
@@ -154,7 +176,8 @@ Session make_session(JobSpec spec, const Options& options) {
   if (needed > allowed)
     throw CapacityError(fmt::format("this needs {} bytes ({}), {} ({}) are {}", needed, format_size(needed), allowed,
                                     format_size(allowed), limit_word(options, allowed)));
-  return Session(std::move(spec), std::move(compiled), thread_count(options));
+  return Session(std::move(spec), std::move(compiled),
+                 {.threads = thread_count(options), .disk_directory = disk_directory(options)});
 }
 
 }  // namespace snug

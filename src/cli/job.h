@@ -21,6 +21,9 @@ Caps caps_of(const Options& options);
 
 int thread_count(const Options& options);
 
+// Where what is offloaded to disk lies.
+std::filesystem::path disk_directory(const Options& options);
+
 struct Planned {
   JobSpec spec;  // with the cut and strategy of `shown`
   Compiled compiled;

@@ -277,13 +277,22 @@ std::vector<OptionSpec> make_specs() {
 
       word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
       integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
+      integer_option("ranks", &O::ranks, 1, "ranks on this machine, as threads (1)"),
+      word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},
+                  "ZeRO stage: what ranks share of states, gradients, weights"),
+      integer_option("replicas", &O::replicas, 1, "hybrid shard: so many groups of ranks hold a whole model each (1)"),
       size_option("device_memory", &O::device_memory,
-                  "cap on the device, such as 24GiB; never exceeded (what is free)"),
-      size_option("host_memory", &O::host_memory, "cap on the host (what is free)"),
+                  "cap on the device of a rank, such as 24GiB; never exceeded (what is free)"),
+      size_option("host_memory", &O::host_memory, "cap on the host, over all its ranks (what is free)"),
+      size_option("disk_memory", &O::disk_memory, "cap on the disk, likewise (what is free in disk_dir)"),
+      text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's)"),
       text_option("recompute", &O::recompute,
                   "what blocks compute again in backward: auto, none, mlp, attention, block, or a number of blocks"),
-      text_option("offload_activations", &O::offload_activations,
-                  "block inputs that wait on the host: auto, none, host, or a fraction"),
+      text_option("offload_states", &O::offload_states,
+                  "optimizer state that waits elsewhere: auto, none, host, disk, or a fraction (to the host)"),
+      text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
+      text_option("offload_parameters", &O::offload_parameters, "likewise weights; they are sharded then"),
+      text_option("offload_activations", &O::offload_activations, "likewise the inputs of blocks"),
 
       text_option("out", &O::out, "run directory (runs/<date>-<model>)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
@@ -297,10 +306,7 @@ std::vector<OptionSpec> make_specs() {
 
 // Named in the interface, and not built yet.
 const std::vector<std::string>& later_options() {
-  static const std::vector<std::string> names{
-      "lora_dropout",      "state_format", "reduce_every", "ranks", "disk_memory",    "disk_dir",
-      "machine",           "zero",         "replicas",     "order", "offload_states", "offload_gradients",
-      "offload_parameters"};
+  static const std::vector<std::string> names{"lora_dropout", "state_format", "reduce_every", "machine", "order"};
   return names;
 }
 

@@ -49,7 +49,11 @@ struct Options {
   std::string device = "auto";
   int64_t threads = 0;  // 0: all cores
   std::optional<uint64_t> device_memory, host_memory;
-  std::string recompute = "auto", offload_activations = "auto";
+  int64_t ranks = 1, replicas = 1;
+  std::optional<uint64_t> disk_memory;
+  std::string disk_dir, zero = "auto";
+  std::string recompute = "auto", offload_activations = "auto", offload_states = "auto", offload_gradients = "auto",
+              offload_parameters = "auto";
 
   std::string out;
   bool overwrite = false, resume = false;

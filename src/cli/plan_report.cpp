@@ -24,6 +24,8 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
   return {{"micro_batch_size", a.cut.micro_batch},
           {"gradient_accumulation_steps", a.cut.passes},
           {"recompute", recompute},
+          {"ranks", a.cut.ranks},
+          {"replicas", a.strategy.replicas},
           {"offloaded_blocks", a.strategy.offloaded_blocks},
           {"words", a.words}};
 }
@@ -86,7 +88,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   json["peak"] = a.forecast.peak_site;
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
-  json["tokens_per_step"] = a.cut.tokens() * a.cut.passes;
+  json["tokens_per_step"] = a.cut.step_tokens();
   json["samples_per_epoch"] = nullptr;
   json["steps_per_epoch"] = nullptr;
   if (data) {
@@ -115,7 +117,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on cpu with {}\n", "step",
                       counted(options.batch_size, "block"), grouped(a.cut.sequence_length),
                       name(planned.spec.numerics.compute), counted(thread_count(options), "thread"));
-  if (data) text += data_text(*data, a.cut.tokens() * a.cut.passes);
+  if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   text += fmt::format("{:<13} {}: device and host together {} of {} {}\n", "memory",
                       planned.fit.chosen ? "fits" : "DOES NOT FIT", format_size(total_bytes(a)), format_size(allowed),

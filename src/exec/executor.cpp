@@ -7,31 +7,19 @@
 namespace snug {
 namespace {
 
-bool is_file_or_host(const Attrs& attrs) {
-  return std::holds_alternative<HostTask>(attrs) || std::holds_alternative<ReadFile>(attrs) ||
-         std::holds_alternative<WriteFile>(attrs);
-}
-
 std::span<std::byte> bytes_of(const TensorView& view) {
   return {view.data, static_cast<size_t>(view.count()) * element_bytes(view.dtype)};
 }
 
 }  // namespace
 
-Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, HostHandler host,
-                   LaneMode mode, int threads)
-    : set_(set), plan_(plan), arena_(arena), host_(std::move(host)), mode_(mode) {
+Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm,
+                   HostHandler host, LaneMode mode, int threads)
+    : set_(set), plan_(plan), arena_(arena), comm_(comm), host_(std::move(host)), mode_(mode) {
   set_threads(threads);
   for (const Program& program : set.programs) {
     std::vector<Bound>& ops = bound_.emplace_back();
-    for (const Op& op : program.ops) {
-      std::vector<TensorView> views;
-      for (const Operand& operand : op.operands) views.push_back(arena.view(operand, plan, set));
-      if (is_file_or_host(op.attrs))
-        ops.push_back({nullptr, std::move(views)});
-      else
-        ops.push_back({backend.bind(op, views), {}});
-    }
+    for (const Op& op : program.ops) ops.push_back(bind(backend, op));
     issued_.emplace_back(program.ops.size());
     done_.emplace_back(program.ops.size());
   }
@@ -39,6 +27,26 @@ Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backe
     for (size_t lane = 0; lane < kLanes; lane++)
       if (static_cast<Lane>(lane) != Lane::Host)
         lanes_.emplace_back([this, lane, threads] { serve(static_cast<Lane>(lane), threads); });
+}
+
+Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
+  Bound bound;
+  bool on_disk = false;
+  for (const Operand& operand : op.operands)
+    if (set_.buffers[operand.buffer].space == Space::Disk) {
+      on_disk = true;
+      bound.disk_offset = arena_.disk_offset(operand, plan_, set_);
+    } else {
+      bound.views.push_back(arena_.view(operand, plan_, set_));
+    }
+  const bool joint = is_joint(op.attrs);
+  check(!joint || comm_, "{}: a joint op in a job of one rank", op.site);
+  const bool file_or_host = std::holds_alternative<HostTask>(op.attrs) || std::holds_alternative<ReadFile>(op.attrs) ||
+                            std::holds_alternative<WriteFile>(op.attrs);
+  if (on_disk || joint || file_or_host) return bound;
+  bound.launch = backend.bind(op, bound.views);
+  bound.views.clear();
+  return bound;
 }
 
 Executor::~Executor() {
@@ -70,15 +78,31 @@ void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
   if (skipped(op, instance.facts)) return;
   const Bound& bound = bound_[instance.program][id];
-  if (bound.launch) {
+  if (bound.launch)
     bound.launch(instance.facts);
-  } else if (const auto* task = std::get_if<HostTask>(&op.attrs)) {
-    host_(*task, bound.views, instance.facts);
+  else
+    execute_here(instance, op, bound);
+  if (comm_) comm_->heartbeat();
+}
+
+void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound) {
+  const std::vector<TensorView>& views = bound.views;
+  if (const auto* task = std::get_if<HostTask>(&op.attrs)) {
+    host_(*task, views, instance.facts);
   } else if (const auto* get = std::get_if<ReadFile>(&op.attrs)) {
-    instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(bound.views[0]));
-  } else {
-    const auto& put = std::get<WriteFile>(op.attrs);
-    instance.files.at(static_cast<size_t>(put.file))->write(put.offset, bytes_of(bound.views[0]));
+    instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(views[0]));
+  } else if (const auto* put = std::get_if<WriteFile>(&op.attrs)) {
+    instance.files.at(static_cast<size_t>(put->file))->write(put->offset, bytes_of(views[0]));
+  } else if (const auto* gather = std::get_if<AllGather>(&op.attrs)) {
+    comm_->all_gather(op.lane, gather->ranks, views[0], views[1]);
+  } else if (std::holds_alternative<Exchange>(op.attrs)) {
+    comm_->exchange(op.lane, views[0], views[1]);
+  } else {  // a copy to or from the disk
+    const bool to_disk = set_.buffers[op.operands[1].buffer].space == Space::Disk;
+    if (to_disk)
+      arena_.disk().write(bound.disk_offset, bytes_of(views[0]));
+    else
+      arena_.disk().read(bound.disk_offset, bytes_of(views[0]));
   }
 }
 
@@ -141,8 +165,9 @@ void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock)
   std::exception_ptr error;
   try {
     execute(*ticket.instance, ticket.op);
-  } catch (...) {
+  } catch (const std::exception& caught) {
     error = std::current_exception();
+    if (comm_) comm_->leave(caught.what());  // or lanes here and elsewhere would wait for this one
   }
   lock.lock();
   running_--;

@@ -11,6 +11,7 @@
 #include "backend/arena.h"
 #include "backend/backend.h"
 #include "base/file.h"
+#include "comm/comm.h"
 
 namespace snug {
 
@@ -23,8 +24,9 @@ enum class LaneMode : uint8_t { Inline, Threads };
 
 class Executor {
  public:
-  // Binds every op of every program. `threads`: of the team that computes. All references must outlive the executor.
-  Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, HostHandler host,
+  // Binds every op of every program. `comm`: for joint ops; none for one rank. `threads`: of the team that computes.
+  // All references must outlive the executor.
+  Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm, HostHandler host,
            LaneMode mode, int threads);
   ~Executor();
 
@@ -41,8 +43,9 @@ class Executor {
 
  private:
   struct Bound {
-    Launch launch;                  // empty for HostTask, ReadFile and WriteFile
-    std::vector<TensorView> views;  // of those
+    Launch launch;                  // empty for what the executor does itself
+    std::vector<TensorView> views;  // of that: of the operands in memory
+    uint64_t disk_offset = 0;       //   and where the operand on the disk lies
   };
   // One run of a program.
   struct Instance {
@@ -58,7 +61,9 @@ class Executor {
   };
 
   bool skipped(const Op& op, const PassFacts& facts) const { return facts.loss_rows < op.min_loss_rows; }
+  Bound bind(Backend& backend, const Op& op) const;
   void execute(Instance& instance, OpId op);
+  void execute_here(Instance& instance, const Op& op, const Bound& bound);
   void run_inline(Instance& instance);
   void run_lanes(Instance& instance);
   void serve(Lane lane, int threads);
@@ -70,6 +75,7 @@ class Executor {
   const ProgramSet& set_;
   const MemoryPlan& plan_;
   Arena& arena_;
+  Comm* comm_;
   HostHandler host_;
   LaneMode mode_;
   std::vector<std::vector<Bound>> bound_;  // by program, op

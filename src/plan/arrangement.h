@@ -50,7 +50,8 @@ struct Strategy {
   int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
   bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
   int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
-  int64_t offloaded_blocks = 0;        // the inputs of the first so many blocks wait on the host for their backward
+  int64_t offloaded_blocks = 0;        // the inputs of the first so many blocks wait elsewhere for their backward
+  Space offloaded_to = Space::Host;    //   there
   int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it
 };
 

@@ -53,6 +53,22 @@ uint64_t hash_numerics(const JobSpec& spec) {
   return XXH3_64bits(text.data(), text.size());
 }
 
+// Programs of ranks differ in what they read and where parts lie, never in what they do together.
+uint64_t hash_joint_ops(const ProgramSet& set) {
+  std::string text;
+  for (const Program& program : set.programs) {
+    text += program.name;
+    for (const Op& op : program.ops) {
+      if (!is_joint(op.attrs)) continue;
+      text += fmt::format(" {} {}", kind(op.attrs), index(op.lane));
+      if (const auto* gather = std::get_if<AllGather>(&op.attrs)) text += fmt::format(" {}", int(gather->ranks));
+      for (const Operand& operand : op.operands)
+        text += fmt::format(" {} {}", name(operand.dtype), operand.shape.count());
+    }
+  }
+  return XXH3_64bits(text.data(), text.size());
+}
+
 class Compiler {
  public:
   Compiler(const JobSpec& spec, const OpFacts& facts)
@@ -90,6 +106,7 @@ class Compiler {
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
     result_.numerics_hash = hash_numerics(spec_);
+    result_.joint_hash = hash_joint_ops(result_.set);
     return std::move(result_);
   }
 

@@ -36,10 +36,13 @@ double relative_seconds(const Compiled& compiled, const Cut& cut) {
 
 // Every way to cut a step that the user left open: all divisors of the batch.
 std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
-  const int64_t batch = choices.batch_size;
+  if (choices.batch_size % choices.ranks != 0)
+    user_error("batch_size: found {}, expected a multiple of {} ranks", choices.batch_size, choices.ranks);
+  const int64_t batch = choices.batch_size / choices.ranks;
   if (choices.micro_batch && choices.passes && *choices.micro_batch * *choices.passes != batch)
-    user_error("micro_batch_size {} times gradient_accumulation_steps {} makes {} blocks, batch_size is {}",
-               *choices.micro_batch, *choices.passes, *choices.micro_batch * *choices.passes, batch);
+    user_error("micro_batch_size {} times gradient_accumulation_steps {} on {} ranks makes {} blocks, batch_size is {}",
+               *choices.micro_batch, *choices.passes, choices.ranks,
+               *choices.micro_batch * *choices.passes * choices.ranks, choices.batch_size);
   std::vector<Cut> result;
   for (int64_t micro = 1; micro <= batch; micro++) {
     if (batch % micro != 0 || micro * base.sequence_length > kMostTokens) continue;
@@ -48,83 +51,150 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
     Cut cut = base;
     cut.micro_batch = micro;
     cut.passes = batch / micro;
+    cut.ranks = choices.ranks;
     result.push_back(cut);
   }
   if (result.empty() && choices.micro_batch && batch % *choices.micro_batch == 0)
     user_error("micro_batch_size {} of sequence_length {}: found {} tokens a pass, expected at most {}",
                *choices.micro_batch, base.sequence_length, *choices.micro_batch * base.sequence_length, kMostTokens);
   if (result.empty())
-    user_error("{} {} does not divide batch_size {}",
+    user_error("{} {} does not divide the {} blocks of a rank (batch_size {}, ranks {})",
                choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
-               choices.micro_batch ? *choices.micro_batch : *choices.passes, batch);
+               choices.micro_batch ? *choices.micro_batch : *choices.passes, batch, choices.batch_size, choices.ranks);
   return result;
 }
 
-// Where device and host are one memory, moving block inputs between them gains nothing unless it is asked for.
-std::vector<Strategy> strategies(const Strategy& base, const Choices& choices, bool shared_memory, size_t blocks) {
-  std::vector<std::vector<Recompute>> recomputes;
+std::vector<std::vector<Recompute>> recomputes(const Choices& choices, size_t blocks) {
   if (choices.recomputed_blocks) {
     std::vector<Recompute> mixed(blocks, Recompute::None);
     std::fill_n(mixed.begin(), std::min<size_t>(blocks, static_cast<size_t>(*choices.recomputed_blocks)),
                 Recompute::Block);
-    recomputes.push_back(mixed);
-  } else if (choices.recompute) {
-    recomputes.emplace_back(blocks, *choices.recompute);
-  } else {
-    for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
-      recomputes.emplace_back(blocks, r);
+    return {mixed};
   }
-  std::vector<double> shares{0.0};
-  if (!shared_memory) shares.push_back(1.0);
-  if (choices.offload_activations) shares = {*choices.offload_activations};
-  std::vector<Strategy> result;
-  for (const auto& recompute : recomputes)
-    for (const double share : shares) {
-      Strategy strategy = base;
-      strategy.recompute = recompute;
-      strategy.offloaded_blocks = std::llround(share * static_cast<double>(blocks));
-      result.push_back(strategy);
-    }
-  return result;
+  std::vector<std::vector<Recompute>> all;
+  for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
+    if (!choices.recompute || *choices.recompute == r) all.emplace_back(blocks, r);
+  return all;
 }
 
-std::string words(const Cut& cut, const Strategy& strategy) {
+// What is offloaded at one level of need, where the user left it open.
+struct Level {
+  Offload activations, states, gradients, parameters;
+};
+
+// Where device and host are one memory, only the disk is elsewhere.
+std::vector<Level> levels(const Choices& choices, bool shared) {
+  std::vector<Level> all{{}};
+  if (!shared) all.push_back({{1, Space::Host}, {}, {}, {}});
+  for (const Space space : shared ? std::vector{Space::Disk} : std::vector{Space::Host, Space::Disk}) {
+    const Offload away{1, space}, activations = shared ? Offload{} : Offload{1, Space::Host};
+    all.push_back({activations, away, {}, {}});
+    all.push_back({activations, away, away, {}});
+    all.push_back({activations, away, away, away});
+  }
+  for (Level& level : all) {
+    level.activations = choices.activations.value_or(level.activations);
+    level.states = choices.states.value_or(level.states);
+    level.gradients = choices.gradients.value_or(level.gradients);
+    level.parameters = choices.parameters.value_or(level.parameters);
+  }
+  return all;
+}
+
+void place(Strategy& strategy, const Level& level, size_t blocks) {
+  // The last groups first: their bytes are at home longest before they are used again.
+  auto apply = [&](const Offload& offload, Space GroupPlacement::*field) {
+    const size_t groups = strategy.groups.size();
+    const auto away = static_cast<size_t>(std::llround(offload.share * static_cast<double>(groups)));
+    for (size_t g = groups - away; g < groups; g++) strategy.groups[g].*field = offload.space;
+  };
+  apply(level.states, &GroupPlacement::states);
+  apply(level.gradients, &GroupPlacement::gradients);
+  apply(level.parameters, &GroupPlacement::weights);
+  strategy.offloaded_blocks = std::llround(level.activations.share * static_cast<double>(blocks));
+  strategy.offloaded_to = level.activations.space;
+}
+
+std::vector<int> stages(const Choices& choices) {
+  if (choices.zero) return {*choices.zero};
+  return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2, 3};
+}
+
+std::string offload_words(const Strategy& strategy) {
+  std::vector<std::string> words;
+  if (strategy.offloaded_blocks > 0)
+    words.push_back(fmt::format("{} block inputs on the {}", strategy.offloaded_blocks, name(strategy.offloaded_to)));
+  auto count = [&](std::string_view what, Space GroupPlacement::*field) {
+    for (const Space space : {Space::Host, Space::Disk}) {
+      const auto away = std::ranges::count(strategy.groups, space, field);
+      if (away == 0) continue;
+      const bool all = static_cast<size_t>(away) == strategy.groups.size();
+      words.push_back(
+          all ? fmt::format("{} on the {}", what, name(space))
+              : fmt::format("{} of {} of {} groups on the {}", what, away, strategy.groups.size(), name(space)));
+    }
+  };
+  count("states", &GroupPlacement::states);
+  count("gradients", &GroupPlacement::gradients);
+  count("weights", &GroupPlacement::weights);
+  return words.empty() ? "no offload" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string words(const Cut& cut, const Strategy& strategy, int stage) {
   const std::set<Recompute> kinds(strategy.recompute.begin(), strategy.recompute.end());
   const std::string recompute =
       kinds.size() == 1 ? std::string(name(*kinds.begin()))
                         : fmt::format("{} of {} blocks", std::ranges::count(strategy.recompute, Recompute::Block),
                                       strategy.recompute.size());
-  return fmt::format("{} {} of {} {}, recompute {}, {}", cut.passes, cut.passes == 1 ? "pass" : "passes",
-                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks", recompute,
-                     strategy.offloaded_blocks == 0
-                         ? std::string("no offload")
-                         : fmt::format("{} block inputs on the host", strategy.offloaded_blocks));
+  std::string ranks;
+  if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage);
+  if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
+  return fmt::format("{}{} {} of {} {}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
+                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks", recompute, offload_words(strategy));
 }
 
-bool fits(const Forecast& f, const Caps& caps) {
-  const uint64_t device = f.arena_bytes[index(Space::Device)], host = f.arena_bytes[index(Space::Host)];
-  if (caps.shared) return device + host + caps.driver_bytes <= std::min(caps.device_bytes, caps.host_bytes);
-  return device + caps.driver_bytes <= caps.device_bytes && host <= caps.host_bytes;
+bool fits(const Arrangement& a, const Caps& caps) {
+  const auto ranks = static_cast<uint64_t>(a.cut.ranks);
+  const Forecast& f = a.forecast;
+  const uint64_t device = f.arena_bytes[index(Space::Device)] + caps.driver_bytes,
+                 host = ranks * f.arena_bytes[index(Space::Host)], disk = ranks * f.arena_bytes[index(Space::Disk)];
+  if (disk > caps.disk_bytes || device > caps.device_bytes) return false;
+  return (caps.shared ? host + ranks * device : host) <= caps.host_bytes;
 }
 
 }  // namespace
 
 uint64_t total_bytes(const Arrangement& a) {
-  return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
+  return static_cast<uint64_t>(a.cut.ranks) *
+         (a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)]);
 }
 
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts) {
+  if (choices.ranks % choices.replicas != 0)
+    user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
   FitResult result;
-  for (const Cut& cut : cuts(spec.cut, choices))
-    for (const Strategy& strategy : strategies(spec.strategy, choices, caps.shared, spec.table.blocks.size())) {
-      JobSpec candidate = spec;
-      candidate.cut = cut;
-      candidate.strategy = strategy;
-      const Compiled compiled = compile(candidate, facts);
-      Arrangement a{cut, strategy, words(cut, strategy), forecast(compiled), relative_seconds(compiled, cut), false};
-      a.fits = fits(a.forecast, caps);
-      result.tried.push_back(std::move(a));
-    }
+  const size_t blocks = spec.table.blocks.size();
+  std::set<std::string> seen;
+  for (const Level& level : levels(choices, caps.shared)) {
+    for (const Cut& cut : cuts(spec.cut, choices))
+      for (const auto& recompute : recomputes(choices, blocks))
+        for (const int stage : stages(choices)) {
+          JobSpec candidate = spec;
+          candidate.cut = cut;
+          candidate.strategy = plain_strategy(blocks);
+          candidate.strategy.recompute = recompute;
+          candidate.strategy.replicas = choices.replicas;
+          set_zero_stage(candidate.strategy, stage);
+          place(candidate.strategy, level, blocks);
+          const std::string text = words(cut, candidate.strategy, stage);
+          if (!seen.insert(text).second) continue;
+          const Compiled compiled = compile(candidate, facts);
+          Arrangement a{cut, candidate.strategy, text, forecast(compiled), relative_seconds(compiled, cut), false};
+          a.fits = fits(a, caps);
+          result.tried.push_back(std::move(a));
+        }
+    if (std::ranges::any_of(result.tried, &Arrangement::fits)) break;
+  }
   std::ranges::stable_sort(result.tried, {}, &Arrangement::relative_time);
   const auto fastest = std::ranges::find(result.tried, true, &Arrangement::fits);
   if (fastest == result.tried.end()) return result;

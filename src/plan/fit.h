@@ -8,33 +8,43 @@
 
 namespace snug {
 
+// How much of something waits elsewhere, and where.
+struct Offload {
+  double share = 0;  // of the groups, or of the blocks
+  Space space = Space::Host;
+};
+
 // What the user pinned; what is open the planner chooses.
 struct Choices {
   int64_t batch_size = 16;
+  int ranks = 1;
   std::optional<int64_t> micro_batch;
   std::optional<int64_t> passes;
-  std::optional<Recompute> recompute;         // of every block
-  std::optional<int64_t> recomputed_blocks;   // the first so many blocks wholly, the others not at all
-  std::optional<double> offload_activations;  // share of the blocks whose inputs wait on the host
+  std::optional<int> zero;                   // stage 0 to 3
+  int replicas = 1;                          // of the shards
+  std::optional<Recompute> recompute;        // of every block
+  std::optional<int64_t> recomputed_blocks;  // the first so many blocks wholly, the others not at all
+  std::optional<Offload> activations, states, gradients, parameters;
 };
 
 struct Caps {
-  uint64_t device_bytes = std::numeric_limits<uint64_t>::max();
-  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();
-  bool shared = false;        // device and host are one memory (CPU): `device_bytes` holds for both together
+  uint64_t device_bytes = std::numeric_limits<uint64_t>::max();  // a rank
+  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a machine
+  uint64_t disk_bytes = std::numeric_limits<uint64_t>::max();    // likewise
+  bool shared = false;        // device and host are one memory (CPU): host_bytes holds for both together
   uint64_t driver_bytes = 0;  // taken beside the arenas, and counted against device_bytes
 };
 
 struct Arrangement {
   Cut cut;
   Strategy strategy;
-  std::string words;  // "2 passes of 8, recompute mlp, no offload"
+  std::string words;  // "2 passes of 8 blocks, recompute mlp, no offload"
   Forecast forecast;
   double relative_time = 0;  // by op counts and rough rates: orders arrangements, says nothing of seconds
   bool fits = false;
 };
 
-// Of device and host together.
+// Of device and host together, over all ranks.
 uint64_t total_bytes(const Arrangement& arrangement);
 
 struct FitResult {
@@ -42,8 +52,9 @@ struct FitResult {
   std::optional<size_t> chosen;    // of those that fit and are within 2 % of the fastest such, the smallest
 };
 
-// Compiles every candidate (a fraction of a second each even for 70B) and orders them. `spec` gives
-// everything but cut and strategy. UserError if batch_size, micro-batch and passes do not agree.
+// Compiles candidates (a fraction of a second each even for 70B) and orders them: first those that keep everything on
+// the device, and only if none of them fits those that offload states, then gradients, then parameters as well. `spec`
+// gives everything but cut and strategy. UserError if batch_size, ranks, micro-batch and passes do not agree.
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts);
 
 }  // namespace snug

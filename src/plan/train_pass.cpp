@@ -87,17 +87,15 @@ class TrainPass {
   void stash(int block, Value x) {
     emitter_.scope(fmt::format("block.{}.stash", block));
     const Operand bytes = builder_.use(x);
-    stashed_.push_back(emitter_.tensor("input", bytes.dtype, bytes.shape, Role::Offload, Space::Host));
-    emitter_.op("copy", Copy{}, {read(bytes), write(stashed_.back())}, Lane::CopyOut);
+    stashed_.push_back(emitter_.tensor("input", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to));
+    store(emitter_, "input", bytes, stashed_.back());
   }
 
   void fetch_input(int block) {
     if (block < 0 || block >= static_cast<int>(stashed_.size())) return;
     emitter_.scope(fmt::format("block.{}.fetch", block));
-    const Operand& bytes = stashed_[static_cast<size_t>(block)];
-    const Operand fetched = emitter_.tensor("input", bytes.dtype, bytes.shape);
-    emitter_.op("copy", Copy{}, {read(bytes), write(fetched)}, Lane::CopyIn);
-    builder_.restore(blocks_[static_cast<size_t>(block)].input(), fetched);
+    builder_.restore(blocks_[static_cast<size_t>(block)].input(),
+                     fetch(emitter_, "input", stashed_[static_cast<size_t>(block)], Role::Activation));
   }
 
   void backward(Value dx) {

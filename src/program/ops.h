@@ -298,6 +298,11 @@ using Attrs = std::variant<Gemm, ColumnSum, RopeTable, Rope, Attention, Attentio
                            CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks,
                            NormPartials, NormSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
+// Whether all ranks do it together.
+inline bool is_joint(const Attrs& attrs) {
+  return std::holds_alternative<AllGather>(attrs) || std::holds_alternative<Exchange>(attrs);
+}
+
 // "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
 std::string_view kind(const Attrs& attrs);
 

@@ -30,6 +30,17 @@ CheckpointState read_state(const std::filesystem::path& path) {
   }
 }
 
+std::string to_json(const CheckpointState& state) {
+  nlohmann::ordered_json json{{"step", state.step},
+                              {"numerics_hash", hex(state.numerics_hash)},
+                              {"data_order", hex(state.data_order)},
+                              {"program_hash", hex(state.program_hash)},
+                              {"best_step", state.best_step},
+                              {"best_eval_loss", nullptr}};
+  if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
+  return json.dump(2) + "\n";
+}
+
 }  // namespace
 
 std::filesystem::path Checkpoints::directory(int64_t step) const { return root_ / fmt::format("{}{}", kPrefix, step); }
@@ -48,19 +59,25 @@ std::vector<int64_t> Checkpoints::steps() const {
   return found;
 }
 
+// Rank 0 makes and publishes the directory, every rank writes its own file into it.
 void Checkpoints::save(Session& session, const CheckpointState& state) {
-  std::filesystem::create_directories(root_);
-  PendingDirectory pending(directory(state.step), Existing::Replace);
-  session.write(Task::Save, pending.path());
-  nlohmann::ordered_json json{{"step", state.step},
-                              {"numerics_hash", hex(state.numerics_hash)},
-                              {"data_order", hex(state.data_order)},
-                              {"program_hash", hex(state.program_hash)},
-                              {"best_step", state.best_step},
-                              {"best_eval_loss", nullptr}};
-  if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
-  write_text(pending.path() / "state.json", json.dump(2) + "\n");
-  pending.publish();
+  std::optional<PendingDirectory> pending;
+  if (session.rank() == 0) {
+    std::filesystem::create_directories(root_);
+    pending.emplace(directory(state.step), Existing::Replace);
+  }
+  session.barrier();
+  session.write(Task::Save, partial_name(directory(state.step)));
+  session.barrier();
+  if (pending) {
+    write_text(pending->path() / "state.json", to_json(state));
+    pending->publish();
+    remove_old(state);
+  }
+  session.barrier();
+}
+
+void Checkpoints::remove_old(const CheckpointState& state) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
   std::erase(old, state.best_step);

@@ -27,13 +27,14 @@ class Checkpoints {
 
   // Steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
-  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept.
+  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.
   void save(Session& session, const CheckpointState& state);
   // Restores the last one. UserError if it was made under other numerics, another cut or other data than `now` has.
   CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:
   std::filesystem::path directory(int64_t step) const;
+  void remove_old(const CheckpointState& state) const;
 
   std::filesystem::path root_;
   int64_t keep_;

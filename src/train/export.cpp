@@ -21,6 +21,7 @@ std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
 
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model) {
+  if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, Existing::Replace);
   PeftConfig config = adapter;
   config.base_model = base_model.string();
@@ -32,6 +33,7 @@ void export_adapter(Session& session, const std::filesystem::path& directory, co
 
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
                   Existing existing) {
+  if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
   for (const std::string& name : side_files(source)) {

@@ -1,4 +1,4 @@
-// What a run leaves for others: PEFT adapters and Hugging Face model directories.
+// What a run leaves for others: PEFT adapters and Hugging Face model directories. All ranks call these; rank 0 writes.
 #pragma once
 
 #include "train/session.h"

@@ -50,11 +50,11 @@ void MetricsFile::append(const StepMetrics& metrics) {
     device_error("{}: writing a line failed: {}", path_.string(), std::strerror(errno));
 }
 
-Progress::Progress(std::string what, int64_t before, int64_t total)
+Progress::Progress(std::string what, int64_t before, int64_t total, bool shown)
     : what_(std::move(what)),
       before_(before),
       total_(total),
-      terminal_(isatty(STDERR_FILENO) == 1),
+      terminal_(shown && isatty(STDERR_FILENO) == 1),
       start_(std::chrono::steady_clock::now()) {}
 
 Progress::~Progress() { clear(); }

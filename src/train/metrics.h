@@ -39,7 +39,8 @@ class MetricsFile {
 class Progress {
  public:
   // `what` names what is counted ("step"): `total` in all, `before` of them done before now.
-  Progress(std::string what, int64_t before, int64_t total);
+  // Nothing at all unless it is `shown`.
+  Progress(std::string what, int64_t before, int64_t total, bool shown = true);
   ~Progress();
   // `details` is what else the line says.
   void update(int64_t done, const std::string& details);

@@ -17,20 +17,25 @@ Compiled compile_for(const JobSpec& spec, int threads) {
 
 }  // namespace
 
-Session::Session(JobSpec spec, int threads, LaneMode lanes)
-    : Session(spec, compile_for(spec, threads), threads, lanes) {}
+Session::Session(JobSpec spec, int threads, LaneMode lanes, Comm* comm)
+    : Session(spec, compile_for(spec, threads), {.threads = threads, .lanes = lanes, .comm = comm}) {}
 
-Session::Session(JobSpec spec, Compiled compiled, int threads, LaneMode lanes)
-    : spec_(std::move(spec)), compiled_(std::move(compiled)) {
-  set_threads(threads);
+Session::Session(JobSpec spec, Compiled compiled, const Means& means)
+    : spec_(std::move(spec)), compiled_(std::move(compiled)), comm_(means.comm) {
+  set_threads(means.threads);
+  if (comm_) {
+    comm_->agree("what is trained, or how", compiled_.numerics_hash);
+    comm_->agree("the program of a step", compiled_.joint_hash);
+  }
   backend_ = std::make_unique<CpuBackend>();
-  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan);
+  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory);
   auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
     handler->second(task, views, facts);
   };
-  executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, host, lanes, threads);
+  executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,
+                                         means.threads);
 }
 
 Session::~Session() = default;
@@ -55,7 +60,8 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   const OutputFiles& outputs = files_of(task);
   std::vector<File> files;
   std::vector<File*> pointers;
-  for (size_t i = 0; i < outputs.names.size(); i++) {
+  const bool writes = task == Task::Save || rank() == 0;
+  for (size_t i = 0; writes && i < outputs.names.size(); i++) {
     files.push_back(File::create(directory / outputs.names[i], IoMode::Direct));
     files.back().allocate(outputs.layouts[i].file_bytes);
   }
@@ -67,7 +73,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   executor_->run(compiled_.at(task), {}, pointers);
   executor_->finish();
   for (File& file : files) file.sync();
-  if (!outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
+  if (writes && !outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
 }
 
 void Session::restore(const std::filesystem::path& directory) {
@@ -95,5 +101,22 @@ TensorView Session::view(const Operand& operand) {
 }
 
 uint64_t Session::arena_bytes(Space space) const { return arena_->bytes(space); }
+
+void Session::barrier() {
+  if (comm_) comm_->barrier();
+}
+
+uint8_t Session::as_rank_0(uint8_t value) {
+  if (!comm_) return value;
+  executor_->finish();  // the channel is a lane's
+  std::array<std::byte, 1> mine{std::byte{value}};
+  std::vector<std::byte> all(static_cast<size_t>(spec_.cut.ranks));
+  const auto view = [](std::span<std::byte> bytes) {
+    const auto count = static_cast<int64_t>(bytes.size());
+    return TensorView{bytes.data(), DType::U8, {count}, count};
+  };
+  comm_->all_gather(Lane::Host, Ranks::Everyone, view(mine), view(all));
+  return static_cast<uint8_t>(all[0]);
+}
 
 }  // namespace snug

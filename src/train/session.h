@@ -13,10 +13,19 @@ namespace snug {
 
 class Session {
  public:
-  // Reserves and binds what compile() made of the spec, with facts that have not changed since. `threads`: of the CPU.
-  Session(JobSpec spec, Compiled compiled, int threads, LaneMode lanes = LaneMode::Inline);
+  // What a session runs on besides its spec.
+  struct Means {
+    int threads = 1;  // of the CPU
+    LaneMode lanes = LaneMode::Inline;
+    Comm* comm = nullptr;                                                           // of a job of several ranks
+    std::filesystem::path disk_directory = std::filesystem::temp_directory_path();  // for the disk space
+  };
+
+  // Reserves and binds what compile() made of the spec, with facts that have not changed since. With several ranks all
+  // of them construct their sessions at the same time: UserError if they do not agree on what runs.
+  Session(JobSpec spec, Compiled compiled, const Means& means);
   // Compiles first.
-  Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline);
+  Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline, Comm* comm = nullptr);
   ~Session();
 
   // What a job on the host does; to be set before a program with such an op runs.
@@ -26,7 +35,8 @@ class Session {
   void run(Task task, const PassFacts& facts = {});
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
-  // Writes the files of Task::Save or Task::Export into a directory that exists, and syncs them.
+  // Writes the files of Task::Save (each rank its own) or Task::Export (rank 0) into a directory that exists, and syncs
+  // them. All ranks call it.
   void write(Task task, const std::filesystem::path& directory);
   // Trainable parameters and state from a directory that Task::Save wrote.
   void restore(const std::filesystem::path& directory);
@@ -37,12 +47,19 @@ class Session {
   TensorView view(const Operand& operand);
   uint64_t arena_bytes(Space space) const;
 
+  int rank() const { return spec_.rank; }
+  // Returns when all ranks have called it.
+  void barrier();
+  // What rank 0 says, on all ranks.
+  uint8_t as_rank_0(uint8_t value);
+
  private:
   const OutputFiles& files_of(Task task) const;
 
   JobSpec spec_;
   std::map<HostJob, HostHandler> handlers_;
   Compiled compiled_;
+  Comm* comm_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;

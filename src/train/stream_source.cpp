@@ -3,9 +3,10 @@
 namespace snug {
 
 StreamSource::StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
-                           const StepShape& shape, const RunLength& length)
+                           const StepShape& shape, const RunLength& length, int rank)
     : stream_(dataset, std::move(selection), packing, shape, length),
-      batcher_(dataset, shape.micro_batch, packing.sequence_length) {}
+      batcher_(dataset, shape.micro_batch, packing.sequence_length),
+      rank_(rank) {}
 
 BatchSource::Step StreamSource::begin_step(int64_t step) {
   stream_.seek(step - 1);
@@ -14,8 +15,10 @@ BatchSource::Step StreamSource::begin_step(int64_t step) {
 
 void StreamSource::fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) {
   auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  const BatchCounts counts =
-      batcher_.fill(stream_, pass, 0, {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
+  const BatchCounts counts = batcher_.fill(
+      stream_, pass, rank_, {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
+  const StepShape& shape = stream_.shape();
+  facts.first_token = (pass * shape.ranks + rank_) * shape.micro_batch * stream_.sequence_length();
   facts.documents = counts.documents;
   facts.loss_rows = counts.loss_rows;
   facts.segments = counts.segments;

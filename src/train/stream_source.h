@@ -8,9 +8,9 @@ namespace snug {
 
 class StreamSource : public BatchSource {
  public:
-  // The data set must outlive the source.
+  // Of one rank. The data set must outlive the source.
   StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
-               const StepShape& shape, const RunLength& length);
+               const StepShape& shape, const RunLength& length, int rank);
 
   Step begin_step(int64_t step) override;
   void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) override;
@@ -19,6 +19,7 @@ class StreamSource : public BatchSource {
  private:
   BlockStream stream_;
   Batcher batcher_;
+  int rank_;
 };
 
 }  // namespace snug

@@ -10,6 +10,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
+// What is due after a step.
+constexpr uint8_t kEvaluate = 1, kSave = 2, kStop = 4;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Decides when the next of something is due.
@@ -73,8 +76,10 @@ void Trainer::restore() {
 }
 
 Ending Trainer::run() {
-  MetricsFile file(options_.out / "metrics.jsonl", state_.step);
-  Progress progress("step", state_.step, options_.steps);
+  const bool reports = session_.rank() == 0;
+  std::optional<MetricsFile> file;
+  if (reports) file.emplace(options_.out / "metrics.jsonl", state_.step);
+  Progress progress("step", state_.step, options_.steps, reports);
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
@@ -83,23 +88,27 @@ Ending Trainer::run() {
     step(number);
     state_.step = number;
     const bool last = number == options_.steps;
-    if (validation_ && (last || evaluation.after(number, ends_epoch_))) {
+    // Clocks and signals differ from rank to rank: rank 0 decides for all.
+    const uint8_t due = session_.as_rank_0(static_cast<uint8_t>(
+        (evaluation.after(number, ends_epoch_) ? kEvaluate : 0) | (saving.after(number, ends_epoch_) ? kSave : 0) |
+        (!last && options_.interrupted() ? kStop : 0)));
+    if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
-    file.append(metrics_);
+    if (file) file->append(metrics_);
     const std::string line =
         fmt::format("loss {:.4f}  norm {:.3f}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
                     static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
                     metrics_.eval_loss ? fmt::format("  held-out loss {:.4f}", *metrics_.eval_loss) : std::string());
     progress.update(number, fmt::format("{}  {:.2f} GiB", line, static_cast<double>(metrics_.device_bytes) / 0x1p30));
-    if (logging.after(number, ends_epoch_) || last || metrics_.eval_loss) {
+    if (reports && (logging.after(number, ends_epoch_) || last || metrics_.eval_loss)) {
       progress.clear();
       options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
     }
-    if (!last && options_.interrupted()) ending = Ending::Interrupted;
-    if (last || best || ending == Ending::Interrupted || saving.after(number, ends_epoch_)) {
+    if (due & kStop) ending = Ending::Interrupted;
+    if (last || best || (due & (kSave | kStop))) {
       save_now(number);
       saved = number;
     }

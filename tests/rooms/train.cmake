@@ -1,6 +1,7 @@
 snug_test(parity_test ROOMS train)
 snug_test(block_grad_test ROOMS train)
 snug_test(strategy_test ROOMS train)
+snug_test(arrangement_test ROOMS train)
 snug_test(exact_test SOURCES count_allocations.cpp ROOMS train)
 snug_test(fit_test ROOMS train)
 snug_test(lower_test ROOMS train)

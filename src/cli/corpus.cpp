@@ -1,0 +1,82 @@
+#include "cli/corpus.h"
+
+#include <xxhash.h>
+
+namespace snug {
+namespace {
+
+std::optional<double> validation_fraction(const Options& options) {
+  if (options.validation.size() != 1) return std::nullopt;
+  const std::string& text = options.validation[0];
+  char* end = nullptr;
+  const double fraction = std::strtod(text.c_str(), &end);
+  if (end != text.c_str() + text.size()) return std::nullopt;
+  return fraction;
+}
+
+}  // namespace
+
+Dataset read_data(const Options& options, const std::vector<std::string>& files) {
+  if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
+  const HfConfig config = read_hf_config(options.model);
+  const DataOptions data = data_options(options, files, config.vocabulary);
+  if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+    return load_dataset(data, nullptr);
+  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  const TextEncoder encoder = encoder_of(tokenizer);
+  return load_dataset(data, &encoder);
+}
+
+Corpus read_corpus(const Options& options) {
+  Corpus corpus;
+  corpus.training = read_data(options, options.data);
+  corpus.training_samples = all_samples(corpus.training.samples());
+  if (options.validation.empty()) return corpus;
+  if (const auto fraction = validation_fraction(options)) {
+    HoldOut split = hold_out(corpus.training.samples(), *fraction, options.seed);
+    corpus.training_samples = std::move(split.training);
+    corpus.validation_samples = std::move(split.validation);
+  } else {
+    corpus.held_out_files = read_data(options, options.validation);
+    corpus.validation_samples = all_samples(corpus.held_out_files.samples());
+  }
+  return corpus;
+}
+
+PackingOptions packing_options(const Options& options) {
+  return {options.sequence_length, options.packing, long_samples_from_name(options.long_samples), options.shuffle,
+          options.seed};
+}
+
+RunLength run_length(const Options& options) {
+  RunLength length{options.max_steps, options.epochs};
+  if (!length.max_steps && !length.epochs) length.epochs = 1;
+  return length;
+}
+
+DataSummary summarise(const BlockStream& stream) {
+  return {stream.report().samples, stream.blocks_per_epoch(), stream.steps_per_epoch(), stream.report().tokens,
+          stream.report().loss_tokens};
+}
+
+uint64_t data_order_hash(const Corpus& corpus, const Options& options) {
+  const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
+                                       options.long_samples, options.sequence_length, options.batch_size);
+  uint64_t hash = XXH3_64bits(text.data(), text.size());
+  for (const uint32_t sample : corpus.training_samples) {
+    const std::span<const int32_t> ids = corpus.training.ids(sample);
+    hash = XXH3_64bits_withSeed(ids.data(), ids.size_bytes(), hash);
+    const int64_t loss = corpus.training.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
+    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+  }
+  return hash;
+}
+
+StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
+                               int64_t micro_batch, int ranks, int rank) {
+  PackingOptions packing = packing_options(options);
+  packing.shuffle = false;
+  return StreamSource(dataset, std::move(samples), packing, {1, ranks, micro_batch}, {std::nullopt, 1}, rank);
+}
+
+}  // namespace snug

@@ -1,0 +1,33 @@
+// The data sets that the options name, as commands use them.
+#pragma once
+
+#include "cli/plan_report.h"
+#include "cli/text.h"
+#include "train/stream_source.h"
+
+namespace snug {
+
+// Samples that train and samples that are held out.
+struct Corpus {
+  Dataset training, held_out_files;
+  std::vector<uint32_t> training_samples, validation_samples;
+
+  const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
+  bool validates() const { return !validation_samples.empty(); }
+};
+
+// Token files need no tokenizer; a model directory without one will do for them.
+Dataset read_data(const Options& options, const std::vector<std::string>& files);
+Corpus read_corpus(const Options& options);
+
+PackingOptions packing_options(const Options& options);
+RunLength run_length(const Options& options);
+DataSummary summarise(const BlockStream& stream);
+// Of all that decides which tokens a step sees, and which of them carry loss.
+uint64_t data_order_hash(const Corpus& corpus, const Options& options);
+
+// Every sample once, in file order, for evaluation: what one rank of `ranks` sees.
+StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
+                               int64_t micro_batch, int ranks, int rank);
+
+}  // namespace snug

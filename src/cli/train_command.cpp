@@ -1,0 +1,222 @@
+// snug train: plan, then the run, on every rank.
+#include <unistd.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstring>
+#include <ctime>
+
+#include "backend/cpu/facts.h"
+#include "base/parallel.h"
+#include "cli/commands.h"
+#include "cli/corpus.h"
+#include "cli/interrupt.h"
+#include "cli/job.h"
+#include "cli/launch.h"
+#include "train/export.h"
+
+namespace snug {
+namespace {
+
+void log_line(const std::string& line) { fmt::print(stderr, "{}\n", line); }
+
+double learning_rate(const Options& options) {
+  return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5);
+}
+
+Schedule make_schedule(const Options& options, int64_t steps) {
+  Schedule schedule;
+  schedule.kind = options.schedule == "constant" ? ScheduleKind::Constant
+                  : options.schedule == "linear" ? ScheduleKind::Linear
+                                                 : ScheduleKind::Cosine;
+  schedule.peak = learning_rate(options);
+  schedule.total_steps = steps;
+  schedule.min_ratio = options.min_learning_rate_ratio;
+  schedule.warmup_steps = options.warmup_steps > 0
+                              ? options.warmup_steps
+                              : static_cast<int64_t>(std::ceil(options.warmup_ratio * static_cast<double>(steps)));
+  return schedule;
+}
+
+Interval interval_of(const Cadence& cadence) {
+  switch (cadence.unit) {
+    case Cadence::Unit::Steps:
+      return {cadence.count, 0};
+    case Cadence::Unit::Epochs:
+      return {0, 0, true};
+    case Cadence::Unit::Seconds:
+      break;
+  }
+  return {0, static_cast<double>(cadence.count)};
+}
+
+// ---- The run directory ----------------------------------------------------------------------------------------------
+
+std::string default_out(const Options& options) {
+  const std::time_t now = std::time(nullptr);
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d-%H%M%S", std::localtime(&now));
+  const auto model = std::filesystem::absolute(options.model).lexically_normal();
+  return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
+}
+
+// A run that is resumed keeps its cut unless another is named.
+void keep_cut_of_run(Options& options) {
+  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
+  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
+  if (!options.resume || named || !is_file(job)) return;
+  Options before;
+  read_job_file(job.string(), before);
+  options.micro_batch_size = before.micro_batch_size;
+  options.gradient_accumulation_steps = before.gradient_accumulation_steps;
+}
+
+void refuse_out(const Options& options) {
+  const std::filesystem::path out = options.out;
+  if (std::filesystem::exists(out) && !std::filesystem::is_directory(out))
+    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
+  if (is_file(out / "job.yaml") && !options.resume && !options.overwrite)
+    user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+  std::filesystem::path there = std::filesystem::absolute(out);
+  while (!std::filesystem::exists(there)) there = there.parent_path();
+  std::string probe = there / ".snug-XXXXXX";
+  if (!mkdtemp(probe.data()))
+    user_error("{}: nothing can be made in '{}' ({}), expected a directory to write to; --out names another",
+               options.out, there.string(), std::strerror(errno));
+  std::filesystem::remove(probe);
+}
+
+void clear_run_directory(const Options& options) {
+  const std::filesystem::path out = options.out;
+  if (options.overwrite && !options.resume)
+    for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "model", "checkpoints"})
+      std::filesystem::remove_all(out / name);
+  std::filesystem::create_directories(out);
+}
+
+// Not before a run that is resumed was found to be the same one.
+void write_run_files(const Options& options, const Planned& planned, const DataSummary& data) {
+  const std::filesystem::path out = options.out;
+  Options effective = options;
+  effective.micro_batch_size = planned.spec.cut.micro_batch;
+  effective.gradient_accumulation_steps = planned.spec.cut.passes;
+  effective.learning_rate = learning_rate(options);
+  effective.base_format = planned.spec.numerics.base == DType::F32 ? "fp32" : "bf16";
+  if (options.method == "lora") {
+    const PeftConfig adapter = adapter_of(options);
+    effective.lora_rank = adapter.rank;
+    effective.lora_alpha = adapter.alpha;
+    effective.lora_rslora = adapter.rslora;
+    effective.lora_targets = adapter.target_modules;
+  }
+  effective.overwrite = effective.resume = false;  // of this start, not of the job
+  write_text(out / "job.yaml", write_job_file(effective));
+  write_text(out / "plan.json", plan_json(planned, data).dump(2, ' ', false, kReplace) + "\n");
+}
+
+void warn_of_data(const PackingReport& report, int64_t steps, const HfConfig& config, const Options& options) {
+  if (options.sequence_length > config.max_position)
+    log_line(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
+                         options.sequence_length, config.max_position));
+  if (report.long_samples > 0)
+    log_line(fmt::format("{} samples are longer than {} tokens: {} ({} tokens lost); --long-samples chooses",
+                         report.long_samples, options.sequence_length, options.long_samples, report.lost_tokens));
+  if (report.empty_samples > 0)
+    log_line(fmt::format("{} samples have no token that carries loss", report.empty_samples));
+  if (steps < 50)
+    log_line(
+        fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
+}
+
+std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
+
+void export_result(Session& session, const Options& options) {
+  const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
+  if (options.method == "lora")
+    export_adapter(session, out, adapter_of(options), options.model);
+  else
+    export_model(session, out, options.model, Existing::Replace);
+}
+
+// One rank's run; what all ranks share comes in `run`.
+struct Run {
+  const Options& options;
+  const CommandFlags& flags;
+  const Corpus& corpus;
+  const Planned& planned;
+  const InterruptGuard& guard;
+};
+
+int train_rank(const Run& run, int rank, Comm* comm) {
+  const Options& options = run.options;
+  const Cut& cut = run.planned.spec.cut;
+  const bool reports = rank == 0;
+  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options),
+                    {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank);
+  std::optional<StreamSource> validation;
+  if (run.corpus.validates()) {
+    validation.emplace(evaluation_source(run.corpus.validation(), run.corpus.validation_samples, options,
+                                         cut.micro_batch, cut.ranks, rank));
+    if (validation->stream().report().loss_tokens == 0) user_error("--validation: found no token that carries loss");
+  }
+  const int64_t steps = data.stream().steps();
+  if (reports) {
+    log_line(plan_text(run.planned, options, summarise(data.stream())));
+    warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
+    clear_run_directory(options);
+  }
+  JobSpec spec = run.planned.spec;
+  spec.rank = rank;
+  const int threads = std::max(1, thread_count(options) / cut.ranks);
+  set_threads(threads);
+  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, CpuFacts());
+  Session session(
+      std::move(spec), std::move(compiled),
+      {.threads = threads, .lanes = LaneMode::Inline, .comm = comm, .disk_directory = disk_directory(options)});
+  session.load();
+  TrainerOptions trainer_options;
+  trainer_options.out = options.out;
+  trainer_options.schedule = make_schedule(options, steps);
+  trainer_options.steps = steps;
+  trainer_options.evaluate = interval_of(options.eval_every);
+  trainer_options.save = interval_of(options.save_every);
+  trainer_options.log_interval = interval_of(options.log_every);
+  trainer_options.keep = options.keep;
+  trainer_options.data_order = data_order_hash(run.corpus, options);
+  trainer_options.interrupted = [&] { return run.guard.interrupted(); };
+  trainer_options.log = log_line;
+  Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
+                  trainer_options);
+  if (options.resume) trainer.restore();
+  if (reports) write_run_files(options, run.planned, summarise(data.stream()));
+  const Ending ending = trainer.run();
+  export_result(session, options);
+  if (reports) {
+    const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
+    log_line(fmt::format("{}{} is in {}",
+                         ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
+                         trained_parts(options), result));
+    if (run.flags.json)
+      fmt::print("{}\n", to_line({{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}));
+  }
+  return ending == Ending::Interrupted ? 130 : 0;
+}
+
+}  // namespace
+
+int train_command(Options options, const CommandFlags& flags) {
+  if (options.out.empty()) options.out = default_out(options);
+  refuse_out(options);
+  keep_cut_of_run(options);
+  const Corpus corpus = read_corpus(options);
+  const Planned planned = plan_training(options, corpus.validates());
+  require_weights(planned.spec.sources);
+  require_fit(planned, options);
+  const InterruptGuard guard;
+  const Run run{options, flags, corpus, planned, guard};
+  return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas,
+                   [&](int rank, Comm* comm) { return train_rank(run, rank, comm); });
+}
+
+}  // namespace snug

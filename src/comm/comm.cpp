@@ -1,0 +1,79 @@
+#include "comm/comm.h"
+
+#include <cstring>
+#include <functional>
+
+namespace snug {
+namespace {
+
+uint64_t row_bytes(const TensorView& view) { return static_cast<uint64_t>(view.cols()) * element_bytes(view.dtype); }
+uint64_t stride_bytes(const TensorView& view) {
+  return static_cast<uint64_t>(view.row_stride) * element_bytes(view.dtype);
+}
+
+bool apart(const std::byte* a, uint64_t a_bytes, const std::byte* b, uint64_t b_bytes) {
+  return a_bytes == 0 || b_bytes == 0 || std::less_equal<>()(a + a_bytes, b) || std::less_equal<>()(b + b_bytes, a);
+}
+
+uint64_t extent(const TensorView& view) {
+  return view.count() == 0 ? 0 : static_cast<uint64_t>(view.rows() - 1) * stride_bytes(view) + row_bytes(view);
+}
+
+}  // namespace
+
+void Comm::Trade::take(int place, const std::byte* row) const {
+  if (bytes > 0 && row_from(place) != row) std::memcpy(row_from(place), row, bytes);
+}
+
+Comm::Comm(Topology topology) : topology_(topology), told_(static_cast<size_t>(topology.ranks)) {
+  check(topology.ranks > 0 && topology.rank >= 0 && topology.rank < topology.ranks, "rank {} of {}", topology.rank,
+        topology.ranks);
+  set_replicas(topology.replicas);
+}
+
+void Comm::set_replicas(int replicas) {
+  check(replicas > 0 && topology_.ranks % replicas == 0, "{} replicas of {} ranks", replicas, topology_.ranks);
+  topology_.replicas = replicas;
+}
+
+void Comm::all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full) {
+  const auto bytes = static_cast<uint64_t>(part.count()) * element_bytes(part.dtype);
+  const int ranks = topology_.count(who), place = topology_.place(who);
+  if (part.dtype != full.dtype || !part.dense() || !full.dense() || full.count() != ranks * part.count())
+    internal_error("all_gather of {} {} from {} ranks into {} {}", name(part.dtype), to_string(part.shape), ranks,
+                   name(full.dtype), to_string(full.shape));
+  const Trade trade{who, part.data, 0, full.data, bytes, bytes};
+  check(part.data == trade.row_from(place) || apart(part.data, bytes, full.data, bytes * static_cast<uint64_t>(ranks)),
+        "all_gather: the part of place {} lies in what is gathered, and not in its place", place);
+  this->trade(index(lane), trade);
+}
+
+void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
+  auto fits = [&](const TensorView& view) { return view.count() == 0 || view.rows() == topology_.ranks; };
+  if (in.dtype != out.dtype || in.cols() != out.cols() || !fits(in) || !fits(out))
+    internal_error("exchange of {} {} among {} ranks into {} {}", name(in.dtype), to_string(in.shape), topology_.ranks,
+                   name(out.dtype), to_string(out.shape));
+  check(apart(in.data, extent(in), out.data, extent(out)), "exchange: input and output overlap");
+  trade(index(lane), {Ranks::Everyone, in.data, stride_bytes(in), out.data, stride_bytes(out), row_bytes(in)});
+}
+
+void Comm::tell_all(uint64_t value) {
+  trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(&value), 0,
+                 reinterpret_cast<std::byte*>(told_.data()), sizeof value, sizeof value});
+}
+
+void Comm::agree(std::string_view what, uint64_t value) {
+  tell_all(value);
+  std::string others;
+  for (size_t rank = 1; rank < told_.size(); rank++)
+    if (told_[rank] != told_[0]) others += fmt::format(", rank {} has {:016x}", rank, told_[rank]);
+  if (!others.empty())
+    user_error(
+        "ranks do not agree on {}: rank 0 has {:016x}{}; expected the same job file, data and build of snug "
+        "on all of them",
+        what, told_[0], others);
+}
+
+void Comm::barrier() { tell_all(0); }
+
+}  // namespace snug

@@ -1,0 +1,99 @@
+// What ranks do together: the joint ops of programs, and what a job needs besides.
+#pragma once
+
+#include <array>
+#include <string_view>
+#include <vector>
+
+#include "base/error.h"
+#include "program/program.h"
+#include "program/topology.h"
+#include "tensor/view.h"
+
+namespace snug {
+
+// A rank, perhaps another one, has ended in error, gives no sign of life or cannot be reached: the job is over. Where
+// several ranks are one process, an error that is not of this type is the cause.
+struct PeerError : DeviceError {
+  PeerError(int rank, std::string why)
+      : DeviceError(fmt::format("rank {} {}", rank, why)), rank(rank), why(std::move(why)) {}
+  int rank;
+  std::string why;  // "failed: disk full"
+};
+
+// A rank that has given no sign for so many seconds, while another one waited for it, is taken to hang.
+inline constexpr double kPatience = 25;
+
+// One rank's end of the connection of all ranks.
+//
+// Calls for different lanes come from different threads at the same time and do not mix; on one lane all ranks make the
+// same calls in the same order. No call allocates. A call returns when this rank's input is free and its output
+// complete; it does so on all ranks that take part, or throws PeerError on each of them, at the latest some seconds
+// after the patience has run out. Once one call has thrown it, all others do, pending and later ones, on all ranks.
+// Nobody touches the operands of a call that has returned or thrown.
+//
+// Signs of life are the beginning and the end of every call, waiting in one, and heartbeat(). They are never made by a
+// thread that only proves that the process is there: an op, or anything between two ops, that takes longer than the
+// patience while others wait is a hang, and what may take that long calls heartbeat() as it advances.
+class Comm {
+ public:
+  virtual ~Comm() = default;
+
+  const Topology& topology() const { return topology_; }
+  // For a connection that was made before it was known how ranks share the model: on all ranks, before the first
+  // AllGather. `replicas` divides the number of ranks.
+  void set_replicas(int replicas);
+
+  // program/ops.h says what they do. InternalError if the views do not fit the topology or, where it can be seen, the
+  // other ranks'.
+  void all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full);
+  void exchange(Lane lane, const TensorView& in, const TensorView& out);
+
+  // On all ranks: UserError on each of them, with who says what, unless all give the same value. `what` is "program" or
+  // "the data" in "ranks do not agree on ...". agree() and barrier() are one thread's at a time.
+  void agree(std::string_view what, uint64_t value);
+  // Returns when all ranks have called it.
+  void barrier();
+
+  // This rank ends in error. Call it as soon as the error is there, from any thread: calls of other lanes, here and on
+  // the other ranks, are waiting.
+  virtual void leave(std::string_view reason) noexcept = 0;
+  // A sign of life: cheap enough for every op.
+  virtual void heartbeat() noexcept = 0;
+
+ protected:
+  explicit Comm(Topology topology);
+
+  // One channel a lane, one for agree() and barrier().
+  static constexpr size_t kChannels = kLanes + 1;
+
+  // What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes
+  // row r of `receive`. A stride of 0: all get the same row.
+  struct Trade {
+    Ranks who = Ranks::Everyone;
+    const std::byte* send = nullptr;
+    uint64_t send_stride = 0;
+    std::byte* receive = nullptr;
+    uint64_t receive_stride = 0;
+    uint64_t bytes = 0;  // of a row
+
+    const std::byte* row_for(const Topology& rank) const {
+      return send + static_cast<uint64_t>(rank.part()) * send_stride;
+    }
+    std::byte* row_from(int place) const { return receive + static_cast<uint64_t>(place) * receive_stride; }
+    // Copies a row, unless it is there already.
+    void take(int place, const std::byte* row) const;
+  };
+  virtual void trade(size_t channel, const Trade& trade) = 0;
+
+  // The rank of this topology that asks.
+  Topology seen_by(int rank) const { return {topology_.ranks, topology_.replicas, rank}; }
+
+ private:
+  void tell_all(uint64_t value);
+
+  Topology topology_;
+  std::vector<uint64_t> told_;  // by rank
+};
+
+}  // namespace snug

@@ -1,0 +1,15 @@
+// Ranks as threads of one process: they copy from each other's memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "comm/comm.h"
+
+namespace snug {
+
+// One end for each rank, in their order. A rank that destroys its end makes no more calls; those that wait for one
+// throw PeerError.
+std::vector<std::unique_ptr<Comm>> thread_ranks(int ranks, int replicas = 1, double patience = kPatience);
+
+}  // namespace snug

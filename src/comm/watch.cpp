@@ -1,0 +1,39 @@
+#include "comm/watch.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+
+namespace snug {
+
+Watch::Watch(int ranks, double patience)
+    : patience_(static_cast<int64_t>(patience * 1e9)), signs_(static_cast<size_t>(ranks)) {
+  for (int rank = 0; rank < ranks; rank++) advanced(rank), heard(rank);
+}
+
+int64_t Watch::now() noexcept {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+bool Watch::silent(int64_t last, int64_t since) const noexcept { return now() - std::max(last, since) > patience_; }
+
+std::string Watch::complaint(int rank, int64_t since, bool messages) const {
+  const Signs& signs = at(rank);
+  if (signs.ended != 0 && (!messages || now() - std::max<int64_t>(signs.ended, since) > 1'000'000'000))
+    return "has ended while others wait for it";
+  if (messages && lost(rank, since)) return fmt::format("has not been heard of for {} s", patience());
+  if (signs.waiting == 0 && silent(signs.advanced, since))
+    return fmt::format("has given no sign of life for {} s while others wait for it", patience());
+  return {};
+}
+
+// A little later than a complaint, which names the one at fault.
+bool Watch::stuck(int64_t since) const noexcept {
+  return std::ranges::all_of(signs_, [&](const Signs& signs) {
+    return now() - std::max<int64_t>(signs.advanced, since) > patience_ + patience_ / 10;
+  });
+}
+
+}  // namespace snug

@@ -1,0 +1,72 @@
+// Signs of life of all ranks, and what follows from their lack.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace snug {
+
+// Times are nanoseconds of this process's monotone clock. All may be called from any thread.
+class Watch {
+ public:
+  Watch(int ranks, double patience);
+
+  static int64_t now() noexcept;
+
+  // A rank has advanced: it began or ended a call, an op, or what else may take long.
+  void advanced(int rank) noexcept { at(rank).advanced = now(); }
+  int64_t last_advance(int rank) const noexcept { return at(rank).advanced; }
+  // It waits in so many calls.
+  void wait(int rank, int more) noexcept { at(rank).waiting += more; }
+  void set_waiting(int rank, int calls) noexcept { at(rank).waiting = calls; }
+  int waiting(int rank) const noexcept { return at(rank).waiting; }
+  // It will make no more calls.
+  void ended(int rank) noexcept { at(rank).ended = now(); }
+  bool has_ended(int rank) const noexcept { return at(rank).ended != 0; }
+  // For ranks that are seen through messages: one has come.
+  void heard(int rank) noexcept { at(rank).heard = now(); }
+  // No message for the whole patience.
+  bool lost(int rank, int64_t since) const noexcept { return silent(at(rank).heard, since); }
+
+  // What there is to say against a rank that a call has waited for since then, as in "rank 3 ..."; empty if nothing.
+  // `messages`: see heard(); an end that was told by a message may have overtaken others, which then get a second.
+  std::string complaint(int rank, int64_t since, bool messages) const;
+  // Neither this nor any other rank has advanced, though none is at fault: all wait for each other.
+  bool stuck(int64_t since) const noexcept;
+  double patience() const noexcept { return static_cast<double>(patience_) * 1e-9; }
+
+ private:
+  struct alignas(64) Signs {
+    std::atomic<int64_t> advanced = 0, heard = 0, ended = 0;
+    std::atomic<int> waiting = 0;
+  };
+  Signs& at(int rank) noexcept { return signs_[static_cast<size_t>(rank)]; }
+  const Signs& at(int rank) const noexcept { return signs_[static_cast<size_t>(rank)]; }
+  bool silent(int64_t last, int64_t since) const noexcept;
+
+  int64_t patience_ = 0;
+  std::vector<Signs> signs_;  // by rank
+};
+
+// This rank waits in a call as long as this lives.
+class Waiting {
+ public:
+  Waiting(Watch& watch, int rank) : watch_(watch), rank_(rank) {
+    watch_.advanced(rank_);
+    watch_.wait(rank_, 1);
+  }
+  ~Waiting() {
+    watch_.advanced(rank_);
+    watch_.wait(rank_, -1);
+  }
+  Waiting(const Waiting&) = delete;
+  Waiting& operator=(const Waiting&) = delete;
+
+ private:
+  Watch& watch_;
+  int rank_;
+};
+
+}  // namespace snug
