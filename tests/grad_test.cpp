@@ -115,6 +115,22 @@ TEST(Grad, SwiGlu) {
   expect_near(dgate_up, ref::complex_step(c.data, [&] { return contract(ref::swiglu(c).data, dh); }), "dgate_up");
 }
 
+// The op itself, over what comes back.
+TEST(Grad, Dropout) {
+  const Dropout attrs{0.25, 5, 2};
+  const PassFacts facts{.step = 3, .first_token = 6};
+  Array x = random({9, 14}, 1), dy = random({9, 14}, 2), dx = zeros({9, 14});
+  run(attrs, {&dy, &dx}, facts);
+  const Random stream(5, RandomPurpose::Dropout, 2);
+  auto c = matrix(x);
+  const auto loss = [&] {
+    auto y = c.data;
+    for (size_t i = 0; i < y.size(); i++) y[i] *= stream.uniform(at_step(3, 6 * 14 + i)) >= 0.25f ? 1 / 0.75 : 0.0;
+    return contract(y, dy);
+  };
+  expect_near(dx, ref::complex_step(c.data, loss), "dx");
+}
+
 TEST(Grad, Rope) {
   const HeadShape shape{3, 1, 6};
   const RopeTable attrs{.theta = 100};

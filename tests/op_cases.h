@@ -1,106 +1,15 @@
-// One list of cases for every op kind, for every backend: attributes, operands and how they are filled, pass facts, and
-// how near the reference (ref/reference.h) the results must be. op_runner.h runs them.
+// One list of cases for every op kind, for every backend. op_runner.h runs them.
 //
-// To add an op: its reference in ref/reference.h, a function of its cases here, a line in op_cases().
+// To add an op: its reference in ref/reference.h, a function of its cases here or in an op_cases_*.h, a line in
+// op_cases().
 #pragma once
 
-#include <functional>
 #include <numeric>
-#include <ostream>
-#include <string>
 
-#include "program/program.h"
-#include "ref/reference.h"
+#include "op_case.h"
+#include "op_cases_update.h"
 
 namespace snug {
-
-// Seeded numbers, the same everywhere (SplitMix64: Steele, Lea and Flood, OOPSLA 2014).
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : state_(seed) {}
-  uint64_t bits() {
-    uint64_t z = state_ += 0x9e3779b97f4a7c15u;
-    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
-    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
-    return z ^ (z >> 31);
-  }
-  double uniform(double low, double high) { return low + (high - low) * static_cast<double>(bits() >> 11) * 0x1p-53; }
-
- private:
-  uint64_t state_;
-};
-
-using Filling = std::function<void(ref::Tensor&, Numbers&)>;
-
-// Fills.
-inline Filling uniform(double low = -1, double high = 1) {
-  return [=](ref::Tensor& x, Numbers& numbers) {
-    for (double& value : x.values) value = numbers.uniform(low, high);
-  };
-}
-inline Filling integers(int64_t low, int64_t high) {  // in [low, high)
-  return [=](ref::Tensor& x, Numbers& numbers) {
-    for (double& value : x.values)
-      value = std::floor(numbers.uniform(static_cast<double>(low), static_cast<double>(high)));
-  };
-}
-// The list, over and over.
-inline Filling list(std::vector<double> values) {
-  return [=](ref::Tensor& x, Numbers&) {
-    for (size_t i = 0; i < x.values.size(); i++) x.values[i] = values[i % values.size()];
-  };
-}
-inline Filling list(const std::vector<int32_t>& values) {
-  return list(std::vector<double>(values.begin(), values.end()));
-}
-// Mostly uniform in [-1, 1), with these values strewn in.
-inline Filling strewn(std::vector<double> values) {
-  return [=](ref::Tensor& x, Numbers& numbers) {
-    uniform()(x, numbers);
-    for (size_t i = 0; i < x.values.size(); i += 5) x.values[i] = values[i / 5 % values.size()];
-  };
-}
-
-struct CaseOperand {
-  std::string name;
-  Access access;
-  DType dtype;
-  Shape shape;
-  Filling fill;        // of what is read
-  int64_t tail = 0;    // elements between a row's end and the next row
-  uint64_t shift = 0;  // bytes that the view starts beyond an aligned address
-};
-
-struct OpCase {
-  std::string name;
-  Attrs attrs;
-  std::vector<CaseOperand> operands;
-  PassFacts facts;
-  // |got - want| <= relative |want| + absolute + half a unit in the last place of the result's dtype: sums are in fp32,
-  // every result is rounded once. Both 0: the result must be the reference rounded to nearest even, bit for bit.
-  double relative = 4e-6, absolute = 4e-6;
-  std::function<void(std::vector<ref::Tensor>&)> prepare = {};  // computes operands from others, after all are filled
-  size_t master = 0;  // if not 0: operands [master] and [master + 1] are hi and lo, compared as the fp32 they join to
-};
-
-// How a failing test names its case.
-inline void PrintTo(const OpCase& c, std::ostream* stream) { *stream << c.name; }
-
-inline CaseOperand in(std::string name, DType dtype, const Shape& shape, Filling fill = uniform(), int64_t tail = 0) {
-  return {std::move(name), Access::Read, dtype, shape, std::move(fill), tail};
-}
-inline CaseOperand out(std::string name, DType dtype, const Shape& shape, int64_t tail = 0) {
-  return {std::move(name), Access::Write, dtype, shape, {}, tail};
-}
-inline CaseOperand inout(std::string name, DType dtype, const Shape& shape, Filling fill = uniform(),
-                         int64_t tail = 0) {
-  return {std::move(name), Access::ReadWrite, dtype, shape, std::move(fill), tail};
-}
-
-using OpCases = std::vector<OpCase>;
-inline constexpr std::array kActivations{DType::F32, DType::BF16};
-inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-inline constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
 
 // ---- Products and attention -----------------------------------------------------------------------------------------
 
@@ -426,49 +335,6 @@ inline void add_loss(OpCases& cases) {
                      0});
 }
 
-// ---- Update ---------------------------------------------------------------------------------------------------------
-
-inline void add_update(OpCases& cases) {
-  for (const DType t : kActivations)
-    for (const int64_t n : {1, 4096, 3 * 4096 + 5})
-      cases.push_back({fmt::format("norm_partials.{}.n{}", name(t), n),
-                       NormPartials{},
-                       {in("g", t, {n}), out("partial", DType::F32, {(n + kUnit - 1) / kUnit})},
-                       {}});
-  const auto clip = [&](std::string what, float max_norm, Filling partial, double loss) {
-    cases.push_back({"clip_factor." + what,
-                     ClipFactor{max_norm},
-                     {in("partial", DType::F32, {1001}, std::move(partial)),
-                      in("loss", DType::F32, {1}, list(std::vector{loss})), out("clip", DType::F32, {3})},
-                     {}});
-  };
-  clip("clips", 1, uniform(0, 2), 3);
-  clip("leaves_small_norms", 1, uniform(0, 1e-4), 3);
-  clip("is_off_at_0", 0, uniform(0, 2), 3);
-  clip("sees_infinity", 1, strewn({0, kInfinity}), 3);
-  clip("sees_no_number_in_the_loss", 1, uniform(0, 2), kNaN);
-
-  const auto adamw = [&](std::string what, DType gradient, bool split, const PassFacts& facts, double finite) {
-    const Shape n{20011};
-    OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, facts, 1e-6, 1e-7};
-    if (split) c.operands.push_back(inout("w", DType::BF16, n));
-    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
-    if (split) c.master = 1;
-    if (!split) c.operands.push_back(inout("w", DType::F32, n));
-    c.operands.push_back(inout("m", DType::F32, n));
-    c.operands.push_back(inout("v", DType::F32, n, uniform(0, 1)));
-    c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
-    cases.push_back(c);
-  };
-  for (const bool split : {false, true})
-    for (const DType gradient : kActivations) {
-      const auto suffix = fmt::format("{}{}", name(gradient), split ? ".split" : "");
-      adamw(suffix, gradient, split, {.step = 7, .learning_rate = 1e-2f}, 1);
-      adamw(suffix + ".first_step", gradient, split, {.step = 1, .learning_rate = 1e-2f}, 1);
-      adamw(suffix + ".not_finite", gradient, split, {.step = 7, .learning_rate = 1e-2f}, 0);
-    }
-}
-
 inline OpCases op_cases() {
   OpCases cases;
   add_gemm(cases);
@@ -479,7 +345,9 @@ inline OpCases op_cases() {
   add_conversions(cases);
   add_embedding(cases);
   add_loss(cases);
-  add_update(cases);
+  add_dropout(cases);
+  add_sums(cases);
+  add_adamw(cases);
   return cases;
 }
 

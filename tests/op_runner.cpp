@@ -228,9 +228,9 @@ std::string OpRunner::bind_wrongly(const OpCase& c) {
     wrong[i].dtype = views[i].dtype == DType::U8 ? DType::I32 : DType::U8;
     if (!std::holds_alternative<Fill>(c.attrs) && !refused(wrong))
       return fmt::format("bound '{}' as {}", c.operands[i].name, name(wrong[i].dtype));
-    const bool any_size =
-        views.size() < 2 ||
-        (i == 0 && (std::holds_alternative<LossSum>(c.attrs) || std::holds_alternative<ClipFactor>(c.attrs)));
+    const bool any_first = std::holds_alternative<LossSum>(c.attrs) || std::holds_alternative<ClipFactor>(c.attrs) ||
+                           std::holds_alternative<NormSum>(c.attrs);
+    const bool any_size = views.size() < 2 || (i == 0 && any_first);
     if (any_size) continue;
     wrong = views;
     const Shape& shape = views[i].shape;

@@ -61,7 +61,8 @@ INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), [](const au
 TEST(OpCases, CoverEveryKindThatABackendRuns) {
   std::vector<bool> covered(std::variant_size_v<Attrs>, false);
   for (const OpCase& c : op_cases()) covered[c.attrs.index()] = true;
-  for (const Attrs& executors : {Attrs(HostTask{}), Attrs(ReadFile{}), Attrs(WriteFile{})})
+  for (const Attrs& executors :
+       {Attrs(AllGather{}), Attrs(Exchange{}), Attrs(HostTask{}), Attrs(ReadFile{}), Attrs(WriteFile{})})
     covered[executors.index()] = true;
   for (size_t i = 0; i < covered.size(); i++) EXPECT_TRUE(covered[i]) << "kind " << i << " of Attrs";
 }

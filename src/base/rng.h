@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstdint>
+#include <span>
 
 namespace snug {
 
@@ -23,6 +24,8 @@ class Random {
   Random(uint64_t seed, RandomPurpose purpose, uint32_t stream = 0);
   // Element `index` of the stream.
   uint32_t bits(uint64_t index) const;
+  // Elements first, first + 1, ... of it: many at a time, as fast as vectors go.
+  void bits(uint64_t first, std::span<uint32_t> elements) const;
   // In [0, 1), a multiple of 2^-24.
   float uniform(uint64_t index) const;
   // Standard normal (Box-Muller on words 2k and 2k+1 for elements 2k and 2k+1).

@@ -229,30 +229,34 @@ struct SumRanks {
 inline constexpr int64_t kUnit = 4096;
 struct NormPartials {};
 
-// The first `count` values of partial in row order, added pairwise in a fixed tree.   partial r [k, n] fp32, rows may
+// The first `count` values of partial in row order, added pairwise in a fixed tree: neighbours, their sums, and so on;
+// an odd one out goes up as it is.   partial r [k, n] fp32, rows may
 // be strided; sum w [1] fp32.
 struct NormSum {
   int64_t count = 0;
 };
 
-// From all partials of the model, added pairwise in a fixed tree in parameter order: clip w [3] fp32 =
-// {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and max_norm > 0, else
-// 1 (torch's clip_grad_norm_); finite = 1 if norm and loss are finite, else 0.   partial r [n] fp32, loss r [1] fp32.
+// From sums of squares that together are the model's (NormSum gives a group's), in order, added in NormSum's tree:
+// clip w [3] fp32 = {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and
+// max_norm > 0, else 1 (torch's clip_grad_norm_); finite = 1 if norm and loss are finite, else 0.   partial r [n] fp32,
+// loss r [1] fp32.
 struct ClipFactor {
   float max_norm = 0;
 };
 
-// How optimizer state is kept. Fp32: m, v fp32. Bf16: m, v bf16, rounded stochastically. Bit8: m, v in 8 bits by blocks
-// of kStateBlock with an fp32 scale each (Dettmers et al., arXiv:2110.02861), and w bf16 without lo, rounded
-// stochastically.
+// How optimizer state is kept. Fp32: m, v fp32. Bf16: m, v bf16, rounded stochastically. Bit8: m, v uint8 by blocks of
+// kStateBlock with an fp32 scale each, their largest absolute value; codes are those of the nearest number of the
+// signed and the unsigned dynamic map (Dettmers et al., arXiv:2110.02861); w bf16 without lo, rounded stochastically,
+// or fp32.
 enum class StateFormat : uint8_t { Fp32, Bf16, Bit8 };
 inline constexpr int64_t kStateBlock = 256;
 
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
 // all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n] int16
 // ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, clip r [3] fp32.
-// Learning rate and step are PassFacts'. Rounding draws at_step(PassFacts::step, first + i) of the stream (seed,
-// Rounding, stream).
+// Learning rate and step are PassFacts'. `first`, a multiple of kStateBlock, says which elements of the parameter these
+// are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half; they are of word
+// at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m and w take its lower half, v its upper.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;

@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "ref/forward.h"
+#include "ref/update.h"
 #include "tensor/view.h"
 
 namespace snug::ref {
@@ -263,23 +264,38 @@ class Reference {
   void operator()(const AdamW& op) {
     const size_t lo = op.split ? 1 : 0;
     Tensor &w = o_[1], &m = o_[2 + lo], &v = o_[3 + lo];
-    const Tensor& clip = o_[4 + lo];
-    if (clip[2] == 0) return;
-    const double beta1 = op.beta1, beta2 = op.beta2, rate = facts_.learning_rate;
-    const auto step = static_cast<double>(facts_.step);
+    if (o_.back()[2] == 0) return;
+    if (op.format != StateFormat::Fp32) return rounded_adamw(op, w, m, v);
     for (int64_t i = 0; i < w.shape.count(); i++) {
-      const double g = o_[0][i] * clip[1];
-      m[i] = beta1 * m[i] + (1 - beta1) * g;
-      v[i] = beta2 * v[i] + (1 - beta2) * g * g;
-      const double mean = m[i] / (1 - std::pow(beta1, step)), square = v[i] / (1 - std::pow(beta2, step));
-      double x = op.split ? join(w[i], o_[2][i]) : w[i];
-      x -= rate * static_cast<double>(op.weight_decay) * x;
-      x -= rate * mean / (std::sqrt(square) + static_cast<double>(op.epsilon));
+      const double before = op.split ? join(w[i], o_[2][i]) : w[i];
+      const double x = adamw_step<double>(op, facts_, before, o_[0][i] * o_.back()[1], m[i], v[i]);
       if (op.split)
         split(x, w[i], o_[2][i]);
       else
         w[i] = x;
     }
+  }
+
+  void operator()(const SumRanks& op) {
+    for (int64_t c = 0; c < o_[0].cols(); c++) {
+      if (!op.accumulate) o_[1][c] = 0;
+      for (int64_t r = 0; r < o_[0].rows(); r++) o_[1][c] += o_[0](r, c);
+    }
+  }
+
+  void operator()(const NormSum& op) {
+    o_[1][0] = 0;
+    for (int64_t i = 0; i < op.count; i++) o_[1][0] += o_[0][i];
+  }
+
+  void operator()(const Dropout& op) {
+    const Random random(op.seed, RandomPurpose::Dropout, op.stream);
+    for (int64_t t = 0; t < o_[0].rows(); t++)
+      for (int64_t j = 0; j < o_[0].cols(); j++) {
+        const auto element = static_cast<uint64_t>((facts_.first_token + t) * o_[0].cols() + j);
+        const bool keep = static_cast<double>(random.uniform(at_step(facts_.step, element))) >= op.p;
+        o_[1](t, j) = keep ? o_[0](t, j) / (1 - op.p) : 0;
+      }
   }
 
   template <class Executors>
@@ -302,6 +318,51 @@ class Reference {
   }
 
  private:
+  // State in bf16 or 8 bits: the step in fp32, block by block.
+  void rounded_adamw(const AdamW& op, Tensor& w, Tensor& m, Tensor& v) {
+    const bool bit8 = op.format == StateFormat::Bit8;
+    const std::vector<double> m_map = dynamic_map(true), v_map = dynamic_map(false);
+    const Random random(op.seed, RandomPurpose::Rounding, op.stream);
+    const int64_t n = w.shape.count();
+    for (int64_t begin = 0; begin < n; begin += kStateBlock) {
+      const int64_t end = std::min(n, begin + kStateBlock), block = begin / kStateBlock;
+      std::vector<float> means, squares;
+      for (int64_t i = begin; i < end; i++) {
+        const auto widened = [&](const Tensor& x, const std::vector<double>& map, size_t scales) {
+          return bit8 ? static_cast<float>(at(map, x.index(i))) * static_cast<float>(o_[scales][block])
+                      : static_cast<float>(x[i]);
+        };
+        means.push_back(widened(m, m_map, 4));
+        squares.push_back(widened(v, v_map, 5));
+        const uint32_t bits = random.bits(at_step(facts_.step, op.first + static_cast<uint64_t>(i)));
+        const double before = op.split ? join(w[i], o_[2][i]) : w[i];
+        const float x = adamw_step<float>(op, facts_, static_cast<float>(before),
+                                          static_cast<float>(o_[0][i]) * static_cast<float>(o_.back()[1]), means.back(),
+                                          squares.back());
+        if (op.split)
+          split(static_cast<double>(x), w[i], o_[2][i]);
+        else
+          w[i] = w.dtype == DType::BF16 ? stochastic_bf16(x, bits & 0xffffu) : static_cast<double>(x);
+        if (bit8) continue;
+        m[i] = stochastic_bf16(means.back(), bits & 0xffffu);
+        v[i] = stochastic_bf16(squares.back(), bits >> 16);
+      }
+      if (!bit8) continue;
+      o_[4][block] = encode(means, m_map, m, begin);
+      o_[5][block] = encode(squares, v_map, v, begin);
+    }
+  }
+
+  // Codes of a block at `begin`; gives its scale.
+  static double encode(const std::vector<float>& block, const std::vector<double>& map, Tensor& codes, int64_t begin) {
+    float largest = 0;
+    for (const float x : block) largest = std::max(largest, std::abs(x));
+    for (size_t i = 0; i < block.size(); i++)
+      codes[begin + static_cast<int64_t>(i)] =
+          nearest_code(map, largest > 0 ? static_cast<double>(block[i] / largest) : 0);
+    return static_cast<double>(largest);
+  }
+
   std::vector<Tensor>& o_;
   const PassFacts& facts_;
 };

@@ -2,10 +2,13 @@
 // tensor at a time, so that a run here can be followed there:
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
 //   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
+// Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/master.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "backend/dynamic_map.h"
+#include "base/rng.h"
 
 namespace snug::cpu {
 namespace {
@@ -39,35 +42,148 @@ inline float step(const Scalars& s, float w, float g, float& m, float& v) {
   return w * s.keep + s.rate_of_mean * m / root;
 }
 
+// A tensor's weights: as fp32, and back with the random bits of an element.
+struct PlainWeight {
+  static constexpr bool kRandom = false;
+  float* w;
+  float load(int64_t i) const { return w[i]; }
+  void store(int64_t i, float x, uint32_t) const { w[i] = x; }
+};
+
+struct SplitWeight {
+  static constexpr bool kRandom = false;
+  BFloat16* hi;
+  int16_t* lo;
+  float load(int64_t i) const { return join(hi[i], lo[i]); }
+  void store(int64_t i, float x, uint32_t) const { split(x, hi[i], lo[i]); }
+};
+
+struct RoundedWeight {
+  static constexpr bool kRandom = true;
+  BFloat16* w;
+  float load(int64_t i) const { return to_float(w[i]); }
+  void store(int64_t i, float x, uint32_t random) const { store_stochastic(w[i], x, random & 0xffffu); }
+};
+
+// A block of m and v in fp32, where they lie or in memory of its own, and the random bits of its elements.
+struct StateBlock {
+  float own_m[kStateBlock], own_v[kStateBlock];
+  float *m = own_m, *v = own_v;
+  uint32_t random[kStateBlock] = {};
+};
+
+// A tensor's m and v: `count` elements from `first`, which starts a block, widened and back.
+struct PlainState {
+  static constexpr bool kRandom = false;
+  float *m, *v;
+  void load(int64_t first, int64_t, StateBlock& block) const {
+    block.m = m + first;
+    block.v = v + first;
+  }
+  void store(int64_t, int64_t, const StateBlock&) const {}
+};
+
+struct Bf16State {
+  static constexpr bool kRandom = true;
+  BFloat16 *m, *v;
+  void load(int64_t first, int64_t count, StateBlock& block) const {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+      block.m[i] = to_float(m[first + i]);
+      block.v[i] = to_float(v[first + i]);
+    }
+  }
+  void store(int64_t first, int64_t count, const StateBlock& block) const {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+      store_stochastic(m[first + i], block.m[i], block.random[i] & 0xffffu);
+      store_stochastic(v[first + i], block.v[i], block.random[i] >> 16);
+    }
+  }
+};
+
+struct Bit8State {
+  static constexpr bool kRandom = false;
+  uint8_t *m, *v;
+  float *m_scales, *v_scales;
+  void load(int64_t first, int64_t count, StateBlock& block) const {
+    widen(kSignedMap, m + first, count, m_scales[first / kStateBlock], block.m);
+    widen(kUnsignedMap, v + first, count, v_scales[first / kStateBlock], block.v);
+  }
+  void store(int64_t first, int64_t count, const StateBlock& block) const {
+    m_scales[first / kStateBlock] = narrow(kSignedMap, block.m, count, m + first);
+    v_scales[first / kStateBlock] = narrow(kUnsignedMap, block.v, count, v + first);
+  }
+
+ private:
+  static void widen(const DynamicMap& map, const uint8_t* codes, int64_t count, float scale, float* x) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) x[i] = map.values[codes[i]] * scale;
+  }
+  // Gives the scale.
+  static float narrow(const DynamicMap& map, const float* x, int64_t count, uint8_t* codes) {
+    const float largest = maximum(count, [=](int64_t i) { return std::abs(x[i]); });
+    const float divisor = largest > 0 ? largest : 1.0f;
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) codes[i] = map.nearest(x[i] / divisor);
+    return largest;
+  }
+};
+
+template <class G, class Weight, class State>
+Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const float* clip) {
+  return [=, g = gradient.as<G>()](const PassFacts& facts) {
+    if (clip[2] == 0.0f) return;
+    const Scalars scalars(adamw, facts);
+    const float factor = clip[1];
+    const Random random(adamw.seed, RandomPurpose::Rounding, adamw.stream);
+    share_runs(Extent{gradient}, [&](int64_t, int64_t first, int64_t last) {
+      StateBlock block;
+      for (int64_t begin = first; begin < last; begin += kStateBlock) {
+        const int64_t count = std::min(kStateBlock, last - begin);
+        if constexpr (Weight::kRandom || State::kRandom)
+          random.bits(at_step(facts.step, adamw.first + static_cast<uint64_t>(begin)),
+                      {block.random, static_cast<size_t>(count)});
+        state.load(begin, count, block);
+        float *const m = block.m, *const v = block.v;
+#pragma omp simd
+        for (int64_t i = 0; i < count; i++)
+          weight.store(begin + i, step(scalars, weight.load(begin + i), to_float(g[begin + i]) * factor, m[i], v[i]),
+                       block.random[i]);
+        state.store(begin, count, block);
+      }
+    });
+  };
+}
+
 }  // namespace
 
 Launch bind_adamw(const AdamW& adamw, Operands operands) {
   const TensorView gradient = operands.dense("g", kActivation);
-  const int64_t n = gradient.count();
-  const TensorView weight = operands.vector("w", {adamw.split ? DType::BF16 : DType::F32}, n);
+  const int64_t n = gradient.count(), blocks = (n + kStateBlock - 1) / kStateBlock;
+  const bool bit8 = adamw.format == StateFormat::Bit8;
+  operands.expect(!bit8 || !adamw.split, "8-bit state has no 'lo'");
+  operands.expect(adamw.first % kStateBlock == 0, "element {} starts no block of {}", adamw.first, kStateBlock);
+  const TensorView weight = adamw.split ? operands.vector("w", {DType::BF16}, n)
+                            : bit8      ? operands.vector("w", kActivation, n)
+                                        : operands.vector("w", {DType::F32}, n);
   int16_t* const lo = adamw.split ? operands.vector("lo", {DType::I16}, n).as<int16_t>() : nullptr;
-  float* const m = operands.vector("m", {DType::F32}, n).as<float>();
-  float* const v = operands.vector("v", {DType::F32}, n).as<float>();
+  const DType kept = bit8 ? DType::U8 : adamw.format == StateFormat::Bf16 ? DType::BF16 : DType::F32;
+  const TensorView m = operands.vector("m", {kept}, n), v = operands.vector("v", {kept}, n);
+  float* const m_scales = bit8 ? operands.vector("m_scales", {DType::F32}, blocks).as<float>() : nullptr;
+  float* const v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
   const float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
-    return dispatch_activation(weight.dtype, [&]<class W>() -> Launch {
-      return [=, g = gradient.as<G>(), w = weight.as<W>()](const PassFacts& facts) {
-        if (clip[2] == 0.0f) return;
-        const Scalars scalars(adamw, facts);
-        const float factor = clip[1];
-        share_runs(Extent{gradient}, [&](int64_t, int64_t begin, int64_t end) {
-#pragma omp simd
-          for (int64_t i = begin; i < end; i++) {
-            if constexpr (std::is_same_v<W, BFloat16>) {
-              split(step(scalars, join(w[i], lo[i]), to_float(g[i]) * factor, m[i], v[i]), w[i], lo[i]);
-            } else {
-              w[i] = step(scalars, w[i], to_float(g[i]) * factor, m[i], v[i]);
-            }
-          }
-        });
-      };
-    });
+    const auto with_state = [&](auto state) {
+      if (adamw.split) return update<G>(adamw, gradient, SplitWeight{weight.as<BFloat16>(), lo}, state, clip);
+      return update<G>(adamw, gradient, PlainWeight{weight.as<float>()}, state, clip);
+    };
+    if (adamw.format == StateFormat::Fp32) return with_state(PlainState{m.as<float>(), v.as<float>()});
+    if (adamw.format == StateFormat::Bf16) return with_state(Bf16State{m.as<BFloat16>(), v.as<BFloat16>()});
+    const Bit8State state{m.as<uint8_t>(), v.as<uint8_t>(), m_scales, v_scales};
+    if (weight.dtype == DType::F32) return with_state(state);
+    return update<G>(adamw, gradient, RoundedWeight{weight.as<BFloat16>()}, state, clip);
   });
 }
 

@@ -38,7 +38,7 @@ struct Bind {
   Launch operator()(const SplitMaster&) const { return cpu::bind_split_master(operands); }
   Launch operator()(const JoinMaster&) const { return cpu::bind_join_master(operands); }
   Launch operator()(const RandomFill& a) const { return cpu::bind_random_fill(a, operands); }
-  Launch operator()(const Dropout&) const { return missing(); }
+  Launch operator()(const Dropout& a) const { return cpu::bind_dropout(a, operands); }
   Launch operator()(const Quantize&) const { return missing(); }
   Launch operator()(const QuantizeScales&) const { return missing(); }
   Launch operator()(const Dequantize&) const { return missing(); }

@@ -23,6 +23,7 @@ Launch bind_split_master(Operands operands);
 Launch bind_join_master(Operands operands);
 
 Launch bind_random_fill(const RandomFill& fill, Operands operands);
+Launch bind_dropout(const Dropout& dropout, Operands operands);
 
 Launch bind_rope_table(const RopeTable& table, Operands operands);
 Launch bind_rope(const Rope& rope, Operands operands);

@@ -59,6 +59,13 @@ inline void store(BFloat16& to, float x) {
 }
 inline void store(Float16& to, float x) { to = Float16(x); }
 
+// fp32 as bf16, rounded stochastically: away from zero with the probability that its lower half is of a unit, where
+// `random` is uniform in [0, 2^16). Numbers of bf16 and infinities stay as they are, NaN becomes quiet.
+inline void store_stochastic(BFloat16& to, float x, uint32_t random) {
+  const uint32_t u = std::bit_cast<uint32_t>(x), quiet = (u >> 16) | 0x40u;
+  to.bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : (u + random) >> 16);
+}
+
 // Sums are taken over blocks of this many elements, each over kLanes running sums: element i goes to sum i % kLanes.
 inline constexpr int64_t kSumBlock = 4096;
 inline constexpr int kLanes = 32;

@@ -1,0 +1,111 @@
+// Cases of the update, of sums over ranks and of dropout.
+#pragma once
+
+#include "op_case.h"
+
+namespace snug {
+
+inline void add_dropout(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const double p : {0.0, 0.1, 0.9}) {
+      const Shape shape{7, 333};
+      const Dropout attrs{p, 42, 9};
+      const PassFacts facts{.step = 5, .first_token = 13};
+      const auto suffix = fmt::format("{}.p{}", name(t), p);
+      cases.push_back({"dropout." + suffix,
+                       attrs,
+                       {in("x", t, shape, strewn({-0.0, kInfinity, kNaN}), 3), out("y", t, shape, 2)},
+                       facts,
+                       1e-7,
+                       0});
+      cases.push_back(
+          {"dropout.long." + suffix, attrs, {in("x", t, {9, 2501}), out("y", t, {9, 2501})}, facts, 1e-7, 0});
+    }
+}
+
+inline void add_sums(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const int64_t n : {1, 4096, 3 * 4096 + 5})
+      cases.push_back({fmt::format("norm_partials.{}.n{}", name(t), n),
+                       NormPartials{},
+                       {in("g", t, {n}), out("partial", DType::F32, {(n + kUnit - 1) / kUnit})},
+                       {}});
+  const auto clip = [&](std::string what, float max_norm, Filling partial, double loss) {
+    cases.push_back({"clip_factor." + what,
+                     ClipFactor{max_norm},
+                     {in("partial", DType::F32, {1001}, std::move(partial)),
+                      in("loss", DType::F32, {1}, list(std::vector{loss})), out("clip", DType::F32, {3})},
+                     {}});
+  };
+  clip("clips", 1, uniform(0, 2), 3);
+  clip("leaves_small_norms", 1, uniform(0, 1e-4), 3);
+  clip("is_off_at_0", 0, uniform(0, 2), 3);
+  clip("sees_infinity", 1, strewn({0, kInfinity}), 3);
+  clip("sees_no_number_in_the_loss", 1, uniform(0, 2), kNaN);
+  for (const int64_t count : {0, 1, 37, 63})
+    cases.push_back({fmt::format("norm_sum.{}", count),
+                     NormSum{count},
+                     {in("partial", DType::F32, {7, 9}, uniform(0, 2), 4), out("sum", DType::F32, {1})},
+                     {}});
+  for (const DType t : kActivations)
+    for (const DType u : kActivations)
+      for (const bool accumulate : {false, true})
+        for (const Shape& shape : {Shape{1, 5}, Shape{3, 20011}})
+          cases.push_back({fmt::format("sum_ranks.{}.to.{}.{}x{}{}", name(t), name(u), shape[0], shape[1],
+                                       accumulate ? ".accumulate" : ""),
+                           SumRanks{accumulate},
+                           {in("parts", t, shape, uniform(), 8),
+                            accumulate ? inout("sum", u, {shape[1]}) : out("sum", u, {shape[1]})},
+                           {},
+                           0,
+                           3e-7});
+}
+
+inline void add_adamw(OpCases& cases) {
+  const auto adamw = [&](std::string what, DType gradient, bool split, const PassFacts& facts, double finite) {
+    const Shape n{20011};
+    OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, facts, 1e-6, 1e-7};
+    if (split) c.operands.push_back(inout("w", DType::BF16, n));
+    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+    if (split) c.master = 1;
+    if (!split) c.operands.push_back(inout("w", DType::F32, n));
+    c.operands.push_back(inout("m", DType::F32, n));
+    c.operands.push_back(inout("v", DType::F32, n, uniform(0, 1)));
+    c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
+    cases.push_back(c);
+  };
+  for (const bool split : {false, true})
+    for (const DType gradient : kActivations) {
+      const auto suffix = fmt::format("{}{}", name(gradient), split ? ".split" : "");
+      adamw(suffix, gradient, split, {.step = 7, .learning_rate = 1e-2f}, 1);
+      adamw(suffix + ".first_step", gradient, split, {.step = 1, .learning_rate = 1e-2f}, 1);
+      adamw(suffix + ".not_finite", gradient, split, {.step = 7, .learning_rate = 1e-2f}, 0);
+    }
+  // Rounding by random bits and codes is all or nothing: here the reference follows every rounding of the step.
+  const auto reduced = [&](std::string what, DType gradient, DType weight, bool split, StateFormat format,
+                           double finite) {
+    const Shape n{20011}, blocks{(20011 + kStateBlock - 1) / kStateBlock};
+    const AdamW attrs{0.9, 0.999, 1e-8, 0.1, split, format, 77, 3, 4096};
+    OpCase c{"adamw." + what, attrs, {in("g", gradient, n)}, {.step = 7, .learning_rate = 1e-2}, 0, 0};
+    c.operands.push_back(inout("w", weight, n));
+    if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
+    const bool bit8 = format == StateFormat::Bit8;
+    const DType kept = bit8 ? DType::U8 : DType::BF16;
+    c.operands.push_back(inout("m", kept, n, bit8 ? integers(0, 256) : uniform()));
+    c.operands.push_back(inout("v", kept, n, bit8 ? integers(0, 256) : uniform(0, 1)));
+    if (bit8) c.operands.push_back(inout("m_scales", DType::F32, blocks, list(std::vector{0.5, 0.0, 1e-20, 3.0})));
+    if (bit8) c.operands.push_back(inout("v_scales", DType::F32, blocks, list(std::vector{0.25, 7.0, 0.0, 1e-30})));
+    c.operands.push_back(in("clip", DType::F32, {3}, list(std::vector{2.5, 0.4, finite})));
+    cases.push_back(c);
+  };
+  for (const DType gradient : kActivations)
+    for (const double finite : {0.0, 1.0}) {
+      const auto suffix = fmt::format("{}{}", name(gradient), finite != 0 ? "" : ".not_finite");
+      reduced("bf16_state." + suffix, gradient, DType::F32, false, StateFormat::Bf16, finite);
+      reduced("bf16_state.split." + suffix, gradient, DType::BF16, true, StateFormat::Bf16, finite);
+      reduced("bit8_state." + suffix, gradient, DType::BF16, false, StateFormat::Bit8, finite);
+      reduced("bit8_state.fp32_weight." + suffix, gradient, DType::F32, false, StateFormat::Bit8, finite);
+    }
+}
+
+}  // namespace snug

@@ -1,0 +1,62 @@
+// AdamW's step, the rounding of its state and dropout, in plain words.
+#pragma once
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "base/rng.h"
+#include "program/ops.h"
+
+namespace snug::ref {
+
+// One step of one element; m and v are brought forward. In T's own arithmetic, in torch.optim.AdamW's order: with float
+// every rounding is torch's, as it is the op's.
+template <class T>
+T adamw_step(const AdamW& op, const PassFacts& facts, T w, T g, T& m, T& v) {
+  const auto rounded = [](double x) { return static_cast<T>(x); };
+  const auto step = static_cast<double>(facts.step);
+  const T share = rounded(1 - op.beta1);
+  m = share < T(0.5) ? std::fma(share, g - m, m) : std::fma(share - T(1), g - m, g);  // torch.lerp
+  v = std::fma(rounded(1 - op.beta2) * g, g, v * rounded(op.beta2));
+  const T root = std::sqrt(v) / rounded(std::sqrt(1 - std::pow(op.beta2, step))) + rounded(op.epsilon);
+  return w * rounded(1 - facts.learning_rate * op.weight_decay) +
+         rounded(-facts.learning_rate / (1 - std::pow(op.beta1, step))) * m / root;
+}
+
+// The two bf16 numbers next to x are chosen by where x lies between them: with `random` of 65536 equal chances.
+inline double stochastic_bf16(float x, uint32_t random) {
+  if (!std::isfinite(x)) return static_cast<double>(x);
+  const uint32_t towards_zero = std::bit_cast<uint32_t>(x) & 0xffff0000u, rest = std::bit_cast<uint32_t>(x) & 0xffffu;
+  return static_cast<double>(std::bit_cast<float>(rest >= 65536 - random ? towards_zero + 0x10000u : towards_zero));
+}
+
+// bitsandbytes' create_dynamic_map. Its torch.linspace rounds start + step i once.
+inline std::vector<double> dynamic_map(bool with_negatives) {
+  std::vector<double> map{0, 1};
+  for (int decade = 0; decade < 7; decade++) {
+    const int n = 1 << (with_negatives ? decade : decade + 1);
+    const float step = (1.0f - 0.1f) / static_cast<float>(n);
+    std::vector<float> ends;
+    for (int i = 0; i <= n; i++)
+      ends.push_back(i < (n + 1) / 2 ? std::fma(step, static_cast<float>(i), 0.1f)
+                                     : std::fma(-step, static_cast<float>(n - i), 1.0f));
+    for (int i = 0; i < n; i++) {
+      const float middle = (ends[static_cast<size_t>(i)] + ends[static_cast<size_t>(i) + 1]) / 2;
+      const auto value = static_cast<double>(static_cast<float>(std::pow(10.0, decade - 6)) * middle);
+      map.push_back(value);
+      if (with_negatives) map.push_back(-value);
+    }
+  }
+  std::ranges::sort(map);
+  return map;
+}
+
+// By trying all of them; the lower of two equally near.
+inline double nearest_code(const std::vector<double>& map, double x) {
+  const auto further = [&](double a, double b) { return std::abs(a - x) < std::abs(b - x); };
+  return static_cast<double>(std::ranges::min_element(map, further) - map.begin());
+}
+
+}  // namespace snug::ref
