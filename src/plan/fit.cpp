@@ -58,9 +58,10 @@ std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
     user_error("micro_batch_size {} of sequence_length {}: found {} tokens a pass, expected at most {}",
                *choices.micro_batch, base.sequence_length, *choices.micro_batch * base.sequence_length, kMostTokens);
   if (result.empty())
-    user_error("{} {} does not divide the {} blocks of a rank (batch_size {}, ranks {})",
+    user_error("{} {} does not divide batch_size {}{}",
                choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
-               choices.micro_batch ? *choices.micro_batch : *choices.passes, batch, choices.batch_size, choices.ranks);
+               choices.micro_batch ? *choices.micro_batch : *choices.passes, choices.batch_size,
+               choices.ranks > 1 ? fmt::format(" over {} ranks", choices.ranks) : "");
   return result;
 }
 
