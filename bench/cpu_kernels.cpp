@@ -50,6 +50,8 @@ class Bench {
       if (view.dtype == DType::F32) view.as<float>()[i] = number;
       if (view.dtype == DType::BF16) view.as<BFloat16>()[i] = BFloat16(number);
       if (view.dtype == DType::I32) view.as<int32_t>()[i] = static_cast<int32_t>(i % 512);
+      if (view.dtype == DType::U8) view.as<uint8_t>()[i] = static_cast<uint8_t>(i % 127);
+      if (view.dtype == DType::I8) view.as<int8_t>()[i] = static_cast<int8_t>(i % 127);
     }
   }
 
@@ -136,6 +138,29 @@ void adamw_split(benchmark::State& state) {
       .run(state, {.step = 3, .learning_rate = 1e-5f});
 }
 
+void quantize(benchmark::State& state) {
+  const auto format = static_cast<BaseFormat>(state.range(1));
+  const bool nf4 = format == BaseFormat::Nf4;
+  const Shape x{4096, 4096};
+  const Operand codes = nf4 ? w(DType::U8, {x.count() / 2}) : w(format == BaseFormat::Int8 ? DType::I8 : DType::U8, x);
+  Bench(Quantize{format}, {r(activation(state), x), codes, w(DType::F32, {nf4 ? x.count() / kNf4Block : x[0]})})
+      .run(state);
+}
+
+void dequantize(benchmark::State& state) {
+  const auto format = static_cast<BaseFormat>(state.range(1));
+  const Shape x{4096, 4096};
+  const int64_t blocks = x.count() / kNf4Block;
+  const Operand y = w(activation(state), x), offset = r(DType::F32, {1});
+  if (format == BaseFormat::Nf4)
+    Bench(Dequantize{format},
+          {r(DType::U8, {x.count() / 2}), r(DType::U8, {blocks}), r(DType::F32, {blocks / kNf4ScaleBlock}), offset, y})
+        .run(state);
+  else
+    Bench(Dequantize{format}, {r(format == BaseFormat::Int8 ? DType::I8 : DType::U8, x), r(DType::F32, {x[0]}), y})
+        .run(state);
+}
+
 // The first argument is the dtype: 0 fp32, 1 bf16 (of gradients, for the update).
 BENCHMARK(memory_copy)->UseRealTime();
 BENCHMARK(rms_norm)->Arg(0)->Arg(1)->UseRealTime();
@@ -147,6 +172,9 @@ BENCHMARK(cross_entropy)->ArgsProduct({{0, 1}, {49152, 151936}})->UseRealTime();
 BENCHMARK(accumulate)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(norm_partials)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(column_sum)->Arg(0)->Arg(1)->UseRealTime();
+// The second is the format: 1 int8, 2 fp8, 3 nf4.
+BENCHMARK(quantize)->ArgsProduct({{0, 1}, {1, 2, 3}})->UseRealTime();
+BENCHMARK(dequantize)->ArgsProduct({{0, 1}, {1, 2, 3}})->UseRealTime();
 BENCHMARK(adamw)->Arg(0)->Arg(1)->UseRealTime();
 BENCHMARK(adamw_split)->Arg(0)->Arg(1)->UseRealTime();
 

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "op_case.h"
+#include "op_cases_quantize.h"
 #include "op_cases_update.h"
 
 namespace snug {
@@ -345,6 +346,7 @@ inline OpCases op_cases() {
   add_conversions(cases);
   add_embedding(cases);
   add_loss(cases);
+  add_quantize(cases);
   add_dropout(cases);
   add_sums(cases);
   add_adamw(cases);

@@ -112,12 +112,28 @@ void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
     refuse_sliding_window(config, result);
   }
   if (config.number("attention_dropout", 0, 1, 0.0) != 0) config.fail("attention_dropout", "0");
-  if (config.has("quantization_config")) {
-    config.fail("quantization_config", "none: weights in BF16, F16 or F32");
-  }
   for (const std::string_view key : kExpertKeys) {
     if (config.has(key)) config.fail(key, "none: a dense model");
   }
+}
+
+std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
+  if (!config.has("quantization_config")) return std::nullopt;
+  const JsonObject bnb = config.object("quantization_config");
+  // Files from before there was a choice do not name the method.
+  const bool in_4bit = bnb.boolean("load_in_4bit", false), in_8bit = bnb.boolean("load_in_8bit", false);
+  if (bnb.string("quant_method", in_4bit || in_8bit ? "bitsandbytes" : "") != "bitsandbytes") {
+    config.fail("quantization_config", "none, or one of \"quant_method\": \"bitsandbytes\"");
+  }
+  if (in_4bit == in_8bit) bnb.fail("load_in_4bit", "either this or load_in_8bit");
+  if (in_8bit) {
+    if (bnb.boolean("llm_int8_has_fp16_weight", false)) bnb.fail("llm_int8_has_fp16_weight", "false");
+    return BnbQuantization{};
+  }
+  if (bnb.string("bnb_4bit_quant_type", "fp4") != "nf4") bnb.fail("bnb_4bit_quant_type", "\"nf4\"");
+  if (bnb.string("bnb_4bit_quant_storage", "uint8") != "uint8") bnb.fail("bnb_4bit_quant_storage", "\"uint8\"");
+  bnb.integer("bnb_4bit_blocksize", 64, 64, 64);
+  return BnbQuantization{.nf4 = true, .nested = bnb.boolean("bnb_4bit_use_double_quant", false)};
 }
 
 // Absent, null and negative mean none; `fallback` stands for absent only.
@@ -177,6 +193,7 @@ HfConfig parse_hf_config(std::string_view json, std::string_view source) {
   parse_sizes(config, result);
   parse_rope(config, result);
   refuse_unsupported(config, result);
+  result.quantization = parse_quantization(config);
   result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, 1e-6);
   result.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   result.qkv_bias = !llama;

@@ -26,6 +26,13 @@ struct Llama3RopeScaling {
   int64_t original_max_position = 8192;
 };
 
+// That the linears are stored as bitsandbytes quantised them (format/bnb.h; some may be stored plainly all the same).
+// How bitsandbytes would compute with them (outliers, compute dtype) is not part of it.
+struct BnbQuantization {
+  bool nf4 = false;     // else int8
+  bool nested = false;  // nf4: the scales are quantised too
+};
+
 struct HfConfig {
   Architecture architecture = Architecture::LlamaForCausalLM;
   int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
@@ -40,6 +47,7 @@ struct HfConfig {
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so
+  std::optional<BnbQuantization> quantization;
 };
 
 inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and its like

@@ -177,27 +177,40 @@ struct LossSum {
 
 // ---- Frozen bases in fewer bits -------------------------------------------------------------------------------------
 
-// Int8: a row's codes are round(127 x / absmax), its scale absmax (Dettmers et al., arXiv:2208.07339). Fp8: e4m3 of
-// x / scale, scale absmax / 448 of the row. Nf4: 64 elements after one another in row order share the scale absmax; a
-// code is the nearest of 16 quantiles of the normal distribution (Dettmers et al., arXiv:2305.14314), two codes a byte,
-// the first in the upper half.
+// Each step is one fp32 operation in the order of bitsandbytes 0.50 (its default kernels), / and round included; codes
+// round to nearest, ties to even, but in Nf4's two codebooks, where a tie goes to the lower number (tensor/codebook.h).
+//   Int8 (Dettmers et al., arXiv:2208.07339): a row's scale is its absmax, code = round(x ((1 / scale) 127)),
+//     x = (code scale) (1/127).
+//   Fp8: a row's scale is absmax / 448, code = e4m3fn of x / scale, saturating, x = code scale.
+//   Nf4 (Dettmers et al., arXiv:2305.14314): 64 elements after one another in row order, wherever rows end, share the
+//     scale absmax; a code is the number of 16 that is nearest to x (1 / max(scale, 1e-38)), two codes a byte, the
+//     first in the upper half; x = number scale.
+// Zeros (with scale 0) stay zeros. Where 1 / scale overflows, codes of Int8 saturate. Of a row, or block, that holds
+// NaN or infinity the scale is NaN or infinity, and what comes back of it is not finite: of Int8 and Fp8 it is all NaN,
+// of Nf4 NaN or infinity, and after QuantizeScales all NaN in every block under that offset.
 enum class BaseFormat : uint8_t { Plain, Int8, Fp8, Nf4 };
 
+inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
+
 // x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n / 2]),
-// scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]).
+// scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (file bytes do). For Nf4 it is dense and m n
+// is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks.
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
 };
 
-// The second quantisation of Nf4's scales: offset is their mean; scales - offset are coded in 8 bits by blocks of 256
-// on bitsandbytes' dynamic map.   scales r [k] fp32, offset r [1] fp32, codes w uint8 [k], block_scales w [ceil(k /
-// 256)] fp32. The mean is given, as it is over a whole parameter of which this may be a part.
+// The second quantisation of Nf4's scales: scales - offset are coded in 8 bits on bitsandbytes' dynamic codebook, by
+// blocks of 256 with a scale of their own, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8 [k],
+// block_scales w [ceil(k / 256)] fp32. The offset is the mean of the scales of the whole parameter of which these may
+// be a part; a part starts at a multiple of 256.
 struct QuantizeScales {};
 
-// The inverse, row by row or block by block.   codes r, scales r (as Quantize wrote them; for Nf4 the codes of
-// QuantizeScales, its block_scales and its offset), x w [m, n] fp32|bf16.
+// The inverse, row by row or block by block, rounded once to x's dtype.   codes r, scales r, as Quantize wrote them, x
+// w [m, n] fp32|bf16. For Nf4, unless the scales are plain, in place of scales: scale codes r, block_scales r, as
+// QuantizeScales wrote them, and its offset r; a scale is number block_scale + offset.
 struct Dequantize {
   BaseFormat format = BaseFormat::Int8;
+  bool plain_scales = false;
 };
 
 // ---- Ranks ----------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
 constexpr auto describe(const Quantize&) { return describe_as("quantize", "format"); }
 constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
-constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format"); }
+constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format", "plain_scales"); }
 constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }
 constexpr auto describe(const Exchange&) { return describe_as("exchange"); }
 constexpr auto describe(const SumRanks&) { return describe_as("sum_ranks", "accumulate"); }

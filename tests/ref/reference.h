@@ -7,6 +7,7 @@
 
 #include "base/rng.h"
 #include "ref/forward.h"
+#include "ref/quantize.h"
 #include "ref/update.h"
 #include "tensor/view.h"
 
@@ -246,6 +247,49 @@ class Reference {
     double total = op.accumulate ? o_[1][0] : 0;
     for (int64_t i = 0; i < facts_.loss_rows; i++) total += o_[0][i];
     o_[1][0] = total;
+  }
+
+  void operator()(const Quantize& op) {
+    const Tensor& x = o_[0];
+    Tensor &codes = o_[1], &scales = o_[2];
+    const int64_t run = x.shape.count() / scales.shape.count();  // elements that share a scale
+    if (op.format == BaseFormat::Nf4) std::ranges::fill(codes.values, 0.0);
+    for (int64_t i = 0; i < x.shape.count(); i++) {
+      const float largest = absmax(&x.values[static_cast<size_t>(i / run * run)], run);
+      const float scale = op.format == BaseFormat::Fp8 ? largest / 448 : largest;
+      scales[i / run] = static_cast<double>(scale);
+      if (op.format == BaseFormat::Int8) codes[i] = int8_code(x[i], scale);
+      if (op.format == BaseFormat::Fp8) codes[i] = fp8_code(x[i], scale);
+      if (op.format == BaseFormat::Nf4) codes[i / 2] += nearest_code(kNf4Codebook, x[i], scale) * (i % 2 == 0 ? 16 : 1);
+    }
+  }
+
+  void operator()(const QuantizeScales&) {
+    std::vector<double> centred;
+    for (const double scale : o_[0].values)
+      centred.push_back(static_cast<double>(static_cast<float>(scale) - static_cast<float>(o_[1][0])));
+    for (int64_t i = 0; i < o_[0].shape.count(); i++) {
+      const int64_t begin = i / 256 * 256, n = std::min<int64_t>(256, o_[0].shape.count() - begin);
+      const float scale = absmax(&at(centred, begin), n);
+      o_[3][i / 256] = static_cast<double>(scale);
+      o_[2][i] = nearest_code(kDynamicCodebook, at(centred, i), scale);
+    }
+  }
+
+  void operator()(const Dequantize& op) {
+    const Tensor &codes = o_[0], &scales = o_[1];
+    Tensor& x = o_.back();
+    for (int64_t i = 0; i < x.shape.count(); i++) {
+      if (op.format == BaseFormat::Int8) x[i] = int8_value(codes[i], scales[i / x.cols()]);
+      if (op.format == BaseFormat::Fp8) x[i] = fp8_value(codes.index(i), scales[i / x.cols()]);
+      if (op.format != BaseFormat::Nf4) continue;
+      auto scale = static_cast<float>(scales[i / 64]);
+      if (!op.plain_scales)
+        scale = at(kDynamicCodebook, scales.index(i / 64)) * static_cast<float>(o_[2][i / 64 / 256]) +
+                static_cast<float>(o_[3][0]);
+      const int64_t pair = codes.index(i / 2);
+      x[i] = static_cast<double>(at(kNf4Codebook, i % 2 == 0 ? pair / 16 : pair % 16) * scale);
+    }
   }
 
   void operator()(const NormPartials&) {

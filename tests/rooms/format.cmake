@@ -1,5 +1,6 @@
 snug_test(safetensors_test ROOMS format)
 snug_test(hf_config_test ROOMS format)
+snug_test(bnb_test ROOMS format)
 snug_test(peft_test ROOMS format)
 snug_test(gguf_test ROOMS format)
 

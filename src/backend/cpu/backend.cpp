@@ -39,9 +39,9 @@ struct Bind {
   Launch operator()(const JoinMaster&) const { return cpu::bind_join_master(operands); }
   Launch operator()(const RandomFill& a) const { return cpu::bind_random_fill(a, operands); }
   Launch operator()(const Dropout& a) const { return cpu::bind_dropout(a, operands); }
-  Launch operator()(const Quantize&) const { return missing(); }
-  Launch operator()(const QuantizeScales&) const { return missing(); }
-  Launch operator()(const Dequantize&) const { return missing(); }
+  Launch operator()(const Quantize& a) const { return cpu::bind_quantize(a, operands); }
+  Launch operator()(const QuantizeScales&) const { return cpu::bind_quantize_scales(operands); }
+  Launch operator()(const Dequantize& a) const { return cpu::bind_dequantize(a, operands); }
   Launch operator()(const AllGather&) const { return refuse(); }
   Launch operator()(const Exchange&) const { return refuse(); }
   Launch operator()(const SumRanks& a) const { return cpu::bind_sum_ranks(a, operands); }

@@ -9,14 +9,6 @@
 namespace snug::cpu {
 namespace {
 
-// Element i of an array of T that starts at any byte, as fp32.
-template <class T>
-float load(const std::byte* array, int64_t i) {
-  T value;
-  std::memcpy(&value, array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
-  return to_float(value);
-}
-
 Launch copy(const TensorView& x, const TensorView& y) {
   return [=, extent = Extent{x, y}](const PassFacts&) {
     const auto size = static_cast<int64_t>(element_bytes(x.dtype));

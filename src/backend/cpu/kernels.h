@@ -36,6 +36,10 @@ Launch bind_scatter_rows(Operands operands);
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
 Launch bind_loss_sum(const LossSum& sum, Operands operands);
 
+Launch bind_quantize(const Quantize& quantize, Operands operands);
+Launch bind_quantize_scales(Operands operands);
+Launch bind_dequantize(const Dequantize& dequantize, Operands operands);
+
 Launch bind_column_sum(Operands operands);
 Launch bind_sum_ranks(const SumRanks& sum, Operands operands);
 Launch bind_norm_partials(Operands operands);

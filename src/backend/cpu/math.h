@@ -5,6 +5,7 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <limits>
 
 #include "tensor/dtype.h"
@@ -51,6 +52,14 @@ inline float to_float(const Float16& x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(rebased) | special |
                               static_cast<uint32_t>(x.bits & 0x8000u) << 16);
 }
+// Element i of an array of T that starts at any byte, as fp32.
+template <class T>
+float load(const std::byte* array, int64_t i) {
+  T value;
+  std::memcpy(&value, array + i * static_cast<int64_t>(sizeof(T)), sizeof(T));
+  return to_float(value);
+}
+
 inline void store(float& to, float x) { to = x; }
 inline void store(BFloat16& to, float x) {
   const uint32_t u = std::bit_cast<uint32_t>(x);

@@ -1,0 +1,125 @@
+// Cases of numbers in 8 and 4 bits. What bitsandbytes itself gives: quantize_test.cpp.
+#pragma once
+
+#include "op_case.h"
+
+namespace snug {
+
+// Rows and blocks that are zero, all of one huge or one subnormal number, or hold one that is no number.
+inline Filling quantized_edges(int64_t run) {
+  return [=](ref::Tensor& x, Numbers& numbers) {
+    uniform(-3, 3)(x, numbers);
+    const auto set = [&](int64_t first, int64_t count, double value) {
+      for (int64_t i = first; i < first + count && i < x.shape.count(); i++) x[i] = value;
+    };
+    set(0, run, 0);
+    set(run, run, 0x1p-149);
+    set(2 * run, run - 1, -0x1p-130);
+    set(3 * run, 1, -3e38);
+    set(4 * run, run, -0.0);
+    set(5 * run + 7, 1, kNaN);
+    set(6 * run + 8, 1, -kInfinity);
+    set(7 * run, run, -1e-38);
+  };
+}
+
+inline void add_quantize_rows(OpCases& cases) {
+  for (const DType t : {DType::F32, DType::BF16, DType::F16})
+    for (const auto& [format, code] : {std::pair(BaseFormat::Int8, DType::I8), std::pair(BaseFormat::Fp8, DType::U8)}) {
+      const auto suffix = fmt::format("{}.{}", format == BaseFormat::Int8 ? "int8" : "fp8", name(t));
+      const auto add = [&](std::string what, const Shape& shape, Filling fill) {
+        cases.push_back(
+            {fmt::format("quantize.{}{}", suffix, what),
+             Quantize{format},
+             {in("x", t, shape, std::move(fill), 5), out("codes", code, shape), out("scales", DType::F32, {shape[0]})},
+             {},
+             0,
+             0});
+      };
+      add("", {19, 331}, uniform(-0.1, 0.1));
+      add(".long_rows", {2, 20011}, uniform(-0.1, 0.1));
+      add(".one_column", {77, 1}, uniform());
+      add(".edges", {12, 96}, quantized_edges(96));
+      add(".from_any_byte", {3, 100}, uniform());
+      cases.back().operands[0].shift = 1;
+    }
+  const Filling scales = strewn({0, 1e-40, 3e38, kNaN, kInfinity});
+  for (const DType t : kActivations) {
+    cases.push_back({fmt::format("dequantize.int8.{}", name(t)),
+                     Dequantize{BaseFormat::Int8},
+                     {in("codes", DType::I8, {66, 331}, integers(-128, 128), 3), in("scales", DType::F32, {66}, scales),
+                      out("x", t, {66, 331}, 5)},
+                     {},
+                     0,
+                     0});
+    cases.push_back({fmt::format("dequantize.fp8.{}", name(t)),
+                     Dequantize{BaseFormat::Fp8},
+                     {in("codes", DType::U8, {66, 331}, integers(0, 256), 3), in("scales", DType::F32, {66}, scales),
+                      out("x", t, {66, 331}, 5)},
+                     {},
+                     0,
+                     0});
+  }
+}
+
+inline void add_quantize_blocks(OpCases& cases) {
+  for (const DType t : {DType::F32, DType::BF16, DType::F16}) {
+    const auto add = [&](std::string what, const Shape& shape, Filling fill) {
+      const int64_t n = shape.count();
+      cases.push_back({fmt::format("quantize.nf4.{}{}", name(t), what),
+                       Quantize{BaseFormat::Nf4},
+                       {in("x", t, shape, std::move(fill)), out("codes", DType::U8, {n / 2}),
+                        out("scales", DType::F32, {n / kNf4Block})},
+                       {},
+                       0,
+                       0});
+    };
+    add("", {16, 72}, uniform(-0.1, 0.1));
+    add(".large", {33, 1024}, uniform(-0.1, 0.1));
+    add(".edges", {12, 96}, quantized_edges(kNf4Block));
+    add(".from_any_byte", {128}, uniform());
+    cases.back().operands[0].shift = 3;
+  }
+  const auto scales = [&](std::string what, int64_t k, Filling fill, double offset) {
+    cases.push_back(
+        {"quantize_scales." + what,
+         QuantizeScales{},
+         {in("scales", DType::F32, {k}, std::move(fill)), in("offset", DType::F32, {1}, list(std::vector{offset})),
+          out("codes", DType::U8, {k}), out("block_scales", DType::F32, {(k + 255) / 256})},
+         {},
+         0,
+         0});
+  };
+  scales("whole", 1024, uniform(0, 0.2), 0.1);
+  scales("part_of_a_block", 1031, uniform(0, 0.2), 0.1);
+  scales("one", 1, uniform(0, 1), 0.25);
+  scales("all_alike", 300, list(std::vector{0.125}), 0.125);
+  scales("not_finite", 600, strewn({0, kNaN, kInfinity, 1e-40}), 0.1);
+  for (const DType t : kActivations)
+    for (const bool plain : {false, true})
+      for (const auto& [rows, cols, tail] : {std::array{264, 72, 0}, std::array{264, 72, 8}, std::array{40, 448, 16}}) {
+        const int64_t n = rows * cols, blocks = n / kNf4Block;
+        OpCase c{fmt::format("dequantize.nf4.{}{}.{}x{}+{}", name(t), plain ? ".plain_scales" : "", rows, cols, tail),
+                 Dequantize{BaseFormat::Nf4, plain},
+                 {in("codes", DType::U8, {n / 2}, integers(0, 256))},
+                 {},
+                 0,
+                 0};
+        if (plain) {
+          c.operands.push_back(in("scales", DType::F32, {blocks}, strewn({0, 1e-40, kNaN, kInfinity, 3e38})));
+        } else {
+          c.operands.push_back(in("scale_codes", DType::U8, {blocks}, integers(0, 256)));
+          c.operands.push_back(in("block_scales", DType::F32, {(blocks + 255) / 256}, uniform(0, 0.1)));
+          c.operands.push_back(in("offset", DType::F32, {1}, uniform(0, 0.1)));
+        }
+        c.operands.push_back(out("x", t, {rows, cols}, tail));
+        cases.push_back(c);
+      }
+}
+
+inline void add_quantize(OpCases& cases) {
+  add_quantize_rows(cases);
+  add_quantize_blocks(cases);
+}
+
+}  // namespace snug
