@@ -27,6 +27,12 @@ Numerics numerics_of(const Options& options) {
   n.epsilon = options.epsilon;
   n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
+  n.seed = options.seed;
+  n.state = options.state_format == "8bit"   ? StateFormat::Bit8
+            : options.state_format == "bf16" ? StateFormat::Bf16
+                                             : StateFormat::Fp32;
+  if (n.state == StateFormat::Bit8 && n.compute != DType::BF16)
+    user_error("state_format 8bit keeps weights in bf16 alone: found compute {}, expected bf16", options.compute);
   return n;
 }
 
@@ -38,6 +44,7 @@ PeftConfig adapter_of(const Options& options) {
   config.rank = options.lora_rank;
   config.alpha = options.lora_alpha;
   config.rslora = options.lora_rslora;
+  config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
   if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names();
   return config;
@@ -58,9 +65,6 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   if (adapted) {
     const PeftConfig adapter = adapter_of(options);
-    if (training && adapter.dropout != 0)
-      user_error("{}, key 'lora_dropout': found {}; training with dropout is not there yet in this version",
-                 (std::filesystem::path(options.adapter) / kPeftConfigFile).string(), adapter.dropout);
     spec.table = lora_parameters(spec.config, adapter, true);
   } else {
     spec.table = full_parameters(spec.config, training);

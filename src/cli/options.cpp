@@ -248,8 +248,11 @@ std::vector<OptionSpec> make_specs() {
       number_option("lora_alpha", &O::lora_alpha, 0, 1e6, "their scale times rank (32)"),
       list_option("lora_targets", &O::lora_targets, "'all', or names such as q_proj,v_proj"),
       bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
+      number_option("lora_dropout", &O::lora_dropout, 0, 0.99, "share of an adapter's input that is dropped (0)"),
       base_format_option(),
       word_option("compute", &O::compute, {"bf16", "fp32"}, "format of products and activations"),
+      word_option("state_format", &O::state_format, {"fp32", "bf16", "8bit"},
+                  "optimizer state; bf16 and 8bit are rounded stochastically, 8bit keeps bf16 weights alone"),
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 
@@ -306,7 +309,7 @@ std::vector<OptionSpec> make_specs() {
 
 // Named in the interface, and not built yet.
 const std::vector<std::string>& later_options() {
-  static const std::vector<std::string> names{"lora_dropout", "state_format", "reduce_every", "machine", "order"};
+  static const std::vector<std::string> names{"reduce_every", "machine", "order"};
   return names;
 }
 

@@ -49,6 +49,8 @@ struct Options {
   std::string device = "auto";
   int64_t threads = 0;  // 0: all cores
   std::optional<uint64_t> device_memory, host_memory;
+  double lora_dropout = 0;
+  std::string state_format = "fp32";
   int64_t ranks = 1, replicas = 1;
   std::optional<uint64_t> disk_memory;
   std::string disk_dir, zero = "auto";

@@ -108,6 +108,7 @@ void write_run_files(const Options& options, const Planned& planned, const DataS
     effective.lora_rank = adapter.rank;
     effective.lora_alpha = adapter.alpha;
     effective.lora_rslora = adapter.rslora;
+    effective.lora_dropout = adapter.dropout;
     effective.lora_targets = adapter.target_modules;
   }
   effective.overwrite = effective.resume = false;  // of this start, not of the job

@@ -95,8 +95,21 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
   })[0];
 }
 
+Dropout Builder::dropout_of(const Linear& linear) const {
+  return {linear.lora.dropout, *dropout_seed_, static_cast<uint32_t>(linear.lora.a)};
+}
+
 // scale x A^T of all parts, side by side.
 Value Builder::lora_input(Value x, const Linear& linear) {
+  if (drops(linear)) {
+    const Value whole = x;
+    x = produce({{linear.site + ".dropped", state(whole).shape, compute_, Keep::Cheap}},
+                [=, this](std::span<const Operand> out) {
+                  const Operand input = read(use(whole));
+                  emitter_.op(linear.site + ".dropout", dropout_of(linear), {input, write(out[0])});
+                })[0];
+    dropped_[linear.weight] = x;
+  }
   const int parts = static_cast<int>(linear.lora.parts.size());
   return produce({{linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter}},
                  [=, this](std::span<const Operand> out) {
@@ -175,7 +188,8 @@ Value Builder::linear_backward(Value dy, Value x, const Linear& linear, bool wan
       emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
   }
   if (!linear.lora.parts.empty())
-    emit_lora_backward(gradient, read(use(x)), linear, wanted ? std::optional(use(dx)) : std::nullopt);
+    emit_lora_backward(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear,
+                       wanted ? std::optional(use(dx)) : std::nullopt);
   return dx;
 }
 
@@ -194,9 +208,17 @@ void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Line
   }
   emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
               {read(dxa), x, write(placement_.gradient(lora.a, count))});
-  if (dx)
-    emitter_.op(linear.site + ".lora_dx", Gemm{.addend = true},
-                {read(dxa), read(placement_.weight(lora.a, count)), read(*dx), write(*dx)});
+  if (!dx) return;
+  const Operand a = read(placement_.weight(lora.a, count));
+  if (!drops(linear)) {
+    emitter_.op(linear.site + ".lora_dx", Gemm{.addend = true}, {read(dxa), a, read(*dx), write(*dx)});
+    return;
+  }
+  const Operand dropped = emitter_.tensor("d" + linear.site + ".dropped", compute_, dx->shape);
+  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(dropped)});
+  const Operand whole = emitter_.tensor("d" + linear.site + ".whole", compute_, dx->shape);
+  emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(dropped), write(whole)});
+  emitter_.op(linear.site + ".add", Accumulate{}, {read(whole), update(*dx)});
 }
 
 void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx) {

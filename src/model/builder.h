@@ -49,8 +49,15 @@ struct BatchBuffers {
 
 class Builder {
  public:
-  Builder(Emitter& emitter, Placement& placement, const ParamTable& table, DType compute, int64_t tokens)
-      : emitter_(emitter), placement_(placement), table_(table), compute_(compute), tokens_(tokens) {}
+  // `dropout_seed`: of a pass that trains; without it nothing is dropped.
+  Builder(Emitter& emitter, Placement& placement, const ParamTable& table, DType compute, int64_t tokens,
+          std::optional<uint64_t> dropout_seed = std::nullopt)
+      : emitter_(emitter),
+        placement_(placement),
+        table_(table),
+        compute_(compute),
+        tokens_(tokens),
+        dropout_seed_(dropout_seed) {}
 
   // Values from here on belong to this block (-1: before the first).
   void begin_block(int block, std::string_view site);
@@ -121,6 +128,8 @@ class Builder {
 
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
+  bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
+  Dropout dropout_of(const Linear& linear) const;
   Value lora_input(Value x, const Linear& linear);
   void emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y);
   void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx);
@@ -131,12 +140,14 @@ class Builder {
   const ParamTable& table_;
   DType compute_;
   int64_t tokens_;
+  std::optional<uint64_t> dropout_seed_;
   bool backward_ = false;
   int block_ = -1;
   std::string site_;
   std::vector<State> values_;
   std::vector<Node> nodes_;
   std::map<ParamId, Value> adapter_inputs_;  // by the linear's weight: scale x A^T
+  std::map<ParamId, Value> dropped_;         //   and what the adapter saw of x
 };
 
 }  // namespace snug

@@ -78,7 +78,7 @@ class TableBuilder {
 
   Lora lora(const std::string& prefix, int64_t in, const std::vector<Part>& parts) {
     const int64_t rank = adapter_->rank;
-    Lora lora{.rank = rank, .scale = static_cast<float>(lora_scale(*adapter_))};
+    Lora lora{.rank = rank, .scale = static_cast<float>(lora_scale(*adapter_)), .dropout = adapter_->dropout};
     auto targeted = [&](const Part& part) { return targets(*adapter_, prefix + part.module); };
     auto add_adapter = [&](const Part& part, LoraHalf half, const Shape& shape, bool joined) {
       const ParamId id = add(to_string({prefix + part.module, half}), shape, true, joined);

@@ -34,6 +34,7 @@ struct Lora {
   std::vector<LoraPart> parts{};
   int64_t rank = 0;
   float scale = 0;
+  double dropout = 0;  // of its input, while training
 };
 
 // y = x W^T (+ bias): one product, over parameters whose rows lie one after the other (q, k and v; gate and up).

@@ -17,11 +17,13 @@ struct Numerics {
   int64_t head_rows = 1024;        // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
+  StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
+  uint64_t seed = 42;                     // of dropout and stochastic rounding
 
   // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
-  // into the bf16 weight and the 16 bits that complete it.
+  // into the bf16 weight and the 16 bits that complete it; with 8-bit state they are the bf16 weight alone.
   DType gradient() const { return compute; }
-  bool split_master() const { return compute == DType::BF16; }
+  bool split_master() const { return compute == DType::BF16 && state != StateFormat::Bit8; }
 };
 
 struct Cut {

@@ -40,16 +40,16 @@ const std::map<Task, std::vector<Task>>& successors() {
 // Decides results: hashed as text, so that a reader can tell what went in.
 uint64_t hash_numerics(const JobSpec& spec) {
   const Numerics& n = spec.numerics;
-  std::string text =
-      fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {}", name(n.compute), name(n.base),
-                  name(n.accumulator), n.head_rows, n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm);
+  std::string text = fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {}",
+                                 name(n.compute), name(n.base), name(n.accumulator), n.head_rows, n.beta1, n.beta2,
+                                 n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed);
   text +=
       fmt::format(" cut {} {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes, spec.cut.ranks);
   for (const ParamSpec& param : spec.table.params)
     text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
   for (const BlockParams& block : spec.table.blocks)
     for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
-      text += fmt::format(" {}", linear->lora.scale);
+      text += fmt::format(" {} {}", linear->lora.scale, linear->lora.dropout);
   return XXH3_64bits(text.data(), text.size());
 }
 

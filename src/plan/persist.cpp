@@ -32,13 +32,11 @@ Span owned(const JobContext& job, ParamId id) {
                       job.layout().part(job.layout().segment(param.group, param.trainable).elements));
 }
 
-Operand held_slice(const Held& held, const Span& span) { return slice(held.array, held.span.begin, span); }
-
 // A parameter's weight as it is stored on this rank, with what completes it.
 Stored stored_weight(const JobContext& job, ParamId id, const Span& span) {
   const ParamSpec& param = job.table[id];
-  Stored stored{held_slice(job.storage.weights(param.group, param.trainable), span)};
-  if (job.storage.split(id)) stored.low = held_slice(job.storage.low(param.group), span);
+  Stored stored{slice(job.storage.weights(param.group, param.trainable), span)};
+  if (job.storage.split(id)) stored.low = slice(job.storage.low(param.group), span);
   return stored;
 }
 
@@ -74,7 +72,7 @@ void clear(Emitter& e, const Operand& stored) {
 // After every sharer has its part of an array in place: all of them have all of it.
 void share(const JobContext& job, Emitter& e, const Held& held, int64_t elements) {
   if (!held.sharers) return;
-  const Operand part = held_slice(held, job.layout().part(elements));
+  const Operand part = slice(held, job.layout().part(elements));
   const Operand mine = fetch(e, "part", part, Role::Staging), whole = room(e, "whole", held.array);
   e.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
   store(e, "whole", whole, held.array);
@@ -88,7 +86,7 @@ void share_all(const JobContext& job, Emitter& e, bool frozen_too, bool states_t
     if (trained == 0) continue;
     share(job, e, job.storage.weights(g, true), trained);
     for (const Storage::State& state : job.storage.states(g))
-      if (states_too || state.held.array.dtype == DType::I16) share(job, e, state.held, trained);
+      if (states_too || state.name == "low") share(job, e, state.held, trained);
   }
 }
 
@@ -120,13 +118,34 @@ Transfer whole_param(const JobContext& job, size_t i, int64_t file, uint64_t off
   return {{values}, {file, offset, dtype}, static_cast<ParamId>(i)};
 }
 
-// The arrays of a trainable parameter that a checkpoint keeps, each with its name and where this rank holds it.
-std::vector<std::pair<std::string, const Held*>> kept_arrays(const JobContext& job, const ParamSpec& param) {
-  std::vector<std::pair<std::string, const Held*>> arrays{
-      {param.name + ".value", &job.storage.weights(param.group, true)}};
-  for (const Storage::State& state : job.storage.states(param.group))
-    arrays.emplace_back(fmt::format("{}.{}", param.name, state.name), &state.held);
-  return arrays;
+// A stretch of elements of one array of a run, which a checkpoint keeps.
+struct Kept {
+  std::string name;  // "<first parameter of the run>.<array>"
+  const Held* held;
+  Span span;      // of the segment: what this rank owns
+  int64_t start;  // of the run
+};
+
+std::vector<Kept> kept_arrays(const JobContext& job) {
+  std::vector<Kept> all;
+  for (int g = 0; g < job.table.groups; g++) {
+    const Layout::Segment& segment = job.layout().segment(g, true);
+    for (const Layout::Run& run : segment.runs) {
+      const Span span = intersection(run.span, job.layout().part(segment.elements));
+      if (span.count() == 0) continue;
+      const std::string& name = job.table[run.first].name;
+      all.push_back({name + ".value", &job.storage.weights(g, true), span, run.span.begin});
+      for (const Storage::State& state : job.storage.states(g))
+        all.push_back({fmt::format("{}.{}", name, state.name), &state.held, span, run.span.begin});
+    }
+  }
+  return all;
+}
+
+// Of the values that a stretch of elements has in an array: which ones of the run's.
+Span values_of(const Kept& kept) {
+  const int64_t begin = (kept.span.begin - kept.start) / kept.held->granule;
+  return {begin, begin + slice(*kept.held, kept.span).shape.count()};
 }
 
 std::optional<DType> saved_dtype(const std::string& name) {
@@ -169,22 +188,17 @@ void lower_load(const JobContext& job, ProgramId program, const std::vector<Para
     if (job.layout().segment(g, true).elements == 0) continue;
     e.scope(fmt::format("group.{}", g));
     for (const Storage::State& state : job.storage.states(g))
-      if (state.held.array.dtype != DType::I16) clear(e, state.held.array);
+      if (state.name != "low") clear(e, state.held.array);
   }
 }
 
 Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
   std::vector<Transfer> transfers;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    const Span span = owned(job, id);
-    if (!job.table[id].trainable || span.count() == 0) continue;
-    for (const auto& [name, held] : kept_arrays(job, job.table[id])) {
-      tensors.push_back(
-          {fmt::format("{}@{}", name, span.begin - job.layout().span(id).begin), held->array.dtype, {span.count()}});
-      transfers.push_back({{held_slice(*held, span)}, {0, 0, held->array.dtype}, id});
-    }
+  for (const Kept& kept : kept_arrays(job)) {
+    const Operand stored = slice(*kept.held, kept.span);
+    tensors.push_back({fmt::format("{}@{}", kept.name, values_of(kept).begin), stored.dtype, stored.shape});
+    transfers.push_back({{stored}, {0, 0, stored.dtype}});
   }
   return one_file(state_file_name(job.topology().rank, job.topology().ranks), tensors, std::move(transfers));
 }
@@ -195,14 +209,8 @@ SavedState assumed_saved_state(const JobContext& job) {
   saved.files = {output.files.names[0]};
   saved.file_bytes = {output.files.layouts[0].file_bytes};
   size_t next = 0;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    const Span span = owned(job, id);
-    if (!job.table[id].trainable || span.count() == 0) continue;
-    const int64_t begin = job.layout().span(id).begin;
-    for (const auto& [name, held] : kept_arrays(job, job.table[id]))
-      saved.arrays[name].push_back({{span.begin - begin, span.end - begin}, output.transfers[next++].place});
-  }
+  for (const Kept& kept : kept_arrays(job))
+    saved.arrays[kept.name].push_back({values_of(kept), output.transfers[next++].place});
   return saved;
 }
 
@@ -245,27 +253,23 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
   std::vector<Transfer> transfers;
-  for (size_t i = 0; i < job.table.params.size(); i++) {
-    const auto id = static_cast<ParamId>(i);
-    const Span span = owned(job, id);
-    if (!job.table[id].trainable || span.count() == 0) continue;
-    const int64_t start = job.layout().span(id).begin;
-    for (const auto& [name, held] : kept_arrays(job, job.table[id])) {
-      int64_t next = span.begin;  // elements before it were found
-      const auto found = saved.arrays.find(name);
-      if (found != saved.arrays.end())
-        for (const auto& [stretch, place] : found->second) {
-          const Span wanted = intersection({start + stretch.begin, start + stretch.end}, {next, span.end});
-          if (wanted.count() == 0 || wanted.begin != next || place.dtype != held->array.dtype) continue;
-          TensorPlace from = place;
-          from.offset += static_cast<uint64_t>(wanted.begin - start - stretch.begin) * element_bytes(place.dtype);
-          transfers.push_back({{held_slice(*held, wanted)}, from, id});
-          next = wanted.end;
-        }
-      if (next != span.end)
-        user_error("{}: found no {} '{}' from element {} on; resume with the options of the run's job.yaml",
-                   saved.files[0].parent_path().string(), snug::name(held->array.dtype), name, next - start);
-    }
+  for (const Kept& kept : kept_arrays(job)) {
+    const Operand stored = slice(*kept.held, kept.span);
+    const Span values = values_of(kept);
+    int64_t next = values.begin;  // what stands before it was found
+    const auto found = saved.arrays.find(kept.name);
+    if (found != saved.arrays.end())
+      for (const auto& [stretch, place] : found->second) {
+        const Span wanted = intersection(stretch, {next, values.end});
+        if (wanted.count() == 0 || wanted.begin != next || place.dtype != stored.dtype) continue;
+        TensorPlace from = place;
+        from.offset += static_cast<uint64_t>(wanted.begin - stretch.begin) * element_bytes(place.dtype);
+        transfers.push_back({{slice(stored, values.begin, wanted)}, from});
+        next = wanted.end;
+      }
+    if (next != values.end)
+      user_error("{}: found no {} '{}' from element {} on; resume with the options of the run's job.yaml",
+                 saved.files[0].parent_path().string(), snug::name(stored.dtype), kept.name, next);
   }
   e.scope("files");
   lower_reads(e, std::move(transfers), saved.file_bytes);

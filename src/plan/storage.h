@@ -12,8 +12,9 @@ namespace snug {
 
 // One array over a segment, as far as this rank keeps it.
 struct Held {
-  Operand array;  // a vector of span.count() elements, in any space
-  Span span;      // of the segment
+  Operand array;        // a vector of span.count() / granule values, in any space
+  Span span;            // of the segment
+  int64_t granule = 1;  // elements of the segment for each value; divides units
   std::optional<Ranks>
       sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
   bool exists() const { return span.count() > 0; }
@@ -21,6 +22,8 @@ struct Held {
 
 // Elements of a vector that begins at element `start` of its segment.
 Operand slice(const Operand& array, int64_t start, const Span& span);
+// The values for elements of a segment; the last granule may be short.
+Operand slice(const Held& held, const Span& span);
 
 class Storage {
  public:
@@ -34,7 +37,7 @@ class Storage {
   const Held& weights(int group, bool trainable) const { return at(group, trainable).weights; }
   // Of a trainable segment: what optimizer and checkpoints keep of it, in a fixed order, each with its name.
   struct State {
-    std::string name;  // "low", "first_moment", "second_moment"
+    std::string name;  // "low", "first_moment", "second_moment_scales"
     Held held;
   };
   const std::vector<State>& states(int group) const { return at(group, true).states; }

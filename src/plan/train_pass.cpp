@@ -16,7 +16,7 @@ class TrainPass {
         step_(step),
         emitter_(job.set, program, job.facts),
         placement_(job, emitter_, &job.strategy),
-        builder_(emitter_, placement_, job.table, job.numerics.compute, cut.tokens()),
+        builder_(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(), job.numerics.seed),
         batch_(emit_batch(emitter_, cut)) {}
 
   void emit() {

@@ -145,15 +145,19 @@ class Update {
     std::vector<Operand> operands{read(slice(gradient, start, tile))};
     auto add = [&](std::string_view what, const Held& held) {
       const Span whole{tile.begin, (tile.end + kUnit - 1) / kUnit * kUnit};
-      const Operand stored = slice(held.array, held.span.begin, whole);
-      const Operand value = fetch(emitter_, what, stored, Role::State);
+      const Operand stored = slice(held, whole), value = fetch(emitter_, what, stored, Role::State);
       if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
-      operands.push_back(update(elements(value, 0, tile.count())));
+      operands.push_back(update(elements(value, 0, (tile.count() + held.granule - 1) / held.granule)));
     };
     add("weights", job_.storage.weights(group, true));
     for (const Storage::State& state : job_.storage.states(group)) add(state.name, state.held);
     operands.push_back(read(clip));
-    AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master()};
+    AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
+    if (n.state != StateFormat::Fp32) {
+      adamw.seed = n.seed;
+      adamw.stream = static_cast<uint32_t>(run.first);
+      adamw.first = static_cast<uint64_t>(tile.begin - run.span.begin);
+    }
     emitter_.op("adamw", adamw, operands);
     for (const auto& [value, stored] : travelled) store(emitter_, "back", value, stored);
   }
