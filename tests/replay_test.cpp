@@ -8,26 +8,11 @@
 #include <iostream>
 
 #include "expect_error.h"
-#include "program/pack.h"
-#include "program/sync.h"
+#include "packed.h"
 #include "training_programs.h"
 
 namespace snug {
 namespace {
-
-constexpr uint64_t kAlignment = 16;
-
-struct Packed {
-  ProgramSet set;
-  MemoryPlan plan;
-};
-
-Packed pack_and_sync(ProgramSet set) {
-  MemoryPlan plan = pack(set, kAlignment);
-  sync(set, plan);
-  verify(set, plan);
-  return {std::move(set), std::move(plan)};
-}
 
 // A plan in which no two buffers share bytes: waits derived from it are those of the data alone.
 MemoryPlan apart(const ProgramSet& set) {
@@ -266,20 +251,6 @@ TEST(ReplayTraining, WaitsForDataAloneAreNotEnough) {
 }
 
 // ---- Every wait matters ---------------------------------------------------------------------------------------------
-
-// Calls f with each op that waits and each of its waits taken away.
-template <class F>
-void for_each_dropped_wait(ProgramSet& set, F&& f) {
-  for (ProgramId p = 0; p < set.programs.size(); p++)
-    for (Op& op : set.programs[p].ops) {
-      const std::vector<Wait> waits = op.waits;
-      for (size_t i = 0; i < waits.size(); i++) {
-        op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(i));
-        f(p, op, waits[i]);
-        op.waits = waits;
-      }
-    }
-}
 
 TEST(DroppedWait, VerifyCatchesEveryOne) {
   std::vector<ProgramSet> sets;

@@ -23,9 +23,9 @@ std::string Watch::complaint(int rank, int64_t since, bool messages) const {
   const Signs& signs = at(rank);
   if (signs.ended != 0 && (!messages || now() - std::max<int64_t>(signs.ended, since) > 1'000'000'000))
     return "has ended while others wait for it";
-  if (messages && lost(rank, since)) return fmt::format("has not been heard of for {} s", patience());
+  if (messages && lost(rank, since)) return fmt::format("has not been heard of for {:g} s", patience());
   if (signs.waiting == 0 && silent(signs.advanced, since))
-    return fmt::format("has given no sign of life for {} s while others wait for it", patience());
+    return fmt::format("has given no sign of life for {:g} s while others wait for it", patience());
   return {};
 }
 

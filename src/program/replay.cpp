@@ -5,6 +5,7 @@
 #include <map>
 #include <optional>
 #include <random>
+#include <tuple>
 
 namespace snug {
 namespace {
@@ -70,25 +71,104 @@ struct Execution {
   OpId op = 0;
 };
 
+// What a joint op takes from one rank, and where it goes on another.
+struct Row {
+  BufferId from = 0, to = 0;
+  uint64_t from_begin = 0, from_end = 0, to_begin = 0, to_end = 0;  // bytes of the buffers
+};
+
+// A joint op as its operands describe it.
+class Joint {
+ public:
+  // Nothing if the op is not one.
+  static std::optional<Joint> of(const Op& op, const Topology& topology) {
+    if (!is_joint(op.attrs)) return std::nullopt;
+    const auto* gather = std::get_if<AllGather>(&op.attrs);
+    check(op.operands.size() == 2 && op.operands[0].access == Access::Read && op.operands[1].access == Access::Write,
+          "op '{}' is a joint op of other operands than one it reads and one it writes", op.site);
+    check(op.min_loss_rows == 0, "op '{}' is a joint op that may be skipped", op.site);
+    Joint joint{gather ? gather->ranks : Ranks::Everyone, !gather, op.operands[0], op.operands[1]};
+    const int64_t ranks = topology.count(joint.ranks);
+    check(joint.out.shape.count() == joint.in.shape.count() * (gather ? ranks : 1) &&
+              (gather || (joint.in.shape.rows() == ranks && joint.out.shape.rows() == ranks)),
+          "op '{}' among {} ranks: {} into {}", op.site, ranks, to_string(joint.in.shape), to_string(joint.out.shape));
+    return joint;
+  }
+
+  Ranks ranks = Ranks::Everyone;
+  bool exchange = false;
+  Operand in, out;
+
+  bool in_place() const {
+    return in.buffer == out.buffer && in.offset >= out.offset && in.offset < out.offset + out.extent();
+  }
+  // What any rank may read of this one.
+  const Operand& source() const { return in_place() ? out : in; }
+
+  // What `to` takes from `from`, which stands at `place`.
+  Row row(const Topology& to, int place) const {
+    Row row{in.buffer, out.buffer};
+    const auto at = static_cast<uint64_t>(place);
+    if (exchange) {
+      std::tie(row.from_begin, row.from_end) = row_of(in, static_cast<uint64_t>(to.part()));
+      std::tie(row.to_begin, row.to_end) = row_of(out, at);
+      return row;
+    }
+    row.to_begin = out.offset + at * in.extent();
+    row.to_end = row.to_begin + in.extent();
+    row.from_begin = in_place() ? row.to_begin : in.offset;
+    row.from_end = row.from_begin + in.extent();
+    return row;
+  }
+
+ private:
+  static std::pair<uint64_t, uint64_t> row_of(const Operand& o, uint64_t row) {
+    const uint64_t begin = o.offset + row * static_cast<uint64_t>(o.row_stride) * element_bytes(o.dtype);
+    return {begin, begin + static_cast<uint64_t>(o.shape.cols()) * element_bytes(o.dtype)};
+  }
+};
+
+// One rank's part in one run of a joint op.
+struct Meeting {
+  bool begun = false;
+  std::vector<int> to_take;  // places, the next one last
+};
+
+// A lane of a rank.
+struct Actor {
+  size_t rank = 0, lane = 0;
+};
+
 class Replay {
  public:
-  Replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence, uint64_t seed)
+  Replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence, uint64_t seed,
+         const Topology& topology)
       : set_(set),
         plan_(plan),
         sequence_(sequence),
+        topology_(topology),
         random_(seed),
         mode_(static_cast<Mode>(random_() % 3)),
-        special_lane_(random_() % kLanes) {
+        special_{one_of_or_all(static_cast<size_t>(topology.ranks)),
+                 topology.ranks == 1 ? random_() % kLanes : one_of_or_all(kLanes)} {
+    for (const Program& program : set.programs) {
+      auto& joints = joints_.emplace_back(program.ops.size());
+      for (OpId i = 0; i < program.ops.size() && topology.ranks > 1; i++)
+        joints[i] = Joint::of(program.ops[i], topology);
+    }
     issue();
-    for (const Buffer& buffer : set.buffers)
-      if (buffer.life == Life::Persistent) {
-        const auto b = static_cast<BufferId>(&buffer - set.buffers.data());
-        arena(b).write(plan.offset[b], plan.offset[b] + buffer.bytes, {b, kInitial});
-      }
+    RankState state;
+    state.done.assign(executions_.size(), false);
+    for (const ProgramId program : sequence) state.unfinished.push_back(set.programs[program].ops.size());
+    for (BufferId b = 0; b < set.buffers.size(); b++)
+      if (set.buffers[b].life == Life::Persistent)
+        state.arenas[index(set.buffers[b].space)].write(plan.offset[b], plan.offset[b] + set.buffers[b].bytes,
+                                                        {b, kInitial});
+    ranks_.assign(static_cast<size_t>(topology.ranks), state);
   }
 
   ReplayResult run() {
-    for (size_t left = executions_.size(); left > 0; left--) execute(next_ready(choose_lane()));
+    while (const std::optional<Actor> actor = choose()) advance(*actor);
     return std::move(result_);
   }
 
@@ -102,8 +182,21 @@ class Replay {
     Tag tag;
   };
 
+  struct RankState {
+    std::vector<bool> done;                 // by execution
+    std::vector<size_t> unfinished;         // by position in the sequence: executions left
+    std::array<size_t, kLanes> position{};  // by lane: of its next execution
+    PerSpace<TaggedBytes> arenas;
+  };
+
   const Op& op(const Execution& e) const { return set_.programs[e.program].ops[e.op]; }
-  TaggedBytes& arena(BufferId buffer) { return arenas_[index(set_.buffers[buffer].space)]; }
+  const std::optional<Joint>& joint(const Execution& e) const { return joints_[e.program][e.op]; }
+  TaggedBytes& arena(size_t rank, BufferId buffer) { return ranks_[rank].arenas[index(set_.buffers[buffer].space)]; }
+  Topology seen_by(size_t rank) const { return {topology_.ranks, topology_.replicas, static_cast<int>(rank)}; }
+  bool exhausted(Actor a) const { return ranks_[a.rank].position[a.lane] == lanes_[a.lane].size(); }
+  size_t next(Actor a) const { return lanes_[a.lane][ranks_[a.rank].position[a.lane]]; }
+  // `count` itself stands for all; of one thing it is the only one.
+  size_t one_of_or_all(size_t count) { return count == 1 ? 0 : random_() % (count + 1); }
 
   // Lists all executions in issue order and what each must find.
   void issue() {
@@ -113,118 +206,197 @@ class Replay {
     for (size_t n = 0; n < sequence_.size(); n++) {
       const std::vector<Op>& ops = set_.programs[sequence_[n]].ops;
       first_.push_back(executions_.size());
-      unfinished_.push_back(ops.size());
       for (OpId i = 0; i < ops.size(); i++) {
         const size_t id = executions_.size();
-        lanes_[index(ops[i].lane)].executions.push_back(id);
+        lanes_[index(ops[i].lane)].push_back(id);
         executions_.push_back({n, sequence_[n], i});
-        expected_.push_back(expect(ops[i], contents));
+        std::vector<Expected>& expected = expected_.emplace_back();
+        if (const std::optional<Joint>& joint = joints_[sequence_[n]][i])
+          expect(joint->source(), contents, expected);
+        else
+          for (const Operand& o : ops[i].operands)
+            if (o.reads()) expect(o, contents, expected);
         for (const Operand& o : ops[i].operands)
           if (o.writes())
             contents[o.buffer].write(o.offset, o.offset + o.extent(), {o.buffer, static_cast<int64_t>(id)});
       }
     }
-    done_.assign(executions_.size(), false);
   }
 
-  static std::vector<Expected> expect(const Op& op, const std::vector<TaggedBytes>& contents) {
-    std::vector<Expected> all;
-    for (const Operand& o : op.operands)
-      if (o.reads())
-        contents[o.buffer].visit(o.offset, o.offset + o.extent(), [&](uint64_t begin, uint64_t end, Tag tag) {
-          all.push_back({o.buffer, begin, end, tag});
-        });
-    return all;
+  static void expect(const Operand& o, const std::vector<TaggedBytes>& contents, std::vector<Expected>& all) {
+    contents[o.buffer].visit(o.offset, o.offset + o.extent(), [&](uint64_t begin, uint64_t end, Tag tag) {
+      all.push_back({o.buffer, begin, end, tag});
+    });
   }
 
-  size_t choose_lane() {
-    if (mode_ == Mode::LaneAhead && !lanes_[special_lane_].exhausted()) return special_lane_;
-    std::array<size_t, kLanes> candidates{};
-    size_t count = 0;
-    for (size_t lane = 0; lane < kLanes; lane++)
-      if (!lanes_[lane].exhausted() && !(mode_ == Mode::LaneBehind && lane == special_lane_))
-        candidates[count++] = lane;
-    return count == 0 ? special_lane_ : candidates[random_() % count];
+  bool special(Actor a) const {
+    return (special_.rank == ranks_.size() || special_.rank == a.rank) &&
+           (special_.lane == kLanes || special_.lane == a.lane);
   }
 
-  // The next execution of the lane; or, where that has to wait, one that it waits for. Whatever it waits for was issued
-  // before it, so this comes to an end.
-  size_t next_ready(size_t lane) const {
+  std::optional<Actor> choose() {
+    std::vector<Actor>&first = candidates_[0], &last = candidates_[1];
+    first.clear(), last.clear();
+    for (size_t rank = 0; rank < ranks_.size(); rank++)
+      for (size_t lane = 0; lane < kLanes; lane++)
+        if (const Actor a{rank, lane}; !exhausted(a))
+          (mode_ == Mode::Random || special(a) == (mode_ == Mode::LaneAhead) ? first : last).push_back(a);
+    const std::vector<Actor>& candidates = first.empty() ? last : first;
+    if (candidates.empty()) return std::nullopt;
+    return candidates[random_() % candidates.size()];
+  }
+
+  // Takes the next step of the lane; or, where that has to wait, of one that it waits for. Whatever it waits for was
+  // issued before it, or is the same joint op on another rank, so this comes to an end.
+  void advance(Actor a) {
     for (;;) {
-      const size_t id = lanes_[lane].next();
-      const std::optional<size_t> blocking = blocked_by(executions_[id]);
-      if (!blocking) return id;
-      lane = *blocking;
+      const size_t id = next(a);
+      const Execution& e = executions_[id];
+      if (const std::optional<size_t> lane = blocked_by(a.rank, e))
+        a.lane = *lane;
+      else if (!joint(e))
+        return execute(a.rank, id);
+      else if (const size_t rank = who_advances(a.rank, id); rank == a.rank)
+        return meet(rank, id);
+      else
+        a.rank = rank;
     }
   }
 
-  // The lane of something that must finish before `e` may start.
-  std::optional<size_t> blocked_by(const Execution& e) const {
-    if (e.position >= 2 && unfinished_[e.position - 2] > 0)
+  // The lane of something that must finish on this rank before `e` may start.
+  std::optional<size_t> blocked_by(size_t rank, const Execution& e) const {
+    const RankState& state = ranks_[rank];
+    if (e.position >= 2 && state.unfinished[e.position - 2] > 0)
       for (size_t lane = 0; lane < kLanes; lane++)
-        if (!lanes_[lane].exhausted() && executions_[lanes_[lane].next()].position <= e.position - 2) return lane;
+        if (!exhausted({rank, lane}) && executions_[next({rank, lane})].position <= e.position - 2) return lane;
     for (const Wait& wait : op(e).waits) {
       check(wait.op < set_.programs[wait.program].ops.size(), "op '{}' waits for op {} of program '{}', which has {}",
             op(e).site, wait.op, set_.programs[wait.program].name, set_.programs[wait.program].ops.size());
       const bool within = wait.program == e.program && wait.op < e.op;
       if (!within && (e.position == 0 || sequence_[e.position - 1] != wait.program)) continue;
-      if (!done_[first_[within ? e.position : e.position - 1] + wait.op])
+      if (!state.done[first_[within ? e.position : e.position - 1] + wait.op])
         return index(set_.programs[wait.program].ops[wait.op].lane);
     }
     return std::nullopt;
   }
 
-  void execute(size_t id) {
+  void execute(size_t rank, size_t id) {
     const Execution& e = executions_[id];
-    for (const Expected& x : expected_[id]) {
-      const uint64_t start = plan_.offset[x.buffer];
-      if (!arena(x.buffer).all_carry(start + x.begin, start + x.end, x.tag)) report(e, x.buffer);
-    }
-    for (const Operand& o : op(e).operands) {
-      const uint64_t begin = plan_.offset[o.buffer] + o.offset;
-      if (o.writes()) arena(o.buffer).write(begin, begin + o.extent(), {o.buffer, static_cast<int64_t>(id)});
-    }
-    done_[id] = true;
-    unfinished_[e.position]--;
-    lanes_[index(op(e).lane)].position++;
+    for (const Expected& x : expected_[id]) look(rank, rank, id, x, x.begin, x.end);
+    for (const Operand& o : op(e).operands)
+      if (o.writes()) write(rank, id, o.buffer, o.offset, o.offset + o.extent());
+    finish(rank, id);
   }
 
-  void report(const Execution& e, BufferId buffer) {
+  // Rank `reader` reads bytes of rank `owner`.
+  void look(size_t reader, size_t owner, size_t id, const Expected& x, uint64_t begin, uint64_t end) {
+    const uint64_t start = plan_.offset[x.buffer];
+    if (begin >= end || arena(owner, x.buffer).all_carry(start + begin, start + end, x.tag)) return;
     if (result_.corrupted_reads++ > 0) return;
-    result_.first = fmt::format("program {} of the sequence, '{}', op {} '{}', buffer '{}'", e.position,
-                                set_.programs[e.program].name, e.op, op(e).site, set_.buffers[buffer].name);
+    const Execution& e = executions_[id];
+    result_.first =
+        fmt::format("{}program {} of the sequence, '{}', op {} '{}', buffer '{}'",
+                    ranks_.size() == 1 ? "" : fmt::format("rank {} from rank {}, ", reader, owner), e.position,
+                    set_.programs[e.program].name, e.op, op(e).site, set_.buffers[x.buffer].name);
   }
 
-  struct LaneState {
-    std::vector<size_t> executions;
-    size_t position = 0;
-    bool exhausted() const { return position == executions.size(); }
-    size_t next() const { return executions[position]; }
-  };
+  void write(size_t rank, size_t id, BufferId buffer, uint64_t begin, uint64_t end) {
+    arena(rank, buffer)
+        .write(plan_.offset[buffer] + begin, plan_.offset[buffer] + end, {buffer, static_cast<int64_t>(id)});
+  }
+
+  void finish(size_t rank, size_t id) {
+    const Execution& e = executions_[id];
+    ranks_[rank].done[id] = true;
+    ranks_[rank].unfinished[e.position]--;
+    ranks_[rank].position[index(op(e).lane)]++;
+  }
+
+  // ---- Joint ops ----
+
+  std::vector<Meeting>& meeting(size_t id) {
+    std::vector<Meeting>& meeting = meetings_[id];
+    meeting.resize(ranks_.size());
+    return meeting;
+  }
+
+  template <class F>
+  void for_each_rank(size_t rank, size_t id, F&& f) const {
+    const Topology here = seen_by(rank);
+    const Ranks who = joint(executions_[id])->ranks;
+    for (int place = 0; place < here.count(who); place++) f(static_cast<size_t>(here.rank_at(who, place)), place);
+  }
+
+  // This rank if it has a step to make, else one that it waits for.
+  size_t who_advances(size_t rank, size_t id) {
+    std::vector<Meeting>& meeting = this->meeting(id);
+    if (!meeting[rank].begun) return rank;
+    size_t not_begun = rank, not_done = rank;
+    for_each_rank(rank, id, [&](size_t other, int) {
+      if (!meeting[other].begun) not_begun = other;
+      if (!meeting[other].to_take.empty()) not_done = other;
+    });
+    return not_begun != rank ? not_begun : meeting[rank].to_take.empty() ? not_done : rank;
+  }
+
+  // Begins the joint op, or takes one rank's row.
+  void meet(size_t rank, size_t id) {
+    const Joint& joint = *this->joint(executions_[id]);
+    std::vector<Meeting>& meeting = this->meeting(id);
+    Meeting& mine = meeting[rank];
+    if (!mine.begun) {
+      mine.begun = true;
+      for_each_rank(rank, id, [&](size_t other, int place) {
+        if (other != rank || !joint.in_place()) mine.to_take.push_back(place);
+      });
+      std::ranges::shuffle(mine.to_take, random_);
+    } else {
+      const int place = mine.to_take.back();
+      mine.to_take.pop_back();
+      const auto owner = static_cast<size_t>(seen_by(rank).rank_at(joint.ranks, place));
+      const Row row = joint.row(seen_by(rank), place);
+      for (const Expected& x : expected_[id])
+        look(rank, owner, id, x, std::max(x.begin, row.from_begin), std::min(x.end, row.from_end));
+      write(rank, id, row.to, row.to_begin, row.to_end);
+    }
+    bool all = true;
+    for_each_rank(rank, id,
+                  [&](size_t other, int) { all = all && meeting[other].begun && meeting[other].to_take.empty(); });
+    if (!all) return;
+    for_each_rank(rank, id, [&](size_t other, int place) {
+      const Row own = joint.row(seen_by(other), place);
+      if (joint.in_place()) write(other, id, own.to, own.to_begin, own.to_end);
+      finish(other, id);
+    });
+    if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; })) meetings_.erase(id);
+  }
 
   const ProgramSet& set_;
   const MemoryPlan& plan_;
   const std::vector<ProgramId>& sequence_;
+  const Topology topology_;
   std::mt19937_64 random_;
   Mode mode_;
-  size_t special_lane_;
-  std::vector<Execution> executions_;            // in issue order
-  std::vector<std::vector<Expected>> expected_;  // by execution
-  std::vector<bool> done_;                       // by execution
-  std::vector<size_t> first_, unfinished_;       // by position in the sequence: first execution, executions left
-  std::array<LaneState, kLanes> lanes_;
-  PerSpace<TaggedBytes> arenas_;
+  Actor special_;                                          // count: all ranks, all lanes
+  std::vector<std::vector<std::optional<Joint>>> joints_;  // by program, op
+  std::vector<Execution> executions_;                      // in issue order
+  std::vector<std::vector<Expected>> expected_;            // by execution
+  std::vector<size_t> first_;                              // by position in the sequence: first execution
+  std::array<std::vector<size_t>, kLanes> lanes_;          // executions
+  std::vector<RankState> ranks_;
+  std::map<size_t, std::vector<Meeting>> meetings_;  // by execution, rank
+  std::array<std::vector<Actor>, 2> candidates_;
   ReplayResult result_;
 };
 
 }  // namespace
 
 ReplayResult replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence,
-                    uint64_t seed) {
+                    uint64_t seed, const Topology& topology) {
   for (size_t n = 1; n < sequence.size(); n++)
     check(std::ranges::count(set.programs[sequence[n - 1]].next, sequence[n]), "program '{}' may not follow '{}'",
           set.programs[sequence[n]].name, set.programs[sequence[n - 1]].name);
-  return Replay(set, plan, sequence, seed).run();
+  return Replay(set, plan, sequence, seed, topology).run();
 }
 
 }  // namespace snug

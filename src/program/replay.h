@@ -3,12 +3,13 @@
 #pragma once
 
 #include "program/program.h"
+#include "program/topology.h"
 
 namespace snug {
 
 struct ReplayResult {
   int64_t corrupted_reads = 0;
-  std::string first;  // program, op and buffer of the first one
+  std::string first;  // program, op and buffer of the first one; with several ranks, the rank that read
 };
 
 // Runs the sequence of programs (each a successor of the one before) with at most two in flight, choosing among the
@@ -16,7 +17,13 @@ struct ReplayResult {
 // read is corrupted when its bytes do not carry the tags (buffer and version) that issue order would have given them;
 // bytes that nothing in the sequence has written are not looked at. There are no deadlocks: every wait is for something
 // issued before. InternalError for a sequence that cannot happen or a wait for an op that does not exist.
+//
+// With several ranks each runs the same programs, in an order of its own. A joint op (AllGather, Exchange) begins on
+// each rank when its waits are met there; when all who take part have begun it, each of them, in any order and between
+// other ops, takes the others' parts one by one from their memory and writes them to its own; when all have taken all,
+// it is done on all of them at once; with one rank it is an op like others. A part that lies in what is gathered is
+// taken at every rank's own place.
 ReplayResult replay(const ProgramSet& set, const MemoryPlan& plan, const std::vector<ProgramId>& sequence,
-                    uint64_t seed);
+                    uint64_t seed, const Topology& topology = {});
 
 }  // namespace snug

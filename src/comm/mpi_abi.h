@@ -1,0 +1,28 @@
+// What comm/mpi.cpp asks of the MPI library, as C functions of a module that is opened at run time: snug itself links
+// to no MPI, and the two need not come from one compiler.
+#pragma once
+
+#include <cstdint>
+
+extern "C" {
+
+struct SnugMpiRequest {
+  unsigned char bytes[8];
+};
+
+// A channel is a communicator of all ranks. Every function but explain() returns MPI's error code, 0 for success.
+struct SnugMpi {
+  // Starts MPI for calls from any thread and makes so many channels; once in a process.
+  int (*start)(int channels, int* rank, int* ranks);
+  int (*finish)(void);
+  // Non-blocking; bytes < 2^31. Messages of one channel from one rank to another arrive in order.
+  int (*send)(int channel, int to, const void* data, uint64_t bytes, SnugMpiRequest* request);
+  int (*receive)(int channel, int from, void* data, uint64_t bytes, SnugMpiRequest* request);
+  int (*test)(SnugMpiRequest* request, int* done);
+  // The text of an error code, cut to size.
+  void (*explain)(int code, char* text, uint64_t size);
+};
+
+// The module's one symbol.
+const SnugMpi* snug_mpi(void);
+}

@@ -1,0 +1,239 @@
+// Ranks as threads: collectives are exact whatever the order, and a rank that ends or hangs ends all others.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <latch>
+
+#include "comm/mpi.h"
+#include "comm/threads.h"
+#include "comm_checks.h"
+#include "count_allocations.h"
+#include "expect_error.h"
+
+namespace snug {
+namespace {
+
+using namespace std::chrono_literals;
+
+// Runs every rank on a thread of its own; what each threw, empty if nothing.
+std::vector<std::string> run_ranks(std::vector<std::unique_ptr<Comm>> ends, const std::function<void(Comm&)>& body) {
+  std::vector<std::string> errors(ends.size());
+  std::vector<std::jthread> threads;
+  for (size_t rank = 0; rank < ends.size(); rank++)
+    threads.emplace_back([&, rank, end = std::move(ends[rank])]() mutable {
+      try {
+        body(*end);
+      } catch (const PeerError& error) {
+        errors[rank] = error.what();
+      } catch (const std::exception& error) {
+        errors[rank] = fmt::format("own error: {}", error.what());
+        end->leave(error.what());
+      }
+      end.reset();
+    });
+  threads.clear();
+  return errors;
+}
+
+void expect_all(const std::vector<std::string>& errors, std::string_view expected) {
+  for (size_t rank = 0; rank < errors.size(); rank++) EXPECT_EQ(errors[rank], expected) << "on rank " << rank;
+}
+
+// A call of 8 bytes with all ranks.
+void call(Comm& comm, Lane lane = Lane::Gather) {
+  const auto ranks = static_cast<int64_t>(comm.topology().ranks);
+  std::vector<std::byte> part(8), full(part.size() * static_cast<size_t>(ranks));
+  comm.all_gather(lane, Ranks::Everyone, {part.data(), DType::U8, {8}, 8},
+                  {full.data(), DType::U8, {8 * ranks}, 8 * ranks});
+}
+
+TEST(Threads, EveryByteArrivesInItsPlaceOnEveryLane) {
+  for (const auto& [ranks, replicas] :
+       std::vector<std::pair<int, int>>{{1, 1}, {2, 1}, {2, 2}, {3, 1}, {3, 3}, {4, 1}, {4, 2}, {8, 1}, {8, 2}, {8, 4}})
+    for (uint64_t seed = 0; seed < 3; seed++) {
+      SCOPED_TRACE(fmt::format("{} ranks, {} replicas, seed {}", ranks, replicas, seed));
+      expect_all(run_ranks(thread_ranks(ranks, replicas), [&](Comm& comm) { check_rank(comm, seed); }), "");
+    }
+}
+
+TEST(Threads, TheTopologyMayBeSetLater) {
+  expect_all(run_ranks(thread_ranks(4),
+                       [&](Comm& comm) {
+                         comm.set_replicas(2);
+                         check_rank(comm, 7);
+                       }),
+             "");
+}
+
+TEST(Threads, CallsAllocateNothing) {
+  std::latch ready(3), done(3);
+  std::atomic<int64_t> allocated = 0;
+  const std::vector<std::string> errors = run_ranks(thread_ranks(3), [&](Comm& comm) {
+    std::vector<float> part(100000), full(300000), in(300000);
+    auto calls = [&] {
+      comm.all_gather(Lane::Gather, Ranks::Parts,
+                      {reinterpret_cast<std::byte*>(part.data()), DType::F32, {100000}, 100000},
+                      {reinterpret_cast<std::byte*>(full.data()), DType::F32, {300000}, 300000});
+      comm.exchange(Lane::Gather, {reinterpret_cast<std::byte*>(in.data()), DType::F32, {3, 100000}, 100000},
+                    {reinterpret_cast<std::byte*>(full.data()), DType::F32, {3, 100000}, 100000});
+      comm.agree("nothing", 1);
+      comm.heartbeat();
+    };
+    calls();
+    ready.arrive_and_wait();
+    const int64_t before = allocations();
+    for (int i = 0; i < 50; i++) calls();
+    allocated += allocations() - before;
+    done.arrive_and_wait();
+  });
+  expect_all(errors, "");
+  EXPECT_EQ(allocated, 0);
+}
+
+TEST(Threads, RanksThatDisagreeLearnWhoDiffers) {
+  expect_all(run_ranks(thread_ranks(4),
+                       [&](Comm& comm) { comm.agree("the program", comm.topology().rank == 2 ? 0xab : 0xcd); }),
+             "own error: ranks do not agree on the program: rank 0 has 00000000000000cd, rank 2 has 00000000000000ab; "
+             "expected the same job file, data and build of snug on all of them");
+}
+
+TEST(Threads, ARankThatLeavesEndsAllPendingAndLaterCalls) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(4), [&](Comm& comm) {
+    for (int i = 0; i < 5; i++) call(comm);
+    if (comm.topology().rank == 2) {
+      std::this_thread::sleep_for(10ms);
+      comm.leave("disk full");
+    }
+    if (comm.topology().rank == 3) std::this_thread::sleep_for(30ms);
+    EXPECT_TRUE(fails_with<PeerError>([&] { call(comm, Lane::Reduce); }, "rank 2 failed: disk full"));
+    call(comm);
+  });
+  expect_all(errors, "rank 2 failed: disk full");
+}
+
+TEST(Threads, LeavingWakesTheOtherLanesOfTheSameRank) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(2), [&](Comm& comm) {
+    if (comm.topology().rank == 1) {
+      EXPECT_TRUE(fails_with<PeerError>([&] { call(comm); }, "rank 0 failed: a product"));
+      return;
+    }
+    std::jthread gather(
+        [&] { EXPECT_TRUE(fails_with<PeerError>([&] { call(comm, Lane::Reduce); }, "rank 0 failed: a product")); });
+    std::this_thread::sleep_for(10ms);
+    comm.leave("a product");
+  });
+  expect_all(errors, "");
+}
+
+TEST(Threads, ARankThatEndsIsNamedByThoseThatWaitForIt) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(3), [&](Comm& comm) {
+    comm.barrier();
+    if (comm.topology().rank != 1) call(comm);
+  });
+  EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it");
+  EXPECT_EQ(errors[1], "");
+  EXPECT_EQ(errors[2], "rank 1 has ended while others wait for it");
+}
+
+TEST(Threads, ARankWithoutASignOfLifeEndsAll) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<std::string> errors = run_ranks(thread_ranks(4, 1, 0.3), [&](Comm& comm) {
+    call(comm);
+    if (comm.topology().rank == 1) std::this_thread::sleep_for(1s);
+    call(comm);
+  });
+  expect_all(errors, "rank 1 has given no sign of life for 0.3 s while others wait for it");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+}
+
+// Rank 0 waits for rank 1, which waits for rank 2 on another lane.
+TEST(Threads, TheOneAtFaultIsNamedAndNotTheOnesBetween) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(3, 1, 0.3), [&](Comm& comm) {
+    if (comm.topology().rank == 2) std::this_thread::sleep_for(1s);
+    if (comm.topology().rank != 0) call(comm, Lane::Reduce);
+    call(comm);
+  });
+  expect_all(errors, "rank 2 has given no sign of life for 0.3 s while others wait for it");
+}
+
+TEST(Threads, HeartbeatsKeepASlowRankAlive) {
+  expect_all(run_ranks(thread_ranks(3, 1, 0.3),
+                       [&](Comm& comm) {
+                         if (comm.topology().rank == 1)
+                           for (int i = 0; i < 16; i++) {
+                             std::this_thread::sleep_for(50ms);
+                             comm.heartbeat();
+                           }
+                         call(comm);
+                       }),
+             "");
+}
+
+TEST(Threads, RanksThatWaitForEachOtherDoNotWaitForEver) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(2, 1, 0.3), [&](Comm& comm) {
+    call(comm, comm.topology().rank == 0 ? Lane::Gather : Lane::Reduce);
+  });
+  for (const std::string& error : errors) EXPECT_TRUE(error.ends_with("and others wait for each other")) << error;
+}
+
+// Everybody may free its memory as soon as its call has thrown; the address sanitizer sees who reads it then.
+TEST(Threads, NobodyReadsTheMemoryOfACallThatHasThrown) {
+  for (int round = 0; round < 30; round++)
+    run_ranks(thread_ranks(4), [&](Comm& comm) {
+      for (int i = 0;; i++) {
+        std::vector<std::byte> part(200000), full(4 * part.size());
+        if (comm.topology().rank == round % 4 && i == 5) {
+          std::jthread other([&] { std::this_thread::sleep_for(100us), comm.leave("now"); });
+          comm.all_gather(Lane::Gather, Ranks::Everyone, {part.data(), DType::U8, {200000}, 200000},
+                          {full.data(), DType::U8, {800000}, 800000});
+          return;
+        }
+        comm.all_gather(Lane::Gather, Ranks::Everyone, {part.data(), DType::U8, {200000}, 200000},
+                        {full.data(), DType::U8, {800000}, 800000});
+      }
+    });
+}
+
+TEST(Comm, ViewsThatDoNotFitTheTopologyAreAnError) {
+  const std::vector<std::unique_ptr<Comm>> ends = thread_ranks(2);
+  std::array<std::byte, 64> data{};
+  auto view = [&](size_t begin, Shape shape) {
+    return TensorView{data.data() + begin, DType::U8, shape, shape.cols()};
+  };
+  EXPECT_TRUE(fails_with<InternalError>(
+      [&] { ends[0]->all_gather(Lane::Gather, Ranks::Everyone, view(0, {8}), view(8, {24})); },
+      "all_gather of uint8 [8] from 2 ranks into uint8 [24]"));
+  EXPECT_TRUE(fails_with<InternalError>(
+      [&] { ends[0]->all_gather(Lane::Gather, Ranks::Everyone, view(8, {8}), view(0, {16})); },
+      "the part of place 0 lies in what is gathered, and not in its place"));
+  EXPECT_TRUE(fails_with<InternalError>(
+      [&] {
+        ends[0]->exchange(Lane::Gather, view(0, {3, 4}), view(32, {3, 4}));
+      },
+      "exchange of uint8 [3, 4] among 2 ranks into uint8 [3, 4]"));
+  EXPECT_TRUE(fails_with<InternalError>(
+      [&] {
+        ends[0]->exchange(Lane::Gather, view(0, {2, 4}), view(4, {2, 4}));
+      },
+      "input and output overlap"));
+  EXPECT_TRUE(fails_with<InternalError>([&] { ends[0]->set_replicas(3); }, "3 replicas of 2 ranks"));
+}
+
+TEST(Comm, CollectivesOfDifferentSizesAreAnErrorOnEveryRank) {
+  const std::vector<std::string> errors = run_ranks(thread_ranks(2), [&](Comm& comm) {
+    std::array<std::byte, 64> data{};
+    const int64_t n = 4 + 4 * comm.topology().rank;
+    comm.all_gather(Lane::Gather, Ranks::Everyone, {data.data(), DType::U8, {n}, n},
+                    {data.data() + 32, DType::U8, {2 * n}, 2 * n});
+  });
+  // The later one may have learnt it from the earlier.
+  for (const std::string& error : errors)
+    EXPECT_TRUE(error.ends_with("a collective of 4 bytes on rank 0, and of 8 on rank 1") ||
+                error.ends_with("a collective of 8 bytes on rank 1, and of 4 on rank 0"))
+        << error;
+}
+
+TEST(Mpi, IsNotAskedForWithoutALauncher) { EXPECT_FALSE(started_by_mpi()); }
+
+}  // namespace
+}  // namespace snug
