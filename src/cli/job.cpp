@@ -7,6 +7,7 @@
 #include "backend/cpu/facts.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "cli/launch.h"
 #include "format/peft.h"
 
 namespace snug {
@@ -136,8 +137,11 @@ Caps caps_of(const Options& options) {
           true, 0};
 }
 
-Planned plan_training(const Options& options, bool evaluate) {
+Planned plan_training(const Options& options, bool evaluate, Comm* launched) {
   Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options)};
+  planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
+  planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
+  planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
   planned.spec.evaluate = evaluate;
   const Choices choices = choices_of(options);
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());

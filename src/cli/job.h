@@ -33,8 +33,8 @@ struct Planned {
   const Arrangement& shown() const;
 };
 
-// Searches the arrangements of a training job.
-Planned plan_training(const Options& options, bool evaluate);
+// Searches the arrangements of a training job; the ranks of a launched one find the same.
+Planned plan_training(const Options& options, bool evaluate, Comm* launched = nullptr);
 
 // CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);

@@ -1,13 +1,37 @@
 #include "cli/launch.h"
 
+#include <algorithm>
 #include <exception>
 #include <thread>
 
+#include "comm/mpi.h"
 #include "comm/threads.h"
 
 namespace snug {
 
-int run_ranks(int ranks, int replicas, const std::function<int(int rank, Comm* comm)>& work) {
+std::unique_ptr<Comm> launched() { return started_by_mpi() ? open_mpi() : nullptr; }
+
+uint64_t least_of_ranks(Comm* launched, uint64_t value) {
+  if (!launched) return value;
+  std::vector<uint64_t> all(static_cast<size_t>(launched->topology().ranks));
+  const auto view = [](uint64_t* first, size_t count) {
+    const auto bytes = static_cast<int64_t>(count * sizeof(uint64_t));
+    return TensorView{reinterpret_cast<std::byte*>(first), DType::U8, {bytes}, bytes};
+  };
+  launched->all_gather(Lane::Host, Ranks::Everyone, view(&value, 1), view(all.data(), all.size()));
+  return *std::ranges::min_element(all);
+}
+
+int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work) {
+  if (launched) {
+    launched->set_replicas(replicas);
+    try {
+      return work(launched->topology().rank, launched);
+    } catch (const std::exception& error) {
+      launched->leave(error.what());
+      throw;
+    }
+  }
   if (ranks == 1) return work(0, nullptr);
   std::vector<std::unique_ptr<Comm>> comms = thread_ranks(ranks, replicas);
   std::vector<std::exception_ptr> errors(comms.size());

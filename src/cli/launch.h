@@ -2,13 +2,21 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "comm/comm.h"
 
 namespace snug {
 
-// Runs `work` on every rank, each on a thread of its own, and returns what rank 0's returned. One rank has no
-// connection (null). If ranks end in error, the error that was not caused by another rank's is thrown.
-int run_ranks(int ranks, int replicas, const std::function<int(int rank, Comm* comm)>& work);
+// The connection of a process that a launcher (mpirun, srun) started as one of several ranks; null otherwise.
+std::unique_ptr<Comm> launched();
+
+// Runs `work` on every rank of this process and returns what rank 0's returned, or this process's rank's: one rank of a
+// launched job, or else each on a thread of its own. One rank alone has no connection (null). If ranks end in error,
+// the error that was not caused by another rank's is thrown.
+int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work);
+
+// The least of a number over all ranks of a launched job; the number itself otherwise.
+uint64_t least_of_ranks(Comm* launched, uint64_t value);
 
 }  // namespace snug

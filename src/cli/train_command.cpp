@@ -169,7 +169,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   }
   JobSpec spec = run.planned.spec;
   spec.rank = rank;
-  const int threads = std::max(1, thread_count(options) / cut.ranks);
+  const int threads = options.threads > 0 ? thread_count(options) : std::max(1, thread_count(options) / cut.ranks);
   set_threads(threads);
   Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, CpuFacts());
   Session session(
@@ -207,17 +207,23 @@ int train_rank(const Run& run, int rank, Comm* comm) {
 }  // namespace
 
 int train_command(Options options, const CommandFlags& flags) {
-  if (options.out.empty()) options.out = default_out(options);
-  refuse_out(options);
+  const std::unique_ptr<Comm> comm = launched();
+  if (comm) options.ranks = comm->topology().ranks;
+  const bool reports = !comm || comm->topology().rank == 0;
+  if (options.out.empty()) {
+    if (comm) user_error("--out is required where a launcher starts the ranks: the run's directory, the same on all");
+    options.out = default_out(options);
+  }
+  if (reports) refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options);
-  const Planned planned = plan_training(options, corpus.validates());
+  const Planned planned = plan_training(options, corpus.validates(), comm.get());
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   const InterruptGuard guard;
   const Run run{options, flags, corpus, planned, guard};
-  return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas,
-                   [&](int rank, Comm* comm) { return train_rank(run, rank, comm); });
+  return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, comm.get(),
+                   [&](int rank, Comm* ranks) { return train_rank(run, rank, ranks); });
 }
 
 }  // namespace snug

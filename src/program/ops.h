@@ -322,11 +322,6 @@ inline bool is_joint(const Attrs& attrs) {
 
 // "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
 std::string_view kind(const Attrs& attrs);
-
-inline bool is_joint(const Attrs& attrs) {
-  return std::holds_alternative<AllGather>(attrs) || std::holds_alternative<Exchange>(attrs);
-}
-
 // What varies from pass to pass while shapes stay: known to the host when the pass is issued.
 struct PassFacts {
   int64_t documents = 0;  // in this pass's batch
