@@ -116,14 +116,28 @@ TEST(Checkpoints, OtherDataIsRefused) {
       fails_with<UserError>([&] { Checkpoints(directory.path(), 2).restore_last(session, now); }, "other data"));
 }
 
-TEST(Checkpoints, AFileOfAnotherLengthIsRefused) {
-  const TempDirectory directory;
-  Session session(job(true, DType::F32), 1);
-  session.load();
-  Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
-  std::filesystem::resize_file(directory.path() / "checkpoints/step-1/state-00001-of-00001.safetensors", 5000);
-  EXPECT_TRUE(fails_with<UserError>(
-      [&] { Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)); }, "other tensors"));
+TEST(Checkpoints, DamagedFilesAreRefused) {
+  for (const std::string name : {"state-00001-of-00001.safetensors", "state.json"})
+    for (const bool cut : {false, true}) {
+      const TempDirectory directory;
+      Session session(job(true, DType::F32), 1);
+      session.load();
+      Checkpoints(directory.path(), 2).save(session, state_at(session, 1));
+      const auto path = directory.path() / "checkpoints/step-1" / name;
+      const auto bytes = std::filesystem::file_size(path);
+      if (cut) {
+        std::filesystem::resize_file(path, bytes - 5);
+      } else {
+        std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+        file.seekg(static_cast<std::streamoff>(bytes / 2));
+        const char flipped = static_cast<char>(file.get() ^ 1);
+        file.seekp(static_cast<std::streamoff>(bytes / 2));
+        file.put(flipped);
+      }
+      EXPECT_TRUE(fails_with<UserError>(
+          [&] { Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)); }, "damaged"))
+          << name << (cut ? " cut" : " flipped");
+    }
 }
 
 // Out and in again: every tensor's bytes are those that were read.

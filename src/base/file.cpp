@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -126,6 +127,16 @@ File File::create_unnamed(const fs::path& directory, IoMode mode) {
 
 File File::create(const fs::path& path, IoMode mode) { return File(path, O_RDWR | O_CREAT | O_TRUNC, mode); }
 
+struct File::Checksum {
+  Checksum() : state(XXH3_createState()) { XXH3_64bits_reset(state); }
+  ~Checksum() { XXH3_freeState(state); }
+  Checksum(const Checksum&) = delete;
+  Checksum& operator=(const Checksum&) = delete;
+  XXH3_state_t* state;
+  uint64_t next = 0;  // offset
+};
+
+File::File() = default;
 File::File(File&& other) noexcept { *this = std::move(other); }
 
 File& File::operator=(File&& other) noexcept {
@@ -135,8 +146,12 @@ File& File::operator=(File&& other) noexcept {
   cached_ = std::exchange(other.cached_, -1);
   direct_ = std::exchange(other.direct_, -1);
   mode_ = other.mode_;
+  checksum_ = std::move(other.checksum_);
   return *this;
 }
+
+void File::start_checksum() { checksum_ = std::make_unique<Checksum>(); }
+uint64_t File::checksum() const { return XXH3_64bits_digest(checksum_->state); }
 
 File::~File() { close(); }
 
@@ -198,6 +213,11 @@ void File::read(uint64_t offset, std::span<std::byte> out) const {
 
 void File::write(uint64_t offset, std::span<const std::byte> bytes) {
   check_range(path_, offset, bytes.size());
+  if (checksum_) {
+    check(offset == checksum_->next, "{}: written at {}, expected {}", path_.string(), offset, checksum_->next);
+    XXH3_64bits_update(checksum_->state, bytes.data(), bytes.size());
+    checksum_->next = offset + bytes.size();
+  }
   bool directly = travels_directly(offset, bytes.data(), bytes.size());
   size_t done = 0;
   while (done < bytes.size()) {
@@ -244,6 +264,22 @@ fs::path partial_name(const fs::path& path) { return with_suffix(path, ".partial
 bool is_file(const fs::path& path) {
   std::error_code ignored;
   return fs::is_regular_file(path, ignored);
+}
+
+uint64_t file_checksum(const fs::path& path) {
+  constexpr size_t kBlock = size_t{8} << 20;
+  const File file = File::open_read(path, IoMode::Direct);
+  const std::unique_ptr<std::byte, decltype(&::free)> block(
+      static_cast<std::byte*>(::aligned_alloc(kDirectAlignment, kBlock)), &::free);
+  const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);
+  XXH3_64bits_reset(state.get());
+  const uint64_t bytes = file.size();
+  for (uint64_t at = 0; at < bytes; at += kBlock) {
+    const std::span<std::byte> part(block.get(), std::min<uint64_t>(kBlock, bytes - at));
+    file.read(at, part);
+    XXH3_64bits_update(state.get(), part.data(), part.size());
+  }
+  return XXH3_64bits_digest(state.get());
 }
 
 std::string read_text(const fs::path& path, uint64_t max_bytes) {

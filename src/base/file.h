@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -32,7 +33,7 @@ class File {
   static File create_unnamed(const std::filesystem::path& directory, IoMode mode);
   static File create(const std::filesystem::path& path, IoMode mode);
 
-  File() = default;
+  File();
   File(File&& other) noexcept;
   File& operator=(File&& other) noexcept;
   ~File();
@@ -54,11 +55,15 @@ class File {
   // Cuts or extends the file, without reserving.
   void resize(uint64_t bytes);
   // Returns when everything written is on disk.
+  // From here on writes go from the file's start to its end without a gap, and checksum() is of all that was written.
+  void start_checksum();
+  uint64_t checksum() const;
   void sync();
 
  private:
   File(std::filesystem::path path, int flags, IoMode mode);
   void close();
+  struct Checksum;
   bool travels_directly(uint64_t offset, const void* data, size_t bytes) const;
   void drop_pages(uint64_t offset, uint64_t bytes, bool written) const;
 
@@ -66,10 +71,13 @@ class File {
   int cached_ = -1;  // descriptor through the page cache, always open
   int direct_ = -1;  // descriptor with O_DIRECT, or -1
   IoMode mode_ = IoMode::Buffered;
+  std::unique_ptr<Checksum> checksum_;
 };
 
 // Whether the path names a regular file, through links. A path that cannot be looked at is not there.
 bool is_file(const std::filesystem::path& path);
+// The checksum (XXH3, 64 bits) of a whole file, as File::checksum() gives it.
+uint64_t file_checksum(const std::filesystem::path& path);
 // A whole small file. UserError if it holds more than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // Replaces or makes a small file in one step: readers see the old text or the new, never a part.

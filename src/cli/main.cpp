@@ -169,6 +169,8 @@ int dispatch(int argc, char** argv) {
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
       const Options options = effective_options(given[i]);
+      if (options.model.empty() && options.resume)
+        user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import")
         user_error("--model is required: a model directory in Hugging Face's layout");
       set_threads(thread_count(options));
@@ -190,7 +192,9 @@ int fail(int code, std::string_view text) {
 
 int main(int argc, char** argv) {
   try {
-    return dispatch(argc, argv);
+    const int code = dispatch(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail(kMachine, "standard output: cannot write to it");
+    return code;
   } catch (const CapacityError& error) {
     return fail(kDoesNotFit, error.what());
   } catch (const UserError& error) {

@@ -40,6 +40,23 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags) {
   return prompts;
 }
 
+// A directory is replaced only if all that is in it belongs to a model: whatever else lies there is somebody's.
+void refuse_to_replace(const Options& options, const std::vector<std::string>& inputs) {
+  const std::filesystem::path out = options.out;
+  if (!options.overwrite || !std::filesystem::is_directory(out)) return;
+  const std::vector<std::string> known = side_files(out);
+  for (const auto& entry : std::filesystem::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".json"));
+    if (!entry.is_regular_file() || !(weights || std::ranges::find(known, name) != known.end()))
+      user_error("{}: holds '{}', which is no part of a model directory; --overwrite replaces nothing else",
+                 options.out, name);
+  }
+  for (const std::string& input : inputs)
+    if (std::filesystem::weakly_canonical(input) == std::filesystem::weakly_canonical(out))
+      user_error("{}: is read by this command, it cannot be replaced at the same time", options.out);
+}
+
 void print_made(const Options& options, const CommandFlags& flags, std::string_view what) {
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out}}));
@@ -51,6 +68,7 @@ void print_made(const Options& options, const CommandFlags& flags, std::string_v
 
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
+  refuse_to_replace(options, {});
   import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   print_made(options, flags, "a model directory");
   return 0;
@@ -59,6 +77,7 @@ int import_command(const Options& options, const CommandFlags& flags) {
 int merge_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
   if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory to be merged");
+  refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
   Session session = make_session(make_job(options, Purpose::Merge), options);
@@ -71,6 +90,8 @@ int merge_command(const Options& options, const CommandFlags& flags) {
 
 int generate_command(const Options& options, const CommandFlags& flags) {
   const std::vector<Prompt> prompts = read_prompts(flags);
+  if (prompts.empty() && !flags.prompts_file.empty())
+    user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <set>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -223,7 +224,8 @@ OptionSpec prompt_option() {
 
 // ---- The table ------------------------------------------------------------------------------------------------------
 
-std::vector<OptionSpec> make_specs() {
+// What is trained, on what and how.
+std::vector<OptionSpec> training_specs() {
   using O = Options;
   return {
       text_option("model", &O::model, "model directory in Hugging Face's layout (required)"),
@@ -245,7 +247,7 @@ std::vector<OptionSpec> make_specs() {
 
       word_option("method", &O::method, {"lora", "full"}, "what is trained: adapters, or all weights"),
       integer_option("lora_rank", &O::lora_rank, 1, "rank of the adapters (16)"),
-      number_option("lora_alpha", &O::lora_alpha, 0, 1e6, "their scale times rank (32)"),
+      number_option("lora_alpha", &O::lora_alpha, 1e-6, 1e6, "their scale times rank (32)"),
       list_option("lora_targets", &O::lora_targets, "'all', or names such as q_proj,v_proj"),
       bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
       number_option("lora_dropout", &O::lora_dropout, 0, 0.99, "share of an adapter's input that is dropped (0)"),
@@ -277,7 +279,13 @@ std::vector<OptionSpec> make_specs() {
        [](Options& o, const std::string& t) { o.seed = static_cast<uint64_t>(parse_integer(t, "seed", 0)); },
        [](const Options& o) { return fmt::format("{}", o.seed); }},
       bool_option("shuffle", &O::shuffle, "draw samples in random order (true)"),
+  };
+}
 
+// Where it runs and what becomes of it.
+std::vector<OptionSpec> machine_specs() {
+  using O = Options;
+  return {
       word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
       integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
       integer_option("ranks", &O::ranks, 1, "ranks on this machine, as threads (1)"),
@@ -297,7 +305,7 @@ std::vector<OptionSpec> make_specs() {
       text_option("offload_parameters", &O::offload_parameters, "likewise weights; they are sharded then"),
       text_option("offload_activations", &O::offload_activations, "likewise the inputs of blocks"),
 
-      text_option("out", &O::out, "run directory (runs/<date>-<model>)"),
+      text_option("out", &O::out, "directory to be made: of the run (runs/<date>-<model>), or of the model"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
@@ -344,7 +352,11 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
 }  // namespace
 
 const std::vector<OptionSpec>& option_specs() {
-  static const std::vector<OptionSpec> specs = make_specs();
+  static const std::vector<OptionSpec> specs = [] {
+    std::vector<OptionSpec> all = training_specs();
+    std::ranges::move(machine_specs(), std::back_inserter(all));
+    return all;
+  }();
   return specs;
 }
 
@@ -371,10 +383,14 @@ void read_job_file(const std::string& path, Options& options) {
   }
   if (root.IsNull()) return;
   if (!root.IsMap()) user_error("{}: expected keys and values at the top", path);
+  std::set<std::string> seen;
   for (const auto& item : root) {
     if (!item.first.IsScalar()) user_error("{}: found a list or a map as a key, expected the name of an option", path);
     const auto key = item.first.as<std::string>();
     const OptionSpec& spec = find_option(key, path);
+    if (!seen.insert(spec.key).second) user_error("{}: found key '{}' twice, expected it once", path, spec.key);
+    if (item.second.IsSequence() && !spec.list)
+      user_error("{}, key '{}': found a list, expected one value", path, spec.key);
     try {
       if (item.second.IsNull()) continue;
       const std::string text = flattened(item.second, spec.key, path);

@@ -36,9 +36,9 @@ const Arrangement* neighbour(const Planned& planned, bool cheaper) {
   const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
   const Arrangement* best = nullptr;
   for (const Arrangement& other : planned.fit.tried) {
-    const bool wanted = cheaper
-                            ? total_bytes(other) < total_bytes(chosen)
-                            : other.relative_time < chosen.relative_time && total_bytes(other) > total_bytes(chosen);
+    const bool wanted =
+        cheaper ? total_bytes(other) < total_bytes(chosen)
+                : other.relative_time < 0.98 * chosen.relative_time && total_bytes(other) > total_bytes(chosen);
     if (wanted && (!best || other.relative_time < best->relative_time)) best = &other;
   }
   return best;

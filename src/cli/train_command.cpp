@@ -68,6 +68,7 @@ void keep_cut_of_run(Options& options) {
   if (!options.resume || named || !is_file(job)) return;
   Options before;
   read_job_file(job.string(), before);
+  if (options.batch_size != before.batch_size || options.ranks != before.ranks) return;
   options.micro_batch_size = before.micro_batch_size;
   options.gradient_accumulation_steps = before.gradient_accumulation_steps;
 }
@@ -78,6 +79,14 @@ void refuse_out(const Options& options) {
     user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
   if (is_file(out / "job.yaml") && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+  if (options.overwrite && !options.resume)
+    for (const std::string& input : {options.model, options.adapter}) {
+      if (input.empty()) continue;
+      const auto inside =
+          std::filesystem::weakly_canonical(input).lexically_relative(std::filesystem::weakly_canonical(out));
+      if (!inside.empty() && *inside.begin() != "..")
+        user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
+    }
   std::filesystem::path there = std::filesystem::absolute(out);
   while (!std::filesystem::exists(there)) there = there.parent_path();
   std::string probe = there / ".snug-XXXXXX";
@@ -162,6 +171,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
     if (validation->stream().report().loss_tokens == 0) user_error("--validation: found no token that carries loss");
   }
   const int64_t steps = data.stream().steps();
+  if (data.stream().report().loss_tokens == 0) user_error("--data: found no token that carries loss");
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);

@@ -75,6 +75,9 @@ void parse_rope(const JsonObject& config, HfConfig& result) {
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
   if (!config.has(key)) return;
+  if (config.has("rope_parameters") && config.has("rope_scaling") &&
+      config.at("rope_parameters") != config.at("rope_scaling"))
+    config.fail("rope_scaling", "nothing beside rope_parameters, or the same");
   const JsonObject rope = config.object(key);
   result.rope_theta = rope.number("rope_theta", kMinTheta, kMaxTheta, result.rope_theta);
   if (rope.number("partial_rotary_factor", 0, 1, 1.0) != 1) rope.fail("partial_rotary_factor", "1");

@@ -41,7 +41,8 @@ class Finder {
     const int64_t model_base = add_files(model);
     if (request_.adapter) adapter = SafetensorsIndex::open_file(*request_.adapter / "adapter_model.safetensors");
     const int64_t adapter_base = add_files(adapter);
-    if (adapter) refuse_strangers(*adapter);
+    if (model) refuse_strangers(*model, "config.json");
+    if (adapter) refuse_strangers(*adapter, "adapter_config.json");
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
     for (const ParamSpec& param : table_.params) {
       const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
@@ -65,14 +66,18 @@ class Finder {
     return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
   }
 
-  // An adapter may have been made for another model: more layers, other linears.
-  void refuse_strangers(const SafetensorsIndex& adapter) const {
+  // More layers, other linears: nothing that a file holds is passed over. But old files keep the frequencies of rotary
+  // embeddings, and some the head that is tied.
+  void refuse_strangers(const SafetensorsIndex& index, std::string_view config) const {
     std::set<std::string_view> known;
     for (const ParamSpec& param : table_.params) known.insert(param.name);
-    for (const SafetensorsEntry& entry : adapter.entries())
-      if (!known.contains(entry.name))
-        user_error("{}: found tensor '{}', which this model and adapter_config.json have no place for",
-                   adapter.files()[entry.file].string(), entry.name);
+    for (const SafetensorsEntry& entry : index.entries()) {
+      const bool harmless = entry.name.ends_with(".rotary_emb.inv_freq") ||
+                            (entry.name == "lm_head.weight" && table_.head == table_.embedding);
+      if (!known.contains(entry.name) && !harmless)
+        user_error("{}: found tensor '{}', which {} has no place for", index.files()[entry.file].string(), entry.name,
+                   config);
+    }
   }
 
   // Returns the index of the first file added.

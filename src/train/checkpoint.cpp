@@ -1,5 +1,7 @@
 #include "train/checkpoint.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
@@ -14,8 +16,15 @@ constexpr uint64_t kMaxStateFile = 1 << 16;
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
+uint64_t text_hash(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
 CheckpointState read_state(const std::filesystem::path& path) {
-  const auto json = nlohmann::json::parse(read_text(path, kMaxStateFile), nullptr, false);
+  auto json = nlohmann::ordered_json::parse(read_text(path, kMaxStateFile), nullptr, false);
+  if (!json.is_object() || !json.contains("checksum"))
+    user_error("{}: damaged: found no state of a checkpoint", path.string());
+  const nlohmann::ordered_json checksum = json["checksum"];
+  json.erase("checksum");
+  if (checksum != hex(text_hash(json.dump()))) user_error("{}: damaged: its checksum is another", path.string());
   try {
     CheckpointState state;
     state.step = json.at("step").get<int64_t>();
@@ -38,6 +47,7 @@ std::string to_json(const CheckpointState& state) {
                               {"best_step", state.best_step},
                               {"best_eval_loss", nullptr}};
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
+  json["checksum"] = hex(text_hash(json.dump()));
   return json.dump(2) + "\n";
 }
 

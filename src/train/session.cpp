@@ -56,6 +56,20 @@ const OutputFiles& Session::files_of(Task task) const {
   return task == Task::Export ? compiled_.exported : compiled_.saved;
 }
 
+namespace {
+
+std::filesystem::path checksum_name(std::filesystem::path path) { return path += ".xxh3"; }
+
+void require_checksum(const std::filesystem::path& path) {
+  const std::string expected = read_text(checksum_name(path), 64),
+                    found = fmt::format("{:016x}\n", file_checksum(path));
+  if (found != expected)
+    user_error("{}: damaged: found checksum {}, expected {}", path.string(), found.substr(0, 16),
+               expected.substr(0, 16));
+}
+
+}  // namespace
+
 void Session::write(Task task, const std::filesystem::path& directory) {
   const OutputFiles& outputs = files_of(task);
   std::vector<File> files;
@@ -64,6 +78,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   for (size_t i = 0; writes && i < outputs.names.size(); i++) {
     files.push_back(File::create(directory / outputs.names[i], IoMode::Direct));
     files.back().allocate(outputs.layouts[i].file_bytes);
+    files.back().start_checksum();
   }
   for (File& file : files) pointers.push_back(&file);
   on(HostJob::FillHeader, [&](const HostTask& task, std::span<const TensorView> views, PassFacts&) {
@@ -73,6 +88,8 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   executor_->run(compiled_.at(task), {}, pointers);
   executor_->finish();
   for (File& file : files) file.sync();
+  if (task == Task::Save)
+    for (const File& file : files) write_text(checksum_name(file.path()), fmt::format("{:016x}\n", file.checksum()));
   if (writes && !outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
 }
 
@@ -81,6 +98,10 @@ void Session::restore(const std::filesystem::path& directory) {
   std::vector<File*> pointers;
   for (const auto& path : compiled_.restored_files)
     files.push_back(File::open_read(directory / path.filename(), IoMode::Direct));
+  // Ranks look at each file once between them.
+  for (size_t i = 0; i < files.size(); i++)
+    if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path());
+  barrier();
   // Without a saved state in the spec the files must be just those that this job writes.
   if (!spec_.saved) {
     const SafetensorsLayout& layout = compiled_.saved.layouts[0];
