@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cmath>
 #include <csignal>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -224,6 +225,21 @@ TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
   EXPECT_TRUE(nlohmann::json::parse(small.out).contains("reason"));
   EXPECT_EQ(run(job("train", {"--device-memory", "1MiB"})).code, 3);
   EXPECT_FALSE(fs::exists(at("run")));
+}
+
+TEST_F(Cli, PlanPricesAStepByAProfile) {
+  const std::string profile = fs::path(SNUG_FIXTURES) / "machine/second_an_op.json";
+  EXPECT_TRUE(nlohmann::json::parse(run(job("plan", {"--json"})).out)["step_seconds"].is_null());
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--machine", profile})).out);
+  const double seconds = plan["step_seconds"];  // one for each op
+  EXPECT_GT(seconds, 100);
+  EXPECT_NEAR(seconds, std::round(seconds), 1e-6);
+  EXPECT_THAT(run(job("plan", {"--machine", profile})).out,
+              HasSubstr(std::to_string(static_cast<int>(std::round(seconds))) + ".00 s"));
+  expect_refusal(job("plan", {"--machine", "2xA100-40GB"}), {"machine", "'2xA100-40GB'", "snug doctor", "built-in"});
+  put(at("broken.json"), R"({"format": "snug machine 1"})");
+  expect_refusal(job("train", {"--machine", "broken.json"}), {"broken.json", "processor"});
+  expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
 }
 
 TEST_F(Cli, TrainTakesWhatPlanSays) {

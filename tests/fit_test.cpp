@@ -1,6 +1,8 @@
 // The planner's choice: what the user pinned stays, what is open is the fastest that fits.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "backend/cpu/facts.h"
 #include "expect_error.h"
 #include "plan/fit.h"
@@ -33,7 +35,7 @@ TEST(Fit, UnderEveryCapTheChoiceFitsAndNothingFasterDoes) {
     const Arrangement& chosen = result.tried[*result.chosen];
     EXPECT_LE(device_bytes(chosen), caps.device_bytes);
     for (const Arrangement& other : result.tried) {
-      if (other.relative_time < 0.98 * chosen.relative_time) {
+      if (other.step_seconds < 0.98 * chosen.step_seconds) {
         EXPECT_GT(device_bytes(other), caps.device_bytes);
       }
     }
@@ -59,6 +61,73 @@ TEST(Fit, PinnedChoicesAreKept) {
   EXPECT_EQ(result.tried[0].cut.passes, 3);
   EXPECT_EQ(result.tried[0].strategy.recompute[1], Recompute::Attention);
   EXPECT_EQ(result.tried[0].strategy.offloaded_blocks, 1);
+}
+
+// A machine where every op takes a second, whatever it does.
+Pricing a_second_an_op(Lanes lanes) {
+  Pricing pricing;
+  pricing.lanes = lanes;
+  pricing.machine.disk.read = pricing.machine.disk.write = pricing.machine.link = 1e18;
+  TeamRates& team = pricing.machine.teams.front();
+  team.op_seconds = 1;
+  team.flops = 1e18;
+  team.copy = {{1}, {1e18}};
+  return pricing;
+}
+
+double ops_of_step(const Compiled& compiled, int64_t passes) {
+  double ops = 0;
+  auto add = [&](Task task) { ops += static_cast<double>(compiled.set.programs[compiled.at(task)].ops.size()); };
+  for (int64_t pass = 0; pass < passes; pass++) add(pass_task(pass, passes));
+  add(Task::Update);
+  return ops;
+}
+
+TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {
+  for (const int64_t passes : {1, 2, 3, 7}) {
+    JobSpec spec = job();
+    spec.cut.passes = passes;
+    const Compiled compiled = compile(spec, CpuFacts());
+    EXPECT_NEAR(step_seconds(compiled, spec.cut, a_second_an_op(Lanes::Inline)), ops_of_step(compiled, passes), 1e-6);
+  }
+}
+
+// Lanes of their own hide transfers, and no more than those; middle passes are all alike.
+TEST(StepSeconds, LanesOverlap) {
+  JobSpec spec = job();
+  spec.strategy.offloaded_blocks = 2;
+  std::array<double, 10> by_passes{};
+  for (const int64_t passes : {1, 3, 4, 5, 9}) {
+    spec.cut.passes = passes;
+    const Compiled compiled = compile(spec, CpuFacts());
+    const double seconds = step_seconds(compiled, spec.cut, a_second_an_op(Lanes::Threads));
+    double computing = 0;
+    auto count = [&](Task task) {
+      for (const Op& op : compiled.set.programs[compiled.at(task)].ops) computing += op.lane == Lane::Compute;
+    };
+    for (int64_t pass = 0; pass < passes; pass++) count(pass_task(pass, passes));
+    count(Task::Update);
+    EXPECT_LT(seconds, ops_of_step(compiled, passes) - 0.5);
+    EXPECT_GT(seconds, computing - 0.5);
+    by_passes[static_cast<size_t>(passes)] = seconds;
+  }
+  EXPECT_NEAR(by_passes[5] - by_passes[4], by_passes[4] - by_passes[3], 1e-6);
+  EXPECT_NEAR(by_passes[9] - by_passes[5], 4 * (by_passes[5] - by_passes[4]), 1e-6);
+}
+
+TEST(Fit, OrdersByTheGivenMachine) {
+  Choices choices;
+  choices.batch_size = 4;
+  const Pricing pricing = a_second_an_op(Lanes::Inline);
+  const FitResult result = fit(job(), choices, {}, CpuFacts(), pricing);
+  EXPECT_TRUE(std::ranges::is_sorted(result.tried, {}, &Arrangement::step_seconds));
+  for (const Arrangement& a : result.tried) {
+    JobSpec spec = job();
+    spec.cut = a.cut;
+    spec.strategy = a.strategy;
+    EXPECT_NEAR(a.step_seconds, ops_of_step(compile(spec, CpuFacts()), a.cut.passes), 1e-6) << a.words;
+  }
+  EXPECT_EQ(result.tried[*result.chosen].cut.passes, 1);
 }
 
 TEST(Fit, ACutThatDoesNotMakeTheBatchIsRefused) {

@@ -32,20 +32,25 @@ std::optional<uint64_t> read_field(const std::string& path, const std::string& w
   return std::nullopt;
 }
 
-// What one group leaves: its limit less what it and the groups within it use, dropping inactive page cache.
-uint64_t group_leaves(const std::string& group, const std::string& limit_file, const std::string& usage_file,
-                      const std::string& cache_field) {
+struct GroupMemory {
+  uint64_t limit = kUnlimited, left = kUnlimited;
+};
+
+// What one group allows, and what it leaves: its limit less what it and the groups within it use, dropping inactive
+// page cache.
+GroupMemory group_memory(const std::string& group, const std::string& limit_file, const std::string& usage_file,
+                         const std::string& cache_field) {
   const auto limit = read_number(group + limit_file), usage = read_number(group + usage_file);
-  if (!limit || !usage) return kUnlimited;
+  if (!limit || !usage) return {};
   const uint64_t cache = read_field(group + "/memory.stat", cache_field).value_or(0);
   const uint64_t used = *usage - std::min(*usage, cache);
-  return *limit - std::min(*limit, used);
+  return {*limit, *limit - std::min(*limit, used)};
 }
 
-// Over this process's group and all groups around it. Lines of /proc/self/cgroup: "0::/a/b" (version 2) and
+// The least of this process's group and all groups around it. Lines of /proc/self/cgroup: "0::/a/b" (version 2) and
 // "9:memory:/a/b" (version 1).
-uint64_t groups_leave() {
-  uint64_t least = kUnlimited;
+GroupMemory groups_memory() {
+  GroupMemory least;
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {
     const size_t first = line.find(':'), second = line.find(':', first + 1);
@@ -56,9 +61,10 @@ uint64_t groups_leave() {
     const std::string root = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
     for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
       const std::string group = root + (path == "/" ? "" : path);
-      least = std::min(least, version1 ? group_leaves(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes",
-                                                      "total_inactive_file")
-                                       : group_leaves(group, "/memory.max", "/memory.current", "inactive_file"));
+      const GroupMemory memory =
+          version1 ? group_memory(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file")
+                   : group_memory(group, "/memory.max", "/memory.current", "inactive_file");
+      least = {std::min(least.limit, memory.limit), std::min(least.left, memory.left)};
       if (path.empty() || path == "/") break;
     }
   }
@@ -69,7 +75,16 @@ uint64_t groups_leave() {
 
 uint64_t free_memory() {
   const uint64_t machine = read_field("/proc/meminfo", "MemAvailable:").value_or(kUnlimited >> 10) << 10;
-  return std::min(machine, groups_leave());
+  return std::min(machine, groups_memory().left);
+}
+
+uint64_t total_memory() { return read_field("/proc/meminfo", "MemTotal:").value_or(0) << 10; }
+
+std::optional<uint64_t> group_memory_limit() {
+  // Version 1 writes the largest multiple of a page where there is no limit.
+  const uint64_t limit = groups_memory().limit;
+  if (limit >= kUnlimited / 4) return std::nullopt;
+  return limit;
 }
 
 }  // namespace snug

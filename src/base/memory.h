@@ -2,11 +2,18 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 namespace snug {
 
 // Bytes that may still be taken: what the machine has available (/proc/meminfo), or what the control groups of version
 // 1 and 2 around this process leave, whichever is less. Page cache that can be dropped counts as free.
 uint64_t free_memory();
+
+// What the machine has, whoever uses it (/proc/meminfo); 0 where that is not known.
+uint64_t total_memory();
+
+// The least limit that the control groups around this process set; nothing where none does.
+std::optional<uint64_t> group_memory_limit();
 
 }  // namespace snug

@@ -12,8 +12,9 @@ struct CommandFlags {
   std::string prompts_file;
   int64_t max_new_tokens = 256;
   double temperature = 0;
-  std::string file;   // import: the GGUF file
-  bool text = false;  // tokenize: standard input instead of a data set
+  std::string file;                  // import: the GGUF file
+  std::string disk_directory = ".";  // doctor: whose disk is measured
+  bool text = false;                 // tokenize: standard input instead of a data set
 };
 
 int plan_command(const Options& options, const CommandFlags& flags);
@@ -22,6 +23,7 @@ int eval_command(Options options, const CommandFlags& flags);
 int generate_command(const Options& options, const CommandFlags& flags);
 int merge_command(const Options& options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
+int doctor_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);
 
 }  // namespace snug

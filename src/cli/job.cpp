@@ -137,8 +137,22 @@ Caps caps_of(const Options& options) {
           true, 0};
 }
 
+Pricing pricing_of(const Options& options) {
+  Pricing pricing;
+  pricing.threads = thread_count(options);
+  if (options.machine.empty()) return pricing;
+  if (!is_file(options.machine))
+    user_error(
+        "machine: found '{}', expected the path of a profile that 'snug doctor' wrote; built-in machines are not "
+        "there yet in this version",
+        options.machine);
+  pricing.machine = read_machine(options.machine);
+  pricing.file = options.machine;
+  return pricing;
+}
+
 Planned plan_training(const Options& options, bool evaluate, Comm* launched) {
-  Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options)};
+  Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options), pricing_of(options)};
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
@@ -147,7 +161,7 @@ Planned plan_training(const Options& options, bool evaluate, Comm* launched) {
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts());
+  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts(), planned.pricing);
   planned.spec.cut = planned.shown().cut;
   planned.spec.strategy = planned.shown().strategy;
   planned.compiled = compile(planned.spec, CpuFacts());

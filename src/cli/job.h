@@ -19,6 +19,9 @@ Choices choices_of(const Options& options);
 // What this process may take. On the CPU device and host are one memory.
 Caps caps_of(const Options& options);
 
+// Rates of --machine, else rough ones. UserError if it names no profile.
+Pricing pricing_of(const Options& options);
+
 int thread_count(const Options& options);
 
 // Where what is offloaded to disk lies.
@@ -29,6 +32,7 @@ struct Planned {
   Compiled compiled;
   FitResult fit;
   Caps caps;
+  Pricing pricing;
   // The arrangement that is chosen; where none fits, the smallest.
   const Arrangement& shown() const;
 };

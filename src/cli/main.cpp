@@ -26,7 +26,7 @@ const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",  
                                          "template", "train_on",    "sequence_length", "long_samples", "packing"};
 
 // Named in the interface, and not built yet.
-const std::vector<std::string> kLaterCommands{"chat", "doctor", "report", "translate"};
+const std::vector<std::string> kLaterCommands{"chat", "report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -43,6 +43,10 @@ std::vector<Command> commands() {
        generate_command},
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
+      {"doctor",
+       "measure this machine: a table, and a profile for --machine; about half a minute, best on a quiet one",
+       {"out", "threads"},
+       doctor_command},
       {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model"}), tokenize_command},
   };
 }
@@ -67,6 +71,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   app.add_flag("--json", given.flags.json, "JSON on standard output and nothing else there");
   if (command == "import") {
     app.add_option("file", given.flags.file, "the GGUF file")->required();
+  } else if (command == "doctor") {
+    app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else {
     app.add_option("job", given.job_file, "job file (YAML) with any of these options as keys; flags win");
   }
@@ -171,7 +177,7 @@ int dispatch(int argc, char** argv) {
       const Options options = effective_options(given[i]);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
-      if (options.model.empty() && all[i].name != "import")
+      if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")
         user_error("--model is required: a model directory in Hugging Face's layout");
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);

@@ -287,6 +287,7 @@ std::vector<OptionSpec> machine_specs() {
   using O = Options;
   return {
       word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
+      text_option("machine", &O::machine, "profile that 'snug doctor' wrote, to price steps by (rough rates)"),
       integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
       integer_option("ranks", &O::ranks, 1, "ranks on this machine, as threads (1)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},
@@ -317,7 +318,7 @@ std::vector<OptionSpec> machine_specs() {
 
 // Named in the interface, and not built yet.
 const std::vector<std::string>& later_options() {
-  static const std::vector<std::string> names{"reduce_every", "machine", "order"};
+  static const std::vector<std::string> names{"reduce_every", "order"};
   return names;
 }
 

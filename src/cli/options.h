@@ -46,7 +46,7 @@ struct Options {
   uint64_t seed = 42;
   bool shuffle = true;
 
-  std::string device = "auto";
+  std::string device = "auto", machine;
   int64_t threads = 0;  // 0: all cores
   std::optional<uint64_t> device_memory, host_memory;
   double lora_dropout = 0;

@@ -7,32 +7,11 @@
 namespace snug {
 namespace {
 
-// Rough rates of one pass, for ordering arrangements only: operations and bytes a second, and seconds an op costs
-// before it does anything.
-constexpr double kFlops = 1e11, kBytes = 1e10, kOpSeconds = 2e-5;
-
 // Of a pass: their numbers are 32 bits wide.
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 // Times closer than this are one: the arrangement with fewer bytes is taken.
 constexpr double kEqualTime = 1.02;
-
-double relative_seconds(const Compiled& compiled, const Cut& cut) {
-  std::array<double, kLanes> busy{};
-  auto walk = [&](Task task, double times) {
-    if (!compiled.has(task)) return;
-    for (const Op& op : compiled.set.programs[compiled.at(task)].ops) {
-      const Work w = work(op);
-      busy[index(op.lane)] += times * (kOpSeconds + std::max(w.flops / kFlops, w.bytes / kBytes));
-    }
-  };
-  walk(Task::Pass, 1);
-  walk(Task::First, 1);
-  walk(Task::Middle, static_cast<double>(cut.passes - 2));
-  walk(Task::Last, 1);
-  walk(Task::Update, 1);
-  return std::ranges::max(busy);
-}
 
 // Every way to cut a step that the user left open: all divisors of the batch.
 std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
@@ -170,7 +149,8 @@ uint64_t total_bytes(const Arrangement& a) {
          (a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)]);
 }
 
-FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts) {
+FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
+              const Pricing& pricing) {
   if (choices.ranks % choices.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
   FitResult result;
@@ -190,18 +170,18 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
           const std::string text = words(cut, candidate.strategy, stage);
           if (!seen.insert(text).second) continue;
           const Compiled compiled = compile(candidate, facts);
-          Arrangement a{cut, candidate.strategy, text, forecast(compiled), relative_seconds(compiled, cut), false};
+          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, cut, pricing), false};
           a.fits = fits(a, caps);
           result.tried.push_back(std::move(a));
         }
     if (std::ranges::any_of(result.tried, &Arrangement::fits)) break;
   }
-  std::ranges::stable_sort(result.tried, {}, &Arrangement::relative_time);
+  std::ranges::stable_sort(result.tried, {}, &Arrangement::step_seconds);
   const auto fastest = std::ranges::find(result.tried, true, &Arrangement::fits);
   if (fastest == result.tried.end()) return result;
   auto chosen = fastest;
   for (auto other = fastest; other != result.tried.end(); ++other)
-    if (other->fits && other->relative_time <= kEqualTime * fastest->relative_time &&
+    if (other->fits && other->step_seconds <= kEqualTime * fastest->step_seconds &&
         total_bytes(*other) < total_bytes(*chosen))
       chosen = other;
   result.chosen = static_cast<size_t>(chosen - result.tried.begin());

@@ -40,7 +40,7 @@ struct Arrangement {
   Strategy strategy;
   std::string words;  // "2 passes of 8 blocks, recompute mlp, no offload"
   Forecast forecast;
-  double relative_time = 0;  // by op counts and rough rates: orders arrangements, says nothing of seconds
+  double step_seconds = 0;  // by the pricing that fit() was given
   bool fits = false;
 };
 
@@ -55,6 +55,7 @@ struct FitResult {
 // Compiles candidates (a fraction of a second each even for 70B) and orders them: first those that keep everything on
 // the device, and only if none of them fits those that offload states, then gradients, then parameters as well. `spec`
 // gives everything but cut and strategy. UserError if batch_size, ranks, micro-batch and passes do not agree.
-FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts);
+FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
+              const Pricing& pricing = {});
 
 }  // namespace snug

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "program/simulate.h"
+
 namespace snug {
 namespace {
 
@@ -30,7 +32,45 @@ std::string_view phase_of(Task task) {
   return "";
 }
 
+// Passes beyond these are all alike.
+constexpr int64_t kSimulatedPasses = 4;
+
+double inline_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing) {
+  std::map<Task, double> by_task;
+  auto seconds_of = [&](Task task) {
+    const auto [known, missing] = by_task.try_emplace(task, 0.0);
+    if (missing)
+      for (const Op& op : compiled.set.programs[compiled.at(task)].ops)
+        known->second += seconds(op, compiled.set.buffers, pricing.machine, pricing.threads);
+    return known->second;
+  };
+  double sum = seconds_of(Task::Update);
+  for (int64_t pass = 0; pass < cut.passes; pass++) sum += seconds_of(pass_task(pass, cut.passes));
+  return sum;
+}
+
+// What a second step adds to the first.
+double simulated_seconds(const Compiled& compiled, int64_t passes, const Pricing& pricing) {
+  std::vector<ProgramId> step;
+  for (int64_t pass = 0; pass < passes; pass++) step.push_back(compiled.at(pass_task(pass, passes)));
+  step.push_back(compiled.at(Task::Update));
+  std::vector<ProgramId> two = step;
+  two.insert(two.end(), step.begin(), step.end());
+  auto price = [&](const Op& op) {
+    return seconds(op, compiled.set.buffers, pricing.machine, op.lane == Lane::Compute ? pricing.threads : 1);
+  };
+  return simulate(compiled.set, two, price).seconds - simulate(compiled.set, step, price).seconds;
+}
+
 }  // namespace
+
+double step_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing) {
+  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, cut, pricing);
+  if (cut.passes <= kSimulatedPasses) return simulated_seconds(compiled, cut.passes, pricing);
+  const double all = simulated_seconds(compiled, kSimulatedPasses, pricing),
+               fewer = simulated_seconds(compiled, kSimulatedPasses - 1, pricing);
+  return all + static_cast<double>(cut.passes - kSimulatedPasses) * (all - fewer);
+}
 
 Forecast forecast(const Compiled& compiled) {
   Forecast f;

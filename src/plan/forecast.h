@@ -2,6 +2,7 @@
 #pragma once
 
 #include "plan/compile.h"
+#include "plan/machine.h"
 
 namespace snug {
 
@@ -21,5 +22,22 @@ struct Forecast {
 };
 
 Forecast forecast(const Compiled& compiled);
+
+// How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
+enum class Lanes : uint8_t { Inline, Threads };
+
+// What prices a step. Rough rates say which arrangement is faster, and nothing of seconds.
+struct Pricing {
+  Machine machine = rough_machine();
+  int threads = 1;  // of the team that computes
+  Lanes lanes = Lanes::Inline;
+  std::string file{};  // the profile that the machine was read from; empty: rough rates
+
+  bool measured() const { return !file.empty(); }
+};
+
+// Seconds of a training step where one follows the other: its passes and the update, as if documents filled their
+// blocks and every token had a loss.
+double step_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing);
 
 }  // namespace snug

@@ -1,0 +1,112 @@
+// snug doctor: measures this machine into a profile.
+#include <algorithm>
+#include <cmath>
+
+#include "base/file.h"
+#include "cli/commands.h"
+#include "cli/job.h"
+#include "cli/text.h"
+#include "measure/measure.h"
+
+namespace snug {
+namespace {
+
+double gigabytes(double bytes_per_second) { return bytes_per_second / 1e9; }
+
+double product_flops(const TeamRates& team, DType dtype, const std::vector<int64_t>& sizes, int64_t m, int64_t n,
+                     int64_t k) {
+  auto place = [&](int64_t size) { return static_cast<size_t>(std::ranges::find(sizes, size) - sizes.begin()); };
+  for (const ProductRates& table : team.products)
+    if (table.dtype == dtype && table.transpose_b && !table.addend)
+      return table.flops[(place(m) * sizes.size() + place(n)) * sizes.size() + place(k)];
+  return 0;
+}
+
+double attention_flops(const TeamRates& team, DType dtype, bool backward) {
+  for (const AttentionRates& table : team.attention)
+    if (table.dtype == dtype && table.backward == backward) return table.flops.rates.back();
+  return 0;
+}
+
+std::string row(std::string_view what, const Machine& machine, const std::function<std::string(const TeamRates&)>& cell,
+                std::string_view scale = "") {
+  std::string text = fmt::format("  {:<34}", what);
+  for (const TeamRates& team : machine.teams) text += fmt::format("{:>16}", cell(team));
+  return text + (scale.empty() ? "" : fmt::format("   {}", scale)) + "\n";
+}
+
+std::string flops_text(double flops) { return fmt::format("{:.0f} GFLOP/s", flops / 1e9); }
+std::string bytes_text(double bytes) { return fmt::format("{:.1f} GB/s", gigabytes(bytes)); }
+
+std::string memory_text(const Machine& machine) {
+  std::string text = fmt::format("{:<13} {}, {} core{}\n", "processor", machine.processor, machine.cores,
+                                 machine.cores == 1 ? "" : "s");
+  text += fmt::format("{:<13} {}, {} free for this process\n", "memory", format_size(machine.memory_bytes),
+                      format_size(machine.free_bytes));
+  if (machine.group_limit_bytes)
+    text += fmt::format("{:<13} a control group allows {}: beyond it the kernel ends the process; plans stay below\n",
+                        "limit", format_size(*machine.group_limit_bytes));
+  const Machine::Disk& disk = machine.disk;
+  text += fmt::format("{:<13} {}: reads {}, writes {} (one NVMe disk: 3 to 7), {} free\n", "disk", disk.directory,
+                      bytes_text(disk.read), bytes_text(disk.write), format_size(disk.free_bytes));
+  text += fmt::format("{:<13} {}\n", "direct I/O",
+                      disk.direct ? "granted: files do not pass through memory"
+                                  : "REFUSED by this file system: files pass through the page cache, which is dropped "
+                                    "behind; rates are those of the cache");
+  return text;
+}
+
+std::string rates_text(const Machine& machine) {
+  std::string text = fmt::format("{:<36}", "rates");
+  for (const TeamRates& team : machine.teams)
+    text += fmt::format("{:>16}", fmt::format("{} thread{}", team.threads, team.threads == 1 ? "" : "s"));
+  text += "   for scale\n";
+  const std::vector<int64_t>& sizes = machine.product_sizes;
+  text += row(
+      "memory, copied (read + written)", machine, [](const TeamRates& t) { return bytes_text(t.copy.rates.back()); },
+      "DDR5, a channel: 38; A100: 1,555");
+  for (const DType dtype : {DType::BF16, DType::F32}) {
+    auto product = [&](int64_t m, int64_t n, int64_t k) {
+      return [&, m, n, k](const TeamRates& t) { return flops_text(product_flops(t, dtype, sizes, m, n, k)); };
+    };
+    text +=
+        row(fmt::format("product, {}, 1024 x 1024 x 1024", name(dtype)), machine, product(1024, 1024, 1024),
+            dtype == DType::BF16 ? "A100: 312,000; a core with AMX: 1,500" : "A100: 19,500; a core with AVX-512: 100");
+    text += row(fmt::format("product, {}, 1024 x 16 x 1024", name(dtype)), machine, product(1024, 16, 1024),
+                "an adapter's");
+    for (const bool backward : {false, true})
+      text += row(fmt::format("attention{}, {}, 1024", backward ? " backward" : "", name(dtype)), machine,
+                  [&](const TeamRates& t) { return flops_text(attention_flops(t, dtype, backward)); });
+  }
+  for (const std::string_view kind : {"rms_norm", "swiglu", "cross_entropy", "adamw"})
+    text += row(fmt::format("{}, bf16", kind), machine, [&](const TeamRates& t) {
+      const auto found =
+          std::ranges::find_if(t.kinds, [&](const KindRates& k) { return k.kind == kind && k.dtype == DType::BF16; });
+      return found == t.kinds.end() ? std::string() : bytes_text(found->bytes.rates.back());
+    });
+  text += row("an op, before it does anything", machine,
+              [](const TeamRates& t) { return fmt::format("{:.1f} us", 1e6 * t.op_seconds); });
+  return text;
+}
+
+}  // namespace
+
+int doctor_command(const Options& options, const CommandFlags& flags) {
+  MeasureOptions what;
+  what.threads = thread_count(options);
+  what.disk_directory = flags.disk_directory;
+  if (!std::filesystem::is_directory(what.disk_directory))
+    user_error("--disk-dir: found '{}', expected a directory", flags.disk_directory);
+  what.progress = [](const std::string& text) { fmt::print(stderr, "measuring {}\n", text); };
+  const std::string out = options.out.empty() ? "machine.json" : options.out;
+  const Machine machine = measure_machine(what);
+  const std::string json = write_machine(machine);
+  write_text(out, json);
+  if (flags.json)
+    fmt::print("{}", json);
+  else
+    fmt::print("{}{}{}: prices steps with --machine {}\n", memory_text(machine), rates_text(machine), out, out);
+  return 0;
+}
+
+}  // namespace snug

@@ -1,0 +1,250 @@
+#include "measure/measure.h"
+
+#include <algorithm>
+#include <cmath>
+#include <fstream>
+#include <thread>
+
+#include "base/memory.h"
+#include "base/parallel.h"
+#include "measure/op_timer.h"
+
+namespace snug {
+namespace {
+
+// Products: shares of a step's shapes, and no larger than this many operations (fp32 is slower, and one thread is too);
+// what is larger runs at the rate of the largest below it.
+constexpr double kMostFlops = 0x1p31, kMostSlowFlops = 0x1p29;
+// An addend's bytes are lost in what a product over more than this takes.
+constexpr int64_t kMostAddendDepth = 256;
+
+std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
+
+// ---- Products -------------------------------------------------------------------------------------------------------
+
+class ProductTimer {
+ public:
+  ProductTimer(OpTimer& timer, const std::vector<int64_t>& sizes, double op_seconds)
+      : timer_(timer), sizes_(sizes), op_seconds_(op_seconds) {}
+
+  ProductRates measure(DType dtype, bool ta, bool tb) const {
+    ProductRates table{dtype, ta, tb, false, {}};
+    const double most = dtype == DType::F32 || threads() == 1 ? kMostSlowFlops : kMostFlops;
+    for_points([&](int64_t m, int64_t n, int64_t k) {
+      if (flops(m, n, k) <= most) return table.flops.push_back(rate(table, m, n, k));
+      while (flops(m, n, k) > most) {
+        int64_t& largest = k >= m && k >= n ? k : m >= n ? m : n;
+        largest = below(largest);
+      }
+      table.flops.push_back(table.flops[at(m, n, k)]);
+    });
+    return table;
+  }
+
+  // `plain`: the same without addend.
+  ProductRates measure_addend(const ProductRates& plain) const {
+    ProductRates table = plain;
+    table.addend = true;
+    size_t i = 0;
+    for_points([&](int64_t m, int64_t n, int64_t k) {
+      if (k <= kMostAddendDepth && flops(m, n, k) <= kMostSlowFlops) table.flops[i] = rate(table, m, n, k);
+      i++;
+    });
+    return table;
+  }
+
+ private:
+  static double flops(int64_t m, int64_t n, int64_t k) {
+    return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  }
+
+  template <class F>
+  void for_points(F&& f) const {
+    for (const int64_t m : sizes_)
+      for (const int64_t n : sizes_)
+        for (const int64_t k : sizes_) f(m, n, k);
+  }
+
+  size_t place(int64_t size) const { return static_cast<size_t>(std::ranges::find(sizes_, size) - sizes_.begin()); }
+  size_t at(int64_t m, int64_t n, int64_t k) const {
+    return (place(m) * sizes_.size() + place(n)) * sizes_.size() + place(k);
+  }
+  int64_t below(int64_t size) const { return sizes_[place(size) - 1]; }
+
+  double rate(const ProductRates& t, int64_t m, int64_t n, int64_t k) const {
+    OperandList list;
+    list.r(t.dtype, t.transpose_a ? Shape{k, m} : Shape{m, k}).r(t.dtype, t.transpose_b ? Shape{n, k} : Shape{k, n});
+    if (t.addend)
+      list.r(t.dtype, {m, n}).again(Access::Write);
+    else
+      list.w(t.dtype, {m, n});
+    const double seconds =
+        timer_.seconds(Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend}, list);
+    return flops(m, n, k) / std::max(seconds - op_seconds_, seconds / 4);
+  }
+
+  OpTimer& timer_;
+  const std::vector<int64_t>& sizes_;
+  double op_seconds_;
+};
+
+// ---- Attention ------------------------------------------------------------------------------------------------------
+
+AttentionRates measure_attention(OpTimer& timer, DType dtype, bool backward, int64_t dim) {
+  AttentionRates rates{dtype, backward, dim, {}};
+  const HeadShape shape{.heads = 8, .kv_heads = 4, .dim = dim};
+  for (const int64_t length : {64, 256, 1024}) {
+    const int64_t tokens = 1024, documents = tokens / length, width = shape.heads * dim;
+    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+    OperandList list;
+    if (backward) list.r(dtype, {tokens, width});
+    list.r(dtype, {tokens, shape.width()});
+    if (backward)
+      list.r(dtype, {tokens, width}).r(DType::F32, {shape.heads, tokens}).r(DType::I32, {documents + 1});
+    else
+      list.r(DType::I32, {documents + 1}).w(dtype, {tokens, width}).w(DType::F32, {shape.heads, tokens});
+    if (backward) list.w(dtype, {tokens, shape.width()});
+    const size_t bounds = backward ? 4 : 1;
+    auto fill = [&](std::span<const TensorView> views) {
+      for (int64_t d = 0; d <= documents; d++) views[bounds].as<int32_t>()[d] = static_cast<int32_t>(d * length);
+    };
+    const Attrs attrs =
+        backward ? Attrs(AttentionBackward{shape, scale, length}) : Attrs(Attention{shape, scale, length});
+    const double seconds = timer.seconds(attrs, list, {.documents = documents}, fill);
+    rates.flops.sizes.push_back(static_cast<double>(length));
+    rates.flops.rates.push_back(OpTimer::work_of(attrs, list).flops / seconds);
+  }
+  return rates;
+}
+
+// ---- Everything else ------------------------------------------------------------------------------------------------
+
+struct Sample {
+  Attrs attrs;
+  OperandList list;
+  PassFacts pass{};
+};
+
+// Every kind of a training step at `rows` rows of 1024, or as many elements.
+std::vector<Sample> samples(DType t, int64_t rows) {
+  const int64_t cols = 1024, count = rows * cols, some = std::min<int64_t>(rows, 512), few = rows / 16;
+  const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols};
+  const HeadShape heads{8, 4, 64};  // a row of 1024
+  const PassFacts all{
+      .documents = 1, .loss_rows = rows, .segments = 16, .loss_scale = 0.01f, .step = 3, .learning_rate = 1e-5};
+  const DType f32 = DType::F32, i32 = DType::I32;
+  std::vector<Sample> list{
+      {RmsNorm{1e-5f}, OperandList().r(t, x).r(t, {cols}).w(t, x).w(f32, {rows})},
+      {RmsNormBackward{.accumulate = true}, OperandList().r(t, x).r(t, x).r(t, {cols}).r(f32, {rows}).rw(t, x)},
+      {SwiGlu{}, OperandList().r(t, wide).w(t, x)},
+      {SwiGluBackward{}, OperandList().r(t, x).r(t, wide).w(t, wide)},
+      {Rope{heads}, OperandList().rw(t, {rows, heads.width()}).r(i32, {rows}).r(f32, {512, 64})},
+      {Accumulate{}, OperandList().r(t, flat).rw(f32, flat)},
+      {SumRanks{}, OperandList().r(t, {1, count}).w(t, flat)},
+      {Cast{}, OperandList().r(f32, flat).w(t, flat)},
+      {Fill{}, OperandList().w(t, flat)},
+      {ColumnSum{}, OperandList().r(t, x).w(f32, {cols})},
+      {Embedding{}, OperandList().r(i32, {rows}).r(t, {1024, cols}).w(t, x)},
+      {EmbeddingBackward{},
+       OperandList().r(t, {512, cols}).r(i32, {512}).r(i32, {513}).r(i32, {512}).w(t, x),
+       {.segments = 0}},
+      {GatherRows{}, OperandList().r(t, {1024, cols}).r(i32, {rows}).w(t, x)},
+      {ScatterRows{}, OperandList().r(t, {some, cols}).r(i32, {some}).w(t, x)},
+      {CrossEntropy{.gradient = true}, OperandList().rw(t, {few, 16 * cols}).r(i32, {few}).w(f32, {few}), all},
+      {NormPartials{}, OperandList().r(t, flat).w(f32, {(count + kUnit - 1) / kUnit})},
+  };
+  AdamW adamw{.split = t == DType::BF16};
+  OperandList operands;
+  operands.r(t, flat);
+  if (adamw.split)
+    operands.rw(t, flat).rw(DType::I16, flat);
+  else
+    operands.rw(t, flat);
+  list.push_back({adamw, operands.rw(f32, flat).rw(f32, flat).r(f32, {3}), all});
+  return list;
+}
+
+constexpr std::array<int64_t, 4> kRows{16, 256, 2048, 8192};
+
+double bytes_rate(OpTimer& timer, const Sample& sample, double op_seconds) {
+  const double seconds = timer.seconds(sample.attrs, sample.list, sample.pass);
+  return OpTimer::work_of(sample.attrs, sample.list).bytes / std::max(seconds - op_seconds, seconds / 4);
+}
+
+void measure_kinds(OpTimer& timer, TeamRates& team) {
+  for (const DType dtype : dtypes()) {
+    const size_t first = team.kinds.size();
+    for (const int64_t rows : kRows) {
+      const std::vector<Sample> all = samples(dtype, rows);
+      for (size_t i = 0; i < all.size(); i++) {
+        if (rows == kRows[0]) team.kinds.push_back({std::string(kind(all[i].attrs)), dtype, {}});
+        RateCurve& curve = team.kinds[first + i].bytes;
+        curve.sizes.push_back(OpTimer::work_of(all[i].attrs, all[i].list).bytes);
+        curve.rates.push_back(bytes_rate(timer, all[i], team.op_seconds));
+      }
+    }
+  }
+}
+
+// ---- The machine ----------------------------------------------------------------------------------------------------
+
+std::string processor_name() {
+  std::ifstream in("/proc/cpuinfo");
+  for (std::string line; std::getline(in, line);)
+    if (line.starts_with("model name") && line.find(": ") != line.npos) return line.substr(line.find(": ") + 2);
+  return "unknown";
+}
+
+}  // namespace
+
+std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096}; }
+
+TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_sizes, Clock clock) {
+  set_threads(team_threads);
+  OpTimer timer(clock);
+  TeamRates team;
+  team.threads = team_threads;
+  const Shape tiny{64, 16};
+  team.op_seconds = timer.seconds(
+      RmsNorm{1e-5f}, OperandList().r(DType::F32, tiny).r(DType::F32, {16}).w(DType::F32, tiny).w(DType::F32, {64}));
+  for (const int64_t rows : kRows) {
+    const Sample copy{Copy{}, OperandList().r(DType::F32, {rows * 1024}).w(DType::F32, {rows * 1024})};
+    team.copy.sizes.push_back(OpTimer::work_of(copy.attrs, copy.list).bytes);
+    team.copy.rates.push_back(bytes_rate(timer, copy, team.op_seconds));
+  }
+  const ProductTimer products(timer, product_sizes, team.op_seconds);
+  for (const DType dtype : dtypes())
+    for (const auto& [ta, tb] : {std::pair(false, true), std::pair(false, false), std::pair(true, false)}) {
+      team.products.push_back(products.measure(dtype, ta, tb));
+      if (!ta) team.products.push_back(products.measure_addend(ProductRates(team.products.back())));
+    }
+  for (const ProductRates& table : team.products) team.flops = std::max(team.flops, std::ranges::max(table.flops));
+  for (const DType dtype : dtypes())
+    for (const bool backward : {false, true})
+      for (const int64_t dim : {64, 128}) team.attention.push_back(measure_attention(timer, dtype, backward, dim));
+  measure_kinds(timer, team);
+  return team;
+}
+
+Machine measure_machine(const MeasureOptions& options) {
+  Machine machine;
+  machine.processor = processor_name();
+  machine.cores = static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+  machine.memory_bytes = total_memory();
+  machine.free_bytes = free_memory();
+  machine.group_limit_bytes = group_memory_limit();
+  options.progress(fmt::format("disk: {}", options.disk_directory.string()));
+  machine.disk = measure_disk(options.disk_directory);
+  machine.product_sizes = measured_product_sizes();
+  std::vector<int> teams{1};
+  if (options.threads > 1) teams.push_back(options.threads);
+  for (const int threads : teams) {
+    options.progress(fmt::format("products, attention and memory: {} thread{}", threads, threads == 1 ? "" : "s"));
+    machine.teams.push_back(measure_team(threads, machine.product_sizes));
+  }
+  // Ranks are threads, and a rank copies with one.
+  machine.link = machine.teams.front().copy.rates.back();
+  return machine;
+}
+
+}  // namespace snug

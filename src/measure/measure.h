@@ -1,0 +1,34 @@
+// Measures this machine with the ops that plans are made of.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "plan/machine.h"
+
+namespace snug {
+
+// Seconds since some moment: of the clock, or of the processor for all threads of this process.
+using Clock = double (*)();
+double wall_seconds();
+double cpu_seconds();
+
+struct MeasureOptions {
+  int threads = 1;  // of the larger team; the other has one
+  std::filesystem::path disk_directory = ".";
+  std::function<void(const std::string& what)> progress = [](const std::string&) {};
+};
+
+// About half a minute where nothing else runs. Takes 0.3 GiB, and 256 MiB of the disk for a while. UserError if the
+// directory cannot be written, DeviceError if it has not the room.
+Machine measure_machine(const MeasureOptions& options);
+
+// Rates of a team of so many threads alone, by a clock. Leaves the calling thread's team at that size.
+TeamRates measure_team(int threads, const std::vector<int64_t>& product_sizes, Clock clock = wall_seconds);
+// What measure_machine() measures products at.
+std::vector<int64_t> measured_product_sizes();
+
+// A file of 256 MiB is written and read in ranges of 8 MiB, and removed.
+Machine::Disk measure_disk(const std::filesystem::path& directory);
+
+}  // namespace snug

@@ -1,0 +1,159 @@
+#include "plan/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+namespace snug {
+namespace {
+
+// Where a size lies between two neighbours of a rising list, in logarithms.
+struct Between {
+  size_t below = 0, above = 0;
+  double share = 0;  // of the one above
+
+  template <class T>
+  Between(const std::vector<T>& sizes, double size) {
+    const auto next = std::ranges::upper_bound(sizes, size, {}, [](T s) { return static_cast<double>(s); });
+    const auto i = static_cast<size_t>(next - sizes.begin());
+    below = i == 0 ? 0 : i - 1;
+    above = std::min(i, sizes.size() - 1);
+    if (below == above) return;
+    const double low = std::log(static_cast<double>(sizes[below])), high = std::log(static_cast<double>(sizes[above]));
+    share = (std::log(size) - low) / (high - low);
+  }
+};
+
+double element_count(const Operand& operand) { return static_cast<double>(operand.shape.count()); }
+double bytes_of(const Operand& operand) {
+  return element_count(operand) * static_cast<double>(element_bytes(operand.dtype));
+}
+
+// Kernels come in two dtypes: that of the activations.
+DType kernel_dtype(const Op& op) {
+  const bool bf16 = std::ranges::any_of(op.operands, [](const Operand& o) { return o.dtype == DType::BF16; });
+  return bf16 ? DType::BF16 : DType::F32;
+}
+
+class Pricing {
+ public:
+  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const TeamRates& team)
+      : op_(op), buffers_(buffers), machine_(machine), team_(team), work_(work(op)) {}
+
+  double seconds() const { return team_.op_seconds + std::visit(*this, op_.attrs); }
+
+  double operator()(const Gemm& gemm) const {
+    const Shape &a = op_.operands[0].shape, &b = op_.operands[1].shape;
+    const DType dtype = op_.operands[0].dtype;
+    const auto same = [&](const ProductRates& r) {
+      return r.dtype == dtype && r.transpose_a == gemm.transpose_a && r.transpose_b == gemm.transpose_b &&
+             r.addend == gemm.addend;
+    };
+    const auto found = std::ranges::find_if(team_.products, same);
+    if (found == team_.products.end()) return roughly();
+    // A side below the smallest costs what the smallest does.
+    const auto least = static_cast<double>(machine_.product_sizes.front());
+    const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
+                 k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
+                 n = std::max(least, static_cast<double>(gemm.transpose_b ? b.rows() : b.cols()));
+    return 2 * m * n * k / product_flops(found->flops, m, n, k);
+  }
+
+  double operator()(const Attention& a) const { return attention(a.shape, a.longest, false); }
+  double operator()(const AttentionBackward& a) const { return attention(a.shape, a.longest, true); }
+
+  double operator()(const Copy&) const {
+    const auto on_disk = [&](const Operand& o) { return buffers_[o.buffer].space == Space::Disk; };
+    if (on_disk(op_.operands[0])) return bytes_of(op_.operands[0]) / machine_.disk.read;
+    if (on_disk(op_.operands[1])) return bytes_of(op_.operands[1]) / machine_.disk.write;
+    return work_.bytes / team_.copy.at(work_.bytes);
+  }
+  double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
+  double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
+
+  double operator()(const AllGather&) const { return bytes_of(op_.operands[1]) / machine_.link; }
+  double operator()(const Exchange&) const { return bytes_of(op_.operands[1]) / machine_.link; }
+
+  template <class Other>
+  double operator()(const Other&) const {
+    if (work_.flops > 0) return roughly();
+    const DType dtype = kernel_dtype(op_);
+    for (const KindRates& rates : team_.kinds)
+      if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return work_.bytes / rates.bytes.at(work_.bytes);
+    return work_.bytes / team_.copy.at(work_.bytes);
+  }
+
+ private:
+  double roughly() const { return std::max(work_.flops / team_.flops, work_.bytes / team_.copy.at(work_.bytes)); }
+
+  double product_flops(const std::vector<double>& table, double m, double n, double k) const {
+    const std::vector<int64_t>& sizes = machine_.product_sizes;
+    const std::array<Between, 3> at{Between(sizes, m), Between(sizes, n), Between(sizes, k)};
+    double sum = 0;
+    for (unsigned corner = 0; corner < 8; corner++) {
+      double share = 1;
+      size_t index = 0;
+      for (unsigned d = 0; d < 3; d++) {
+        const bool above = corner >> d & 1u;
+        share *= above ? at[d].share : 1 - at[d].share;
+        index = index * sizes.size() + (above ? at[d].above : at[d].below);
+      }
+      if (share > 0) sum += share * std::log(table[index]);
+    }
+    return std::exp(sum);
+  }
+
+  // By the measured head sizes around the one in question, as by lengths.
+  double attention(const HeadShape& shape, int64_t longest, bool backward) const {
+    const DType dtype = kernel_dtype(op_);
+    RateCurve by_dim;
+    for (const AttentionRates& rates : team_.attention) {
+      if (rates.dtype != dtype || rates.backward != backward) continue;
+      by_dim.sizes.push_back(static_cast<double>(rates.head_dim));
+      by_dim.rates.push_back(rates.flops.at(static_cast<double>(longest)));
+    }
+    if (by_dim.sizes.empty()) return roughly();
+    return work_.flops / by_dim.at(static_cast<double>(shape.dim));
+  }
+
+  const Op& op_;
+  const std::vector<Buffer>& buffers_;
+  const Machine& machine_;
+  const TeamRates& team_;
+  Work work_;
+};
+
+}  // namespace
+
+double RateCurve::at(double size) const {
+  const Between between(sizes, size);
+  return std::exp((1 - between.share) * std::log(rates[between.below]) +
+                  between.share * std::log(rates[between.above]));
+}
+
+Machine rough_machine() {
+  Machine machine;
+  machine.processor = "unknown";
+  machine.disk.read = machine.disk.write = 1e9;
+  machine.link = 1e10;
+  TeamRates team;
+  team.op_seconds = 2e-5;
+  team.flops = 1e11;
+  team.copy = {{1}, {1e10}};
+  machine.teams.push_back(team);
+  return machine;
+}
+
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads) {
+  const auto& teams = machine.teams;
+  const auto of = [&](const TeamRates& team) { return Pricing(op, buffers, machine, team).seconds(); };
+  const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
+  if (above == teams.end()) return of(teams.back());
+  if (above == teams.begin() || above->threads == threads) return of(*above);
+  const TeamRates& below = *std::prev(above);
+  const double share =
+      static_cast<double>(threads - below.threads) / static_cast<double>(above->threads - below.threads);
+  return 1 / ((1 - share) / of(below) + share / of(*above));
+}
+
+}  // namespace snug

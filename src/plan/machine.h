@@ -1,0 +1,82 @@
+// A machine as data: what `snug doctor` measures and what the ops of a plan are priced by.
+#pragma once
+
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program/facts.h"
+
+namespace snug {
+
+// A rate by size: interpolated linearly in the logarithms of both, constant beyond the ends.
+struct RateCurve {
+  std::vector<double> sizes, rates;  // sizes rise; at least one
+  double at(double size) const;
+};
+
+// Operations a second of products [m, k] x [k, n], for every m, n and k of Machine::product_sizes.
+struct ProductRates {
+  DType dtype = DType::BF16;
+  bool transpose_a = false, transpose_b = false, addend = false;
+  std::vector<double> flops;  // by m, then n, then k
+};
+
+// As work() counts them, by the length of the documents.
+struct AttentionRates {
+  DType dtype = DType::BF16;
+  bool backward = false;
+  int64_t head_dim = 64;
+  RateCurve flops;
+};
+
+// Bytes a second of a kind of op without products, by the bytes it reads and writes.
+struct KindRates {
+  std::string kind;  // as kind() names it
+  DType dtype = DType::BF16;
+  RateCurve bytes;
+};
+
+// Of a team of so many threads. `flops` and `copy` stand for what the tables lack.
+struct TeamRates {
+  int threads = 1;
+  double op_seconds = 0;  // that an op costs before it does anything
+  double flops = 0;
+  RateCurve copy;  // bytes read and written a second
+  std::vector<ProductRates> products;
+  std::vector<AttentionRates> attention;
+  std::vector<KindRates> kinds;
+};
+
+struct Machine {
+  std::string processor;
+  int cores = 1;
+  uint64_t memory_bytes = 0, free_bytes = 0;
+  std::optional<uint64_t> group_limit_bytes;  // the least limit of the control groups around the process
+  struct Disk {
+    std::string directory;
+    bool direct = false;         // direct I/O is granted there
+    double read = 0, write = 0;  // bytes a second, one thread
+    uint64_t free_bytes = 0;
+  } disk;
+  double link = 0;                     // bytes a second that a rank takes from the others, all of them at it
+  std::vector<int64_t> product_sizes;  // rise
+  std::vector<TeamRates> teams;        // by threads, which rise; at least one
+};
+
+// Rates that order arrangements on a machine nobody has measured.
+Machine rough_machine();
+
+// Seconds of an op on so many threads: an overhead, and what its operations or its bytes take at the machine's rates.
+// Between two measured teams rates grow evenly, beyond them they stay. `buffers`: of the op's program set.
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads);
+
+// JSON, and back: UserError, with `source` (the file's name), for anything that write_machine() would not have written
+// but white space, the order of keys, and other numbers.
+std::string write_machine(const Machine& machine);
+Machine parse_machine(std::string_view json, const std::string& source);
+// Of a file; UserError if there is none.
+Machine read_machine(const std::filesystem::path& path);
+
+}  // namespace snug

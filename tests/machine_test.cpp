@@ -1,0 +1,168 @@
+// Machine profiles: their JSON, and prices by hand.
+#include "plan/machine.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+#include "expect_error.h"
+#include "plan/forecast.h"
+#include "program/emitter.h"
+
+namespace snug {
+namespace {
+
+Machine example() {
+  Machine machine;
+  machine.processor = "a processor";
+  machine.cores = 4;
+  machine.memory_bytes = 16ull << 30;
+  machine.free_bytes = 12ull << 30;
+  machine.group_limit_bytes = 14ull << 30;
+  machine.disk = {"/data", true, 2e9, 1e9, 1ull << 40};
+  machine.link = 5e9;
+  machine.product_sizes = {16, 64};
+  TeamRates team;
+  team.threads = 1;
+  team.op_seconds = 1e-6;
+  team.flops = 1e10;
+  team.copy = {{1e3, 1e5}, {1e9, 4e9}};
+  team.products.push_back(
+      {DType::BF16, false, true, false, {1e9, 2e9, 2e9, 4e9, 2e9, 4e9, 4e9, 8e9}});  // doubles with every side
+  team.attention.push_back({DType::BF16, false, 64, {{64, 1024}, {1e9, 4e9}}});
+  team.attention.push_back({DType::BF16, false, 128, {{64, 1024}, {2e9, 8e9}}});
+  team.kinds.push_back({"swiglu", DType::BF16, {{1e3}, {2e9}}});
+  machine.teams.push_back(team);
+  team.threads = 3;
+  team.flops = 3e10;
+  for (double& flops : team.products[0].flops) flops *= 3;
+  machine.teams.push_back(team);
+  return machine;
+}
+
+constexpr double kOverhead = 1e-6;
+
+struct Priced {
+  ProgramSet set;
+  Op op;
+  double on(int threads) const { return seconds(op, set.buffers, example(), threads) - kOverhead; }
+};
+
+Priced op_of(Attrs attrs, std::initializer_list<std::pair<DType, Shape>> operands,
+             std::initializer_list<Space> spaces = {}) {
+  Priced priced;
+  priced.op.attrs = std::move(attrs);
+  size_t i = 0;
+  for (const auto& [dtype, shape] : operands) {
+    const Space space = i < spaces.size() ? spaces.begin()[i] : Space::Device;
+    Operand operand = new_tensor(priced.set, "x", dtype, shape, Role::Activation, space);
+    operand.access = ++i == operands.size() ? Access::Write : Access::Read;
+    priced.op.operands.push_back(operand);
+  }
+  return priced;
+}
+
+Priced product(int64_t m, int64_t n, int64_t k, DType dtype = DType::BF16) {
+  return op_of(Gemm{.transpose_b = true}, {{dtype, {m, k}}, {dtype, {n, k}}, {dtype, {m, n}}});
+}
+
+TEST(RateCurve, InterpolatesInLogarithmsAndStaysBeyondTheEnds) {
+  const RateCurve curve{{16, 64, 256}, {1e9, 4e9, 4e9}};
+  EXPECT_NEAR(curve.at(32), 2e9, 1);  // halfway between 16 and 64, and between 1 and 4
+  EXPECT_NEAR(curve.at(64), 4e9, 1);
+  EXPECT_NEAR(curve.at(100), 4e9, 1);
+  EXPECT_NEAR(curve.at(1), 1e9, 1);
+  EXPECT_NEAR(curve.at(1e9), 4e9, 1);
+}
+
+TEST(Machine, ProductsAreInterpolatedOverAllThreeSides) {
+  EXPECT_NEAR(product(16, 16, 16).on(1), 2 * 4096 / 1e9, 1e-12);
+  EXPECT_NEAR(product(64, 16, 64).on(1), 2 * 65536 / 4e9, 1e-12);
+  EXPECT_NEAR(product(32, 32, 32).on(1), 2 * 32768 / (1e9 * std::pow(2, 1.5)), 1e-12);
+  EXPECT_NEAR(product(256, 128, 64).on(1), 2.0 * 256 * 128 * 64 / 8e9, 1e-9);
+}
+
+TEST(Machine, ASideBelowTheSmallestCostsWhatTheSmallestDoes) {
+  EXPECT_DOUBLE_EQ(product(1, 64, 64).on(1), product(16, 64, 64).on(1));
+}
+
+TEST(Machine, ProductsWithoutATableTakeWhatOperationsOrBytesDo) {
+  EXPECT_NEAR(product(512, 512, 512, DType::F32).on(1), 2 * std::pow(512, 3) / 1e10, 1e-9);
+  EXPECT_NEAR(product(1, 512, 512, DType::F32).on(1), 4 * (512 + 512 * 512 + 512) / 4e9, 1e-9);
+}
+
+TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
+  auto attention = [](int64_t dim, int64_t longest) {
+    return op_of(
+        Attention{{2, 1, dim}, 1, longest},
+        {{DType::BF16, {1024, 4 * dim}}, {DType::I32, {9}}, {DType::BF16, {1024, 2 * dim}}, {DType::F32, {2, 1024}}});
+  };
+  EXPECT_NEAR(attention(64, 256).on(1), 2.0 * 1024 * 256 * 128 / 2e9, 1e-9);
+  EXPECT_NEAR(attention(128, 1024).on(1), 2.0 * 1024 * 1024 * 256 / 8e9, 1e-9);
+  EXPECT_NEAR(attention(96, 64).on(1), 2.0 * 1024 * 64 * 192 / (1e9 * std::pow(2, std::log2(1.5))), 1e-9);
+}
+
+TEST(Machine, OtherOpsTakeTheirKindsRateOrThatOfACopy) {
+  const std::initializer_list<std::pair<DType, Shape>> bf16{{DType::BF16, {100, 200}}, {DType::BF16, {100, 100}}};
+  const std::initializer_list<std::pair<DType, Shape>> fp32{{DType::F32, {100, 200}}, {DType::F32, {100, 100}}};
+  EXPECT_NEAR(op_of(SwiGlu{}, bf16).on(1), 60000 / 2e9, 1e-12);
+  EXPECT_NEAR(op_of(SwiGlu{}, fp32).on(1), 120000 / 4e9, 1e-12);
+}
+
+TEST(Machine, CopiesToAndFromDiskTakeTheDisksRates) {
+  const std::initializer_list<std::pair<DType, Shape>> megabyte{{DType::U8, {1 << 20}}, {DType::U8, {1 << 20}}};
+  EXPECT_NEAR(op_of(Copy{}, megabyte, {Space::Disk, Space::Host}).on(1), (1 << 20) / 2e9, 1e-9);
+  EXPECT_NEAR(op_of(Copy{}, megabyte, {Space::Host, Space::Disk}).on(1), (1 << 20) / 1e9, 1e-9);
+  EXPECT_NEAR(op_of(Copy{}, megabyte, {Space::Device, Space::Host}).on(1), (2 << 20) / 4e9, 1e-9);
+  EXPECT_NEAR(op_of(AllGather{}, {{DType::BF16, {10}}, {DType::BF16, {1000}}}).on(1), 2000 / 5e9, 1e-12);
+}
+
+TEST(Machine, RatesGrowEvenlyBetweenTeamsAndStayBeyondThem) {
+  const Priced op = product(16, 16, 16);
+  const double one = op.on(1), two = op.on(2) + kOverhead, three = op.on(3);
+  EXPECT_NEAR(three, one / 3, 1e-12);
+  EXPECT_NEAR(1 / two, (1 / (one + kOverhead) + 1 / (three + kOverhead)) / 2, 1e-3);
+  EXPECT_DOUBLE_EQ(op.on(8), three);
+}
+
+TEST(Machine, IsReadAsItWasWritten) {
+  const std::string json = write_machine(example());
+  const Machine machine = parse_machine(json, "machine.json");
+  EXPECT_EQ(write_machine(machine), json);
+  EXPECT_EQ(machine.group_limit_bytes, example().group_limit_bytes);
+  EXPECT_EQ(machine.teams[1].products[0].flops, example().teams[1].products[0].flops);
+  EXPECT_TRUE(machine.disk.direct);
+  const std::string rough = write_machine(rough_machine());
+  EXPECT_EQ(write_machine(parse_machine(rough, "machine.json")), rough);
+}
+
+TEST(Machine, WhatIsWrongIsNamed) {
+  auto refused = [](const std::function<void(nlohmann::json&)>& spoil, std::string_view part) {
+    nlohmann::json json = nlohmann::json::parse(write_machine(example()));
+    spoil(json);
+    return fails_with<UserError>([&] { parse_machine(json.dump(), "m.json"); }, part);
+  };
+  using Json = nlohmann::json;
+  EXPECT_TRUE(fails_with<UserError>([] { parse_machine("{", "m.json"); }, "m.json"));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_machine("[]", "m.json"); }, "m.json"));
+  EXPECT_TRUE(refused([](Json& j) { j["format"] = "snug machine 2"; }, "format"));
+  EXPECT_TRUE(refused([](Json& j) { j["speed"] = 1; }, "'speed'"));
+  EXPECT_TRUE(refused([](Json& j) { j.erase("disk"); }, "disk"));
+  EXPECT_TRUE(refused([](Json& j) { j["cores"] = 0; }, "cores"));
+  EXPECT_TRUE(refused([](Json& j) { j["disk"]["read_bytes_per_second"] = 0; }, "disk.read_bytes_per_second"));
+  EXPECT_TRUE(refused([](Json& j) { j["link_bytes_per_second"] = "fast"; }, "link_bytes_per_second"));
+  EXPECT_TRUE(refused([](Json& j) { j["product_sizes"] = {64, 16}; }, "product_sizes"));
+  EXPECT_TRUE(refused([](Json& j) { j["product_sizes"] = {16}; }, "products[0].flops_per_second"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"] = Json::array(); }, "teams"));
+  EXPECT_TRUE(refused([](Json& j) { std::swap(j["teams"][0], j["teams"][1]); }, "teams"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["products"][0]["dtype"] = "int8"; }, "products[0].dtype"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["products"][0]["flops_per_second"][3] = -1; }, "flops_per_second"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["copy_bytes_per_second"]["sizes"] = {5, 5}; }, "sizes"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["copy_bytes_per_second"]["rates"] = {5}; }, "rates"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["attention"][1]["head_dim"] = 64; }, "attention"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["op_seconds"] = nullptr; }, "op_seconds"));
+}
+
+}  // namespace
+}  // namespace snug

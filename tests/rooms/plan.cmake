@@ -1,0 +1,1 @@
+snug_test(machine_test ROOMS plan)
