@@ -155,12 +155,15 @@ struct Case {
   bool lora;
   DType compute;
   int64_t passes;
+  BaseFormat base = BaseFormat::Plain;
 };
 
 struct Arrangements : testing::TestWithParam<Case> {
   JobSpec job() const {
-    const auto& [family, lora, compute, passes] = GetParam();
-    return tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    const auto& [family, lora, compute, passes, base] = GetParam();
+    JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    spec.numerics.base_format = base;
+    return spec;
   }
 };
 
@@ -264,7 +267,10 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
 INSTANTIATE_TEST_SUITE_P(Cases, Arrangements,
                          testing::Values(Case{"llama", true, DType::BF16, 2}, Case{"llama", false, DType::F32, 1},
                                          Case{"qwen2", false, DType::BF16, 2}, Case{"qwen2_tied", false, DType::F32, 2},
-                                         Case{"qwen2", true, DType::F32, 1}));
+                                         Case{"qwen2", true, DType::F32, 1},
+                                         Case{"llama", true, DType::BF16, 1, BaseFormat::Int8},
+                                         Case{"llama", true, DType::F32, 2, BaseFormat::Nf4},
+                                         Case{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8}));
 
 }  // namespace
 }  // namespace snug

@@ -203,7 +203,6 @@ TEST(Merge, TheMergedModelHasTheLossOfBaseAndAdapter) {
   merging.export_dtype = DType::F32;
   Session merger(merging, 1);
   merger.load();
-  merger.run(Task::Merge);
   export_model(merger, directory.path() / "merged", models() / "llama", Existing::Refuse);
   JobSpec merged = tiny_job("llama", std::nullopt, DType::F32);
   merged.sources = find_sources(merged.table, {directory.path() / "merged", false, 0, std::nullopt});

@@ -274,6 +274,33 @@ TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
 }
 
+// What the adapter was trained on is what products saw of the base; merging rounds it once more.
+TEST_F(Cli, MergedFromAQuantisedBaseDriftsByARounding) {
+  const std::string base = kModels / "llama", adapter = kModels / "llama" / "adapter_qv";
+  for (const std::string format : {"int8", "nf4", "fp8"}) {
+    const Outcome outcome = run({"merge", "--model", base, "--adapter", adapter, "--out", "merged", "--overwrite",
+                                 "--base-format", format, "--compute", "fp32", "--json"});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto drift = nlohmann::json::parse(outcome.out)["drift"];
+    EXPECT_LT(drift["largest"], 1e-3) << format;
+    EXPECT_EQ(drift["same_likeliest"], drift["tokens"]);
+    EXPECT_FALSE(nlohmann::json::parse(text_of(at("merged/config.json"))).contains("quantization_config"));
+  }
+}
+
+TEST_F(Cli, AQuantisedBaseTrainsAndSaysWhatItIs) {
+  ASSERT_EQ(run(job("train", {"--base-format", "nf4"})).code, 0);
+  EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("base_format: nf4"));
+  const Outcome full = run(job("train", {"--base-format", "int8", "--method", "full", "--overwrite"}));
+  EXPECT_EQ(full.code, 2);
+  EXPECT_THAT(full.err, HasSubstr("lora"));
+  put(at("small.jsonl"), R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3]})");
+  const Outcome other = run(
+      {"eval", "--model", kModels.parent_path() / "bnb" / "int8", "--data", "small.jsonl", "--base-format", "bf16"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("found bf16, expected int8"));
+}
+
 TEST_F(Cli, AnInterruptEndsAfterTheStepWithEverythingSaved) {
   const Words words = job("train", {"--max-steps", "400", "--save-every", "0"});
   ASSERT_EQ(run(words).code, 0);

@@ -43,9 +43,14 @@ inline void add_sums(OpCases& cases) {
   clip("sees_infinity", 1, strewn({0, kInfinity}), 3);
   clip("sees_no_number_in_the_loss", 1, uniform(0, 2), kNaN);
   for (const int64_t count : {0, 1, 37, 63})
-    cases.push_back({fmt::format("norm_sum.{}", count),
-                     NormSum{count},
-                     {in("partial", DType::F32, {7, 9}, uniform(0, 2), 4), out("sum", DType::F32, {1})},
+    cases.push_back({fmt::format("tree_sum.{}", count),
+                     TreeSum{count},
+                     {in("x", DType::F32, {7, 9}, uniform(0, 2), 4), out("sums", DType::F32, {1})},
+                     {}});
+  for (const int64_t count : {0, 8, 61, 63})
+    cases.push_back({fmt::format("tree_sum.{}.by_blocks_of_8", count),
+                     TreeSum{count, 8, 0.3f},
+                     {in("x", DType::F32, {7, 9}, uniform(0, 2), 4), out("sums", DType::F32, {(count + 7) / 8})},
                      {}});
   for (const DType t : kActivations)
     for (const DType u : kActivations)

@@ -229,7 +229,7 @@ std::string OpRunner::bind_wrongly(const OpCase& c) {
     if (!std::holds_alternative<Fill>(c.attrs) && !refused(wrong))
       return fmt::format("bound '{}' as {}", c.operands[i].name, name(wrong[i].dtype));
     const bool any_first = std::holds_alternative<LossSum>(c.attrs) || std::holds_alternative<ClipFactor>(c.attrs) ||
-                           std::holds_alternative<NormSum>(c.attrs);
+                           std::holds_alternative<TreeSum>(c.attrs);
     const bool any_size = views.size() < 2 || (i == 0 && any_first);
     if (any_size) continue;
     wrong = views;

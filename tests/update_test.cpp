@@ -8,8 +8,8 @@
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/math.h"
-#include "backend/dynamic_map.h"
 #include "op_case.h"
+#include "tensor/codebook.h"
 
 namespace snug {
 namespace {
@@ -64,25 +64,33 @@ TEST(SumRanks, AddsInOrderOfRowsAndThenToWhatIsThere) {
   EXPECT_EQ(sum, (std::vector<float>{2, kLarge + 4, 12}));  // to nearest even
 }
 
-TEST(NormSum, AddsNeighboursThenTheirSums) {
+TEST(TreeSum, AddsNeighboursThenTheirSums) {
   // As ((a + b) + (c + d)) + e.
   constexpr float kLarge = 0x1p24f;  // plus 1 it is itself again, plus 3 it is rounded up to plus 4
   std::vector<float> partial{0, 0, 1, 1, kLarge, 1e30f}, sum(1);
-  run(NormSum{5}, {view(partial, {6}), view(sum, {1})});
+  run(TreeSum{5}, {view(partial, {6}), view(sum, {1})});
   EXPECT_EQ(sum[0], kLarge + 2);
   partial = {kLarge, 1, 1, 1, 1, 1e30f};
-  run(NormSum{5}, {view(partial, {6}), view(sum, {1})});
+  run(TreeSum{5}, {view(partial, {6}), view(sum, {1})});
   EXPECT_EQ(sum[0], kLarge + 4);
 }
 
-TEST(NormSum, IsTheSumThatClipFactorTakesWhereverRowsLie) {
+TEST(TreeSum, OfBlocksOfAPowerOfTwoIsTheTreeOfAll) {
+  std::vector<float> x = numbers(1000, 1, 0, 5), blocks(4), of_blocks(1), all(1);
+  run(TreeSum{1000, 256}, {view(x, {1000}), view(blocks, {4})});
+  run(TreeSum{4, 0, 0.5f}, {view(blocks, {4}), view(of_blocks, {1})});
+  run(TreeSum{1000}, {view(x, {1000}), view(all, {1})});
+  EXPECT_EQ(of_blocks[0], all[0] * 0.5f);
+}
+
+TEST(TreeSum, IsTheSumThatClipFactorTakesWhereverRowsLie) {
   std::vector<float> strided = numbers(7 * 40, 1, 0, 5), dense;
   for (size_t i = 0; i < 7 * 33; i++) dense.push_back(strided[i / 33 * 40 + i % 33]);
   std::vector<float> sum(1), loss{0}, clip(3);
   TensorView rows = view(strided, {7, 33});
   rows.row_stride = 40;
   for (const size_t count : {1u, 2u, 33u, 100u, 231u}) {
-    run(NormSum{static_cast<int64_t>(count)}, {rows, view(sum, {1})});
+    run(TreeSum{static_cast<int64_t>(count)}, {rows, view(sum, {1})});
     std::vector<float> first(dense.begin(), dense.begin() + static_cast<ptrdiff_t>(count));
     run(ClipFactor{}, {view(first, {static_cast<int64_t>(count)}), view(loss, {1}), view(clip, {3})});
     EXPECT_EQ(std::sqrt(sum[0]), clip[0]) << count;

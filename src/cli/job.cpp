@@ -18,10 +18,34 @@ constexpr uint64_t kSystemReserve = 512u << 20;
 
 DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
 
+// Of a word of base_format; Plain for bf16 and fp32.
+BaseFormat format_option(std::string_view word) {
+  for (const BaseFormat format : {BaseFormat::Int8, BaseFormat::Nf4, BaseFormat::Fp8})
+    if (word == name(format)) return format;
+  return BaseFormat::Plain;
+}
+
+// A model that is stored quantised stays as it is.
+void choose_base(Numerics& n, const Options& options, const WeightSources& sources) {
+  n.base_format = options.base_format ? format_option(*options.base_format) : sources.format;
+  n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
+  n.plain_scales = sources.plain_scales;
+  if (sources.format != BaseFormat::Plain && n.base_format != sources.format)
+    user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
+               name(sources.format), options.model);
+}
+
+// Rows and blocks are coded as a whole.
+void require_codable(const JobSpec& spec) {
+  for (const ParamSpec& param : spec.table.params)
+    if (spec.numerics.base_format == BaseFormat::Nf4 && param.linear && param.shape.count() % kNf4Block != 0)
+      user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
+                 param.shape.count(), kNf4Block);
+}
+
 Numerics numerics_of(const Options& options) {
   Numerics n;
   n.compute = dtype_option(options.compute);
-  n.base = options.base_format ? dtype_option(*options.base_format) : n.compute;
   n.accumulator = dtype_option(options.gradient_accumulator);
   n.beta1 = options.beta1;
   n.beta2 = options.beta2;
@@ -75,6 +99,11 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};
   if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
+  choose_base(spec.numerics, options, spec.sources);
+  if (spec.numerics.coded_base() && training && options.method == "full")
+    user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
+               name(spec.numerics.base_format));
+  require_codable(spec);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table.blocks.size());
   return spec;

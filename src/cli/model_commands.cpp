@@ -1,9 +1,11 @@
 // Commands that need no data set: import, merge, generate.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/rng.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/text.h"
@@ -57,22 +59,68 @@ void refuse_to_replace(const Options& options, const std::vector<std::string>& i
       user_error("{}: is read by this command, it cannot be replaced at the same time", options.out);
 }
 
-void print_made(const Options& options, const CommandFlags& flags, std::string_view what) {
-  if (flags.json)
-    fmt::print("{}\n", to_line({{"out", options.out}}));
-  else
-    fmt::print("{}: {}\n", options.out, what);
-}
-
 }  // namespace
 
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
   refuse_to_replace(options, {});
   import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
-  print_made(options, flags, "a model directory");
+  if (flags.json)
+    fmt::print("{}\n", to_line({{"out", options.out}}));
+  else
+    fmt::print("{}: a model directory\n", options.out);
   return 0;
 }
+
+namespace {
+
+// How far a merged model's logits are from those of base and adapter.
+struct Drift {
+  double largest = 0, mean = 0;  // of |difference|
+  size_t same = 0, tokens = 0;   // where the likeliest next token is the same, of how many
+};
+
+// What the two are compared on: a text, or tokens from the seed where the model has no tokenizer.
+std::vector<int32_t> tokens_to_compare(const Options& options, const HfConfig& config) {
+  constexpr uint64_t kTokens = 64;
+  constexpr std::string_view kText =
+      "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
+      "rainbow is. Then write a Python function that returns the n-th prime number.";
+  if (is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+    return PromptEncoder(options).encode(std::string(kText), options.model, config);
+  const Random random(options.seed, RandomPurpose::Sampling);
+  std::vector<int32_t> ids;
+  for (uint64_t i = 0; i < kTokens; i++)
+    ids.push_back(static_cast<int32_t>(random.below(i, static_cast<uint64_t>(config.vocabulary))));
+  return ids;
+}
+
+std::vector<float> logits_of(const Options& options, const std::vector<int32_t>& ids) {
+  JobSpec spec = make_job(options, Purpose::Generate);
+  spec.cache_positions = static_cast<int64_t>(ids.size());
+  spec.cut.sequence_length = 1;
+  Session session = make_session(std::move(spec), options);
+  session.load();
+  return Generator(session, {}).score(ids);
+}
+
+Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart, size_t tokens) {
+  Drift drift{.tokens = tokens};
+  for (size_t i = 0; i < merged.size(); i++) {
+    const double difference = std::abs(static_cast<double>(merged[i]) - static_cast<double>(apart[i]));
+    drift.largest = std::max(drift.largest, difference);
+    drift.mean += difference / static_cast<double>(merged.size());
+  }
+  const auto row = static_cast<ptrdiff_t>(merged.size() / tokens);
+  auto best = [row](const std::vector<float>& logits, size_t token) {
+    const auto first = logits.begin() + static_cast<ptrdiff_t>(token) * row;
+    return std::max_element(first, first + row) - first;
+  };
+  for (size_t t = 0; t < tokens; t++) drift.same += best(merged, t) == best(apart, t);
+  return drift;
+}
+
+}  // namespace
 
 int merge_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
@@ -80,11 +128,31 @@ int merge_command(const Options& options, const CommandFlags& flags) {
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
-  Session session = make_session(make_job(options, Purpose::Merge), options);
-  session.load();
-  session.run(Task::Merge);
-  export_model(session, options.out, options.model, existing);
-  print_made(options, flags, "base and adapter as one model");
+  const std::vector<int32_t> ids = tokens_to_compare(options, read_hf_config(options.model));
+  const std::vector<float> apart = logits_of(options, ids);
+  {
+    Session session = make_session(make_job(options, Purpose::Merge), options);
+    session.load();
+    export_model(session, options.out, options.model, existing);
+  }
+  Options merged = options;
+  merged.model = options.out;
+  merged.adapter.clear();
+  merged.base_format.reset();
+  const Drift drift = drift_of(logits_of(merged, ids), apart, ids.size());
+  if (flags.json)
+    fmt::print("{}\n", to_line({{"out", options.out},
+                                {"drift",
+                                 {{"largest", drift.largest},
+                                  {"mean", drift.mean},
+                                  {"same_likeliest", drift.same},
+                                  {"tokens", drift.tokens}}}}));
+  else
+    fmt::print(
+        "{}: base and adapter as one model\n"
+        "logits after {} tokens differ from those of base + adapter by {:.4g} at most, {:.4g} in the mean; the "
+        "likeliest token is the same after {}\n",
+        options.out, drift.tokens, drift.largest, drift.mean, drift.same);
   return 0;
 }
 

@@ -96,10 +96,8 @@ std::string write_cadence(const Cadence& cadence) {
 
 // Values that the interface names and that are not built yet.
 bool comes_later(const std::string& key, const std::string& value) {
-  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}},
-                                                                      {"base_format", {"int8", "nf4", "fp8"}},
-                                                                      {"compute", {"fp8"}},
-                                                                      {"device", {"cuda"}}};
+  static const std::map<std::string, std::vector<std::string>> values{
+      {"data_format", {"preference"}}, {"compute", {"fp8"}}, {"device", {"cuda"}}};
   const auto found = values.find(key);
   return found != values.end() && std::ranges::find(found->second, value) != found->second.end();
 }
@@ -197,8 +195,9 @@ OptionSpec keep_option() {
 }
 
 OptionSpec base_format_option() {
-  const std::vector<std::string> words{"bf16", "fp32"};
-  return {"base_format", "how frozen weights are kept: bf16 or fp32 (as compute)",
+  const std::vector<std::string> words{"bf16", "fp32", "int8", "nf4", "fp8"};
+  return {"base_format",
+          "how frozen linears are kept: bf16, fp32, int8, nf4 or fp8 (as the model's files have it, else as compute)",
           [=](Options& o, const std::string& t) { o.base_format = parse_word(t, "base_format", words); },
           [](const Options& o) { return o.base_format.value_or(""); }};
 }

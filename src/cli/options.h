@@ -33,7 +33,7 @@ struct Options {
   std::vector<std::string> lora_targets{"all"};
   bool lora_rslora = false;
   std::string compute = "bf16";
-  std::optional<std::string> base_format;  // the products' format where not given
+  std::optional<std::string> base_format;  // as the model is stored, else the products' format, where not given
   std::string gradient_accumulator = "fp32";
 
   std::optional<double> learning_rate;  // by method

@@ -111,7 +111,8 @@ void write_run_files(const Options& options, const Planned& planned, const DataS
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
   effective.learning_rate = learning_rate(options);
-  effective.base_format = planned.spec.numerics.base == DType::F32 ? "fp32" : "bf16";
+  const Numerics& numerics = planned.spec.numerics;
+  effective.base_format = numerics.coded_base() ? name(numerics.base_format) : name(numerics.base);
   if (options.method == "lora") {
     const PeftConfig adapter = adapter_of(options);
     effective.lora_rank = adapter.rank;

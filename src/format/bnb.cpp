@@ -56,10 +56,15 @@ void check_codebook(const SafetensorsIndex& index, const SafetensorsEntry& weigh
   }
 }
 
+// "x." of the weight "x.weight".
+std::string linear_of(std::string_view weight) {
+  return std::string(weight.substr(0, weight.size() - std::string_view("weight").size()));
+}
+
 StoredWeight find_int8(const SafetensorsIndex& index, const SafetensorsEntry& weight, const Shape& shape,
                        std::string_view reason) {
   check_form(index, weight, "I8", {shape[0], shape[1]}, reason);
-  const std::string linear = weight.name.substr(0, weight.name.size() - std::string_view("weight").size());
+  const std::string linear = linear_of(weight.name);
   const SafetensorsEntry& scales = require(index, weight, linear + "SCB");
   check_form(index, scales, "F32", {shape[0]}, "one scale a row");
   if (const SafetensorsEntry* format = index.find(linear + "weight_format")) {
@@ -97,6 +102,18 @@ StoredWeight find_nf4(const SafetensorsIndex& index, const SafetensorsEntry& wei
 }
 
 }  // namespace
+
+std::vector<std::string> companions(WeightStorage storage, std::string_view name) {
+  std::vector<std::string> names;
+  if (storage == WeightStorage::Int8)
+    for (const std::string_view tail : {"SCB", "weight_format"})
+      names.push_back(fmt::format("{}{}", linear_of(name), tail));
+  if (storage == WeightStorage::Nf4)
+    for (const std::string_view tail :
+         {"absmax", "quant_map", "nested_absmax", "nested_quant_map", "quant_state.bitsandbytes__nf4"})
+      names.push_back(fmt::format("{}.{}", name, tail));
+  return names;
+}
 
 Nf4State parse_nf4_state(std::string_view json, std::string_view source) {
   const Json parsed = parse_json(json, source);

@@ -26,6 +26,9 @@ struct StoredWeight {
   float offset = 0;                                // Nf4: of the scales, where they are not plain
 };
 
+// Tensors that stand beside a quantised weight.
+std::vector<std::string> companions(WeightStorage storage, std::string_view name);
+
 // What quant_state.bitsandbytes__nf4 says, beyond what must be so.
 struct Nf4State {
   int64_t rows = 0, cols = 0;

@@ -64,6 +64,7 @@ class TableBuilder {
     Linear linear{.site = std::move(site), .count = static_cast<int>(parts.size()), .in = in};
     for (const Part& part : parts) {
       const ParamId id = add(prefix + part.module + ".weight", {part.rows, in}, true, linear.weight != kNoParam);
+      table_.params.back().linear = true;
       if (linear.weight == kNoParam) linear.weight = id;
       linear.out += part.rows;
     }

@@ -22,6 +22,7 @@ struct ParamSpec {
   bool decay = false;    // weight decay applies: all but norms and biases
   bool joined = false;   // its bytes follow the previous parameter's without a gap
   bool adapter = false;  // belongs to the adapter's files
+  bool linear = false;   // the weight of a block's linear: what a quantised base holds in fewer bits
 };
 
 // Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.

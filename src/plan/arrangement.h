@@ -11,15 +11,18 @@
 namespace snug {
 
 struct Numerics {
-  DType compute = DType::BF16;     // of products and activations: BF16 or F32
-  DType base = DType::BF16;        // of frozen weights: BF16 or F32
-  DType accumulator = DType::F32;  // of gradients summed over passes
-  int64_t head_rows = 1024;        // rows of a chunk of logits
+  DType compute = DType::BF16;                 // of products and activations: BF16 or F32
+  DType base = DType::BF16;                    // of frozen weights that are not coded: BF16 or F32
+  BaseFormat base_format = BaseFormat::Plain;  // of frozen linears; embeddings, head, norms and biases are never coded
+  bool plain_scales = false;                   // Nf4: its scales are not quantised in their turn
+  DType accumulator = DType::F32;              // of gradients summed over passes
+  int64_t head_rows = 1024;                    // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
   StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
   uint64_t seed = 42;                     // of dropout and stochastic rounding
 
+  bool coded_base() const { return base_format != BaseFormat::Plain; }
   // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
   // into the bf16 weight and the 16 bits that complete it; with 8-bit state they are the bf16 weight alone.
   DType gradient() const { return compute; }

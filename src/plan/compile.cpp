@@ -19,8 +19,7 @@ const std::map<Task, std::vector<Task>>& successors() {
   static const std::vector<Task> step{Task::Pass, Task::First};
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
-       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode,
-        Task::Merge}},
+       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode}},
       {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Pass, {Task::Update}},
       {Task::First, {Task::Middle, Task::Last}},
@@ -32,7 +31,6 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::Export, {Task::Save}},
       {Task::Prefill, {Task::Prefill, Task::Decode}},
       {Task::Decode, {Task::Decode, Task::Prefill}},
-      {Task::Merge, {Task::Export}},
   };
   return table;
 }
@@ -40,9 +38,10 @@ const std::map<Task, std::vector<Task>>& successors() {
 // Decides results: hashed as text, so that a reader can tell what went in.
 uint64_t hash_numerics(const JobSpec& spec) {
   const Numerics& n = spec.numerics;
-  std::string text = fmt::format("compute {} base {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {}",
-                                 name(n.compute), name(n.base), name(n.accumulator), n.head_rows, n.beta1, n.beta2,
-                                 n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed);
+  std::string text =
+      fmt::format("compute {} base {} {} {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {}",
+                  name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator), n.head_rows,
+                  n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed);
   text +=
       fmt::format(" cut {} {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes, spec.cut.ranks);
   for (const ParamSpec& param : spec.table.params)
@@ -74,7 +73,7 @@ class Compiler {
   Compiler(const JobSpec& spec, const OpFacts& facts)
       : spec_(spec),
         facts_(facts),
-        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}),
+        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, spec.numerics.coded_base()),
         storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, spec.purpose == Purpose::Train),
         job_{result_.set, facts,          spec_.config,   spec_.table,
              storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
@@ -95,7 +94,6 @@ class Compiler {
         lower_generating();
         break;
       case Purpose::Merge:
-        lower_merge(job_, add(Task::Merge));
         export_as(model_output(job_, spec_.export_dtype, kShardBytes));
         break;
     }
@@ -162,14 +160,13 @@ class Compiler {
   void note_owned() {
     for (size_t i = 0; i < spec_.table.params.size(); i++) {
       const ParamSpec& param = spec_.table.params[i];
+      const SegmentKind kind = layout_.kind(static_cast<ParamId>(i));
       const Span place = layout_.span(static_cast<ParamId>(i)),
-                 part = layout_.part(layout_.segment(param.group, param.trainable).elements),
-                 mine = intersection(place, part);
+                 part = layout_.part(layout_.segment(param.group, kind).elements), mine = intersection(place, part);
       Compiled::Owned owned;
       if (mine.count() > 0) {
-        const Held& weights = storage_.weights(param.group, param.trainable);
         owned.span = {mine.begin - place.begin, mine.end - place.begin};
-        owned.weight = slice(weights.array, weights.span.begin, mine);
+        owned.weight = slice(storage_.values(param.group, kind), mine);
         if (param.trainable && !step_.gradients.empty())
           owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
       }
@@ -189,9 +186,8 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 13> kNames{"load",    "restore", "pass",     "first", "middle",
-                                                    "last",    "update",  "evaluate", "save",  "export",
-                                                    "prefill", "decode",  "merge"};
+  constexpr std::array<std::string_view, 12> kNames{"load",   "restore",  "pass", "first",  "middle",  "last",
+                                                    "update", "evaluate", "save", "export", "prefill", "decode"};
   return kNames[static_cast<size_t>(task)];
 }
 

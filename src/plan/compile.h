@@ -3,6 +3,7 @@
 
 #include <map>
 
+#include "plan/export.h"
 #include "plan/persist.h"
 #include "plan/sources.h"
 #include "plan/update.h"
@@ -41,7 +42,6 @@ enum class Task : uint8_t {
   Export,   // adapter or model -> files
   Prefill,  // kPrefillTokens of a prompt into the caches
   Decode,   // one token
-  Merge,    // adapters into the weights
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);

@@ -26,8 +26,6 @@ std::string_view phase_of(Task task) {
     case Task::Prefill:
     case Task::Decode:
       return "generate";
-    case Task::Merge:
-      return "merge";
   }
   return "";
 }

@@ -11,13 +11,17 @@ int64_t rounded_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / mu
 
 Span intersection(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
-Layout::Layout(const ParamTable& table, const Topology& topology)
-    : topology_(topology), segments_(static_cast<size_t>(2 * table.groups)) {
+Layout::Layout(const ParamTable& table, const Topology& topology, bool coded)
+    : topology_(topology), segments_(static_cast<size_t>(table.groups) * kSegmentKinds.size()) {
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    Segment& segment = segments_[index(param.group, param.trainable)];
-    if (!param.joined) {
-      segment.elements = rounded_up(segment.elements, kUnit);
+    const SegmentKind kind = param.trainable         ? SegmentKind::Trained
+                             : coded && param.linear ? SegmentKind::Coded
+                                                     : SegmentKind::Frozen;
+    kinds_.push_back(kind);
+    Segment& segment = segments_[index(param.group, kind)];
+    if (!param.joined || kind == SegmentKind::Coded) {
+      segment.elements = rounded_up(segment.elements, unit_of(kind));
       segment.runs.push_back({static_cast<ParamId>(i), 0, {segment.elements, segment.elements}});
     }
     spans_.push_back({segment.elements, segment.elements + param.shape.count()});
@@ -27,13 +31,13 @@ Layout::Layout(const ParamTable& table, const Topology& topology)
     run.count++;
     run.span.end = segment.elements;
   }
-  for (Segment& segment : segments_) {
-    segment.used = rounded_up(segment.elements, kUnit);
-    segment.elements = rounded_up(segment.used, topology.ranks * kUnit);
-  }
+  for (int g = 0; g < table.groups; g++)
+    for (const SegmentKind kind : kSegmentKinds) {
+      Segment& segment = segments_[index(g, kind)];
+      segment.used = rounded_up(segment.elements, unit_of(kind));
+      segment.elements = rounded_up(segment.used, topology.ranks * unit_of(kind));
+    }
 }
-
-Span Layout::span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
 
 Span Layout::part(int64_t elements) const {
   const int64_t size = elements / topology_.ranks;

@@ -1,11 +1,12 @@
 // Where every parameter lies in the flat segments that ranks share.
 //
-// A group has up to two segments, what is trained and what is frozen. Parameters whose rows belong to one product are
-// one run of elements; each run starts at a multiple of kUnit, and a segment is a multiple of ranks x kUnit elements
-// long, so that parts hold whole units. Places do not depend on how many ranks there are.
+// A group has up to three segments: what is trained, what is frozen, and the frozen linears of a quantised base.
+// Parameters whose rows belong to one product are one run of elements (of a quantised base each is a run of its own);
+// each run starts at a multiple of the segment's unit, and a segment is a multiple of ranks x units long, so that parts
+// hold whole units. Places do not depend on how many ranks there are.
 #pragma once
 
-#include <span>
+#include <array>
 
 #include "model/params.h"
 #include "program/topology.h"
@@ -20,9 +21,16 @@ struct Span {
 };
 Span intersection(const Span& a, const Span& b);
 
+enum class SegmentKind : uint8_t { Frozen, Coded, Trained };
+inline constexpr std::array kSegmentKinds{SegmentKind::Frozen, SegmentKind::Coded, SegmentKind::Trained};
+
+// Elements that never lie on two ranks: what norms are summed by; of a quantised base what one scale of scales is for.
+constexpr int64_t unit_of(SegmentKind kind) { return kind == SegmentKind::Coded ? kNf4Block * kNf4ScaleBlock : kUnit; }
+
 class Layout {
  public:
-  Layout(const ParamTable& table, const Topology& topology);
+  // `coded`: the frozen linears are held in fewer bits.
+  Layout(const ParamTable& table, const Topology& topology, bool coded);
 
   const Topology& topology() const { return topology_; }
 
@@ -37,22 +45,26 @@ class Layout {
     int64_t elements = 0;  // padding included
     int64_t used = 0;      // up to the end of the last run, rounded up to a unit
   };
-  const Segment& segment(int group, bool trainable) const { return segments_[index(group, trainable)]; }
-  int groups() const { return static_cast<int>(segments_.size() / 2); }
+  const Segment& segment(int group, SegmentKind kind) const { return segments_[index(group, kind)]; }
+  int groups() const { return static_cast<int>(segments_.size() / kSegmentKinds.size()); }
 
-  // Of a parameter, in its segment.
-  Span span(ParamId id) const;
+  // Of a parameter: which segment of its group it is in, and where.
+  SegmentKind kind(ParamId id) const { return kinds_[static_cast<size_t>(id)]; }
+  Span span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
 
   // What this rank has of a segment of so many elements: its part; or its shard, of which it shares the parts.
   Span part(int64_t elements) const;
   Span shard(int64_t elements) const;
 
  private:
-  static size_t index(int group, bool trainable) { return static_cast<size_t>(2 * group + (trainable ? 1 : 0)); }
+  static size_t index(int group, SegmentKind kind) {
+    return static_cast<size_t>(group) * kSegmentKinds.size() + static_cast<size_t>(kind);
+  }
 
   Topology topology_;
   std::vector<Segment> segments_;
-  std::vector<Span> spans_;  // by ParamId
+  std::vector<SegmentKind> kinds_;  // by ParamId
+  std::vector<Span> spans_;         //   likewise
 };
 
 }  // namespace snug

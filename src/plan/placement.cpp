@@ -40,9 +40,23 @@ void store(Emitter& e, std::string_view what, const Operand& value, const Operan
 Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements) {
   const Operand shard = fetch(e, what, held.array, Role::Gather);
   if (held.span.count() == elements) return shard;
-  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements}, Role::Gather);
+  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements / held.granule}, Role::Gather);
   e.op(fmt::format("{}.gather", what), AllGather{Ranks::Replica}, {read(shard), write(full)}, Lane::Gather);
   return full;
+}
+
+std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind) {
+  std::vector<Operand> arrays;
+  for (const Array& array : job.storage.weights(group, kind))
+    arrays.push_back(fetch_whole(e, array.name, array.held, job.layout().segment(group, kind).elements));
+  return arrays;
+}
+
+void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target) {
+  std::vector<Operand> operands = job.storage.coded(arrays, id);
+  for (Operand& operand : operands) operand = read(operand);
+  operands.push_back(write(target));
+  e.op("dequantize", Dequantize{job.numerics.base_format, job.numerics.plain_scales}, std::move(operands));
 }
 
 void retire_later(Program& program, int64_t lag) {
@@ -59,17 +73,26 @@ ProgramId add_program(ProgramSet& set, std::string name) {
 }
 
 Operand PassPlacement::weight(ParamId first, int count) {
-  const ParamSpec& param = job_.table[first];
-  const Operand stored = job_.storage.view(whole(param.group, param.trainable), first, count);
+  if (job_.layout().kind(first) == SegmentKind::Coded) {
+    const Shape shape = job_.storage.joined_shape(first, count);
+    const Operand values = emitter_.tensor("weight", job_.numerics.compute, shape, Role::Weight);
+    const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Coded);
+    int64_t row = 0;
+    for (ParamId id = first; id < first + count; id++) {
+      const int64_t end = row + job_.table[id].shape.rows();
+      dequantize(emitter_, job_, arrays, id, rows(values, row, end));
+      row = end;
+    }
+    return values;
+  }
+  const Operand stored = job_.storage.view(whole(first), first, count);
   if (stored.dtype == job_.numerics.compute) return stored;
   const Operand converted = emitter_.tensor("weight", job_.numerics.compute, stored.shape, Role::Weight);
   emitter_.op("weight", Cast{}, {read(stored), write(converted)});
   return converted;
 }
 
-Operand PassPlacement::stored(ParamId param) {
-  return job_.storage.view(whole(job_.table[param].group, job_.table[param].trainable), param);
-}
+Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
 
 Operand PassPlacement::gradient(ParamId first, int count) {
   return job_.storage.view(gradients[static_cast<size_t>(job_.table[first].group)], first, count);
@@ -93,23 +116,20 @@ bool PassPlacement::keeps(int block, Keep keep) {
 
 void PassPlacement::bring(int group) {
   if (group < 0 || group >= job_.table.groups) return;
-  for (const bool trainable : {false, true})
-    if (job_.layout().segment(group, trainable).elements > 0) whole(group, trainable);
+  for (const SegmentKind kind : kSegmentKinds)
+    if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }
 
-void PassPlacement::release(int group) {
-  for (const bool trainable : {false, true}) brought_[static_cast<size_t>(2 * group + trainable)].reset();
-}
+void PassPlacement::release(int group) { brought_[static_cast<size_t>(group)] = {}; }
 
-Operand PassPlacement::whole(int group, bool trainable) {
-  std::optional<Operand>& brought = brought_[static_cast<size_t>(2 * group + trainable)];
-  if (brought) return *brought;
+const std::vector<Operand>& PassPlacement::whole(int group, SegmentKind kind) {
+  std::vector<Operand>& brought = brought_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
+  if (!brought.empty()) return brought;
   const std::string before = emitter_.scope();
   emitter_.scope(fmt::format("group.{}", group));
-  brought = fetch_whole(emitter_, trainable ? "weights" : "frozen", job_.storage.weights(group, trainable),
-                        job_.layout().segment(group, trainable).elements);
+  brought = fetch_weights(emitter_, job_, group, kind);
   emitter_.scope(before);
-  return *brought;
+  return brought;
 }
 
 }  // namespace snug

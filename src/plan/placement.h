@@ -15,12 +15,17 @@ void store(Emitter& e, std::string_view what, const Operand& value, const Operan
 
 // An array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
 Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements);
+// All that products need of a segment, likewise: Storage::weights() by Storage::weights().
+std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind);
+
+// Emits the values of a coded parameter, from arrays over its whole segment.
+void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
 class PassPlacement : public Placement {
  public:
   // Without a strategy nothing is kept for a backward.
   PassPlacement(const JobContext& job, Emitter& emitter, const Strategy* strategy)
-      : job_(job), emitter_(emitter), strategy_(strategy), brought_(static_cast<size_t>(2 * job.table.groups)) {}
+      : job_(job), emitter_(emitter), strategy_(strategy), brought_(static_cast<size_t>(job.table.groups)) {}
 
   Operand weight(ParamId first, int count) override;
   Operand stored(ParamId param) override;
@@ -36,12 +41,14 @@ class PassPlacement : public Placement {
   std::vector<Operand> gradients;  // by group: arrays over whole trainable segments, where this pass writes
 
  private:
-  Operand whole(int group, bool trainable);
+  const std::vector<Operand>& whole(int group, SegmentKind kind);
+  // Of a parameter that is not coded.
+  Operand whole(ParamId id) { return whole(job_.table[id].group, job_.layout().kind(id))[0]; }
 
   const JobContext& job_;
   Emitter& emitter_;
   const Strategy* strategy_;
-  std::vector<std::optional<Operand>> brought_;  // by group, frozen then trainable
+  std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
 };
 
 }  // namespace snug

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "format/bnb.h"
 
 namespace snug {
 namespace {
@@ -41,8 +42,6 @@ class Finder {
     const int64_t model_base = add_files(model);
     if (request_.adapter) adapter = SafetensorsIndex::open_file(*request_.adapter / "adapter_model.safetensors");
     const int64_t adapter_base = add_files(adapter);
-    if (model) refuse_strangers(*model, "config.json");
-    if (adapter) refuse_strangers(*adapter, "adapter_config.json");
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
     for (const ParamSpec& param : table_.params) {
       const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
@@ -56,20 +55,55 @@ class Finder {
       else
         sources_.params.push_back(model_fill(param, request_.seed, stream));
     }
+    if (model) refuse_strangers(*model, "config.json");
+    if (adapter) refuse_strangers(*adapter, "adapter_config.json");
     return std::move(sources_);
   }
 
  private:
-  static ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param,
-                           std::string_view reason) {
-    const SafetensorsEntry& entry = index.require(param.name, param.shape, reason);
-    return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+  ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
+    const auto at = [&](const SafetensorsEntry& entry, DType dtype) {
+      return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, dtype};
+    };
+    if (!param.linear) {
+      const SafetensorsEntry& entry = index.require(param.name, param.shape, reason);
+      return at(entry, *entry.dtype);
+    }
+    const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
+    note_form(index, stored);
+    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype);
+    if (stored.storage == WeightStorage::Int8)
+      return CodedPlace{at(*stored.weight, DType::I8), at(*stored.scales, DType::F32)};
+    CodedPlace place{at(*stored.weight, DType::U8), at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32)};
+    if (stored.block_scales) place.block_scales = at(*stored.block_scales, DType::F32);
+    place.offset = stored.offset;
+    return place;
+  }
+
+  // All linears have the form of the first.
+  void note_form(const SafetensorsIndex& index, const StoredWeight& stored) {
+    const BaseFormat format = stored.storage == WeightStorage::Int8  ? BaseFormat::Int8
+                              : stored.storage == WeightStorage::Nf4 ? BaseFormat::Nf4
+                                                                     : BaseFormat::Plain;
+    const bool plain_scales = format == BaseFormat::Nf4 && !stored.block_scales;
+    if (first_linear_.empty()) {
+      first_linear_ = stored.weight->name;
+      sources_.format = format;
+      sources_.plain_scales = plain_scales;
+    }
+    if (format != sources_.format || plain_scales != sources_.plain_scales)
+      user_error(
+          "{}: tensor '{}' is stored as {}{}, expected the form of '{}': all of a model's linears or none are "
+          "quantised",
+          index.files()[stored.weight->file].string(), stored.weight->name, stored.weight->dtype_name,
+          plain_scales ? " with plain scales" : "", first_linear_);
+    for (std::string& name : companions(stored.storage, stored.weight->name)) companions_.insert(std::move(name));
   }
 
   // More layers, other linears: nothing that a file holds is passed over. But old files keep the frequencies of rotary
   // embeddings, and some the head that is tied.
   void refuse_strangers(const SafetensorsIndex& index, std::string_view config) const {
-    std::set<std::string_view> known;
+    std::set<std::string_view> known(companions_.begin(), companions_.end());
     for (const ParamSpec& param : table_.params) known.insert(param.name);
     for (const SafetensorsEntry& entry : index.entries()) {
       const bool harmless = entry.name.ends_with(".rotary_emb.inv_freq") ||
@@ -104,6 +138,8 @@ class Finder {
   const ParamTable& table_;
   const SourceRequest& request_;
   WeightSources sources_;
+  std::string first_linear_;
+  std::set<std::string> companions_;  // of quantised weights
   SafetensorsLayout assumed_;
   size_t assumed_next_ = 0;
 };

@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <optional>
 
-#include "plan/persist.h"
+#include "plan/load.h"
 
 namespace snug {
 
@@ -13,6 +13,9 @@ struct WeightSources {
   std::vector<std::filesystem::path> files;  // by TensorPlace::file
   std::vector<uint64_t> file_bytes;
   bool assumed = false;  // there are no weight files: sizes are those of one bf16 file; good for planning only
+  // How the files hold linears; Plain means that they may be quantised as they are read.
+  BaseFormat format = BaseFormat::Plain;
+  bool plain_scales = false;  // Nf4
 };
 
 struct SourceRequest {
@@ -22,7 +25,8 @@ struct SourceRequest {
   std::optional<std::filesystem::path> adapter;  // PEFT directory; without one, fresh adapters: A from the seed, B zero
 };
 
-// UserError for a tensor that is missing or of another shape than config.json says.
+// UserError for a tensor that is missing or of another shape than config.json says, and where linears that products
+// need differ in their form.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
 
 // UserError if weight files were only assumed.

@@ -1,59 +1,128 @@
 #include "plan/storage.h"
 
 namespace snug {
+namespace {
 
-Operand slice(const Operand& array, int64_t start, const Span& span) {
-  return elements(array, span.begin - start, span.end - start);
+Operand slice(const Operand& array, int64_t start, int64_t granule, const Span& span) {
+  return elements(array, (span.begin - start) / granule, (span.end - start + granule - 1) / granule);
 }
 
-Operand slice(const Held& held, const Span& span) {
-  const int64_t g = held.granule;
-  return elements(held.array, (span.begin - held.span.begin) / g, (span.end - held.span.begin + g - 1) / g);
-}
+}  // namespace
+
+Operand slice(const Operand& array, int64_t start, const Span& span) { return slice(array, start, 1, span); }
+
+Operand slice(const Held& held, const Span& span) { return slice(held.array, held.span.begin, held.granule, span); }
+
+// Adds the arrays of a group.
+class Storage::Holder {
+ public:
+  Holder(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group)
+      : set_(set), layout_(layout), placement_(placement), group_(group) {}
+
+  int64_t elements(SegmentKind kind) const { return layout_.segment(group_, kind).elements; }
+
+  Array weights(std::string name, SegmentKind kind, DType dtype, int64_t granule = 1) const {
+    return hold(std::move(name), kind, dtype, granule, Role::Weight, placement_.weights, shard_weights());
+  }
+  Array state(std::string name, DType dtype, int64_t granule = 1) const {
+    return hold(std::move(name), SegmentKind::Trained, dtype, granule, Role::State, placement_.states,
+                placement_.shard_states || shard_weights());
+  }
+  Operand table(int64_t count) const {
+    if (count == 0) return {};
+    return new_tensor(set_, fmt::format("group.{}.table", group_), DType::F32, {count}, Role::Weight, Space::Device,
+                      Life::Persistent);
+  }
+
+ private:
+  bool shard_weights() const { return placement_.shard_weights || placement_.weights != Space::Device; }
+
+  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t granule, Role role, Space space,
+             bool sharded) const {
+    const Topology& topology = layout_.topology();
+    Held held;
+    held.granule = granule;
+    held.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
+    if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
+    if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
+    held.array = new_tensor(set_, fmt::format("group.{}.{}", group_, name), dtype, {held.span.count() / granule}, role,
+                            space, Life::Persistent);
+    return {std::move(name), held};
+  }
+
+  ProgramSet& set_;
+  const Layout& layout_;
+  const GroupPlacement& placement_;
+  int group_;
+};
 
 Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
-                 const Strategy& strategy, bool states)
-    : table_(table), layout_(layout), numerics_(numerics), states_(states) {
-  const Topology& topology = layout.topology();
+                 const Strategy& strategy, bool moments)
+    : table_(table), layout_(layout), numerics_(numerics), table_spans_(table.params.size()) {
   for (int g = 0; g < table.groups; g++) {
-    const GroupPlacement& placement = strategy.groups[static_cast<size_t>(g)];
-    auto hold = [&](std::string_view what, int64_t total, DType dtype, Role role, Space space, bool sharded,
-                    int64_t granule = 1) {
-      Held held;
-      held.granule = granule;
-      held.span = sharded ? layout.shard(total) : Span{0, total};
-      if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
-      if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
-      held.array = new_tensor(set, fmt::format("group.{}.{}", g, what), dtype, {held.span.count() / granule}, role,
-                              space, Life::Persistent);
-      return held;
-    };
-    const bool shard_weights = placement.shard_weights || placement.weights != Space::Device;
-    const int64_t frozen = layout.segment(g, false).elements, trained = layout.segment(g, true).elements;
-    Arrays of_frozen, of_trained;
-    if (frozen > 0)
-      of_frozen.weights = hold("frozen", frozen, numerics.base, Role::Weight, placement.weights, shard_weights);
-    if (trained > 0) {
-      auto add_state = [&](std::string_view what, DType dtype, int64_t granule = 1) {
-        of_trained.states.push_back({std::string(what), hold(what, trained, dtype, Role::State, placement.states,
-                                                             placement.shard_states || shard_weights, granule)});
-      };
-      of_trained.weights = hold("weights", trained, numerics.compute, Role::Weight, placement.weights, shard_weights);
-      if (numerics.split_master()) add_state("low", DType::I16);
-      const DType moment = numerics.state == StateFormat::Fp32   ? DType::F32
-                           : numerics.state == StateFormat::Bf16 ? DType::BF16
-                                                                 : DType::U8;
-      for (const std::string_view name : {"first_moment", "second_moment"})
-        if (states) add_state(name, moment);
-      for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})
-        if (states && numerics.state == StateFormat::Bit8) add_state(name, DType::F32, kStateBlock);
-    }
-    arrays_.push_back(std::move(of_frozen));
-    arrays_.push_back(std::move(of_trained));
+    const Holder holder(set, layout, strategy.groups[static_cast<size_t>(g)], g);
+    auto& [frozen, coded, trained] = weights_.emplace_back();
+    if (holder.elements(SegmentKind::Frozen) > 0)
+      frozen.push_back(holder.weights("frozen", SegmentKind::Frozen, numerics.base));
+    if (holder.elements(SegmentKind::Coded) > 0) coded = hold_codes(holder);
+    if (holder.elements(SegmentKind::Trained) > 0)
+      trained.push_back(holder.weights("weights", SegmentKind::Trained, numerics.compute));
+    states_.push_back(trained.empty() ? std::vector<Array>{} : hold_states(holder, moments));
+    tables_.push_back(holder.table(number_table(g)));
   }
 }
 
-Operand Storage::view(const Operand& whole, ParamId first, int count) const {
+std::vector<Array> Storage::hold_codes(const Holder& holder) const {
+  constexpr SegmentKind kind = SegmentKind::Coded;
+  if (numerics_.base_format == BaseFormat::Int8) return {holder.weights("codes", kind, DType::I8)};
+  if (numerics_.base_format == BaseFormat::Fp8) return {holder.weights("codes", kind, DType::U8)};
+  const Array codes = holder.weights("codes", kind, DType::U8, 2);
+  if (numerics_.plain_scales) return {codes, holder.weights("scales", kind, DType::F32, kNf4Block)};
+  return {codes, holder.weights("scale_codes", kind, DType::U8, kNf4Block),
+          holder.weights("block_scales", kind, DType::F32, kNf4Block * kNf4ScaleBlock)};
+}
+
+std::vector<Array> Storage::hold_states(const Holder& holder, bool moments) const {
+  std::vector<Array> states;
+  if (numerics_.split_master()) states.push_back(holder.state("low", DType::I16));
+  if (!moments) return states;
+  const DType moment = numerics_.state == StateFormat::Fp32   ? DType::F32
+                       : numerics_.state == StateFormat::Bf16 ? DType::BF16
+                                                              : DType::U8;
+  for (const std::string_view name : {"first_moment", "second_moment"})
+    states.push_back(holder.state(std::string(name), moment));
+  for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})
+    if (numerics_.state == StateFormat::Bit8)
+      states.push_back(holder.state(std::string(name), DType::F32, kStateBlock));
+  return states;
+}
+
+// Gives the coded parameters of a group their places in its table, and returns the table's length.
+int64_t Storage::number_table(int group) {
+  if (numerics_.base_format == BaseFormat::Nf4 && numerics_.plain_scales) return 0;
+  int64_t count = 0;
+  for (const Layout::Run& run : layout_.segment(group, SegmentKind::Coded).runs) {
+    const int64_t begin = count;
+    count += numerics_.base_format == BaseFormat::Nf4 ? 1 : table_[run.first].shape.rows();
+    table_spans_[static_cast<size_t>(run.first)] = {begin, count};
+  }
+  return count;
+}
+
+std::vector<Operand> Storage::coded(std::span<const Operand> whole, ParamId id) const {
+  const Span span = layout_.span(id), in_table = table_span(id);
+  const std::vector<Array>& arrays = weights(table_[id].group, SegmentKind::Coded);
+  std::vector<Operand> operands;
+  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].held.granule, span));
+  if (numerics_.base_format != BaseFormat::Nf4) {  // rows
+    operands[0].shape = table_[id].shape;
+    operands[0].row_stride = table_[id].shape.cols();
+  }
+  if (in_table.count() > 0) operands.push_back(elements(table(table_[id].group), in_table.begin, in_table.end));
+  return operands;
+}
+
+Shape Storage::joined_shape(ParamId first, int count) const {
   Shape shape = table_[first].shape;
   for (int i = 1; i < count; i++) {
     const ParamSpec& next = table_[first + i];
@@ -61,10 +130,14 @@ Operand Storage::view(const Operand& whole, ParamId first, int count) const {
           table_[first].name);
     shape.dims[0] += next.shape[0];
   }
+  return shape;
+}
+
+Operand Storage::view(const Operand& whole, ParamId first, int count) const {
   Operand part = whole;
   part.offset += static_cast<uint64_t>(layout_.span(first).begin) * element_bytes(whole.dtype);
-  part.shape = shape;
-  part.row_stride = shape.cols();
+  part.shape = joined_shape(first, count);
+  part.row_stride = part.shape.cols();
   return part;
 }
 

@@ -25,44 +25,58 @@ Operand slice(const Operand& array, int64_t start, const Span& span);
 // The values for elements of a segment; the last granule may be short.
 Operand slice(const Held& held, const Span& span);
 
+struct Array {
+  std::string name;  // "low", "first_moment", "codes"
+  Held held;
+};
+
 class Storage {
  public:
-  // Adds the buffers to `set`. Without `states`, trainable parameters have their weights only (evaluation of an
+  // Adds the buffers to `set`. Without `moments`, trainable parameters have their weights only (evaluation of an
   // adapter).
   Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
-          const Strategy& strategy, bool states);
+          const Strategy& strategy, bool moments);
 
   const Layout& layout() const { return layout_; }
 
-  const Held& weights(int group, bool trainable) const { return at(group, trainable).weights; }
-  // Of a trainable segment: what optimizer and checkpoints keep of it, in a fixed order, each with its name.
-  struct State {
-    std::string name;  // "low", "first_moment", "second_moment_scales"
-    Held held;
-  };
-  const std::vector<State>& states(int group) const { return at(group, true).states; }
+  // What products need of a segment: its weights, or their codes and the scales that are sharded with them.
+  const std::vector<Array>& weights(int group, SegmentKind kind) const {
+    return weights_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
+  }
+  // The weights themselves, or their codes.
+  const Held& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
+  // What optimizer and checkpoints keep of a trained segment, in a fixed order.
+  const std::vector<Array>& states(int group) const { return states_[static_cast<size_t>(group)]; }
+
+  // fp32 numbers of a coded segment that every rank has: a scale for each row, or an offset of scales for each
+  // parameter (Nf4). Empty where there are none.
+  const Operand& table(int group) const { return tables_[static_cast<size_t>(group)]; }
+  Span table_span(ParamId id) const { return table_spans_[static_cast<size_t>(id)]; }
+  // What Dequantize reads of a coded parameter, from arrays over the whole segment.
+  std::vector<Operand> coded(std::span<const Operand> whole, ParamId id) const;
 
   // Trainable weights that are split have their low bits as the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
   const Held& low(int group) const { return states(group)[0].held; }
-  // m and v, if there are states.
-  bool has_moments() const { return states_; }
 
-  // The parameters' values in an array over the whole segment: `count` joined ones are one matrix (or vector).
+  // Of `count` joined parameters: one matrix (or vector).
+  Shape joined_shape(ParamId first, int count) const;
+  // The parameters' values in an array over the whole segment, as one matrix (or vector).
   Operand view(const Operand& whole, ParamId first, int count = 1) const;
 
  private:
-  struct Arrays {
-    Held weights;
-    std::vector<State> states;
-  };
-  const Arrays& at(int group, bool trainable) const { return arrays_[static_cast<size_t>(2 * group + trainable)]; }
+  class Holder;
+  std::vector<Array> hold_codes(const Holder& holder) const;
+  std::vector<Array> hold_states(const Holder& holder, bool moments) const;
+  int64_t number_table(int group);
 
   const ParamTable& table_;
   const Layout& layout_;
   Numerics numerics_;
-  bool states_;
-  std::vector<Arrays> arrays_;  // by group, frozen then trainable
+  std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
+  std::vector<std::vector<Array>> states_;                                     // by group
+  std::vector<Operand> tables_;                                                //   likewise
+  std::vector<Span> table_spans_;                                              // by ParamId
 };
 
 }  // namespace snug

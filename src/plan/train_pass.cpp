@@ -38,7 +38,7 @@ class TrainPass {
   int group_of(int block) const {
     return job_.table[job_.table.blocks[static_cast<size_t>(block)].attention_norm].group;
   }
-  int64_t trained(int group) const { return job_.layout().segment(group, true).elements; }
+  int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
   // Whether the backward writes this group's gradient where the update, or the next pass, finds it.
   bool direct(int group) const {
@@ -171,7 +171,7 @@ class TrainPass {
 
   // What lies between parameters travels with them, and nobody has written it.
   void clear_gaps(int group, const Operand& whole) {
-    const Layout::Segment& segment = job_.layout().segment(group, true);
+    const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
     int64_t end = 0;
     auto clear = [&](int64_t begin) {
       if (begin > end) emitter_.op("clear", Fill{}, {write(elements(whole, end, begin))});
@@ -204,7 +204,7 @@ StepBuffers make_step_buffers(const JobContext& job, bool several_passes) {
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
   for (int g = 0; g < job.table.groups; g++) {
-    const int64_t part = job.layout().segment(g, true).elements / job.topology().ranks;
+    const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;
     auto make = [&](std::string_view what, DType dtype) {
       if (part == 0) return Operand{};
       return new_tensor(job.set, fmt::format("group.{}.{}", g, what), dtype, {part}, Role::Gradient,

@@ -2,28 +2,25 @@
 
 #include <algorithm>
 #include <bit>
+#include <numeric>
 
 #include "plan/placement.h"
 
 namespace snug {
 namespace {
 
-// Bytes of a staged range: long enough for a disk and a bus to run at full rate, and for the programs of large models,
-// whose ranges would be tens of thousands, longer.
-constexpr uint64_t kLeastRange = 8u << 20, kMostRange = 64u << 20, kManyRanges = 2048;
-uint64_t range_bytes(const std::vector<Transfer>& transfers) {
-  uint64_t total = 0;
-  for (const Transfer& t : transfers)
-    total += static_cast<uint64_t>(t.stored.values.shape.count()) * element_bytes(t.place.dtype);
-  return std::clamp(std::bit_ceil(total / kManyRanges), kLeastRange, kMostRange);
-}
-
 // Further ops for which a range's staging stays its own, so that reading, copying and converting overlap.
 constexpr int64_t kStagingLag = 8;
 
-// Elements [begin, end) of a transfer, and where they lie in a staged range.
+// Elements of a tensor of a file, of which `granule` at a time are not split.
+struct Stretch {
+  TensorPlace place;
+  int64_t count, granule;
+};
+
+// Elements [begin, end) of a stretch, and where they lie in a staged range.
 struct Piece {
-  const Transfer* transfer;
+  size_t stretch;
   int64_t begin, end;
   uint64_t at;  // bytes from the range's start
 };
@@ -36,27 +33,27 @@ struct Range {
 
 uint64_t floor_to(uint64_t x, uint64_t multiple) { return x / multiple * multiple; }
 
-// Cuts tensors, in file order, into ranges of at most range_bytes() that start on direct I/O's boundaries and split no
-// element.
-std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
-  std::ranges::sort(transfers, [](const Transfer& a, const Transfer& b) {
-    return std::pair(a.place.file, a.place.offset) < std::pair(b.place.file, b.place.offset);
-  });
-  const uint64_t most = range_bytes(transfers);
+// Cuts stretches, in file order, into ranges of at most `most` bytes that start on direct I/O's boundaries.
+std::vector<Range> cut_into_ranges(const std::vector<Stretch>& stretches, uint64_t most) {
+  std::vector<size_t> order(stretches.size());
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(stretches[i].place.file, stretches[i].place.offset); });
   std::vector<Range> ranges;
-  for (const Transfer& t : transfers) {
-    const uint64_t size = element_bytes(t.place.dtype);
-    const int64_t count = t.stored.values.shape.count();
+  for (const size_t index : order) {
+    const auto& [place, count, granule] = stretches[index];
+    const uint64_t size = element_bytes(place.dtype);
     for (int64_t i = 0; i < count;) {
-      const uint64_t at = t.place.offset + static_cast<uint64_t>(i) * size;
-      const bool follows = !ranges.empty() && ranges.back().file == t.place.file &&
-                           at < ranges.back().end + kDirectIo && at >= ranges.back().begin &&
-                           at + size <= ranges.back().begin + most;
-      if (!follows) ranges.push_back({t.place.file, floor_to(at, kDirectIo), 0, {}});
+      const uint64_t at = place.offset + static_cast<uint64_t>(i) * size;
+      const uint64_t least = static_cast<uint64_t>(std::min(granule, count - i)) * size;
+      const bool follows = !ranges.empty() && ranges.back().file == place.file && at < ranges.back().end + kDirectIo &&
+                           at >= ranges.back().begin && at + least <= ranges.back().begin + most;
+      if (!follows) ranges.push_back({place.file, floor_to(at, kDirectIo), 0, {}});
       Range& range = ranges.back();
-      const auto fitting = static_cast<int64_t>((range.begin + most - at) / size);
-      const int64_t end = std::min(count, i + fitting);
-      range.pieces.push_back({&t, i, end, at - range.begin});
+      check(at + least <= range.begin + most, "{} bytes that may not be split are more than a range of {}", least,
+            most);
+      auto end = std::min(count, i + static_cast<int64_t>((range.begin + most - at) / size));
+      if (end < count) end -= (end - i) % granule;
+      range.pieces.push_back({index, i, end, at - range.begin});
       range.end = at + static_cast<uint64_t>(end - i) * size;
       i = end;
     }
@@ -65,9 +62,9 @@ std::vector<Range> cut_into_ranges(std::vector<Transfer>& transfers) {
 }
 
 // A piece's elements as they lie in staging.
-Operand staged(const Operand& staging, const Piece& piece) {
+Operand staged(const Operand& staging, const Piece& piece, DType dtype) {
   Operand view = staging;
-  view.dtype = piece.transfer->place.dtype;
+  view.dtype = dtype;
   view.offset = staging.offset + piece.at;
   view.shape = {piece.end - piece.begin};
   view.row_stride = piece.end - piece.begin;
@@ -78,27 +75,6 @@ Operand part(const Operand& stored, const Piece& piece) { return elements(stored
 
 Operand staging_buffer(Emitter& e, std::string_view what, uint64_t bytes, Space space) {
   return e.tensor(what, DType::U8, {static_cast<int64_t>(bytes)}, Role::Staging, space);
-}
-
-// Room on the device for values that are to be stored: where they are stored, if that is there.
-Operand room_for(Emitter& e, std::string_view what, const Operand& stored) {
-  if (e.set().buffers[stored.buffer].space == Space::Device) return stored;
-  return e.tensor(what, stored.dtype, stored.shape, Role::Staging);
-}
-
-void take(Emitter& e, const Operand& from, const Piece& piece) {
-  const Transfer& t = *piece.transfer;
-  const Operand stored = part(t.stored.values, piece), values = room_for(e, "values", stored);
-  if (t.stored.low) {
-    const Operand low_stored = part(*t.stored.low, piece), low = room_for(e, "low", low_stored);
-    e.op("split", SplitMaster{}, {from, write(values), write(low)});
-    store(e, "low", low, low_stored);
-  } else if (t.place.dtype == stored.dtype) {
-    e.op("copy", Copy{}, {from, write(values)});
-  } else {
-    e.op("cast", Cast{}, {from, write(values)});
-  }
-  store(e, "values", values, stored);
 }
 
 void give(Emitter& e, const Operand& to, const Piece& piece, const Stored& stored) {
@@ -113,18 +89,62 @@ void give(Emitter& e, const Operand& to, const Piece& piece, const Stored& store
 
 }  // namespace
 
-void lower_reads(Emitter& e, std::vector<Transfer> transfers, const std::vector<uint64_t>& file_bytes) {
-  for (const Range& range : cut_into_ranges(transfers)) {
+Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers) {
+  Output output;
+  output.files.names = {std::move(name)};
+  output.files.layouts = {layout_safetensors(tensors)};
+  for (size_t i = 0; i < tensors.size(); i++) transfers[i].place.offset = output.files.layouts[0].offset[i];
+  output.transfers = std::move(transfers);
+  return output;
+}
+
+uint64_t range_bytes(uint64_t total) {
+  constexpr uint64_t kLeast = 8u << 20, kMost = 64u << 20, kMany = 2048;
+  return std::clamp(std::bit_ceil(total / kMany), kLeast, kMost);
+}
+
+Operand room_for(Emitter& e, std::string_view what, const Operand& stored) {
+  if (e.set().buffers[stored.buffer].space == Space::Device) return stored;
+  return e.tensor(what, stored.dtype, stored.shape, Role::Staging);
+}
+
+Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
+  return {place, stored.values.shape.count(), 1,
+          [&e, stored, dtype = place.dtype](const Operand& piece, int64_t first) {
+            const int64_t end = first + piece.shape.count();
+            const Operand target = elements(stored.values, first, end), values = room_for(e, "values", target);
+            if (stored.low) {
+              const Operand low_target = elements(*stored.low, first, end), low = room_for(e, "low", low_target);
+              e.op("split", SplitMaster{}, {read(piece), write(values), write(low)});
+              store(e, "low", low, low_target);
+            } else if (dtype == target.dtype) {
+              e.op("copy", Copy{}, {read(piece), write(values)});
+            } else {
+              e.op("cast", Cast{}, {read(piece), write(values)});
+            }
+            store(e, "values", values, target);
+          }};
+}
+
+void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
+                 uint64_t most) {
+  std::vector<Stretch> stretches;
+  for (const Incoming& in : incoming) stretches.push_back({in.place, in.count, in.granule});
+  for (const Range& range : cut_into_ranges(stretches, most)) {
     const uint64_t whole = (range.end + kDirectIo - 1) / kDirectIo * kDirectIo;
     const uint64_t bytes = std::min(whole, file_bytes[static_cast<size_t>(range.file)]) - range.begin;
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
     e.op("read", ReadFile{range.file, range.begin}, {write(host)}, Lane::DiskIo);
     e.op("fetch", Copy{}, {read(host), write(device)}, Lane::CopyIn);
-    for (const Piece& piece : range.pieces) take(e, read(staged(device, piece)), piece);
+    for (const Piece& piece : range.pieces) {
+      const Incoming& in = incoming[piece.stretch];
+      in.take(staged(device, piece, in.place.dtype), piece.begin);
+    }
   }
-  retire_later(e.program(), kStagingLag);
 }
+
+void let_staging_overlap(Program& program) { retire_later(program, kStagingLag); }
 
 void lower_writes(Emitter& e, Output output, const std::function<Stored(const Transfer&)>& resolve) {
   for (size_t i = 0; i < output.files.layouts.size(); i++) {
@@ -133,16 +153,24 @@ void lower_writes(Emitter& e, Output output, const std::function<Stored(const Tr
     e.op("header", HostTask{HostJob::FillHeader, file}, {write(header)}, Lane::Host);
     e.op("write", WriteFile{file, 0}, {read(header)}, Lane::DiskIo);
   }
-  for (const Range& range : cut_into_ranges(output.transfers)) {
+  std::vector<Stretch> stretches;
+  uint64_t total = 0;
+  for (const Transfer& t : output.transfers) {
+    stretches.push_back({t.place, t.stored.values.shape.count(), 1});
+    total += static_cast<uint64_t>(stretches.back().count) * element_bytes(t.place.dtype);
+  }
+  for (const Range& range : cut_into_ranges(stretches, range_bytes(total))) {
     const uint64_t bytes = range.end - range.begin;
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
-    for (const Piece& piece : range.pieces)
-      give(e, write(staged(device, piece)), piece, resolve ? resolve(*piece.transfer) : piece.transfer->stored);
+    for (const Piece& piece : range.pieces) {
+      const Transfer& transfer = output.transfers[piece.stretch];
+      give(e, write(staged(device, piece, transfer.place.dtype)), piece, resolve ? resolve(transfer) : transfer.stored);
+    }
     e.op("store", Copy{}, {read(device), write(host)}, Lane::CopyOut);
     e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskIo);
   }
-  retire_later(e.program(), kStagingLag);
+  let_staging_overlap(e.program());
 }
 
 }  // namespace snug

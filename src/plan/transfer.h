@@ -29,6 +29,24 @@ struct Transfer {
   ParamId param = kNoParam;
 };
 
+// Elements that come from a file, and what is made of them.
+struct Incoming {
+  TensorPlace place;
+  int64_t count = 0;
+  int64_t granule = 1;  // they come in pieces of multiples of this; only the last may be short
+  // Emits what becomes of a piece: a vector on the device, at any byte, whose first is element `first`.
+  std::function<void(const Operand& piece, int64_t first)> take;
+};
+// What is stored in the file's values, converted where its type is another. `e` is kept.
+Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
+
+// Room on the device for values that are to be stored: where they are stored, if that is there.
+Operand room_for(Emitter& e, std::string_view what, const Operand& stored);
+
+// Bytes of a range, of all that a program moves: long enough for a disk and a bus to run at full rate, and for the
+// programs of large models, whose ranges would be tens of thousands, longer.
+uint64_t range_bytes(uint64_t total);
+
 // Files to be written, whole, by a program.
 struct OutputFiles {
   std::vector<std::string> names;  // within their directory
@@ -39,10 +57,15 @@ struct Output {
   OutputFiles files;
   std::vector<Transfer> transfers;
 };
+// Tensors of one file and the transfers that fill it.
+Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers);
 
-// Reads ranges of the files (ReadFile ops name a file by index), converts them and writes them to their storage.
-// `file_bytes`: the size of each file, as range ends are clipped to it.
-void lower_reads(Emitter& e, std::vector<Transfer> transfers, const std::vector<uint64_t>& file_bytes);
+// Reads ranges of at most `most` bytes of the files (ReadFile ops name a file by index), in their order, and takes what
+// comes. `file_bytes`: the size of each file, as range ends are clipped to it.
+void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
+                 uint64_t most);
+// Reserves staging a while beyond its last use, so that reading, copying and converting overlap: when all is emitted.
+void let_staging_overlap(Program& program);
 
 // Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'
 // data) give them. `resolve`, if given, says where a transfer's elements are when they are needed.

@@ -39,7 +39,7 @@ class Update {
   }
 
  private:
-  const Layout::Segment& segment(int group) const { return job_.layout().segment(group, true); }
+  const Layout::Segment& segment(int group) const { return job_.layout().segment(group, SegmentKind::Trained); }
   int64_t units_of(int group) const {
     return columns_[static_cast<size_t>(group) + 1] - columns_[static_cast<size_t>(group)];
   }
@@ -98,7 +98,7 @@ class Update {
     const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
     for (int64_t i = 0; i < count; i++) {
       const int g = groups[static_cast<size_t>(i)];
-      emitter_.op("sum", NormSum{segment(g).used / kUnit},
+      emitter_.op("sum", TreeSum{segment(g).used / kUnit},
                   {read(columns(result_.partials, columns_[static_cast<size_t>(g)],
                                 columns_[static_cast<size_t>(g)] + units_of(g))),
                    write(elements(sums, i, i + 1))});
@@ -129,7 +129,7 @@ class Update {
       for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
         update_tile(group, run, {begin, std::min(begin + kTile, mine.end)}, gradient, span.begin, clip);
     }
-    const Held& weights = job_.storage.weights(group, true);
+    const Held& weights = job_.storage.values(group, SegmentKind::Trained);
     if (weights.span.count() == span.count()) return;
     emitter_.scope(fmt::format("group.{}.update", group));
     emitter_.op("gather", AllGather{Ranks::Replica},
@@ -149,8 +149,8 @@ class Update {
       if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
       operands.push_back(update(elements(value, 0, (tile.count() + held.granule - 1) / held.granule)));
     };
-    add("weights", job_.storage.weights(group, true));
-    for (const Storage::State& state : job_.storage.states(group)) add(state.name, state.held);
+    add("weights", job_.storage.values(group, SegmentKind::Trained));
+    for (const Array& state : job_.storage.states(group)) add(state.name, state.held);
     operands.push_back(read(clip));
     AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
     if (n.state != StateFormat::Fp32) {

@@ -189,6 +189,7 @@ struct LossSum {
 // NaN or infinity the scale is NaN or infinity, and what comes back of it is not finite: of Int8 and Fp8 it is all NaN,
 // of Nf4 NaN or infinity, and after QuantizeScales all NaN in every block under that offset.
 enum class BaseFormat : uint8_t { Plain, Int8, Fp8, Nf4 };
+std::string_view name(BaseFormat format);  // "int8"
 
 inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 
@@ -201,8 +202,8 @@ struct Quantize {
 
 // The second quantisation of Nf4's scales: scales - offset are coded in 8 bits on bitsandbytes' dynamic codebook, by
 // blocks of 256 with a scale of their own, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8 [k],
-// block_scales w [ceil(k / 256)] fp32. The offset is the mean of the scales of the whole parameter of which these may
-// be a part; a part starts at a multiple of 256.
+// block_scales w [ceil(k / 256)] fp32. The offset is the mean (by TreeSum) of the scales of the whole parameter of
+// which these may be a part; a part starts at a multiple of 256.
 struct QuantizeScales {};
 
 // The inverse, row by row or block by block, rounded once to x's dtype.   codes r, scales r, as Quantize wrote them, x
@@ -242,14 +243,15 @@ struct SumRanks {
 inline constexpr int64_t kUnit = 4096;
 struct NormPartials {};
 
-// The first `count` values of partial in row order, added pairwise in a fixed tree: neighbours, their sums, and so on;
-// an odd one out goes up as it is.   partial r [k, n] fp32, rows may
-// be strided; sum w [1] fp32.
-struct NormSum {
-  int64_t count = 0;
+// The first `count` values of x in row order, every `block` of them (0: all; the last block may be short) added
+// pairwise in a fixed tree (neighbours, their sums, and so on; an odd one out goes up as it is), times `scale`.
+// x r [k, n] fp32, rows may be strided; sums w [ceil(count / block)] fp32.
+struct TreeSum {
+  int64_t count = 0, block = 0;
+  float scale = 1;
 };
 
-// From sums of squares that together are the model's (NormSum gives a group's), in order, added in NormSum's tree:
+// From sums of squares that together are the model's (TreeSum gives a group's), in order, added in TreeSum's tree:
 // clip w [3] fp32 = {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and
 // max_norm > 0, else 1 (torch's clip_grad_norm_); finite = 1 if norm and loss are finite, else 0.   partial r [n] fp32,
 // loss r [1] fp32.
@@ -313,7 +315,7 @@ using Attrs = std::variant<Gemm, ColumnSum, RopeTable, Rope, Attention, Attentio
                            RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Copy, Fill, SplitMaster,
                            JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows,
                            CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks,
-                           NormPartials, NormSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+                           NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.
 inline bool is_joint(const Attrs& attrs) {

@@ -72,7 +72,7 @@ constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "f
 constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }
 constexpr auto describe(const Exchange&) { return describe_as("exchange"); }
 constexpr auto describe(const SumRanks&) { return describe_as("sum_ranks", "accumulate"); }
-constexpr auto describe(const NormSum&) { return describe_as("norm_sum", "count"); }
+constexpr auto describe(const TreeSum&) { return describe_as("tree_sum", "count", "block", "scale"); }
 constexpr auto describe(const NormPartials&) { return describe_as("norm_partials"); }
 constexpr auto describe(const ClipFactor&) { return describe_as("clip_factor", "max_norm"); }
 constexpr auto describe(const AdamW&) {
@@ -112,11 +112,6 @@ void for_each_field(const Kind& op, F&& f) {
 std::string_view name(Distribution distribution) {
   constexpr std::array<std::string_view, 3> kNames{"normal", "uniform", "constant"};
   return kNames[static_cast<size_t>(distribution)];
-}
-
-std::string_view name(BaseFormat format) {
-  constexpr std::array<std::string_view, 4> kNames{"plain", "int8", "fp8", "nf4"};
-  return kNames[static_cast<size_t>(format)];
 }
 
 std::string_view name(Ranks ranks) {
@@ -212,6 +207,11 @@ class Serialisation {
 
 std::string_view name(Space space) { return kSpaceNames[index(space)]; }
 std::string_view name(Lane lane) { return kLaneNames[index(lane)]; }
+std::string_view name(BaseFormat format) {
+  constexpr std::array<std::string_view, 4> kNames{"plain", "int8", "fp8", "nf4"};
+  return kNames[static_cast<size_t>(format)];
+}
+
 std::string_view name(Role role) { return kRoleNames[static_cast<size_t>(role)]; }
 
 std::string_view kind(const Attrs& attrs) {

@@ -30,31 +30,59 @@ inline constexpr std::array<float, 16> kNf4Codebook{
     1.0f,
 };
 
-// Dynamic 8 bits (Dettmers, arXiv:1511.04561), signed: 0, 1, and for each power 10^-6 ... 10^0 twice as many numbers
-// as for the one before, +- the middles of equal parts of [0.1, 1] times the power. There is a 1 and no -1. Rounded as
-// torch.linspace does with AVX2 or AVX-512: bounds counted from the nearer end, by a fused multiply-add.
-constexpr std::array<float, 256> make_dynamic_codebook() {
-  std::array<float, 256> book{};
-  constexpr std::array<float, 7> kPowers{1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
-  constexpr size_t kZero = 127;
-  size_t place = kZero;
-  for (size_t e = 0; e < kPowers.size(); e++) {
-    const int parts = 1 << e;
-    const double low = 0.1f, step = (1.0f - 0.1f) / static_cast<float>(parts);  // sums and products are exact in double
-    const auto bound = [&](int i) {
-      return static_cast<float>(i < (parts + 1) / 2 ? low + step * i : 1.0 - step * (parts - i));
-    };
-    for (int i = 0; i < parts; i++) {
-      const float value = kPowers[e] * ((bound(i) + bound(i + 1)) / 2.0f);
-      place++;
-      book[place] = value;
-      book[2 * kZero - place] = -value;
+// One of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or [0,
+// 1], closer together towards 0, in bitsandbytes' own bits (create_dynamic_map).
+struct DynamicMap {
+  std::array<float, 256> values;  // of each code, ascending
+  std::array<float, 255> bounds;  // the largest numbers that codes 0 to 254 are nearest to; halfway is still theirs
+
+  // The code nearest to x; 0 for NaN. No branch: loops vectorise.
+  uint8_t nearest(float x) const {
+    uint32_t code = 0;
+    for (int bit = 7; bit >= 0; bit--) {
+      const uint32_t step = 1u << bit;
+      code += x > bounds[code + step - 1] ? step : 0u;
     }
+    return static_cast<uint8_t>(code);
   }
-  book[255] = 1.0f;
-  return book;
+};
+
+// Seven decades, the lowest from 1e-7 to 1e-6, each cut into twice as many equal intervals as the one below; values are
+// the intervals' middles, 0 and 1. The intervals' ends are rounded once, as a fused multiply-add does.
+constexpr DynamicMap make_dynamic_map(bool with_negatives) {
+  constexpr float kDecade[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
+  DynamicMap map{};
+  size_t next = 0;
+  map.values[next++] = 0;
+  map.values[next++] = 1;
+  int intervals = with_negatives ? 1 : 2;
+  for (const float decade : kDecade) {
+    const float width = (1.0f - 0.1f) / static_cast<float>(intervals);
+    const auto end = [&](int i) {  // from the nearer side
+      const double from_low = static_cast<double>(0.1f) + static_cast<double>(width) * i;
+      const double from_high = 1.0 - static_cast<double>(width) * (intervals - i);
+      return static_cast<float>(i < (intervals + 1) / 2 ? from_low : from_high);
+    };
+    for (int i = 0; i < intervals; i++) {
+      const float middle = decade * ((end(i) + end(i + 1)) / 2.0f);
+      map.values[next++] = middle;
+      if (with_negatives) map.values[next++] = -middle;
+    }
+    intervals *= 2;
+  }
+  std::ranges::sort(map.values);
+  for (size_t i = 0; i < map.bounds.size(); i++) {
+    const double halfway = (static_cast<double>(map.values[i]) + static_cast<double>(map.values[i + 1])) / 2;
+    const auto nearest = static_cast<float>(halfway);
+    const auto below = std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) + (nearest < 0 ? 1u : ~0u));
+    map.bounds[i] = static_cast<double>(nearest) > halfway ? below : nearest;
+  }
+  return map;
 }
-inline constexpr std::array<float, 256> kDynamicCodebook = make_dynamic_codebook();
+
+inline constexpr DynamicMap kSignedMap = make_dynamic_map(true), kUnsignedMap = make_dynamic_map(false);
+// Of the second quantisation of NF4's scales.
+inline constexpr const std::array<float, 256>& kDynamicCodebook = kSignedMap.values;
 
 // Between neighbours of a codebook: a number's code is how many of these lie below it, so that a tie goes down.
 template <size_t N>

@@ -8,11 +8,12 @@
 namespace snug {
 namespace {
 
-// The original config.json with the dtype of what was written.
+// The original config.json with the dtype of what was written, and no word of how the base was quantised.
 std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
   auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfigBytes));
   const std::string word = dtype == DType::F32 ? "float32" : "bfloat16";
   const bool old_spelling = json.contains("torch_dtype");
+  json.erase("quantization_config");
   json[old_spelling ? "torch_dtype" : "dtype"] = word;
   return json.dump(2) + "\n";
 }

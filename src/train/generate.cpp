@@ -45,6 +45,16 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
   return reply;
 }
 
+std::vector<float> Generator::score(std::span<const int32_t> prompt) {
+  position_ = 0;
+  std::vector<float> all;
+  for (size_t i = 0; i < prompt.size(); i++) {
+    feed(Task::Decode, prompt.subspan(i, 1));
+    all.insert(all.end(), logits_.begin(), logits_.end());
+  }
+  return all;
+}
+
 void Generator::feed(Task task, std::span<const int32_t> tokens) {
   fed_ = tokens;
   PassFacts facts;

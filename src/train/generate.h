@@ -25,6 +25,9 @@ class Generator {
   // cache_positions, and a prompt has at least one token; InternalError otherwise.
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token = {});
 
+  // The logits after every token of a prompt, one row after the other.
+  std::vector<float> score(std::span<const int32_t> prompt);
+
  private:
   // Runs tokens through the model; logits_ are the last one's.
   void feed(Task task, std::span<const int32_t> tokens);

@@ -327,9 +327,10 @@ class Reference {
     }
   }
 
-  void operator()(const NormSum& op) {
-    o_[1][0] = 0;
-    for (int64_t i = 0; i < op.count; i++) o_[1][0] += o_[0][i];
+  void operator()(const TreeSum& op) {
+    for (int64_t b = 0; b < o_[1].shape.count(); b++) o_[1][b] = 0;
+    for (int64_t i = 0; i < op.count; i++)
+      o_[1][op.block ? i / op.block : 0] += o_[0][i] * static_cast<double>(op.scale);
   }
 
   void operator()(const Dropout& op) {

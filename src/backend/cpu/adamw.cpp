@@ -7,8 +7,8 @@
 #include "backend/cpu/master.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
-#include "backend/dynamic_map.h"
 #include "base/rng.h"
+#include "tensor/codebook.h"
 
 namespace snug::cpu {
 namespace {

@@ -40,7 +40,7 @@ Launch bind_cast(Operands operands) {
 }
 
 Launch bind_copy(Operands operands) {
-  const DTypes any{DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8};
+  const DTypes any{DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I8};
   const TensorView x = operands.take("x", any);
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
   operands.done();
@@ -48,7 +48,8 @@ Launch bind_copy(Operands operands) {
 }
 
 Launch bind_fill(Operands operands) {
-  const TensorView x = operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8});
+  const TensorView x =
+      operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I8});
   operands.done();
   return [x, extent = Extent{x}](const PassFacts&) {
     const auto size = static_cast<int64_t>(element_bytes(x.dtype));

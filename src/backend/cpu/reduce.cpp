@@ -77,14 +77,19 @@ Launch bind_norm_partials(Operands operands) {
   });
 }
 
-Launch bind_norm_sum(const NormSum& attrs, Operands operands) {
-  const TensorView partials = operands.take("partial", {DType::F32});
-  float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
-  operands.expect(0 <= attrs.count && attrs.count <= partials.count(), "'partial' is {}, expected {} values or more",
-                  to_string(partials.shape), attrs.count);
+Launch bind_tree_sum(const TreeSum& attrs, Operands operands) {
+  const TensorView x = operands.take("x", {DType::F32});
+  const int64_t count = attrs.count, block = attrs.block == 0 ? std::max<int64_t>(count, 1) : attrs.block;
+  operands.expect(0 <= count && count <= x.count() && block > 0,
+                  "'x' is {}, expected {} values or more by blocks of {}", to_string(x.shape), count, attrs.block);
+  const int64_t blocks = attrs.block == 0 ? 1 : (count + block - 1) / block;
+  float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
   operands.done();
-  return [=, count = attrs.count, cols = partials.cols(), partial = Rows<float>(partials)](const PassFacts&) {
-    *sum = sum_pairwise([&](int64_t i) { return partial[i / cols][i % cols]; }, 0, count);
+  return [=, cols = x.cols(), scale = attrs.scale, values = Rows<float>(x)](const PassFacts&) {
+    share_rows(blocks, block, [&](int64_t b) {
+      const auto value = [&](int64_t i) { return values[i / cols][i % cols]; };
+      sums[b] = sum_pairwise(value, b * block, std::min(block, count - b * block)) * scale;
+    });
   };
 }
 
