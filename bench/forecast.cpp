@@ -138,7 +138,7 @@ class Forecaster {
     };
     Executor executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
     executor.run(compiled.at(Task::Load), {});
-    Spent spent{step_seconds(compiled, spec.cut, pricing_), 1e9};
+    Spent spent{step_seconds(compiled, pricing_), 1e9};
     for (int step = 1; step <= steps_; step++) {
       PassFacts pass{.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens()), .step = step};
       const double start = clock_();
@@ -148,7 +148,7 @@ class Forecaster {
           rows_[TimedBackend::row_of(op)].forecast +=
               seconds(op, compiled.set.buffers, pricing_.machine, pricing_.threads);
       };
-      for (int64_t p = 0; p < c.passes; p++) issue(pass_task(p, c.passes));
+      for (const Task task : compiled.passes) issue(task);
       issue(Task::Update);
       spent.measured = std::min(spent.measured, clock_() - start);
     }

@@ -24,15 +24,16 @@ struct Arrangement {
   Recompute recompute = Recompute::None;
   Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
   int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
+  bool layer_major = false;
   LaneMode lanes = LaneMode::Inline;
 };
 
 std::string to_string(const Arrangement& a) {
   return fmt::format(
       "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {}, {} halves, {}",
+      "on {}, inputs on {}, {} halves, {} major, {}",
       a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
-      name(a.inputs), a.share, a.lanes == LaneMode::Inline ? "inline" : "lanes");
+      name(a.inputs), a.share, a.layer_major ? "layer" : "pass", a.lanes == LaneMode::Inline ? "inline" : "lanes");
 }
 
 constexpr int64_t kBatch = 8;  // blocks a step
@@ -45,6 +46,7 @@ JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.evaluate = true;
   spec.strategy = plain_strategy(spec.table.blocks.size(), a.recompute);
   spec.strategy.replicas = a.replicas;
+  spec.strategy.layer_major = a.layer_major;
   set_zero_stage(spec.strategy, a.zero);
   const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
   for (size_t g = first; g < groups; g++) {
@@ -145,6 +147,7 @@ Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   a.inputs = space_of(draw(5, 3));
   a.share = static_cast<int>(draw(6, 3));
   a.lanes = draw(7, 4) == 0 ? LaneMode::Threads : LaneMode::Inline;
+  a.layer_major = draw(10, 2) == 0;
   if (base.ranks % 2 == 0 && draw(8, 3) == 0) a.replicas = 2;
   if (base.ranks == 4 && draw(9, 4) == 0) a.replicas = 4;
   return a;
@@ -196,6 +199,31 @@ TEST_P(Arrangements, ChangeNoBitAtEqualRanks) {
       EXPECT_NEAR(expected.steps[step].norm, of_one_rank.steps[step].norm, 10 * tolerance * expected.steps[step].norm);
     }
   }
+}
+
+// With a middle pass, and one more; and where ranks are summed once a step, which is another order of sums.
+TEST_P(Arrangements, LayerMajorIsPassMajor) {
+  for (const int ranks : {1, 2})
+    for (const bool every_step : {false, true}) {
+      JobSpec spec = job();
+      spec.numerics.reduce_every_step = every_step;
+      Arrangement plain;
+      plain.ranks = ranks;
+      plain.passes = 4;
+      const Outcome expected = train(spec, plain);
+      for (const Space space : {Space::Device, Space::Host}) {
+        Arrangement a = plain;
+        a.layer_major = true;
+        a.zero = 3;
+        a.recompute = Recompute::Block;
+        a.gradients = a.inputs = a.weights = a.states = space;
+        EXPECT_TRUE(same(train(spec, a), expected, true)) << to_string(a) << (every_step ? ", reduced every step" : "");
+      }
+      Outcome other;
+      if (every_step) other = train(job(), plain);
+      for (size_t step = 0; every_step && step < kSteps; step++)
+        EXPECT_NEAR(other.steps[step].loss, expected.steps[step].loss, 1e-3 * expected.steps[step].loss);
+    }
 }
 
 // Saved by some ranks under one strategy, restored by others under another.
@@ -254,7 +282,7 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
       const Compiled compiled = compile(arranged(job(), a, ranks - 1), CpuFacts());
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};
       for (int step = 0; step < 2; step++) {
-        for (int64_t pass = 0; pass < a.passes; pass++) sequence.push_back(compiled.at(pass_task(pass, a.passes)));
+        for (const Task task : compiled.passes) sequence.push_back(compiled.at(task));
         for (const Task task : {Task::Update, Task::Evaluate, Task::Save}) sequence.push_back(compiled.at(task));
       }
       for (uint64_t seed = 0; seed < 3; seed++) {

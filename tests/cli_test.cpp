@@ -134,7 +134,7 @@ TEST_F(Cli, NamesTheNearestOption) {
   put(at("job.yaml"), "learning_rat: 1\n");
   expect_refusal({"train", "job.yaml"}, {"job.yaml", "'learning_rat'", "'learning_rate'"});
   expect_refusal({"trian"}, {"'trian'", "train"});
-  expect_refusal(job("train", {"--order", "layer"}), {"order", "not there yet"});
+  expect_refusal(job("train", {"--order", "both"}), {"order", "both", "layer"});
 }
 
 TEST_F(Cli, SaysItsVersion) {

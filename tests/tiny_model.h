@@ -118,8 +118,8 @@ struct StepResult {
 class TinyTrainer {
  public:
   explicit TinyTrainer(Session& session) : session_(session) {
-    session.on(HostJob::FillBatch, [this](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
-      fill_batch(batch_, session_.spec().cut.sequence_length, packed_, views, facts);
+    session.on(HostJob::FillBatch, [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
+      fill_batch(batches_[static_cast<size_t>(task.index)], session_.spec().cut.sequence_length, packed_, views, facts);
     });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
@@ -145,16 +145,20 @@ class TinyTrainer {
     facts_.learning_rate = learning_rate;
     // Blocks go to passes, and within a pass to ranks.
     const auto share = static_cast<int64_t>(samples.size()) / cut.passes / cut.ranks;
+    batches_.clear();
     for (int64_t pass = 0; pass < cut.passes; pass++) {
       const auto first = samples.begin() + (pass * cut.ranks + session_.rank()) * share;
-      batch_.assign(first, first + share);
-      session_.run(pass_task(pass, cut.passes), facts_);
+      batches_.emplace_back(first, first + share);
+    }
+    for (const Task task : session_.compiled().passes) {
+      session_.run(task, facts_);
+      if (task != Task::Pass) batches_.erase(batches_.begin());
     }
   }
 
   // Summed loss of the samples.
   double evaluate(const std::vector<TinySample>& samples) {
-    batch_ = samples;
+    batches_ = {samples};
     session_.run(Task::Evaluate, facts_);
     return result_.loss;
   }
@@ -164,7 +168,7 @@ class TinyTrainer {
  private:
   Session& session_;
   bool packed_ = false;
-  std::vector<TinySample> batch_;
+  std::vector<std::vector<TinySample>> batches_;  // of the passes to come
   PassFacts facts_;
   StepResult result_;
 };

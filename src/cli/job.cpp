@@ -53,6 +53,7 @@ Numerics numerics_of(const Options& options) {
   n.weight_decay = options.weight_decay;
   n.max_grad_norm = static_cast<float>(options.max_grad_norm);
   n.seed = options.seed;
+  n.reduce_every_step = options.reduce_every == "step";
   n.state = options.state_format == "8bit"   ? StateFormat::Bit8
             : options.state_format == "bf16" ? StateFormat::Bf16
                                              : StateFormat::Fp32;
@@ -143,6 +144,7 @@ Choices choices_of(const Options& options) {
   choices.ranks = static_cast<int>(options.ranks);
   choices.replicas = static_cast<int>(options.replicas);
   if (options.zero != "auto") choices.zero = options.zero[0] - '0';
+  if (options.order != "auto") choices.layer_major = options.order == "layer";
   choices.activations = offload_of("offload_activations", options.offload_activations);
   choices.states = offload_of("offload_states", options.offload_states);
   choices.gradients = offload_of("offload_gradients", options.offload_gradients);

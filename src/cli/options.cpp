@@ -297,6 +297,10 @@ std::vector<OptionSpec> machine_specs() {
       size_option("host_memory", &O::host_memory, "cap on the host, over all its ranks (what is free)"),
       size_option("disk_memory", &O::disk_memory, "cap on the disk, likewise (what is free in disk_dir)"),
       text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's)"),
+      word_option("reduce_every", &O::reduce_every, {"pass", "step"},
+                  "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
+      word_option("order", &O::order, {"auto", "pass", "layer"},
+                  "all blocks of a pass first, or all passes of a block; changes no bit"),
       text_option("recompute", &O::recompute,
                   "what blocks compute again in backward: auto, none, mlp, attention, block, or a number of blocks"),
       text_option("offload_states", &O::offload_states,
@@ -313,12 +317,6 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
   };
-}
-
-// Named in the interface, and not built yet.
-const std::vector<std::string>& later_options() {
-  static const std::vector<std::string> names{"reduce_every", "order"};
-  return names;
 }
 
 // Levenshtein's.
@@ -365,8 +363,6 @@ const OptionSpec& find_option(const std::string& key, const std::string& where) 
   std::ranges::replace(name, '-', '_');
   const auto found = std::ranges::find(option_specs(), name, &OptionSpec::key);
   if (found != option_specs().end()) return *found;
-  if (std::ranges::find(later_options(), name) != later_options().end())
-    user_error("{}: option '{}' is not there yet in this version", where, key);
   const auto nearest = std::ranges::min_element(option_specs(), {},
                                                 [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
   std::string known = nearest->key;

@@ -54,6 +54,7 @@ struct Options {
   int64_t ranks = 1, replicas = 1;
   std::optional<uint64_t> disk_memory;
   std::string disk_dir, zero = "auto";
+  std::string order = "auto", reduce_every = "pass";
   std::string recompute = "auto", offload_activations = "auto", offload_states = "auto", offload_gradients = "auto",
               offload_parameters = "auto";
 

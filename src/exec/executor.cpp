@@ -19,7 +19,11 @@ Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backe
   set_threads(threads);
   for (const Program& program : set.programs) {
     std::vector<Bound>& ops = bound_.emplace_back();
-    for (const Op& op : program.ops) ops.push_back(bind(backend, op));
+    size_t& passes = passes_.emplace_back(1);
+    for (const Op& op : program.ops) {
+      ops.push_back(bind(backend, op));
+      passes = std::max(passes, static_cast<size_t>(op.pass) + 1);
+    }
     issued_.emplace_back(program.ops.size());
     done_.emplace_back(program.ops.size());
   }
@@ -65,7 +69,7 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
   turn_ = 1 - turn_;  // at most two programs run at once, so the instance before the previous is free again
   Instance& instance = instances_[turn_];
   instance.program = program;
-  instance.facts = facts;
+  instance.facts.assign(passes_[program], facts);
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   if (mode_ == LaneMode::Inline)
@@ -76,10 +80,11 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
 
 void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
-  if (skipped(op, instance.facts)) return;
+  PassFacts& facts = instance.facts[static_cast<size_t>(op.pass)];
+  if (facts.loss_rows < op.min_loss_rows) return;
   const Bound& bound = bound_[instance.program][id];
   if (bound.launch)
-    bound.launch(instance.facts);
+    bound.launch(facts);
   else
     execute_here(instance, op, bound);
   if (comm_) comm_->heartbeat();
@@ -88,7 +93,7 @@ void Executor::execute(Instance& instance, OpId id) {
 void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound) {
   const std::vector<TensorView>& views = bound.views;
   if (const auto* task = std::get_if<HostTask>(&op.attrs)) {
-    host_(*task, views, instance.facts);
+    host_(*task, views, instance.facts[static_cast<size_t>(op.pass)]);
   } else if (const auto* get = std::get_if<ReadFile>(&op.attrs)) {
     instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(views[0]));
   } else if (const auto* put = std::get_if<WriteFile>(&op.attrs)) {

@@ -30,7 +30,8 @@ class Executor {
            LaneMode mode, int threads);
   ~Executor();
 
-  // Issues a program, which must be a successor of the one before. `files` are those that its ReadFile and WriteFile
+  // Issues a program, which must be a successor of the one before; each of its passes starts with these facts. `files`
+  // are those that its ReadFile and WriteFile
   // ops name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may
   // go on after return; at most the program before is still running when this one starts to be issued. Errors of ops
   // are rethrown here or by finish().
@@ -50,7 +51,7 @@ class Executor {
   // One run of a program.
   struct Instance {
     ProgramId program = 0;
-    PassFacts facts;
+    std::vector<PassFacts> facts;  // by pass
     std::vector<File*> files;
     int64_t left = 0;  // ops not done
   };
@@ -60,7 +61,6 @@ class Executor {
     std::vector<int64_t> targets;  // by wait: how often the op waited for must have been done
   };
 
-  bool skipped(const Op& op, const PassFacts& facts) const { return facts.loss_rows < op.min_loss_rows; }
   Bound bind(Backend& backend, const Op& op) const;
   void execute(Instance& instance, OpId op);
   void execute_here(Instance& instance, const Op& op, const Bound& bound);
@@ -79,6 +79,7 @@ class Executor {
   HostHandler host_;
   LaneMode mode_;
   std::vector<std::vector<Bound>> bound_;  // by program, op
+  std::vector<size_t> passes_;             // by program
   std::optional<ProgramId> last_;
   std::array<Instance, 2> instances_;
   size_t turn_ = 0;  // the instance that was issued last

@@ -16,7 +16,8 @@ struct Numerics {
   BaseFormat base_format = BaseFormat::Plain;  // of frozen linears; embeddings, head, norms and biases are never coded
   bool plain_scales = false;                   // Nf4: its scales are not quantised in their turn
   DType accumulator = DType::F32;              // of gradients summed over passes
-  int64_t head_rows = 1024;                    // rows of a chunk of logits
+  bool reduce_every_step = false;  // passes are summed on each rank before ranks are, else ranks in every pass
+  int64_t head_rows = 1024;        // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
   StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
@@ -54,6 +55,7 @@ struct Strategy {
   std::vector<GroupPlacement> groups;  // by group
   int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
   bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
+  bool layer_major = false;            // all passes go through a block before any goes through the next
   int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
   int64_t offloaded_blocks = 0;        // the inputs of the first so many blocks wait elsewhere for their backward
   Space offloaded_to = Space::Host;    //   there

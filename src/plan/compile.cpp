@@ -35,13 +35,28 @@ const std::map<Task, std::vector<Task>>& successors() {
   return table;
 }
 
+// Of a pass that is a program of its own.
+Task task_of(PassPosition position) {
+  switch (position) {
+    case PassPosition::First:
+      return Task::First;
+    case PassPosition::Middle:
+      return Task::Middle;
+    case PassPosition::Last:
+      return Task::Last;
+    case PassPosition::Only:
+      break;
+  }
+  return Task::Pass;
+}
+
 // Decides results: hashed as text, so that a reader can tell what went in.
 uint64_t hash_numerics(const JobSpec& spec) {
   const Numerics& n = spec.numerics;
-  std::string text =
-      fmt::format("compute {} base {} {} {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {}",
-                  name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator), n.head_rows,
-                  n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed);
+  std::string text = fmt::format(
+      "compute {} base {} {} {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {} reduce {}",
+      name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator), n.head_rows, n.beta1,
+      n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed, n.reduce_every_step);
   text +=
       fmt::format(" cut {} {} {} {}", spec.cut.sequence_length, spec.cut.micro_batch, spec.cut.passes, spec.cut.ranks);
   for (const ParamSpec& param : spec.table.params)
@@ -118,13 +133,20 @@ class Compiler {
   }
 
   void lower_training() {
-    const bool several = spec_.cut.passes > 1;
-    const StepBuffers step = make_step_buffers(job_, several);
-    auto pass = [&](Task task, PassPosition position) { lower_train_pass(job_, add(task), spec_.cut, position, step); };
-    if (!several) pass(Task::Pass, PassPosition::Only);
-    if (several) pass(Task::First, PassPosition::First);
-    if (spec_.cut.passes > 2) pass(Task::Middle, PassPosition::Middle);
-    if (several) pass(Task::Last, PassPosition::Last);
+    const StepBuffers step = make_step_buffers(job_, spec_.cut);
+    const int64_t passes = spec_.cut.passes;
+    std::map<Task, std::vector<PassPosition>> positions;
+    for (int64_t pass = 0; pass < passes; pass++) {
+      const PassPosition position = position_of(pass, passes);
+      if (spec_.strategy.layer_major) {
+        positions[Task::Pass].push_back(position);
+      } else {
+        result_.passes.push_back(task_of(position));
+        positions[result_.passes.back()] = {position};
+      }
+    }
+    if (spec_.strategy.layer_major) result_.passes = {Task::Pass};
+    for (const auto& [task, of_program] : positions) lower_passes(job_, add(task), spec_.cut, of_program, step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
@@ -189,12 +211,6 @@ std::string_view name(Task task) {
   constexpr std::array<std::string_view, 12> kNames{"load",   "restore",  "pass", "first",  "middle",  "last",
                                                     "update", "evaluate", "save", "export", "prefill", "decode"};
   return kNames[static_cast<size_t>(task)];
-}
-
-Task pass_task(int64_t pass, int64_t passes) {
-  if (passes == 1) return Task::Pass;
-  if (pass == 0) return Task::First;
-  return pass == passes - 1 ? Task::Last : Task::Middle;
 }
 
 Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }

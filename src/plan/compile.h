@@ -32,8 +32,8 @@ struct JobSpec {
 enum class Task : uint8_t {
   Load,     // sources -> parameters, zero state
   Restore,  // the files of `save` -> trainable parameters and state
-  Pass,     // forward and backward where a step is one pass
-  First,    // ... and of the first, a middle and the last pass where it has several
+  Pass,     // forward and backward of all passes, where they are one program
+  First,    // ... and of the first, a middle and the last pass where each is one
   Middle,
   Last,
   Update,
@@ -45,13 +45,12 @@ enum class Task : uint8_t {
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
-// What runs as pass number `pass` (from 0) of a step of `passes`.
-Task pass_task(int64_t pass, int64_t passes);
 
 struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
+  std::vector<Task> passes;                           // what runs in a step before the update, in this order
   OutputFiles saved, exported;                        // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;

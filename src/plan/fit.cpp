@@ -129,8 +129,9 @@ std::string words(const Cut& cut, const Strategy& strategy, int stage) {
   std::string ranks;
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage);
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
-  return fmt::format("{}{} {} of {} {}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
-                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks", recompute, offload_words(strategy));
+  return fmt::format("{}{} {} of {} {}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
+                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
+                     strategy.layer_major ? ", layer by layer" : "", recompute, offload_words(strategy));
 }
 
 bool fits(const Arrangement& a, const Caps& caps) {
@@ -165,12 +166,13 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
           candidate.strategy = plain_strategy(blocks);
           candidate.strategy.recompute = recompute;
           candidate.strategy.replicas = choices.replicas;
+          candidate.strategy.layer_major = choices.layer_major.value_or(false) && cut.passes > 1;
           set_zero_stage(candidate.strategy, stage);
           place(candidate.strategy, level, blocks);
           const std::string text = words(cut, candidate.strategy, stage);
           if (!seen.insert(text).second) continue;
           const Compiled compiled = compile(candidate, facts);
-          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, cut, pricing), false};
+          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, pricing), false};
           a.fits = fits(a, caps);
           result.tried.push_back(std::move(a));
         }

@@ -33,7 +33,7 @@ std::string_view phase_of(Task task) {
 // Passes beyond these are all alike.
 constexpr int64_t kSimulatedPasses = 4;
 
-double inline_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing) {
+double inline_seconds(const Compiled& compiled, const Pricing& pricing) {
   std::map<Task, double> by_task;
   auto seconds_of = [&](Task task) {
     const auto [known, missing] = by_task.try_emplace(task, 0.0);
@@ -43,14 +43,14 @@ double inline_seconds(const Compiled& compiled, const Cut& cut, const Pricing& p
     return known->second;
   };
   double sum = seconds_of(Task::Update);
-  for (int64_t pass = 0; pass < cut.passes; pass++) sum += seconds_of(pass_task(pass, cut.passes));
+  for (const Task task : compiled.passes) sum += seconds_of(task);
   return sum;
 }
 
 // What a second step adds to the first.
-double simulated_seconds(const Compiled& compiled, int64_t passes, const Pricing& pricing) {
+double simulated_seconds(const Compiled& compiled, const std::vector<Task>& tasks, const Pricing& pricing) {
   std::vector<ProgramId> step;
-  for (int64_t pass = 0; pass < passes; pass++) step.push_back(compiled.at(pass_task(pass, passes)));
+  for (const Task task : tasks) step.push_back(compiled.at(task));
   step.push_back(compiled.at(Task::Update));
   std::vector<ProgramId> two = step;
   two.insert(two.end(), step.begin(), step.end());
@@ -62,12 +62,15 @@ double simulated_seconds(const Compiled& compiled, int64_t passes, const Pricing
 
 }  // namespace
 
-double step_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing) {
-  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, cut, pricing);
-  if (cut.passes <= kSimulatedPasses) return simulated_seconds(compiled, cut.passes, pricing);
-  const double all = simulated_seconds(compiled, kSimulatedPasses, pricing),
-               fewer = simulated_seconds(compiled, kSimulatedPasses - 1, pricing);
-  return all + static_cast<double>(cut.passes - kSimulatedPasses) * (all - fewer);
+double step_seconds(const Compiled& compiled, const Pricing& pricing) {
+  std::vector<Task> tasks = compiled.passes;
+  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, pricing);
+  const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
+  if (left_out <= 0) return simulated_seconds(compiled, tasks, pricing);
+  tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);
+  const double all = simulated_seconds(compiled, tasks, pricing);
+  tasks.erase(tasks.begin() + 1);
+  return all + static_cast<double>(left_out) * (all - simulated_seconds(compiled, tasks, pricing));
 }
 
 Forecast forecast(const Compiled& compiled) {

@@ -38,6 +38,6 @@ struct Pricing {
 
 // Seconds of a training step where one follows the other: its passes and the update, as if documents filled their
 // blocks and every token had a loss.
-double step_seconds(const Compiled& compiled, const Cut& cut, const Pricing& pricing);
+double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
 }  // namespace snug

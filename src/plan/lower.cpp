@@ -22,12 +22,12 @@ class HostArrays {
   }
 
   // Emits the filling and the copy; returns the arrays on the device.
-  std::vector<Operand> emit(Emitter& e, HostJob job) const {
+  std::vector<Operand> emit(Emitter& e, const HostTask& task) const {
     const Operand host = e.tensor("batch.host", DType::U8, {bytes_}, Role::Batch, Space::Host);
     const Operand device = e.tensor("batch", DType::U8, {bytes_}, Role::Batch);
     std::vector<Operand> filled = views(host);
     filled.push_back(write(host));  // all of it, for what lies between the arrays is copied too
-    e.op("fill", HostTask{job}, std::move(filled), Lane::Host);
+    e.op("fill", task, std::move(filled), Lane::Host);
     e.op("copy", Copy{}, {read(host), write(device)}, Lane::CopyIn);
     return views(device);
   }
@@ -47,10 +47,11 @@ class HostArrays {
 
 }  // namespace
 
-BatchBuffers emit_batch(Emitter& e, const Cut& cut) {
+BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
   const int64_t t = cut.tokens(), documents = max_documents(cut.micro_batch, cut.sequence_length);
   e.scope("batch");
-  const auto a = HostArrays(std::array{t, t, documents + 1, t, t, t, t + 1, t}).emit(e, HostJob::FillBatch);
+  const auto a =
+      HostArrays(std::array{t, t, documents + 1, t, t, t, t + 1, t}).emit(e, HostTask{HostJob::FillBatch, pass});
   return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
 }
 
@@ -127,7 +128,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   PassPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays = HostArrays(std::array{tokens, tokens}).emit(e, HostJob::FillTokens);
+  const auto arrays = HostArrays(std::array{tokens, tokens}).emit(e, HostTask{HostJob::FillTokens});
   const Value x = forward(job, b, placement, arrays[0], [&](size_t block) -> BlockContext {
     return {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, 0, caches[block]};
   });

@@ -15,8 +15,8 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
 // One cache a block, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 
-// Emits the filling of a batch by the host and its copy to the device.
-BatchBuffers emit_batch(Emitter& e, const Cut& cut);
+// Emits the filling of the batch of a program's pass number `pass` by the host and its copy to the device.
+BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass = 0);
 HeadParams head_params(const JobContext& job);
 BlockContext block_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch);
 

@@ -95,7 +95,7 @@ Operand PassPlacement::weight(ParamId first, int count) {
 Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
 
 Operand PassPlacement::gradient(ParamId first, int count) {
-  return job_.storage.view(gradients[static_cast<size_t>(job_.table[first].group)], first, count);
+  return job_.storage.view(gradients->at(static_cast<size_t>(job_.table[first].group)), first, count);
 }
 
 bool PassPlacement::keeps(int block, Keep keep) {

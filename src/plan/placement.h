@@ -38,7 +38,7 @@ class PassPlacement : public Placement {
   // Gives up what was brought: who uses it again brings it again.
   void release(int group);
 
-  std::vector<Operand> gradients;  // by group: arrays over whole trainable segments, where this pass writes
+  const std::vector<Operand>* gradients = nullptr;  // by group: arrays over whole trained segments, where a pass writes
 
  private:
   const std::vector<Operand>& whole(int group, SegmentKind kind);

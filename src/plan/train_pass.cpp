@@ -6,30 +6,47 @@
 namespace snug {
 namespace {
 
-class TrainPass {
+bool sums_locally(const JobContext& job, const Cut& cut) {
+  return job.numerics.reduce_every_step && job.topology().ranks > 1 && cut.passes > 1;
+}
+
+// One pass of the program.
+struct Pass {
+  PassPosition position;
+  std::unique_ptr<Builder> builder;
+  BatchBuffers batch;
+  std::vector<DenseBlock> blocks;
+  std::vector<Operand> stashed;    // inputs of blocks that wait elsewhere
+  std::vector<Operand> gradients;  // by group: arrays over whole trained segments, where its backward writes
+  Value x;                         // where it is: the residual stream, then its gradient
+};
+
+class TrainProgram {
  public:
-  TrainPass(const JobContext& job, ProgramId program, const Cut& cut, PassPosition position, const StepBuffers& step)
+  TrainProgram(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
+               const StepBuffers& step)
       : job_(job),
         cut_(cut),
         strategy_(job.strategy),
-        position_(position),
         step_(step),
         emitter_(job.set, program, job.facts),
         placement_(job, emitter_, &job.strategy),
-        builder_(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(), job.numerics.seed),
-        batch_(emit_batch(emitter_, cut)) {}
+        sums_(static_cast<size_t>(job.table.groups)) {
+    for (const PassPosition position : positions) {
+      emitter_.pass(passes_.size());
+      Pass& pass = passes_.emplace_back();
+      pass.position = position;
+      pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(),
+                                               job.numerics.seed);
+      pass.batch = emit_batch(emitter_, cut, static_cast<int64_t>(passes_.size()) - 1);
+    }
+  }
 
   void emit() {
-    make_gradients();
-    const Value x = forward();
-    builder_.begin_block(-1, "head");
-    builder_.begin_backward();
-    const bool accumulate = position_ == PassPosition::Middle || position_ == PassPosition::Last;
-    const Value dx = head_loss_and_gradient(builder_, x, head_params(job_), batch_, step_.loss, accumulate);
-    finish_group(job_.table.groups - 1);
-    backward(dx);
-    if (!strategy_.reduce_at_once)
-      for (const int group : complete_) reduce(group);
+    forward();
+    head();
+    backward();
+    for (const int group : complete_) reduce(passes_[0], group);
     retire_later(emitter_.program(), strategy_.retire_lag);
   }
 
@@ -40,42 +57,78 @@ class TrainPass {
   }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
-  // Whether the backward writes this group's gradient where the update, or the next pass, finds it.
-  bool direct(int group) const {
-    const bool alone = position_ == PassPosition::Only ||
-                       (position_ == PassPosition::First && job_.numerics.accumulator == job_.numerics.gradient());
-    return alone && job_.topology().ranks == 1 &&
+  // What follows is emitted for this pass.
+  Builder& enter(Pass& pass, int block, std::string_view site) {
+    const auto number = static_cast<size_t>(&pass - passes_.data());
+    emitter_.pass(number);
+    placement_.gradients = &pass.gradients;
+    pass.builder->begin_block(block, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
+    return *pass.builder;
+  }
+
+  // ---- Where gradients go ----
+
+  // Whether passes are summed on each rank before ranks are.
+  bool local_sums() const { return sums_locally(job_, cut_); }
+
+  // Whether the backward of this pass writes a group's gradient where the update, or the next pass, finds it.
+  bool direct(const Pass& pass, int group) const {
+    const bool alone = pass.position == PassPosition::Only ||
+                       (pass.position == PassPosition::First && job_.numerics.accumulator == job_.numerics.gradient());
+    return alone && (job_.topology().ranks == 1 || local_sums()) &&
            strategy_.groups[static_cast<size_t>(group)].gradients == Space::Device;
   }
 
-  void make_gradients() {
-    emitter_.scope("pass_gradients");
+  // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
+  Operand sum_of(const Pass& pass, int group) {
+    const auto g = static_cast<size_t>(group);
+    const Operand& gradient = step_.gradients[g];
+    if (pass.position == PassPosition::Only) return gradient;
+    if (!step_.accumulators.empty()) return step_.accumulators[g];
+    if (!sums_[g]) {
+      const bool in_place = job_.numerics.accumulator == gradient.dtype && on_device(gradient) && !local_sums();
+      emitter_.scope(fmt::format("group.{}", group));
+      sums_[g] = in_place ? gradient
+                          : emitter_.tensor("sum", job_.numerics.accumulator,
+                                            {local_sums() ? trained(group) : gradient.shape.count()}, Role::Gradient);
+    }
+    return *sums_[g];
+  }
+
+  bool on_device(const Operand& stored) const { return job_.set.buffers[stored.buffer].space == Space::Device; }
+
+  void make_gradients(Pass& pass) {
     for (int g = 0; g < job_.table.groups; g++) {
-      const auto i = static_cast<size_t>(g);
-      if (trained(g) == 0)
-        placement_.gradients.emplace_back();
-      else if (direct(g))
-        placement_.gradients.push_back(position_ == PassPosition::Only ? step_.gradients[i] : step_.accumulators[i]);
-      else
-        placement_.gradients.push_back(
+      if (trained(g) == 0) {
+        pass.gradients.emplace_back();
+      } else if (direct(pass, g)) {
+        pass.gradients.push_back(sum_of(pass, g));
+      } else {
+        emitter_.scope("pass_gradients");
+        pass.gradients.push_back(
             emitter_.tensor(fmt::format("{}", g), job_.numerics.gradient(), {trained(g)}, Role::Gradient));
+      }
     }
   }
 
-  Value forward() {
-    builder_.begin_block(-1, "embedding");
+  // ---- The walk ----
+
+  void forward() {
+    for (Pass& pass : passes_) make_gradients(pass);
     bring_ahead(-1, 1);
-    Value x = builder_.embedding(batch_.ids, job_.table.embedding);
+    for (Pass& pass : passes_) pass.x = enter(pass, -1, "embedding").embedding(pass.batch.ids, job_.table.embedding);
     placement_.release(0);
     for (int i = 0; i < blocks(); i++) {
-      if (i < strategy_.offloaded_blocks) stash(i, x);
-      bring_ahead(i, 1);
-      builder_.begin_block(i, fmt::format("block.{}.fwd", i));
-      blocks_.emplace_back(job_.table.blocks[static_cast<size_t>(i)], block_context(job_, cut_, batch_));
-      x = blocks_.back().forward(builder_, x);
+      for (Pass& pass : passes_) {
+        enter(pass, i, fmt::format("block.{}.stash", i));
+        if (i < strategy_.offloaded_blocks) stash(pass);
+        if (&pass == passes_.data()) bring_ahead(i, 1);
+        Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
+        pass.blocks.emplace_back(job_.table.blocks[static_cast<size_t>(i)], block_context(job_, cut_, pass.batch));
+        pass.x = pass.blocks.back().forward(builder, pass.x);
+      }
       if (i + 1 < blocks()) placement_.release(group_of(i));
     }
-    return x;
   }
 
   // Groups follow the blocks: a block's weights, and those of the next ones in the direction of the walk.
@@ -84,37 +137,53 @@ class TrainPass {
       placement_.bring(block + 1 + direction * static_cast<int>(ahead));
   }
 
-  void stash(int block, Value x) {
-    emitter_.scope(fmt::format("block.{}.stash", block));
-    const Operand bytes = builder_.use(x);
-    stashed_.push_back(emitter_.tensor("input", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to));
-    store(emitter_, "input", bytes, stashed_.back());
+  void stash(Pass& pass) {
+    const Operand bytes = pass.builder->use(pass.x);
+    pass.stashed.push_back(emitter_.tensor("input", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to));
+    store(emitter_, "input", bytes, pass.stashed.back());
   }
 
-  void fetch_input(int block) {
-    if (block < 0 || block >= static_cast<int>(stashed_.size())) return;
-    emitter_.scope(fmt::format("block.{}.fetch", block));
-    builder_.restore(blocks_[static_cast<size_t>(block)].input(),
-                     fetch(emitter_, "input", stashed_[static_cast<size_t>(block)], Role::Activation));
+  // Brings back what pass number `pass` stashed of a block; numbers beyond the last are the blocks' before.
+  void fetch_input(int block, size_t number) {
+    block -= static_cast<int>(number / passes_.size());
+    Pass& pass = passes_[number % passes_.size()];
+    if (block < 0 || block >= static_cast<int>(pass.stashed.size())) return;
+    Builder& builder = enter(pass, block, fmt::format("block.{}.fetch", block));
+    builder.restore(pass.blocks[static_cast<size_t>(block)].input(),
+                    fetch(emitter_, "input", pass.stashed[static_cast<size_t>(block)], Role::Activation));
   }
 
-  void backward(Value dx) {
+  void head() {
+    for (Pass& pass : passes_) {
+      Builder& builder = enter(pass, -1, "head");
+      builder.begin_backward();
+      const bool accumulate = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
+      pass.x = head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, accumulate);
+      finish_group(pass, job_.table.groups - 1);
+    }
     placement_.release(job_.table.groups - 1);
     if (job_.table.head == job_.table.embedding) placement_.release(0);
-    fetch_input(blocks() - 1);
+  }
+
+  void backward() {
+    fetch_input(blocks() - 1, 0);
     for (int i = blocks() - 1; i >= 0; i--) {
-      fetch_input(i - 1);  // one block ahead
       const bool wanted = trained_before(group_of(i));
-      if (wanted) bring_ahead(i, -1);
-      builder_.begin_block(i, fmt::format("block.{}.bwd", i));
-      blocks_[static_cast<size_t>(i)].backward(builder_, dx, wanted);
-      placement_.release(group_of(i));
-      finish_group(group_of(i));
+      for (Pass& pass : passes_) {
+        fetch_input(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
+        if (wanted && &pass == passes_.data()) bring_ahead(i, -1);
+        Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
+        pass.blocks[static_cast<size_t>(i)].backward(builder, pass.x, wanted);
+        if (&pass == &passes_.back()) placement_.release(group_of(i));
+        finish_group(pass, group_of(i));
+      }
       if (!wanted) return;
     }
-    builder_.begin_block(-1, "embedding");
-    builder_.embedding_backward(dx, batch_, job_.table.embedding, job_.table.head == job_.table.embedding);
-    finish_group(job_.table[job_.table.embedding].group);
+    const bool tied = job_.table.head == job_.table.embedding;
+    for (Pass& pass : passes_) {
+      enter(pass, -1, "embedding").embedding_backward(pass.x, pass.batch, job_.table.embedding, tied);
+      finish_group(pass, job_.table[job_.table.embedding].group);
+    }
   }
 
   bool trained_before(int group) const {
@@ -123,50 +192,66 @@ class TrainPass {
     return false;
   }
 
-  void finish_group(int group) {
-    if (trained(group) == 0 || direct(group)) return;
-    if (strategy_.reduce_at_once)
-      reduce(group);
+  // ---- What becomes of gradients ----
+
+  void finish_group(Pass& pass, int group) {
+    if (trained(group) == 0) return;
+    if (direct(pass, group)) {
+      if (local_sums()) clear_gaps(group, pass.gradients[static_cast<size_t>(group)]);
+      return;
+    }
+    if (strategy_.reduce_at_once || passes_.size() > 1)
+      reduce(pass, group);
     else
       complete_.push_back(group);
   }
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
-  // the finished A is rounded once. Each rank has its part of A.
-  void reduce(int group) {
-    const auto g = static_cast<size_t>(group);
+  // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
+  // the sum over ranks is of the finished A.
+  void reduce(Pass& pass, int group) {
+    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    const Operand place = sum_of(pass, group);
     emitter_.scope(fmt::format("group.{}.reduce", group));
-    const Operand parts = exchanged(group);
-    const bool last = position_ == PassPosition::Only || position_ == PassPosition::Last;
-    const bool before = position_ == PassPosition::Middle || position_ == PassPosition::Last;
-    const Operand& place = position_ == PassPosition::Only ? step_.gradients[g] : step_.accumulators[g];
+    const Operand whole = pass.gradients[static_cast<size_t>(group)];
+    clear_gaps(group, whole);
+    const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
+    const bool last = pass.position == PassPosition::Only || pass.position == PassPosition::Last;
+    const bool before = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
     const Operand sum = before ? fetch(emitter_, "sum", place, Role::Gradient) : beside_or_in(place);
     emitter_.op("sum", SumRanks{before}, {read(parts), before ? update(sum) : write(sum)});
-    if (!last || place.buffer == step_.gradients[g].buffer) return store(emitter_, "sum", sum, place);
-    const Operand& rounded = step_.gradients[g];
-    const Operand value = beside_or_in(rounded);
-    emitter_.op("round", Cast{}, {read(sum), write(value)});
-    store(emitter_, "gradient", value, rounded);
+    const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
+    if (!last || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
+    Operand rounded = sum;
+    if (local_sums()) {
+      rounded = beside_or_in(gradient);
+      emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)});
+    } else if (sum.dtype != gradient.dtype) {
+      rounded = beside_or_in(gradient);
+      emitter_.op("round", Cast{}, {read(sum), write(rounded)});
+    }
+    store(emitter_, "gradient", rounded, gradient);
   }
 
   // The array itself if it is on the device, else room for its values there.
   Operand beside_or_in(const Operand& stored) {
-    if (job_.set.buffers[stored.buffer].space == Space::Device) return stored;
-    return emitter_.tensor("value", stored.dtype, stored.shape, Role::Gradient);
+    return on_device(stored) ? stored : emitter_.tensor("value", stored.dtype, stored.shape, Role::Gradient);
   }
 
-  // [ranks, part]: this rank's part of the group's gradient, by the rank it came from.
-  Operand exchanged(int group) {
-    Operand whole = placement_.gradients[static_cast<size_t>(group)];
-    clear_gaps(group, whole);
+  // [ranks, part]: this rank's part of arrays over whole segments, by the rank it came from.
+  Operand exchanged(const Operand& whole) {
     const int ranks = job_.topology().ranks;
-    const int64_t part = trained(group) / ranks;
-    whole.shape = {ranks, part};
-    whole.row_stride = part;
-    if (ranks == 1) return whole;
-    const Operand parts = emitter_.tensor("parts", whole.dtype, {ranks, part}, Role::Gather);
-    emitter_.op("exchange", Exchange{}, {read(whole), write(parts)}, Lane::Reduce);
+    const Operand mine = by_rank(whole, ranks);
+    if (ranks == 1) return mine;
+    const Operand parts = emitter_.tensor("parts", whole.dtype, mine.shape, Role::Gather);
+    emitter_.op("exchange", Exchange{}, {read(mine), write(parts)}, Lane::Reduce);
     return parts;
+  }
+
+  static Operand by_rank(Operand whole, int64_t ranks) {
+    whole.shape = {ranks, whole.shape.count() / ranks};
+    whole.row_stride = whole.shape.cols();
+    return whole;
   }
 
   // What lies between parameters travels with them, and nobody has written it.
@@ -186,40 +271,46 @@ class TrainPass {
   const JobContext& job_;
   const Cut& cut_;
   const Strategy& strategy_;
-  PassPosition position_;
   const StepBuffers& step_;
   Emitter emitter_;
   PassPlacement placement_;
-  Builder builder_;
-  BatchBuffers batch_;
-  std::vector<DenseBlock> blocks_;
-  std::vector<Operand> stashed_;
-  std::vector<int> complete_;  // groups whose gradients wait for the end of the pass
+  std::vector<Pass> passes_;
+  std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
+  std::vector<int> complete_;                 // groups whose gradients wait for the end of the pass
 };
 
 }  // namespace
 
-StepBuffers make_step_buffers(const JobContext& job, bool several_passes) {
+PassPosition position_of(int64_t pass, int64_t passes) {
+  if (passes == 1) return PassPosition::Only;
+  if (pass == 0) return PassPosition::First;
+  return pass == passes - 1 ? PassPosition::Last : PassPosition::Middle;
+}
+
+StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   StepBuffers step;
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
   for (int g = 0; g < job.table.groups; g++) {
     const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;
-    auto make = [&](std::string_view what, DType dtype) {
+    auto make = [&](std::string_view what, DType dtype, int64_t count) {
       if (part == 0) return Operand{};
-      return new_tensor(job.set, fmt::format("group.{}.{}", g, what), dtype, {part}, Role::Gradient,
+      return new_tensor(job.set, fmt::format("group.{}.{}", g, what), dtype, {count}, Role::Gradient,
                         job.strategy.groups[static_cast<size_t>(g)].gradients, Life::Carried);
     };
-    step.gradients.push_back(make("gradients", gradient));
-    if (several_passes)
-      step.accumulators.push_back(accumulator == gradient ? step.gradients.back() : make("accumulators", accumulator));
+    step.gradients.push_back(make("gradients", gradient, part));
+    if (cut.passes == 1 || job.strategy.layer_major) continue;
+    const bool locally = sums_locally(job, cut);
+    step.accumulators.push_back(accumulator == gradient && !locally
+                                    ? step.gradients.back()
+                                    : make("accumulators", accumulator, locally ? part * job.topology().ranks : part));
   }
   return step;
 }
 
-void lower_train_pass(const JobContext& job, ProgramId program, const Cut& cut, PassPosition position,
-                      const StepBuffers& step) {
-  TrainPass(job, program, cut, position, step).emit();
+void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
+                  const StepBuffers& step) {
+  TrainProgram(job, program, cut, positions, step).emit();
 }
 
 }  // namespace snug

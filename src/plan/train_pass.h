@@ -1,4 +1,4 @@
-// One pass of a training step: forward, backward, and what becomes of its gradients.
+// The passes of a training step: forward, backward, and what becomes of their gradients.
 #pragma once
 
 #include "plan/job.h"
@@ -9,14 +9,18 @@ namespace snug {
 struct StepBuffers {
   Operand loss;                       // [1] fp32: this rank's, summed over the passes
   std::vector<Operand> gradients;     // by group, in the gradient dtype: this rank's part of the whole step's
-  std::vector<Operand> accumulators;  // by group, where a step has several passes; may be `gradients` themselves
+  std::vector<Operand> accumulators;  // by group, where passes are programs of their own; may be `gradients` themselves
 };
-StepBuffers make_step_buffers(const JobContext& job, bool several_passes);
+StepBuffers make_step_buffers(const JobContext& job, const Cut& cut);
 
+// Where a pass stands in its step.
 enum class PassPosition : uint8_t { Only, First, Middle, Last };
+PassPosition position_of(int64_t pass, int64_t passes);
 
-// Forward and backward of one pass: reads a batch from the host, leaves loss and gradients in `step`.
-void lower_train_pass(const JobContext& job, ProgramId program, const Cut& cut, PassPosition position,
-                      const StepBuffers& step);
+// Forward and backward of the passes, which follow each other in the step: each reads a batch from the host and adds to
+// loss and gradients in `step`. Several go through each block together, one after the other, so that its weights come
+// once for all of them and its sums need no room beyond it.
+void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
+                  const StepBuffers& step);
 
 }  // namespace snug

@@ -72,6 +72,7 @@ OpId Emitter::op(std::string_view what, Attrs attrs, std::vector<Operand> operan
   op.attrs = std::move(attrs);
   op.lane = lane;
   op.operands = std::move(operands);
+  op.pass = pass_;
   op.retire = id;
   op.site = full_name(what);
   program().ops.push_back(std::move(op));

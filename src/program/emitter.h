@@ -34,6 +34,9 @@ class Emitter {
   void scope(std::string text) { scope_ = std::move(text); }
   const std::string& scope() const { return scope_; }
 
+  // Ops from here on belong to this pass of the program.
+  void pass(size_t number) { pass_ = static_cast<int32_t>(number); }
+
   Operand tensor(std::string_view what, DType dtype, const Shape& shape, Role role = Role::Activation,
                  Space space = Space::Device, Life life = Life::Program);
   // Appends an op, with scratch as its last operand where the facts ask for it.
@@ -51,6 +54,7 @@ class Emitter {
   ProgramId program_;
   const OpFacts& facts_;
   std::string scope_;
+  int32_t pass_ = 0;
 };
 
 }  // namespace snug

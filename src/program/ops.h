@@ -286,8 +286,8 @@ struct AdamW {
 // What the CPU does to arena bytes, on the Host lane. The operands are said by whoever emits it (plan/) and met by
 // whoever runs it (train/).
 enum class HostJob : uint8_t {
-  FillBatch,    // w: the eight arrays of a batch, in BatchBuffers' order, and the bytes they lie in; sets PassFacts'
-                // counts
+  FillBatch,    // w: the eight arrays of the batch of the program's pass `index`, in BatchBuffers' order, and the bytes
+                // they lie in; sets that pass's counts
   FillTokens,   // w: ids [n] int32, positions [n] int32 of a generating pass, and the bytes they lie in
   TakeMetrics,  // r: loss [1] fp32, clip [3] fp32
   TakeLoss,     // r: loss [1] fp32

@@ -190,7 +190,7 @@ class Serialisation {
   void add_op(const Op& op) {
     add(op.attrs.index());
     std::visit([&](const auto& kind) { for_each_field(kind, [&](auto, const auto& value) { add(value); }); }, op.attrs);
-    add(op.lane), add(op.min_loss_rows), add(op.retire), add(op.operands.size());
+    add(op.lane), add(op.pass), add(op.min_loss_rows), add(op.retire), add(op.operands.size());
     for (const Operand& operand : op.operands) add_operand(operand);
   }
 
@@ -256,6 +256,7 @@ std::string ProgramSet::dump(ProgramId program) const {
     fmt::format_to(out, "{:5} {:<8} {}: {}{}", i, name(op.lane), op.site, kind(op.attrs), attributes_text(op.attrs));
     for (size_t k = 0; k < op.operands.size(); k++)
       fmt::format_to(out, "{} {}", k ? "," : " |", operand_text(op.operands[k], buffers[op.operands[k].buffer]));
+    if (op.pass) fmt::format_to(out, " | pass {}", op.pass);
     if (op.min_loss_rows) fmt::format_to(out, " | from {} loss rows", op.min_loss_rows);
     if (op.retire > i) fmt::format_to(out, " | retire {}", op.retire);
     for (size_t k = 0; k < op.waits.size(); k++) {

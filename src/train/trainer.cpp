@@ -141,12 +141,14 @@ void Trainer::step(int64_t number) {
 }
 
 void Trainer::run_passes(const PassFacts& facts) {
-  int64_t pass = 0;
-  session_.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& counts) {
-    data_.fill(pass, views, counts);
+  int64_t first = 0;
+  session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, PassFacts& counts) {
+    data_.fill(first + task.index, views, counts);
   });
-  const int64_t passes = session_.spec().cut.passes;
-  for (; pass < passes; pass++) session_.run(pass_task(pass, passes), facts);
+  for (const Task task : session_.compiled().passes) {
+    session_.run(task, facts);
+    first++;
+  }
 }
 
 void Trainer::refuse_non_finite(int64_t number) {
