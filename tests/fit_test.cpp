@@ -115,6 +115,21 @@ TEST(StepSeconds, LanesOverlap) {
   EXPECT_NEAR(by_passes[9] - by_passes[5], 4 * (by_passes[5] - by_passes[4]), 1e-6);
 }
 
+// What is priced is how train runs it: with something to overlap lanes have threads, else they follow each other.
+TEST(Fit, PricesLanesAsTheyRun) {
+  Choices choices;
+  choices.batch_size = 4;
+  choices.states = Offload{1, Space::Host};
+  for (const Arrangement& a : fit(job(), choices, {}, CpuFacts(), a_second_an_op(Lanes::Inline)).tried) {
+    JobSpec spec = job();
+    spec.cut = a.cut;
+    spec.strategy = a.strategy;
+    EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a.cut, a_second_an_op(Lanes::Threads)));
+  }
+  EXPECT_EQ(lanes_of(plain_strategy(2), Cut{}), Lanes::Inline);
+  EXPECT_EQ(lanes_of(plain_strategy(2), Cut{.ranks = 2}), Lanes::Threads);
+}
+
 TEST(Fit, OrdersByTheGivenMachine) {
   Choices choices;
   choices.batch_size = 4;

@@ -183,9 +183,10 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   const int threads = options.threads > 0 ? thread_count(options) : std::max(1, thread_count(options) / cut.ranks);
   set_threads(threads);
   Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, CpuFacts());
-  Session session(
-      std::move(spec), std::move(compiled),
-      {.threads = threads, .lanes = LaneMode::Inline, .comm = comm, .disk_directory = disk_directory(options)});
+  // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
+  const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
+  Session session(std::move(spec), std::move(compiled),
+                  {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options)});
   session.load();
   TrainerOptions trainer_options;
   trainer_options.out = options.out;

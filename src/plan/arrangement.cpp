@@ -1,5 +1,6 @@
 #include "plan/arrangement.h"
 
+#include <algorithm>
 #include <array>
 
 namespace snug {
@@ -22,6 +23,14 @@ void set_zero_stage(Strategy& strategy, int stage) {
     group.shard_weights = stage >= 3;
   }
   strategy.reduce_at_once = stage >= 2;
+}
+
+Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
+  const auto away = [](const GroupPlacement& group) {
+    return group.weights != Space::Device || group.states != Space::Device || group.gradients != Space::Device;
+  };
+  const bool overlaps = cut.ranks > 1 || strategy.offloaded_blocks > 0 || std::ranges::any_of(strategy.groups, away);
+  return overlaps ? Lanes::Threads : Lanes::Inline;
 }
 
 }  // namespace snug

@@ -69,4 +69,11 @@ Strategy plain_strategy(size_t blocks, Recompute recompute = Recompute::None);
 // soon as a group's are complete; 3 weights as well.
 void set_zero_stage(Strategy& strategy, int stage);
 
+// How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
+enum class Lanes : uint8_t { Inline, Threads };
+
+// Threads where there is something to overlap with the computing: transfers of what waits elsewhere, or collectives.
+// What runs and what prices it both ask here.
+Lanes lanes_of(const Strategy& strategy, const Cut& cut);
+
 }  // namespace snug

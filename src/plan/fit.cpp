@@ -155,6 +155,7 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
   if (choices.ranks % choices.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
   FitResult result;
+  Pricing priced = pricing;
   const size_t blocks = spec.table.blocks.size();
   std::set<std::string> seen;
   for (const Level& level : levels(choices, caps.shared)) {
@@ -172,7 +173,8 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
           const std::string text = words(cut, candidate.strategy, stage);
           if (!seen.insert(text).second) continue;
           const Compiled compiled = compile(candidate, facts);
-          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, pricing), false};
+          priced.lanes = lanes_of(candidate.strategy, cut);
+          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, priced), false};
           a.fits = fits(a, caps);
           result.tried.push_back(std::move(a));
         }

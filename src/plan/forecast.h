@@ -23,9 +23,6 @@ struct Forecast {
 
 Forecast forecast(const Compiled& compiled);
 
-// How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
-enum class Lanes : uint8_t { Inline, Threads };
-
 // What prices a step. Rough rates say which arrangement is faster, and nothing of seconds.
 struct Pricing {
   Machine machine = rough_machine();

@@ -129,7 +129,6 @@ void Session::barrier() {
 
 uint8_t Session::as_rank_0(uint8_t value) {
   if (!comm_) return value;
-  executor_->finish();  // the channel is a lane's
   std::array<std::byte, 1> mine{std::byte{value}};
   std::vector<std::byte> all(static_cast<size_t>(spec_.cut.ranks));
   const auto view = [](std::span<std::byte> bytes) {

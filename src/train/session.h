@@ -50,7 +50,7 @@ class Session {
   int rank() const { return spec_.rank; }
   // Returns when all ranks have called it.
   void barrier();
-  // What rank 0 says, on all ranks.
+  // What rank 0 says, on all ranks; what was issued may still be running.
   uint8_t as_rank_0(uint8_t value);
 
  private:

@@ -84,6 +84,7 @@ Ending Trainer::run() {
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
   int64_t saved = state_.step;
+  begun_ = Clock::now();
   for (int64_t number = first; number <= options_.steps && ending == Ending::Done; number++) {
     step(number);
     state_.step = number;
@@ -95,6 +96,7 @@ Ending Trainer::run() {
     if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
+      begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
     if (file) file->append(metrics_);
@@ -111,6 +113,7 @@ Ending Trainer::run() {
     if (last || best || (due & (kSave | kStop))) {
       save_now(number);
       saved = number;
+      begun_ = Clock::now();
     }
   }
   check(saved == state_.step, "step {} was trained, the last checkpoint is of step {}", state_.step, saved);
@@ -118,7 +121,6 @@ Ending Trainer::run() {
 }
 
 void Trainer::step(int64_t number) {
-  const Clock::time_point start = Clock::now();
   const BatchSource::Step counts = data_.begin_step(number);
   ends_epoch_ = counts.ends_epoch;
   PassFacts facts;
@@ -135,7 +137,8 @@ void Trainer::step(int64_t number) {
   metrics_.learning_rate = options_.schedule.at(number);
   metrics_.tokens = counts.tokens;
   metrics_.loss_tokens = counts.loss_tokens;
-  metrics_.step_seconds = seconds_since(start);
+  metrics_.step_seconds = seconds_since(begun_);
+  begun_ = Clock::now();
   metrics_.device_bytes = session_.arena_bytes(Space::Device);
   metrics_.host_bytes = session_.arena_bytes(Space::Host);
 }

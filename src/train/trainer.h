@@ -1,6 +1,7 @@
 // The loop of a run: steps, evaluation, checkpoints, metrics.
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <optional>
 
@@ -80,6 +81,8 @@ class Trainer {
   Checkpoints checkpoints_;
   CheckpointState state_;
   StepMetrics metrics_;
+  // Where the step's time begins: where that of the one before ended, as lanes may still be at work on it.
+  std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
   float loss_sum_ = 0, norm_ = 0, finite_ = 1;
 };
