@@ -84,10 +84,13 @@ class Update {
   }
 
   void note_units(int group, const Layout::Run& run) {
-    const int64_t per_rank = units_of(group);
-    for (int64_t at = run.span.begin; at < run.span.end; at += kUnit)
-      result_.units.push_back({run.first, at / kUnit / per_rank * columns_.back() +
-                                              columns_[static_cast<size_t>(group)] + at / kUnit % per_rank});
+    const int64_t per_rank = units_of(group), end = (run.span.end + kUnit - 1) / kUnit;
+    for (int64_t unit = run.span.begin / kUnit; unit < end;) {
+      const int64_t rank = unit / per_rank, next = std::min(end, (rank + 1) * per_rank);
+      const int64_t shift = rank * columns_.back() + columns_[static_cast<size_t>(group)] - rank * per_rank;
+      result_.units.push_back({run.first, unit + shift, next + shift});
+      unit = next;
+    }
   }
 
   Operand clip_factor(const Operand& loss) {

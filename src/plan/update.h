@@ -8,12 +8,12 @@ namespace snug {
 // Where a step's partial sums of squares are, so that whoever finds a norm that is not finite can name the parameter.
 struct UpdateProgram {
   Operand partials;  // [ranks, units a rank] fp32, of all ranks in the order of their parts
-  // Of a parameter: the row of each of its units, and its column.
-  struct Unit {
+  // Elements [begin, end) of `partials`, one for each unit.
+  struct Units {
     ParamId param = kNoParam;  // the first of a joined run
-    int64_t index = 0;         // element of `partials`
+    int64_t begin = 0, end = 0;
   };
-  std::vector<Unit> units;
+  std::vector<Units> units;
 };
 
 // Consumes `step`; hands loss and norm to the host (HostJob::TakeMetrics). Where either is not finite, nothing changes.

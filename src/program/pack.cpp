@@ -43,23 +43,72 @@ uint64_t tightest_hole(std::span<const ByteSpan> neighbours, uint64_t floor, uin
   return best_gap == std::numeric_limits<uint64_t>::max() ? end : best;
 }
 
+// What has been placed of one program, found by the ops at which it is live. In long programs most buffers live for a
+// few ops: those who ask about as few look at the pages of ops around them, others at all in order of offset.
+class Placed {
+ public:
+  explicit Placed(size_t ops) : pages_(ops / kPage + 1) {}
+
+  void add(const LiveSpan& span, const ByteSpan& bytes) {
+    const Taken taken{span.begin, span.end, bytes};
+    for (size_t page = span.begin / kPage; page <= (span.end - 1) / kPage; page++) pages_[page].push_back(taken);
+    recent_.push_back(taken);
+  }
+
+  // Appends what is live at some op of the span, ascending by offset.
+  void neighbours(const LiveSpan& span, std::vector<ByteSpan>& found) {
+    const size_t first = span.begin / kPage, last = (span.end - 1) / kPage;
+    if (kShortShare * (last - first + 1) >= pages_.size()) {
+      sort_recent();
+      for (const Taken& taken : sorted_)
+        if (taken.begin < span.end && span.begin < taken.end) found.push_back(taken.bytes);
+      return;
+    }
+    const auto before = static_cast<std::ptrdiff_t>(found.size());
+    for (size_t page = first; page <= last; page++)
+      for (const Taken& taken : pages_[page])
+        if (taken.begin < span.end && span.begin < taken.end && page == std::max(first, taken.begin / kPage))
+          found.push_back(taken.bytes);
+    std::sort(found.begin() + before, found.end(), lower);
+  }
+
+ private:
+  static constexpr size_t kPage = 64;        // ops
+  static constexpr size_t kShortShare = 16;  // a span of fewer than one in so many pages is short
+
+  struct Taken {
+    OpId begin, end;
+    ByteSpan bytes;
+  };
+
+  static bool lower(const ByteSpan& a, const ByteSpan& b) { return a.offset < b.offset; }
+
+  void sort_recent() {
+    const auto by_offset = [](const Taken& a, const Taken& b) { return lower(a.bytes, b.bytes); };
+    std::ranges::sort(recent_, by_offset);
+    const auto middle = static_cast<std::ptrdiff_t>(sorted_.size());
+    sorted_.insert(sorted_.end(), recent_.begin(), recent_.end());
+    std::inplace_merge(sorted_.begin(), sorted_.begin() + middle, sorted_.end(), by_offset);
+    recent_.clear();
+  }
+
+  std::vector<std::vector<Taken>> pages_;  // by op / kPage: all that is live there
+  std::vector<Taken> sorted_, recent_;     // all, once; those that sort_recent() has not merged yet
+};
+
 // The arena of one space in each program, filled item by item.
 class Layout {
  public:
-  Layout(size_t programs, uint64_t floor) : taken_(programs), floor_(floor), top_(floor) {}
+  Layout(const ProgramSet& set, uint64_t floor) : floor_(floor), top_(floor) {
+    for (const Program& program : set.programs) placed_.emplace_back(program.ops.size());
+  }
 
   uint64_t place(const Item& item) {
     neighbours_.clear();
-    for (const LiveSpan& span : item.spans)
-      for (const Taken& taken : taken_[span.program])
-        if (taken.begin < span.end && span.begin < taken.end) neighbours_.push_back(taken.bytes);
+    for (const LiveSpan& span : item.spans) placed_[span.program].neighbours(span, neighbours_);
     if (item.spans.size() > 1) std::ranges::sort(neighbours_, {}, &ByteSpan::offset);
     const uint64_t offset = tightest_hole(neighbours_, floor_, item.bytes);
-    for (const LiveSpan& span : item.spans) {
-      std::vector<Taken>& taken = taken_[span.program];
-      const auto at = std::ranges::upper_bound(taken, offset, {}, [](const Taken& t) { return t.bytes.offset; });
-      taken.insert(at, {span.begin, span.end, {offset, offset + item.bytes}});
-    }
+    for (const LiveSpan& span : item.spans) placed_[span.program].add(span, {offset, offset + item.bytes});
     top_ = std::max(top_, offset + item.bytes);
     return offset;
   }
@@ -67,11 +116,7 @@ class Layout {
   uint64_t top() const { return top_; }
 
  private:
-  struct Taken {
-    OpId begin, end;
-    ByteSpan bytes;
-  };
-  std::vector<std::vector<Taken>> taken_;  // by program, ascending by offset
+  std::vector<Placed> placed_;  // by program
   std::vector<ByteSpan> neighbours_;
   uint64_t floor_, top_;
 };
@@ -159,7 +204,7 @@ class Packer {
     reserved = std::numeric_limits<uint64_t>::max();
     const uint64_t live_peak = plan_.live_peak_bytes[index(space)];
     for (const Order order : {Order::Size, Order::SizeTimesLifetime, Order::Lifetime, Order::Slots}) {
-      Layout layout(set_.programs.size(), floor);
+      Layout layout(set_, floor);
       std::vector<uint64_t> offsets(items.size());
       for (const size_t i : ordered(items, order)) {
         Item item = items[i];

@@ -157,12 +157,13 @@ void Trainer::run_passes(const PassFacts& facts) {
 void Trainer::refuse_non_finite(int64_t number) {
   const UpdateProgram& update = session_.compiled().update;
   const TensorView partials = session_.view(update.partials);
-  for (const auto& [param, index] : update.units)
-    if (!std::isfinite(partials.as<float>()[index]))
+  for (const UpdateProgram::Units& units : update.units)
+    if (!std::all_of(partials.as<float>() + units.begin, partials.as<float>() + units.end,
+                     [](float sum) { return std::isfinite(sum); }))
       user_error(
           "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are "
           "good: try a lower --learning-rate, or look at the data of that step",
-          number, session_.spec().table[param].name, loss_sum_);
+          number, session_.spec().table[units.param].name, loss_sum_);
   user_error(
       "step {}: loss {} or gradient norm {} is not finite; nothing was updated, earlier checkpoints are good: try "
       "a lower --learning-rate",
