@@ -124,7 +124,7 @@ TEST(Fit, PricesLanesAsTheyRun) {
     JobSpec spec = job();
     spec.cut = a.cut;
     spec.strategy = a.strategy;
-    EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a.cut, a_second_an_op(Lanes::Threads)));
+    EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a_second_an_op(Lanes::Threads)));
   }
   EXPECT_EQ(lanes_of(plain_strategy(2), Cut{}), Lanes::Inline);
   EXPECT_EQ(lanes_of(plain_strategy(2), Cut{.ranks = 2}), Lanes::Threads);
