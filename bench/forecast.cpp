@@ -50,6 +50,13 @@ constexpr Case kCases[] = {
     {true, 256, 1, 2, None, false},   {true, 256, 2, 1, None, false},       {true, 512, 1, 1, Mlp, false},
 };
 
+// The word for what is computed again, if there is one.
+Recompute recompute_of(const Fates& fates) {
+  for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
+    if (fates == fates_of(r)) return r;
+  return Recompute::None;
+}
+
 JobSpec job_of(const std::string& model, const Case& c) {
   JobSpec spec;
   spec.config = read_hf_config(model);
@@ -60,7 +67,8 @@ JobSpec job_of(const std::string& model, const Case& c) {
   spec.cut.micro_batch = c.micro;
   spec.cut.passes = c.passes;
   spec.strategy = plain_strategy(spec.table.blocks.size(), c.recompute);
-  if (c.offload) spec.strategy.offloaded_blocks = static_cast<int64_t>(spec.table.blocks.size());
+  for (Fates& fates : spec.strategy.fates)
+    if (c.offload) fates.input = Fate::Offload;
   return spec;
 }
 
@@ -167,7 +175,7 @@ class Forecaster {
     const FitResult result = fit(spec, choices, {.shared = true}, CpuFacts(), pricing_);
     const Arrangement& a = result.tried[*result.chosen];
     fmt::print("\nthe planner chose: {}\n", a.words);
-    return {false, kCases[0].sequence, a.cut.micro_batch, a.cut.passes, a.strategy.recompute[0], false};
+    return {false, kCases[0].sequence, a.cut.micro_batch, a.cut.passes, recompute_of(a.strategy.fates[0]), false};
   }
 
   void print_ops() const {

@@ -22,6 +22,7 @@ struct Arrangement {
   int ranks = 1, replicas = 1, zero = 0;
   int64_t passes = 1;
   Recompute recompute = Recompute::None;
+  uint8_t offload = 1;  // of what is kept of blocks, where `inputs` are elsewhere: bits for attention, residual, ...
   Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
   int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
   bool layer_major = false;
@@ -31,9 +32,10 @@ struct Arrangement {
 std::string to_string(const Arrangement& a) {
   return fmt::format(
       "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {}, {} halves, {} major, {}",
+      "on {}, inputs on {} ({}), {} halves, {} major, {}",
       a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
-      name(a.inputs), a.share, a.layer_major ? "layer" : "pass", a.lanes == LaneMode::Inline ? "inline" : "lanes");
+      name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass",
+      a.lanes == LaneMode::Inline ? "inline" : "lanes");
 }
 
 constexpr int64_t kBatch = 8;  // blocks a step
@@ -55,7 +57,16 @@ JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
     spec.strategy.groups[g].weights = a.weights;
   }
   for (size_t g = 0; g < first; g++) spec.strategy.groups[g].shard_weights = false;
-  if (a.inputs != Space::Device) spec.strategy.offloaded_blocks = static_cast<int64_t>(spec.table.blocks.size());
+  for (size_t b = 0; b < spec.strategy.fates.size() && a.inputs != Space::Device; b++) {
+    Fates& fates = spec.strategy.fates[b];
+    const Fates all = offloaded(fates);
+    fates.input = Fate::Offload;
+    if (a.offload & 1) fates.attention = all.attention;
+    if (a.offload & 2) fates.residual = all.residual;
+    if (a.offload & 4) fates.mlp = all.mlp;
+    if (a.offload & 8) fates.adapter = all.adapter;
+    if (a.offload & 16 && b % 2 == 0) fates.residual = fates.adapter = Fate::Recompute;
+  }
   spec.strategy.offloaded_to = a.inputs == Space::Device ? Space::Host : a.inputs;
   return spec;
 }
@@ -148,6 +159,7 @@ Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   a.share = static_cast<int>(draw(6, 3));
   a.lanes = draw(7, 4) == 0 ? LaneMode::Threads : LaneMode::Inline;
   a.layer_major = draw(10, 2) == 0;
+  a.offload = static_cast<uint8_t>(draw(11, 32));
   if (base.ranks % 2 == 0 && draw(8, 3) == 0) a.replicas = 2;
   if (base.ranks == 4 && draw(9, 4) == 0) a.replicas = 4;
   return a;

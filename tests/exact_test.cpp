@@ -17,8 +17,7 @@ JobSpec job_with_everything(const std::string& family, bool lora) {
   JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.evaluate = true;
   spec.cut.passes = 4;
-  spec.strategy.offloaded_blocks = 1;
-  spec.strategy.recompute[1] = Recompute::Mlp;
+  spec.strategy.fates = {offloaded({}), fates_of(Recompute::Mlp)};
   return spec;
 }
 

@@ -20,7 +20,7 @@ TEST(Fit, WithoutACapNothingIsRecomputed) {
   choices.batch_size = 4;
   const FitResult result = fit(job(), choices, {}, CpuFacts());
   ASSERT_TRUE(result.chosen);
-  for (const Recompute r : result.tried[*result.chosen].strategy.recompute) EXPECT_EQ(r, Recompute::None);
+  for (const Fates& fates : result.tried[*result.chosen].strategy.fates) EXPECT_EQ(fates, Fates());
 }
 
 TEST(Fit, UnderEveryCapTheChoiceFitsAndNothingFasterDoes) {
@@ -59,8 +59,8 @@ TEST(Fit, PinnedChoicesAreKept) {
   const FitResult result = fit(job(), choices, {}, CpuFacts());
   ASSERT_EQ(result.tried.size(), 1u);
   EXPECT_EQ(result.tried[0].cut.passes, 3);
-  EXPECT_EQ(result.tried[0].strategy.recompute[1], Recompute::Attention);
-  EXPECT_EQ(result.tried[0].strategy.offloaded_blocks, 1);
+  EXPECT_EQ(result.tried[0].strategy.fates[0], offloaded(fates_of(Recompute::Attention)));
+  EXPECT_EQ(result.tried[0].strategy.fates[1], fates_of(Recompute::Attention));
 }
 
 // A machine where every op takes a second, whatever it does.
@@ -95,7 +95,7 @@ TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {
 // Lanes of their own hide transfers, and no more than those; middle passes are all alike.
 TEST(StepSeconds, LanesOverlap) {
   JobSpec spec = job();
-  spec.strategy.offloaded_blocks = 2;
+  for (Fates& fates : spec.strategy.fates) fates.input = Fate::Offload;
   std::array<double, 10> by_passes{};
   for (const int64_t passes : {1, 3, 4, 5, 9}) {
     spec.cut.passes = passes;

@@ -38,8 +38,8 @@ std::string dump(const Golden& golden) {
   JobSpec spec =
       tiny_job("qwen2", golden.lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.cut.passes = golden.passes;
-  spec.strategy.recompute.assign(spec.table.blocks.size(), golden.recompute);
-  spec.strategy.offloaded_blocks = golden.offloaded;
+  spec.strategy = plain_strategy(spec.table.blocks.size(), golden.recompute);
+  for (size_t b = 0; b < static_cast<size_t>(golden.offloaded); b++) spec.strategy.fates[b].input = Fate::Offload;
   const Compiled compiled = compile(spec, FlatFacts());
   std::string text;
   for (const Task task : {Task::Pass, Task::First, Task::Last, Task::Update})

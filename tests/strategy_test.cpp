@@ -38,8 +38,8 @@ Outcome train(JobSpec spec, const Variant& variant) {
   return outcome;
 }
 
-std::vector<Recompute> every_block(const JobSpec& spec, Recompute recompute) {
-  return std::vector<Recompute>(spec.table.blocks.size(), recompute);
+void offload_blocks(Strategy& strategy, size_t count) {
+  for (size_t b = 0; b < count; b++) strategy.fates[b] = offloaded(strategy.fates[b]);
 }
 
 struct Case {
@@ -70,16 +70,16 @@ TEST_P(StrategyIdentity, RecomputingAndOffloadingChangeNoBit) {
   Variant plain{job.strategy};
   const Outcome expected = train(job, plain);
   for (const Recompute recompute : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
-    for (const int64_t offloaded : {0, 1, 2}) {
+    for (const size_t away : {0, 1, 2}) {
       Variant variant = plain;
-      variant.strategy.recompute = every_block(job, recompute);
-      variant.strategy.offloaded_blocks = offloaded;
-      EXPECT_TRUE(train(job, variant) == expected) << name(recompute) << ", " << offloaded << " offloaded";
+      variant.strategy = plain_strategy(job.table.blocks.size(), recompute);
+      offload_blocks(variant.strategy, away);
+      EXPECT_TRUE(train(job, variant) == expected) << name(recompute) << ", " << away << " offloaded";
     }
   Variant mixed = plain;
-  mixed.strategy.recompute[0] = Recompute::Block;
+  mixed.strategy.fates[0] = fates_of(Recompute::Block);
   mixed.strategy.retire_lag = 0;
-  mixed.strategy.offloaded_blocks = 2;
+  offload_blocks(mixed.strategy, 2);
   EXPECT_TRUE(train(job, mixed) == expected) << "a block recomputed, nothing reserved beyond its op";
 }
 
@@ -89,7 +89,7 @@ TEST_P(StrategyIdentity, ThreadsAndLanesChangeNoBit) {
   for (const int threads : {1, 2, 3})
     for (const LaneMode lanes : {LaneMode::Inline, LaneMode::Threads}) {
       Variant variant{job.strategy, threads, lanes};
-      variant.strategy.offloaded_blocks = 2;
+      offload_blocks(variant.strategy, 2);
       EXPECT_TRUE(train(job, variant) == expected)
           << threads << " threads, " << (lanes == LaneMode::Threads ? "lanes" : "inline");
     }

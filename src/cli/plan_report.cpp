@@ -20,14 +20,17 @@ std::string grouped(int64_t number) {
 }
 
 nlohmann::ordered_json arrangement_json(const Arrangement& a) {
-  std::vector<std::string> recompute;
-  for (const Recompute r : a.strategy.recompute) recompute.emplace_back(name(r));
+  std::vector<std::string> recompute, offload;
+  for (const Fates& fates : a.strategy.fates) {
+    recompute.push_back(recompute_words(fates));
+    offload.push_back(offload_words(fates));
+  }
   return {{"micro_batch_size", a.cut.micro_batch},
           {"gradient_accumulation_steps", a.cut.passes},
           {"recompute", recompute},
           {"ranks", a.cut.ranks},
           {"replicas", a.strategy.replicas},
-          {"offloaded_blocks", a.strategy.offloaded_blocks},
+          {"offloaded", offload},
           {"words", a.words}};
 }
 

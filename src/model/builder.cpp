@@ -55,6 +55,14 @@ Operand Builder::use(Value value) {
   return *state(value).again;
 }
 
+std::vector<Value> Builder::made(int block, Keep keep) const {
+  std::vector<Value> found;
+  for (const Node& node : nodes_)
+    if (node.block == block && node.keep == keep)
+      for (const int32_t output : node.outputs) found.push_back({output});
+  return found;
+}
+
 void Builder::restore(Value value, const Operand& bytes) { state(value).again = bytes; }
 
 // ---- Forward --------------------------------------------------------------------------------------------------------

@@ -92,6 +92,8 @@ class Builder {
   Value make(std::string_view what, const Shape& shape, DType dtype);
   // The value's bytes for an op emitted now: in the backward, kept, brought back or computed again.
   Operand use(Value value);
+  // The values of this kind that a block's forward made.
+  std::vector<Value> made(int block, Keep keep) const;
   // From here on the value is read from these bytes.
   void restore(Value value, const Operand& bytes);
   bool trainable(ParamId param) const { return table_[param].trainable; }

@@ -39,9 +39,23 @@ struct Cut {
   int64_t step_tokens() const { return tokens() * passes * ranks; }
 };
 
-// What a block computes again in its backward instead of keeping it. Norms and SwiGLU always are.
+// What becomes of a block's forward values until its backward: they stay, wait elsewhere, or are computed again. By
+// kinds of model/builder.h's Keep; the input is never computed again, norms and SwiGLU always are.
+enum class Fate : uint8_t { Keep, Offload, Recompute };
+struct Fates {
+  Fate input = Fate::Keep, attention = Fate::Keep, residual = Fate::Keep, mlp = Fate::Keep, adapter = Fate::Keep;
+  bool operator==(const Fates&) const = default;
+};
+
+// What is computed again of what would be kept, by the words of the option.
 enum class Recompute : uint8_t { None, Mlp, Attention, Block };
 std::string_view name(Recompute recompute);
+Fates fates_of(Recompute recompute);
+// Everything that is not computed again waits elsewhere.
+Fates offloaded(Fates fates);
+// "none", "mlp", "attention + residual": what is computed again; and what waits elsewhere.
+std::string recompute_words(const Fates& fates);
+std::string offload_words(const Fates& fates);
 
 // Where a group of parameters lives. Weights that wait on the host or disk are sharded, whatever `shard_weights` says,
 // and where weights are sharded so are states.
@@ -51,14 +65,13 @@ struct GroupPlacement {
 };
 
 struct Strategy {
-  std::vector<Recompute> recompute;    // by block
+  std::vector<Fates> fates;            // by block
   std::vector<GroupPlacement> groups;  // by group
   int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
   bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
   bool layer_major = false;            // all passes go through a block before any goes through the next
   int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
-  int64_t offloaded_blocks = 0;        // the inputs of the first so many blocks wait elsewhere for their backward
-  Space offloaded_to = Space::Host;    //   there
+  Space offloaded_to = Space::Host;    // where forward values wait
   int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it
 };
 

@@ -91,7 +91,10 @@ void place(Strategy& strategy, const Level& level, size_t blocks) {
   apply(level.states, &GroupPlacement::states);
   apply(level.gradients, &GroupPlacement::gradients);
   apply(level.parameters, &GroupPlacement::weights);
-  strategy.offloaded_blocks = std::llround(level.activations.share * static_cast<double>(blocks));
+  for (auto b = std::llround(level.activations.share * static_cast<double>(blocks)); b > 0; b--) {
+    Fates& fates = strategy.fates[static_cast<size_t>(b - 1)];
+    fates = offloaded(fates);
+  }
   strategy.offloaded_to = level.activations.space;
 }
 
@@ -102,8 +105,8 @@ std::vector<int> stages(const Choices& choices) {
 
 std::string offload_words(const Strategy& strategy) {
   std::vector<std::string> words;
-  if (strategy.offloaded_blocks > 0)
-    words.push_back(fmt::format("{} block inputs on the {}", strategy.offloaded_blocks, name(strategy.offloaded_to)));
+  if (const auto away = std::ranges::count(strategy.fates, Fate::Offload, &Fates::input); away > 0)
+    words.push_back(fmt::format("activations of {} blocks on the {}", away, name(strategy.offloaded_to)));
   auto count = [&](std::string_view what, Space GroupPlacement::*field) {
     for (const Space space : {Space::Host, Space::Disk}) {
       const auto away = std::ranges::count(strategy.groups, space, field);
@@ -121,11 +124,13 @@ std::string offload_words(const Strategy& strategy) {
 }
 
 std::string words(const Cut& cut, const Strategy& strategy, int stage) {
-  const std::set<Recompute> kinds(strategy.recompute.begin(), strategy.recompute.end());
+  std::set<std::string> kinds;
+  for (const Fates& fates : strategy.fates) kinds.insert(recompute_words(fates));
   const std::string recompute =
-      kinds.size() == 1 ? std::string(name(*kinds.begin()))
-                        : fmt::format("{} of {} blocks", std::ranges::count(strategy.recompute, Recompute::Block),
-                                      strategy.recompute.size());
+      kinds.size() == 1
+          ? *kinds.begin()
+          : fmt::format("{} of {} blocks", std::ranges::count(strategy.fates, Fate::Recompute, &Fates::residual),
+                        strategy.fates.size());
   std::string ranks;
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage);
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
@@ -165,7 +170,7 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
           JobSpec candidate = spec;
           candidate.cut = cut;
           candidate.strategy = plain_strategy(blocks);
-          candidate.strategy.recompute = recompute;
+          std::ranges::transform(recompute, candidate.strategy.fates.begin(), fates_of);
           candidate.strategy.replicas = choices.replicas;
           candidate.strategy.layer_major = choices.layer_major.value_or(false) && cut.passes > 1;
           set_zero_stage(candidate.strategy, stage);

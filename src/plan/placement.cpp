@@ -98,20 +98,28 @@ Operand PassPlacement::gradient(ParamId first, int count) {
   return job_.storage.view(gradients->at(static_cast<size_t>(job_.table[first].group)), first, count);
 }
 
+Fate fate_of(const Fates& fates, Keep keep) {
+  switch (keep) {
+    case Keep::Input:
+      return fates.input;
+    case Keep::Attention:
+      return fates.attention;
+    case Keep::Residual:
+      return fates.residual;
+    case Keep::Mlp:
+      return fates.mlp;
+    case Keep::Adapter:
+      return fates.adapter;
+    case Keep::Cheap:
+      break;
+  }
+  return Fate::Recompute;
+}
+
 bool PassPlacement::keeps(int block, Keep keep) {
   if (keep == Keep::Input || block < 0) return true;
   if (keep == Keep::Cheap || !strategy_) return false;
-  switch (strategy_->recompute[static_cast<size_t>(block)]) {
-    case Recompute::None:
-      return true;
-    case Recompute::Mlp:
-      return keep != Keep::Mlp;
-    case Recompute::Attention:
-      return keep != Keep::Attention;
-    case Recompute::Block:
-      return false;
-  }
-  return true;
+  return fate_of(strategy_->fates[static_cast<size_t>(block)], keep) != Fate::Recompute;
 }
 
 void PassPlacement::bring(int group) {

@@ -16,7 +16,7 @@ struct Pass {
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
   std::vector<DenseBlock> blocks;
-  std::vector<Operand> stashed;    // inputs of blocks that wait elsewhere
+  std::vector<std::vector<std::pair<Value, Operand>>> stashed;  // by block: forward values that wait elsewhere
   std::vector<Operand> gradients;  // by group: arrays over whole trained segments, where its backward writes
   Value x;                         // where it is: the residual stream, then its gradient
 };
@@ -120,12 +120,16 @@ class TrainProgram {
     placement_.release(0);
     for (int i = 0; i < blocks(); i++) {
       for (Pass& pass : passes_) {
-        enter(pass, i, fmt::format("block.{}.stash", i));
-        if (i < strategy_.offloaded_blocks) stash(pass);
+        pass.stashed.emplace_back();
+        const Fates& fates = strategy_.fates[static_cast<size_t>(i)];
+        if (fates.input == Fate::Offload) stash(pass, i, pass.x);
         if (&pass == passes_.data()) bring_ahead(i, 1);
         Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
         pass.blocks.emplace_back(job_.table.blocks[static_cast<size_t>(i)], block_context(job_, cut_, pass.batch));
         pass.x = pass.blocks.back().forward(builder, pass.x);
+        for (const Keep keep : {Keep::Attention, Keep::Residual, Keep::Mlp, Keep::Adapter})
+          if (fate_of(fates, keep) == Fate::Offload)
+            for (const Value value : builder.made(i, keep)) stash(pass, i, value);
       }
       if (i + 1 < blocks()) placement_.release(group_of(i));
     }
@@ -137,20 +141,21 @@ class TrainProgram {
       placement_.bring(block + 1 + direction * static_cast<int>(ahead));
   }
 
-  void stash(Pass& pass) {
-    const Operand bytes = pass.builder->use(pass.x);
-    pass.stashed.push_back(emitter_.tensor("input", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to));
-    store(emitter_, "input", bytes, pass.stashed.back());
+  void stash(Pass& pass, int block, Value value) {
+    const Operand bytes = enter(pass, block, fmt::format("block.{}.stash", block)).use(value);
+    const Operand place = emitter_.tensor("value", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to);
+    store(emitter_, "value", bytes, place);
+    pass.stashed.back().emplace_back(value, place);
   }
 
-  // Brings back what pass number `pass` stashed of a block; numbers beyond the last are the blocks' before.
-  void fetch_input(int block, size_t number) {
+  // Brings back what pass number `number` stashed of a block; numbers beyond the last are the block's before.
+  void fetch_values(int block, size_t number) {
     block -= static_cast<int>(number / passes_.size());
+    if (block < 0) return;
     Pass& pass = passes_[number % passes_.size()];
-    if (block < 0 || block >= static_cast<int>(pass.stashed.size())) return;
-    Builder& builder = enter(pass, block, fmt::format("block.{}.fetch", block));
-    builder.restore(pass.blocks[static_cast<size_t>(block)].input(),
-                    fetch(emitter_, "input", pass.stashed[static_cast<size_t>(block)], Role::Activation));
+    for (const auto& [value, place] : pass.stashed[static_cast<size_t>(block)])
+      enter(pass, block, fmt::format("block.{}.fetch", block))
+          .restore(value, fetch(emitter_, "value", place, Role::Activation));
   }
 
   void head() {
@@ -166,11 +171,11 @@ class TrainProgram {
   }
 
   void backward() {
-    fetch_input(blocks() - 1, 0);
+    fetch_values(blocks() - 1, 0);
     for (int i = blocks() - 1; i >= 0; i--) {
       const bool wanted = trained_before(group_of(i));
       for (Pass& pass : passes_) {
-        fetch_input(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
+        fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
         if (wanted && &pass == passes_.data()) bring_ahead(i, -1);
         Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
         pass.blocks[static_cast<size_t>(i)].backward(builder, pass.x, wanted);
