@@ -25,16 +25,16 @@ struct Arrangement {
   uint8_t offload = 1;  // of what is kept of blocks, where `inputs` are elsewhere: bits for attention, residual, ...
   Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
   int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
-  bool layer_major = false;
+  bool layer_major = false, deferred = false;
   LaneMode lanes = LaneMode::Inline;
 };
 
 std::string to_string(const Arrangement& a) {
   return fmt::format(
       "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {} ({}), {} halves, {} major, {}",
+      "on {}, inputs on {} ({}), {} halves, {} major, {}{}",
       a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
-      name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass",
+      name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass", a.deferred ? "deferred, " : "",
       a.lanes == LaneMode::Inline ? "inline" : "lanes");
 }
 
@@ -49,6 +49,7 @@ JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.strategy = plain_strategy(spec.table.blocks.size(), a.recompute);
   spec.strategy.replicas = a.replicas;
   spec.strategy.layer_major = a.layer_major;
+  spec.strategy.defer_updates = a.deferred;
   set_zero_stage(spec.strategy, a.zero);
   const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
   for (size_t g = first; g < groups; g++) {
@@ -159,6 +160,7 @@ Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   a.share = static_cast<int>(draw(6, 3));
   a.lanes = draw(7, 4) == 0 ? LaneMode::Threads : LaneMode::Inline;
   a.layer_major = draw(10, 2) == 0;
+  a.deferred = draw(12, 2) == 0;
   a.offload = static_cast<uint8_t>(draw(11, 32));
   if (base.ranks % 2 == 0 && draw(8, 3) == 0) a.replicas = 2;
   if (base.ranks == 4 && draw(9, 4) == 0) a.replicas = 4;
@@ -293,9 +295,13 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
       const Arrangement a = drawn(base, random, i);
       const Compiled compiled = compile(arranged(job(), a, ranks - 1), CpuFacts());
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};
-      for (int step = 0; step < 2; step++) {
-        for (const Task task : compiled.passes) sequence.push_back(compiled.at(task));
-        for (const Task task : {Task::Update, Task::Evaluate, Task::Save}) sequence.push_back(compiled.at(task));
+      for (int step = 0; step < 3; step++) {
+        std::vector<Task> tasks = compiled.passes;
+        if (a.deferred && step == 1) tasks[0] = pending(tasks[0]);
+        tasks.push_back(Task::Update);
+        if (a.deferred && step != 0) tasks.push_back(Task::Flush);
+        if (!a.deferred || step != 0) tasks.insert(tasks.end(), {Task::Evaluate, Task::Save});
+        for (const Task task : tasks) sequence.push_back(compiled.at(task));
       }
       for (uint64_t seed = 0; seed < 3; seed++) {
         const ReplayResult result = replay(compiled.set, compiled.plan, sequence, seed);

@@ -307,7 +307,8 @@ std::vector<OptionSpec> machine_specs() {
                   "optimizer state that waits elsewhere: auto, none, host, disk, or a fraction (to the host)"),
       text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
       text_option("offload_parameters", &O::offload_parameters, "likewise weights; they are sharded then"),
-      text_option("offload_activations", &O::offload_activations, "likewise what blocks keep for their backward; a fraction is of blocks"),
+      text_option("offload_activations", &O::offload_activations,
+                  "likewise what blocks keep for their backward; a fraction is of blocks"),
 
       text_option("out", &O::out, "directory to be made: of the run (runs/<date>-<model>), or of the model"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),

@@ -61,7 +61,7 @@ Executor::~Executor() {
   changed_.notify_all();
 }
 
-void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* const> files) {
+void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* const> files, const PassFacts* last) {
   if (last_)
     check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
           "program '{}' may not follow '{}'", set_.programs[program].name, set_.programs[*last_].name);
@@ -70,6 +70,7 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
   Instance& instance = instances_[turn_];
   instance.program = program;
   instance.facts.assign(passes_[program], facts);
+  if (last) instance.facts.back() = *last;
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   if (mode_ == LaneMode::Inline)

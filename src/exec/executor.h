@@ -30,12 +30,14 @@ class Executor {
            LaneMode mode, int threads);
   ~Executor();
 
-  // Issues a program, which must be a successor of the one before; each of its passes starts with these facts. `files`
+  // Issues a program, which must be a successor of the one before; each of its passes starts with these facts, but the
+  // last with `last` if that is given. `files`
   // are those that its ReadFile and WriteFile
   // ops name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may
   // go on after return; at most the program before is still running when this one starts to be issued. Errors of ops
   // are rethrown here or by finish().
-  void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {});
+  void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {},
+           const PassFacts* last = nullptr);
   // Returns when everything issued has run.
   void finish();
 

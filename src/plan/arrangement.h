@@ -70,6 +70,7 @@ struct Strategy {
   int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
   bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
   bool layer_major = false;            // all passes go through a block before any goes through the next
+  bool defer_updates = false;          // a group is updated in the next step, just before its weights are used there
   int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
   Space offloaded_to = Space::Host;    // where forward values wait
   int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it

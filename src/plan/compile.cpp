@@ -25,7 +25,10 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::First, {Task::Middle, Task::Last}},
       {Task::Middle, {Task::Middle, Task::Last}},
       {Task::Last, {Task::Update}},
+      {Task::PassPending, {Task::Update}},
+      {Task::FirstPending, {Task::Middle, Task::Last}},
       {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
       {Task::Export, {Task::Save}},
@@ -146,7 +149,12 @@ class Compiler {
       }
     }
     if (spec_.strategy.layer_major) result_.passes = {Task::Pass};
-    for (const auto& [task, of_program] : positions) lower_passes(job_, add(task), spec_.cut, of_program, step);
+    for (const auto& [task, of_program] : positions) {
+      lower_passes(job_, add(task), spec_.cut, of_program, step, false);
+      if (spec_.strategy.defer_updates && (task == Task::Pass || task == Task::First))
+        lower_passes(job_, add(pending(task)), spec_.cut, of_program, step, true);
+    }
+    if (spec_.strategy.defer_updates) lower_flush(job_, add(Task::Flush), step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
@@ -174,8 +182,10 @@ class Compiler {
   }
 
   void link() {
+    const bool deferred = result_.has(Task::Flush);
+    static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
     for (const auto& [task, program] : result_.programs)
-      for (const Task next : successors().at(task))
+      for (const Task next : deferred&& task == Task::Update ? with_pending : successors().at(task))
         if (result_.has(next)) result_.set.programs[program].next.push_back(result_.at(next));
   }
 
@@ -208,8 +218,9 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 12> kNames{"load",   "restore",  "pass", "first",  "middle",  "last",
-                                                    "update", "evaluate", "save", "export", "prefill", "decode"};
+  constexpr std::array<std::string_view, 15> kNames{"load",     "restore",      "pass",          "first",   "middle",
+                                                    "last",     "pass_pending", "first_pending", "update",  "flush",
+                                                    "evaluate", "save",         "export",        "prefill", "decode"};
   return kNames[static_cast<size_t>(task)];
 }
 

@@ -36,7 +36,10 @@ enum class Task : uint8_t {
   First,    // ... and of the first, a middle and the last pass where each is one
   Middle,
   Last,
+  PassPending,  // Pass and First where the update of the step before is deferred into them
+  FirstPending,
   Update,
+  Flush,  // the deferred update, for who needs the weights before the next step
   Evaluate,
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
@@ -45,6 +48,8 @@ enum class Task : uint8_t {
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
+// Of Pass or First.
+constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassPending : Task::FirstPending; }
 
 struct Compiled {
   ProgramSet set;

@@ -16,7 +16,10 @@ std::string_view phase_of(Task task) {
     case Task::First:
     case Task::Middle:
     case Task::Last:
+    case Task::PassPending:
+    case Task::FirstPending:
     case Task::Update:
+    case Task::Flush:
       return "step";
     case Task::Evaluate:
       return "eval";
@@ -33,7 +36,7 @@ std::string_view phase_of(Task task) {
 // Passes beyond these are all alike.
 constexpr int64_t kSimulatedPasses = 4;
 
-double inline_seconds(const Compiled& compiled, const Pricing& pricing) {
+double inline_seconds(const Compiled& compiled, const std::vector<Task>& tasks, const Pricing& pricing) {
   std::map<Task, double> by_task;
   auto seconds_of = [&](Task task) {
     const auto [known, missing] = by_task.try_emplace(task, 0.0);
@@ -43,7 +46,7 @@ double inline_seconds(const Compiled& compiled, const Pricing& pricing) {
     return known->second;
   };
   double sum = seconds_of(Task::Update);
-  for (const Task task : compiled.passes) sum += seconds_of(task);
+  for (const Task task : tasks) sum += seconds_of(task);
   return sum;
 }
 
@@ -64,7 +67,8 @@ double simulated_seconds(const Compiled& compiled, const std::vector<Task>& task
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
   std::vector<Task> tasks = compiled.passes;
-  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, pricing);
+  if (compiled.has(Task::Flush)) tasks[0] = pending(tasks[0]);
+  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, tasks, pricing);
   const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
   if (left_out <= 0) return simulated_seconds(compiled, tasks, pricing);
   tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);

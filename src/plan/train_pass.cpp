@@ -2,6 +2,7 @@
 
 #include "plan/lower.h"
 #include "plan/placement.h"
+#include "plan/update.h"
 
 namespace snug {
 namespace {
@@ -24,13 +25,15 @@ struct Pass {
 class TrainProgram {
  public:
   TrainProgram(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
-               const StepBuffers& step)
+               const StepBuffers& step, bool pending_update)
       : job_(job),
         cut_(cut),
         strategy_(job.strategy),
         step_(step),
         emitter_(job.set, program, job.facts),
         placement_(job, emitter_, &job.strategy),
+        updates_(job, emitter_, step),
+        pending_update_(pending_update),
         sums_(static_cast<size_t>(job.table.groups)) {
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
@@ -133,12 +136,23 @@ class TrainProgram {
       }
       if (i + 1 < blocks()) placement_.release(group_of(i));
     }
+    bring_up_to_date(job_.table.groups - 1);
   }
 
   // Groups follow the blocks: a block's weights, and those of the next ones in the direction of the walk.
   void bring_ahead(int block, int direction) {
-    for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++)
-      placement_.bring(block + 1 + direction * static_cast<int>(ahead));
+    for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++) {
+      const int group = block + 1 + direction * static_cast<int>(ahead);
+      if (direction > 0) bring_up_to_date(group);
+      placement_.bring(group);
+    }
+  }
+
+  // Updates the groups up to this one that are not yet.
+  void bring_up_to_date(int group) {
+    if (!pending_update_) return;
+    emitter_.pass(passes_.size());
+    for (; up_to_date_ <= std::min(group, job_.table.groups - 1); up_to_date_++) updates_.emit(up_to_date_);
   }
 
   void stash(Pass& pass, int block, Value value) {
@@ -279,6 +293,9 @@ class TrainProgram {
   const StepBuffers& step_;
   Emitter emitter_;
   PassPlacement placement_;
+  GroupUpdates updates_;
+  bool pending_update_;
+  int up_to_date_ = 0;  // groups before this one are
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
   std::vector<int> complete_;                 // groups whose gradients wait for the end of the pass
@@ -295,6 +312,7 @@ PassPosition position_of(int64_t pass, int64_t passes) {
 StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   StepBuffers step;
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
+  step.clip = new_tensor(job.set, "step.clip", DType::F32, {3}, Role::Metrics, Space::Device, Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
   for (int g = 0; g < job.table.groups; g++) {
     const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;
@@ -314,8 +332,8 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
 }
 
 void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
-                  const StepBuffers& step) {
-  TrainProgram(job, program, cut, positions, step).emit();
+                  const StepBuffers& step, bool pending_update) {
+  TrainProgram(job, program, cut, positions, step, pending_update).emit();
 }
 
 }  // namespace snug

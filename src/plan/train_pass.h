@@ -8,6 +8,7 @@ namespace snug {
 // What passes leave to the update.
 struct StepBuffers {
   Operand loss;                       // [1] fp32: this rank's, summed over the passes
+  Operand clip;                       // [3] fp32, as ClipFactor writes it
   std::vector<Operand> gradients;     // by group, in the gradient dtype: this rank's part of the whole step's
   std::vector<Operand> accumulators;  // by group, where passes are programs of their own; may be `gradients` themselves
 };
@@ -19,8 +20,9 @@ PassPosition position_of(int64_t pass, int64_t passes);
 
 // Forward and backward of the passes, which follow each other in the step: each reads a batch from the host and adds to
 // loss and gradients in `step`. Several go through each block together, one after the other, so that its weights come
-// once for all of them and its sums need no room beyond it.
+// once for all of them and its sums need no room beyond it. With a pending update each group is updated first, from
+// what the step before left in `step`; the facts of those ops are of a pass more (Op::pass), the step's before.
 void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
-                  const StepBuffers& step);
+                  const StepBuffers& step, bool pending_update);
 
 }  // namespace snug

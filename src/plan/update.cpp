@@ -25,12 +25,12 @@ class Update {
   UpdateProgram emit() {
     const Operand loss = sum_over_ranks(job_, emitter_, "loss", step_.loss);
     result_.partials = partials();
-    const Operand clip = clip_factor(loss);
+    clip_factor(loss);
     const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
-                  clip_host = copy_to_host(emitter_, "clip.host", clip);
+                  clip_host = copy_to_host(emitter_, "clip.host", step_.clip);
     emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
-    for (int g = 0; g < job_.table.groups; g++)
-      if (segment(g).elements > 0) update_group(g, clip);
+    GroupUpdates updates(job_, emitter_, step_);
+    for (int g = 0; g < job_.table.groups && !job_.strategy.defer_updates; g++) updates.emit(g);
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
     // Whoever meets a norm that is not finite reads the partials after the program.
@@ -93,7 +93,7 @@ class Update {
     }
   }
 
-  Operand clip_factor(const Operand& loss) {
+  void clip_factor(const Operand& loss) {
     std::vector<int> groups;
     for (int g = 0; g < job_.table.groups; g++)
       if (segment(g).elements > 0) groups.push_back(g);
@@ -107,62 +107,8 @@ class Update {
                    write(elements(sums, i, i + 1))});
     }
     emitter_.scope("update");
-    const Operand clip = emitter_.tensor("clip", DType::F32, {3}, Role::Metrics);
-    clip_op_ = emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(clip)});
-    return clip;
-  }
-
-  // The gradient of what this rank updates: its part, or its shard of all peers' parts, or all.
-  Operand gradient_to_update(int group, const Held& updated) {
-    const Operand part = fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
-    if (!updated.sharers) return part;
-    const Operand whole = emitter_.tensor("gradients", part.dtype, {updated.span.count()}, Role::Gather);
-    emitter_.op("gather", AllGather{*updated.sharers}, {read(part), write(whole)}, Lane::Gather);
-    return whole;
-  }
-
-  void update_group(int group, const Operand& clip) {
-    emitter_.scope(fmt::format("group.{}.update", group));
-    const Held& updated = job_.storage.states(group).back().held;
-    const Span span = updated.span;
-    const Operand gradient = gradient_to_update(group, updated);
-    for (const Layout::Run& run : segment(group).runs) {
-      const Span mine = intersection(run.span, span);
-      emitter_.scope("update." + job_.table[run.first].name);
-      for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
-        update_tile(group, run, {begin, std::min(begin + kTile, mine.end)}, gradient, span.begin, clip);
-    }
-    const Held& weights = job_.storage.values(group, SegmentKind::Trained);
-    if (weights.span.count() == span.count()) return;
-    emitter_.scope(fmt::format("group.{}.update", group));
-    emitter_.op("gather", AllGather{Ranks::Replica},
-                {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
-  }
-
-  // Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
-  void update_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient, int64_t start,
-                   const Operand& clip) {
-    const Numerics& n = job_.numerics;
-    const ParamSpec& param = job_.table[run.first];
-    std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
-    std::vector<Operand> operands{read(slice(gradient, start, tile))};
-    auto add = [&](std::string_view what, const Held& held) {
-      const Span whole{tile.begin, (tile.end + kUnit - 1) / kUnit * kUnit};
-      const Operand stored = slice(held, whole), value = fetch(emitter_, what, stored, Role::State);
-      if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
-      operands.push_back(update(elements(value, 0, (tile.count() + held.granule - 1) / held.granule)));
-    };
-    add("weights", job_.storage.values(group, SegmentKind::Trained));
-    for (const Array& state : job_.storage.states(group)) add(state.name, state.held);
-    operands.push_back(read(clip));
-    AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
-    if (n.state != StateFormat::Fp32) {
-      adamw.seed = n.seed;
-      adamw.stream = static_cast<uint32_t>(run.first);
-      adamw.first = static_cast<uint64_t>(tile.begin - run.span.begin);
-    }
-    emitter_.op("adamw", adamw, operands);
-    for (const auto& [value, stored] : travelled) store(emitter_, "back", value, stored);
+    clip_op_ =
+        emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.clip)});
   }
 
   const JobContext& job_;
@@ -175,8 +121,70 @@ class Update {
 
 }  // namespace
 
+// The gradient of what this rank updates: its part, or its shard of all peers' parts, or all.
+Operand GroupUpdates::gradient_to_update(int group, const Held& updated) {
+  const Operand part = fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
+  if (!updated.sharers) return part;
+  const Operand whole = emitter_.tensor("gradients", part.dtype, {updated.span.count()}, Role::Gather);
+  emitter_.op("gather", AllGather{*updated.sharers}, {read(part), write(whole)}, Lane::Gather);
+  return whole;
+}
+
+void GroupUpdates::emit(int group) {
+  const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
+  if (segment.elements == 0) return;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  const Held& updated = job_.storage.states(group).back().held;
+  const Span span = updated.span;
+  const Operand gradient = gradient_to_update(group, updated);
+  for (const Layout::Run& run : segment.runs) {
+    const Span mine = intersection(run.span, span);
+    emitter_.scope("update." + job_.table[run.first].name);
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
+      emit_tile(group, run, {begin, std::min(begin + kTile, mine.end)}, gradient, span.begin);
+  }
+  const Held& weights = job_.storage.values(group, SegmentKind::Trained);
+  if (weights.span.count() == span.count()) return;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  emitter_.op("gather", AllGather{Ranks::Replica},
+              {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
+}
+
+// Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
+void GroupUpdates::emit_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient,
+                             int64_t start) {
+  const Numerics& n = job_.numerics;
+  const ParamSpec& param = job_.table[run.first];
+  std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
+  std::vector<Operand> operands{read(slice(gradient, start, tile))};
+  auto add = [&](std::string_view what, const Held& held) {
+    const Span whole{tile.begin, (tile.end + kUnit - 1) / kUnit * kUnit};
+    const Operand stored = slice(held, whole), value = fetch(emitter_, what, stored, Role::State);
+    if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
+    operands.push_back(update(elements(value, 0, (tile.count() + held.granule - 1) / held.granule)));
+  };
+  add("weights", job_.storage.values(group, SegmentKind::Trained));
+  for (const Array& state : job_.storage.states(group)) add(state.name, state.held);
+  operands.push_back(read(step_.clip));
+  AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
+  if (n.state != StateFormat::Fp32) {
+    adamw.seed = n.seed;
+    adamw.stream = static_cast<uint32_t>(run.first);
+    adamw.first = static_cast<uint64_t>(tile.begin - run.span.begin);
+  }
+  emitter_.op("adamw", adamw, operands);
+  for (const auto& [value, stored] : travelled) store(emitter_, "back", value, stored);
+}
+
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {
   return Update(job, program, step).emit();
+}
+
+void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step) {
+  Emitter emitter(job.set, program, job.facts);
+  GroupUpdates updates(job, emitter, step);
+  for (int g = 0; g < job.table.groups; g++) updates.emit(g);
+  retire_later(emitter.program(), job.strategy.retire_lag);
 }
 
 }  // namespace snug

@@ -16,7 +16,28 @@ struct UpdateProgram {
   std::vector<Units> units;
 };
 
-// Consumes `step`; hands loss and norm to the host (HostJob::TakeMetrics). Where either is not finite, nothing changes.
+// AdamW on what this rank updates, group by group, tile by tile wherever state and weights live; then everyone has the
+// new weights. Reads gradients and clip factor of `step`; where that says not finite, nothing changes.
+class GroupUpdates {
+ public:
+  GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
+      : job_(job), emitter_(emitter), step_(step) {}
+  // Nothing where the group has nothing trained.
+  void emit(int group);
+
+ private:
+  Operand gradient_to_update(int group, const Held& updated);
+  void emit_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient, int64_t start);
+
+  const JobContext& job_;
+  Emitter& emitter_;
+  const StepBuffers& step_;
+};
+
+// Norm and clip factor of what `step` holds; hands them and the loss to the host (HostJob::TakeMetrics). Updates all
+// groups, unless that is deferred to the next step.
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step);
+// The deferred update of all groups, for who needs the weights before the next step.
+void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);
 
 }  // namespace snug

@@ -40,7 +40,19 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
 
 Session::~Session() = default;
 
-void Session::run(Task task, const PassFacts& facts) { executor_->run(compiled_.at(task), facts); }
+void Session::run(Task task, const PassFacts& facts) {
+  if (pending_ && (task == Task::Pass || task == Task::First)) {
+    const PassFacts before = *std::exchange(pending_, std::nullopt);
+    return executor_->run(compiled_.at(pending(task)), facts, {}, &before);
+  }
+  flush();
+  executor_->run(compiled_.at(task), facts);
+  if (task == Task::Update && compiled_.has(Task::Flush)) pending_ = facts;
+}
+
+void Session::flush() {
+  if (pending_) executor_->run(compiled_.at(Task::Flush), *std::exchange(pending_, std::nullopt));
+}
 
 void Session::load() {
   require_weights(spec_.sources);
@@ -85,6 +97,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     const std::string& header = outputs.layouts[static_cast<size_t>(task.index)].header;
     std::ranges::copy(header, views[0].as<uint8_t>());
   });
+  flush();
   executor_->run(compiled_.at(task), {}, pointers);
   executor_->finish();
   for (File& file : files) file.sync();
@@ -117,6 +130,7 @@ void Session::restore(const std::filesystem::path& directory) {
 }
 
 TensorView Session::view(const Operand& operand) {
+  flush();
   executor_->finish();
   return executor_->view(operand);
 }

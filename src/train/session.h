@@ -31,7 +31,8 @@ class Session {
   // What a job on the host does; to be set before a program with such an op runs.
   void on(HostJob job, HostHandler handler) { handlers_[job] = std::move(handler); }
 
-  // Runs a program that touches no files.
+  // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
+  // the weights before it takes care of them.
   void run(Task task, const PassFacts& facts = {});
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
@@ -55,6 +56,7 @@ class Session {
 
  private:
   const OutputFiles& files_of(Task task) const;
+  void flush();
 
   JobSpec spec_;
   std::map<HostJob, HostHandler> handlers_;
@@ -63,6 +65,7 @@ class Session {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
+  std::optional<PassFacts> pending_;  // of a step whose update is deferred
 };
 
 }  // namespace snug
