@@ -2,151 +2,15 @@
 // offloaded; over ranks the same up to the order of sums; arenas as forecast on each rank.
 #include <gtest/gtest.h>
 
-#include <thread>
-
+#include "arranged.h"
 #include "backend/cpu/facts.h"
 #include "base/rng.h"
-#include "comm/threads.h"
-#include "plan/forecast.h"
 #include "program/replay.h"
 #include "temp_directory.h"
-#include "tiny_model.h"
 #include "train/checkpoint.h"
 
 namespace snug {
 namespace {
-
-constexpr int64_t kSteps = 2;
-
-struct Arrangement {
-  int ranks = 1, replicas = 1, zero = 0;
-  int64_t passes = 1;
-  Recompute recompute = Recompute::None;
-  uint8_t offload = 1;  // of what is kept of blocks, where `inputs` are elsewhere: bits for attention, residual, ...
-  Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
-  int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
-  bool layer_major = false, deferred = false;
-  LaneMode lanes = LaneMode::Inline;
-};
-
-std::string to_string(const Arrangement& a) {
-  return fmt::format(
-      "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {} ({}), {} halves, {} major, {}{}",
-      a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
-      name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass", a.deferred ? "deferred, " : "",
-      a.lanes == LaneMode::Inline ? "inline" : "lanes");
-}
-
-constexpr int64_t kBatch = 8;  // blocks a step
-
-JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
-  spec.cut.ranks = a.ranks;
-  spec.cut.passes = a.passes;
-  spec.cut.micro_batch = kBatch / a.ranks / a.passes;
-  spec.rank = rank;
-  spec.evaluate = true;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), a.recompute);
-  spec.strategy.replicas = a.replicas;
-  spec.strategy.layer_major = a.layer_major;
-  spec.strategy.defer_updates = a.deferred;
-  set_zero_stage(spec.strategy, a.zero);
-  const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
-  for (size_t g = first; g < groups; g++) {
-    spec.strategy.groups[g].states = a.states;
-    spec.strategy.groups[g].gradients = a.gradients;
-    spec.strategy.groups[g].weights = a.weights;
-  }
-  for (size_t g = 0; g < first; g++) spec.strategy.groups[g].shard_weights = false;
-  for (size_t b = 0; b < spec.strategy.fates.size() && a.inputs != Space::Device; b++) {
-    Fates& fates = spec.strategy.fates[b];
-    const Fates all = offloaded(fates);
-    fates.input = Fate::Offload;
-    if (a.offload & 1) fates.attention = all.attention;
-    if (a.offload & 2) fates.residual = all.residual;
-    if (a.offload & 4) fates.mlp = all.mlp;
-    if (a.offload & 8) fates.adapter = all.adapter;
-    if (a.offload & 16 && b % 2 == 0) fates.residual = fates.adapter = Fate::Recompute;
-  }
-  spec.strategy.offloaded_to = a.inputs == Space::Device ? Space::Host : a.inputs;
-  return spec;
-}
-
-// What a run leaves: numbers of each step, and every trained parameter, put together from what ranks own.
-struct Outcome {
-  std::vector<StepResult> steps;
-  double evaluation = 0;
-  std::vector<std::vector<float>> weights;
-  bool operator==(const Outcome&) const = default;
-};
-
-// Runs `work` on every rank with a session of its own.
-void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work) {
-  auto run = [&](int rank, Comm* comm) {
-    Session session(arranged(job, a, rank), 1, a.lanes, comm);
-    work(session);
-  };
-  if (a.ranks == 1) return run(0, nullptr);
-  const auto comms = thread_ranks(a.ranks, a.replicas);
-  std::vector<std::exception_ptr> errors(comms.size());
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < a.ranks; rank++)
-      threads.emplace_back([&, rank] {
-        const auto r = static_cast<size_t>(rank);
-        try {
-          run(rank, comms[r].get());
-        } catch (const std::exception& error) {
-          errors[r] = std::current_exception();
-          comms[r]->leave(error.what());
-        }
-      });
-  }
-  for (const auto& error : errors)
-    if (error) std::rethrow_exception(error);
-}
-
-void take_weights(Session& session, Outcome& outcome) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  const ParamTable& table = session.spec().table;
-  outcome.weights.resize(table.params.size());
-  for (size_t i = 0; i < table.params.size(); i++) {
-    if (!table.params[i].trainable) continue;
-    outcome.weights[i].resize(static_cast<size_t>(table.params[i].shape.count()));
-    const Compiled::Owned& owned = session.compiled().owned[i];
-    if (owned.span.count() == 0 || session.compiled().set.buffers[owned.weight.buffer].space == Space::Disk) continue;
-    std::ranges::copy(values(session, owned.weight), outcome.weights[i].begin() + owned.span.begin);
-  }
-}
-
-// The samples of a rank in a pass are those of its blocks in the step: pass after pass, rank after rank.
-void train_steps(Session& session, int64_t first, int64_t last, Outcome& outcome) {
-  TinyTrainer trainer(session);
-  const auto samples = tiny_samples();
-  for (int64_t number = first; number <= last; number++) {
-    const StepResult result = trainer.step(step_samples(samples, number, kBatch), number, 1e-2);
-    if (session.rank() == 0) outcome.steps.push_back(result);
-  }
-}
-
-Outcome train(const JobSpec& job, const Arrangement& a) {
-  Outcome outcome;
-  on_ranks(job, a, [&](Session& session) {
-    session.load();
-    train_steps(session, 1, kSteps, outcome);
-    TinyTrainer trainer(session);
-    const auto samples = step_samples(tiny_samples(), 1, static_cast<size_t>(session.spec().cut.micro_batch));
-    const double loss = trainer.evaluate(samples);
-    if (session.rank() == 0) outcome.evaluation = loss;
-    take_weights(session, outcome);
-    const Forecast f = forecast(session.compiled());
-    for (const Space space : kSpaces) EXPECT_EQ(session.arena_bytes(space), f.arena_bytes[index(space)]);
-  });
-  return outcome;
-}
-
-Space space_of(uint64_t draw) { return std::array{Space::Device, Space::Host, Space::Disk}[draw % 3]; }
 
 Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   auto draw = [&](uint64_t what, uint64_t bound) { return random.below(16 * i + what, bound); };
@@ -183,11 +47,6 @@ struct Arrangements : testing::TestWithParam<Case> {
     return spec;
   }
 };
-
-// Weights on the disk are compared through a checkpoint elsewhere; here only those that have an address.
-bool same(const Outcome& a, const Outcome& b, bool weights) {
-  return a.steps == b.steps && a.evaluation == b.evaluation && (!weights || a.weights == b.weights);
-}
 
 TEST_P(Arrangements, ChangeNoBitAtEqualRanks) {
   const Random random(11, RandomPurpose::DataOrder, static_cast<uint32_t>(GetParam().passes + 8 * GetParam().lora));

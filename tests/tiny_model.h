@@ -119,7 +119,10 @@ class TinyTrainer {
  public:
   explicit TinyTrainer(Session& session) : session_(session) {
     session.on(HostJob::FillBatch, [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
-      fill_batch(batches_[static_cast<size_t>(task.index)], session_.spec().cut.sequence_length, packed_, views, facts);
+      const Cut& cut = session_.spec().cut;
+      const int64_t pass = first_pass_ + task.index;
+      facts.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
+      fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, facts);
     });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
@@ -150,15 +153,17 @@ class TinyTrainer {
       const auto first = samples.begin() + (pass * cut.ranks + session_.rank()) * share;
       batches_.emplace_back(first, first + share);
     }
+    first_pass_ = 0;
     for (const Task task : session_.compiled().passes) {
       session_.run(task, facts_);
-      if (task != Task::Pass) batches_.erase(batches_.begin());
+      first_pass_++;
     }
   }
 
   // Summed loss of the samples.
   double evaluate(const std::vector<TinySample>& samples) {
     batches_ = {samples};
+    first_pass_ = 0;
     session_.run(Task::Evaluate, facts_);
     return result_.loss;
   }
@@ -168,7 +173,8 @@ class TinyTrainer {
  private:
   Session& session_;
   bool packed_ = false;
-  std::vector<std::vector<TinySample>> batches_;  // of the passes to come
+  std::vector<std::vector<TinySample>> batches_;  // by pass of the step
+  int64_t first_pass_ = 0;                        // of the program that runs
   PassFacts facts_;
   StepResult result_;
 };

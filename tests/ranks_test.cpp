@@ -1,0 +1,69 @@
+// Ranks as processes: what 'mpirun -n N snug train' leaves is what 'snug train --ranks N' leaves, byte for byte.
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "base/error.h"
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+const std::filesystem::path kModels = std::filesystem::path(SNUG_FIXTURES) / "models";
+
+std::string text_of(const std::filesystem::path& path) {
+  std::ifstream in(path, std::ios::binary);
+  std::ostringstream text;
+  text << in.rdbuf();
+  return text.str();
+}
+
+// The losses and norms of a run.
+std::vector<std::pair<double, double>> numbers_of(const std::filesystem::path& run) {
+  std::ifstream in(run / "metrics.jsonl");
+  std::vector<std::pair<double, double>> numbers;
+  for (std::string line; std::getline(in, line);) {
+    const auto json = nlohmann::json::parse(line);
+    numbers.emplace_back(json["loss"], json["grad_norm"]);
+  }
+  return numbers;
+}
+
+TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
+  struct Case {
+    int ranks;
+    std::string options, product;
+  };
+  const std::string adapter = "adapter/adapter_model.safetensors", model = "model/model.safetensors";
+  for (const auto& [ranks, options, product] :
+       {Case{2, "--zero 0 --compute fp32", adapter},
+        Case{4, "--zero 3 --base-format int8 --recompute block --order layer", adapter},
+        Case{4, "--zero 2 --replicas 2 --state-format 8bit --offload-states disk --lora-dropout 0.1", adapter},
+        Case{2, "--zero 3 --base-format nf4 --offload-parameters host --offload-activations disk --compute fp32",
+             adapter},
+        Case{4, "--method full --zero 1 --offload-gradients host --reduce-every step", model},
+        Case{2, "--method full --zero 3 --state-format bf16 --offload-parameters disk --offload-states host", model}}) {
+    SCOPED_TRACE(fmt::format("{} ranks, {}", ranks, options));
+    const TempDirectory directory;
+    auto train = [&](const std::string& before, const std::string& name, const std::string& more) {
+      const std::string command = fmt::format(
+          "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} {} train --model {} --data {} --sequence-length 48 "
+          "--batch-size 8 --gradient-accumulation-steps 2 --max-steps 3 --threads 1 --out {} {} {} >{}.log 2>&1",
+          directory.path().string(), before, SNUG_BINARY, (kModels / "llama").string(),
+          (kModels / "data.jsonl").string(), name, options, more, name);
+      EXPECT_EQ(std::system(command.c_str()), 0) << text_of(directory.path() / (name + ".log"));
+    };
+    train("", "threads", fmt::format("--ranks {}", ranks));
+    train(fmt::format("{} -n {} --oversubscribe --allow-run-as-root", SNUG_MPIRUN, ranks), "processes", "");
+    EXPECT_EQ(numbers_of(directory.path() / "processes"), numbers_of(directory.path() / "threads"));
+    EXPECT_EQ(numbers_of(directory.path() / "threads").size(), 3u);
+    const std::string bytes = text_of(directory.path() / "threads" / product);
+    EXPECT_GT(bytes.size(), 10'000u);
+    EXPECT_TRUE(text_of(directory.path() / "processes" / product) == bytes);
+  }
+}
+
+}  // namespace
+}  // namespace snug
