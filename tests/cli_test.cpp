@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <csignal>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -272,6 +273,23 @@ TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   apart.insert(apart.end(), tail.begin(), tail.end());
   merged.insert(merged.end(), tail.begin(), tail.end());
   EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
+}
+
+TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {
+  fs::copy(kModels / "llama", at("broken"), fs::copy_options::recursive);
+  std::string file = text_of(at("broken/model.safetensors"));
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  const uint64_t begin = header["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0];
+  const float nan = std::nanf("");
+  std::memcpy(file.data() + 8 + length + begin + 40, &nan, sizeof(nan));
+  put(at("broken/model.safetensors"), file);
+  for (const std::string method : {"lora", "full"}) {
+    const Outcome outcome = run(job("train", {"--method", method, "--overwrite"}, at("broken")));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("'model.layers.1.mlp.up_proj.weight' holds a value that is not finite"));
+  }
 }
 
 // What the adapter was trained on is what products saw of the base; merging rounds it once more.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "format/unicode.h"
 
 namespace snug {
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary) {
@@ -26,6 +27,9 @@ PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::loa
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place,
                                            const HfConfig& config) const {
+  if (const auto offset = find_invalid_utf8(prompt))
+    user_error("{}: found byte 0x{:02x} at offset {}, which is not UTF-8", place,
+               static_cast<unsigned char>(prompt[*offset]), *offset);
   const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(prompt); });
   if (ids.empty()) user_error("{}: found an empty text, expected at least one token", place);
   const int32_t largest = *std::ranges::max_element(ids);

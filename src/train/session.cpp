@@ -130,7 +130,7 @@ void Session::restore(const std::filesystem::path& directory) {
 }
 
 TensorView Session::view(const Operand& operand) {
-  flush();
+  if (compiled_.set.buffers[operand.buffer].life == Life::Persistent) flush();
   executor_->finish();
   return executor_->view(operand);
 }

@@ -44,7 +44,7 @@ class Session {
 
   const JobSpec& spec() const { return spec_; }
   const Compiled& compiled() const { return compiled_; }
-  // Bytes after everything issued has run.
+  // Bytes after everything issued has run; of weights and state after their update.
   TensorView view(const Operand& operand);
   uint64_t arena_bytes(Space space) const;
 

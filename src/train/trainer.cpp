@@ -154,16 +154,45 @@ void Trainer::run_passes(const PassFacts& facts) {
   }
 }
 
+namespace {
+
+// The first parameter, of those that this rank has in memory, that holds a value which is not finite.
+std::optional<std::string> non_finite_weight(Session& session) {
+  const Compiled& compiled = session.compiled();
+  for (size_t i = 0; i < compiled.owned.size(); i++) {
+    const auto& [span, weight, gradient] = compiled.owned[i];
+    if (span.count() == 0 || compiled.set.buffers[weight.buffer].space == Space::Disk) continue;
+    const TensorView view = session.view(weight);
+    auto finite = [&]<class T>(const T* values) {
+      return std::all_of(values, values + view.count(), [](T x) { return std::isfinite(static_cast<float>(x)); });
+    };
+    if ((view.dtype == DType::F32 && !finite(view.as<float>())) ||
+        (view.dtype == DType::BF16 && !finite(view.as<BFloat16>())))
+      return session.spec().table.params[i].name;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
 void Trainer::refuse_non_finite(int64_t number) {
   const UpdateProgram& update = session_.compiled().update;
   const TensorView partials = session_.view(update.partials);
+  std::string found;
   for (const UpdateProgram::Units& units : update.units)
-    if (!std::all_of(partials.as<float>() + units.begin, partials.as<float>() + units.end,
-                     [](float sum) { return std::isfinite(sum); }))
-      user_error(
-          "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are "
-          "good: try a lower --learning-rate, or look at the data of that step",
-          number, session_.spec().table[units.param].name, loss_sum_);
+    if (found.empty() && !std::all_of(partials.as<float>() + units.begin, partials.as<float>() + units.end,
+                                      [](float sum) { return std::isfinite(sum); }))
+      found = session_.spec().table[units.param].name;
+  if (const auto weight = non_finite_weight(session_))
+    user_error(
+        "step {}: the loss is {}, as '{}' holds a value that is not finite; nothing was updated: look at the "
+        "model's files",
+        number, loss_sum_, *weight);
+  if (!found.empty())
+    user_error(
+        "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are good: "
+        "try a lower --learning-rate, or look at the data of that step",
+        number, found, loss_sum_);
   user_error(
       "step {}: loss {} or gradient norm {} is not finite; nothing was updated, earlier checkpoints are good: try "
       "a lower --learning-rate",
