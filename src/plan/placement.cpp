@@ -73,23 +73,30 @@ ProgramId add_program(ProgramSet& set, std::string name) {
 }
 
 Operand PassPlacement::weight(ParamId first, int count) {
-  if (job_.layout().kind(first) == SegmentKind::Coded) {
-    const Shape shape = job_.storage.joined_shape(first, count);
-    const Operand values = emitter_.tensor("weight", job_.numerics.compute, shape, Role::Weight);
-    const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Coded);
+  const bool coded = job_.layout().kind(first) == SegmentKind::Coded;
+  if (!coded) {
+    const Operand stored = job_.storage.view(whole(first), first, count);
+    if (stored.dtype == job_.numerics.compute) return stored;
+  }
+  // Where several passes go through a block together, what it converts serves them all.
+  const int group = job_.table[first].group;
+  std::map<ParamId, Operand>& converted = converted_[static_cast<size_t>(group)];
+  if (const auto found = converted.find(first); found != converted.end()) return found->second;
+  const Operand values =
+      emitter_.tensor("weight", job_.numerics.compute, job_.storage.joined_shape(first, count), Role::Weight);
+  if (coded) {
+    const std::vector<Operand>& arrays = whole(group, SegmentKind::Coded);
     int64_t row = 0;
     for (ParamId id = first; id < first + count; id++) {
       const int64_t end = row + job_.table[id].shape.rows();
       dequantize(emitter_, job_, arrays, id, rows(values, row, end));
       row = end;
     }
-    return values;
+  } else {
+    emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(first), first, count)), write(values)});
   }
-  const Operand stored = job_.storage.view(whole(first), first, count);
-  if (stored.dtype == job_.numerics.compute) return stored;
-  const Operand converted = emitter_.tensor("weight", job_.numerics.compute, stored.shape, Role::Weight);
-  emitter_.op("weight", Cast{}, {read(stored), write(converted)});
-  return converted;
+  if (strategy_ && strategy_->layer_major) converted[first] = values;
+  return values;
 }
 
 Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }

@@ -2,6 +2,8 @@
 // gradients; and what is kept for the backward.
 #pragma once
 
+#include <map>
+
 #include "model/builder.h"
 #include "plan/job.h"
 
@@ -28,7 +30,11 @@ class PassPlacement : public Placement {
  public:
   // Without a strategy nothing is kept for a backward.
   PassPlacement(const JobContext& job, Emitter& emitter, const Strategy* strategy)
-      : job_(job), emitter_(emitter), strategy_(strategy), brought_(static_cast<size_t>(job.table.groups)) {}
+      : job_(job),
+        emitter_(emitter),
+        strategy_(strategy),
+        brought_(static_cast<size_t>(job.table.groups)),
+        converted_(brought_.size()) {}
 
   Operand weight(ParamId first, int count) override;
   Operand stored(ParamId param) override;
@@ -52,6 +58,7 @@ class PassPlacement : public Placement {
   Emitter& emitter_;
   const Strategy* strategy_;
   std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
+  std::vector<std::map<ParamId, Operand>> converted_;                            // by group: in the products' dtype
 };
 
 }  // namespace snug
