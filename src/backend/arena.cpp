@@ -1,14 +1,20 @@
 #include "backend/arena.h"
 
+#include "base/disk.h"
+
 namespace snug {
 
-Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory)
+Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory, const Alive& alive)
     : bytes_(plan.reserved_bytes) {
   for (const Space space : {Space::Device, Space::Host})
     if (bytes_[index(space)] > 0) base_[index(space)] = backend.reserve(space, bytes_[index(space)]);
   if (bytes_[index(Space::Disk)] == 0) return;
+  const uint64_t needed = bytes_[index(Space::Disk)], free = free_bytes(disk_directory);
+  if (free < needed)
+    device_error("{}: found {} bytes free, expected {} for what is offloaded to disk; --disk-dir names another place",
+                 disk_directory.string(), free, needed);
   disk_ = File::create_unnamed(disk_directory, IoMode::Direct);
-  disk_->allocate(bytes_[index(Space::Disk)]);
+  disk_->allocate(needed, alive);
 }
 
 uint64_t Arena::begin(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const {

@@ -235,15 +235,18 @@ void File::write(uint64_t offset, std::span<const std::byte> bytes) {
   if (mode_ == IoMode::Direct && !directly) drop_pages(offset, bytes.size(), /*written=*/true);
 }
 
-void File::allocate(uint64_t bytes) {
+void File::allocate(uint64_t bytes, const Alive& alive) {
   check_range(path_, 0, bytes);
   resize(bytes);
-  if (bytes == 0) return;
-  int error;
-  do error = ::posix_fallocate(cached_, 0, static_cast<off_t>(bytes));
-  while (error == EINTR);
-  if (error != 0 && error != EOPNOTSUPP && error != EINVAL) {
-    device_error("{}: cannot reserve {} bytes: {}", path_.string(), bytes, error_text(error));
+  // Where the file system cannot reserve, the library writes to every block.
+  for (uint64_t at = 0; at < bytes; at += kMaxCallBytes) {
+    const uint64_t part = std::min<uint64_t>(kMaxCallBytes, bytes - at);
+    int error;
+    do error = ::posix_fallocate(cached_, static_cast<off_t>(at), static_cast<off_t>(part));
+    while (error == EINTR);
+    if (error != 0 && error != EOPNOTSUPP && error != EINVAL)
+      device_error("{}: cannot reserve {} bytes: {}", path_.string(), bytes, error_text(error));
+    call(alive);
   }
 }
 
@@ -266,7 +269,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-uint64_t file_checksum(const fs::path& path) {
+uint64_t file_checksum(const fs::path& path, const Alive& alive) {
   constexpr size_t kBlock = size_t{8} << 20;
   const File file = File::open_read(path, IoMode::Direct);
   const std::unique_ptr<std::byte, decltype(&::free)> block(
@@ -278,6 +281,7 @@ uint64_t file_checksum(const fs::path& path) {
     const std::span<std::byte> part(block.get(), std::min<uint64_t>(kBlock, bytes - at));
     file.read(at, part);
     XXH3_64bits_update(state.get(), part.data(), part.size());
+    call(alive);
   }
   return XXH3_64bits_digest(state.get());
 }

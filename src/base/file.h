@@ -13,6 +13,8 @@
 #include <string>
 #include <string_view>
 
+#include "base/alive.h"
+
 namespace snug {
 
 // How a file's ranges travel. Direct: past the page cache (O_DIRECT), because cached pages are charged to the process
@@ -28,9 +30,9 @@ constexpr uint64_t kDirectAlignment = 4096;
 class File {
  public:
   static File open_read(const std::filesystem::path& path, IoMode mode);
-  // An empty file for reading and writing; what had that name is cut to nothing.
   // A file without a name in a directory, for reading and writing: it goes with the last descriptor.
   static File create_unnamed(const std::filesystem::path& directory, IoMode mode);
+  // An empty file for reading and writing; what had that name is cut to nothing.
   static File create(const std::filesystem::path& path, IoMode mode);
 
   File();
@@ -51,13 +53,13 @@ class File {
   // Writes all of `bytes` at `offset`; the file grows as needed.
   void write(uint64_t offset, std::span<const std::byte> bytes);
   // Makes the file `bytes` long and reserves its blocks, so that a full disk shows now and not while writing.
-  void allocate(uint64_t bytes);
+  void allocate(uint64_t bytes, const Alive& alive = {});
   // Cuts or extends the file, without reserving.
   void resize(uint64_t bytes);
-  // Returns when everything written is on disk.
   // From here on writes go from the file's start to its end without a gap, and checksum() is of all that was written.
   void start_checksum();
   uint64_t checksum() const;
+  // Returns when everything written is on disk.
   void sync();
 
  private:
@@ -77,7 +79,7 @@ class File {
 // Whether the path names a regular file, through links. A path that cannot be looked at is not there.
 bool is_file(const std::filesystem::path& path);
 // The checksum (XXH3, 64 bits) of a whole file, as File::checksum() gives it.
-uint64_t file_checksum(const std::filesystem::path& path);
+uint64_t file_checksum(const std::filesystem::path& path, const Alive& alive = {});
 // A whole small file. UserError if it holds more than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // Replaces or makes a small file in one step: readers see the old text or the new, never a part.

@@ -16,10 +16,11 @@ std::optional<double> validation_fraction(const Options& options) {
 
 }  // namespace
 
-Dataset read_data(const Options& options, const std::vector<std::string>& files) {
+Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
   const HfConfig config = read_hf_config(options.model);
-  const DataOptions data = data_options(options, files, config.vocabulary);
+  DataOptions data = data_options(options, files, config.vocabulary);
+  data.alive = alive;
   if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
     return load_dataset(data, nullptr);
   const Tokenizer tokenizer = Tokenizer::load(options.model);
@@ -27,9 +28,9 @@ Dataset read_data(const Options& options, const std::vector<std::string>& files)
   return load_dataset(data, &encoder);
 }
 
-Corpus read_corpus(const Options& options) {
+Corpus read_corpus(const Options& options, const Alive& alive) {
   Corpus corpus;
-  corpus.training = read_data(options, options.data);
+  corpus.training = read_data(options, options.data, alive);
   corpus.training_samples = all_samples(corpus.training.samples());
   if (options.validation.empty()) return corpus;
   if (const auto fraction = validation_fraction(options)) {
@@ -37,15 +38,15 @@ Corpus read_corpus(const Options& options) {
     corpus.training_samples = std::move(split.training);
     corpus.validation_samples = std::move(split.validation);
   } else {
-    corpus.held_out_files = read_data(options, options.validation);
+    corpus.held_out_files = read_data(options, options.validation, alive);
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
   }
   return corpus;
 }
 
-PackingOptions packing_options(const Options& options) {
-  return {options.sequence_length, options.packing, long_samples_from_name(options.long_samples), options.shuffle,
-          options.seed};
+PackingOptions packing_options(const Options& options, const Alive& alive) {
+  return {options.sequence_length, options.packing, long_samples_from_name(options.long_samples),
+          options.shuffle,         options.seed,    alive};
 }
 
 RunLength run_length(const Options& options) {
@@ -59,7 +60,7 @@ DataSummary summarise(const BlockStream& stream) {
           stream.report().loss_tokens};
 }
 
-uint64_t data_order_hash(const Corpus& corpus, const Options& options) {
+uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive) {
   const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
                                        options.long_samples, options.sequence_length, options.batch_size);
   uint64_t hash = XXH3_64bits(text.data(), text.size());
@@ -68,13 +69,14 @@ uint64_t data_order_hash(const Corpus& corpus, const Options& options) {
     hash = XXH3_64bits_withSeed(ids.data(), ids.size_bytes(), hash);
     const int64_t loss = corpus.training.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
     hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+    call(alive);
   }
   return hash;
 }
 
 StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
-                               int64_t micro_batch, int ranks, int rank) {
-  PackingOptions packing = packing_options(options);
+                               int64_t micro_batch, int ranks, int rank, const Alive& alive) {
+  PackingOptions packing = packing_options(options, alive);
   packing.shuffle = false;
   return StreamSource(dataset, std::move(samples), packing, {1, ranks, micro_batch}, {std::nullopt, 1}, rank);
 }

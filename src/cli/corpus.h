@@ -17,17 +17,17 @@ struct Corpus {
 };
 
 // Token files need no tokenizer; a model directory without one will do for them.
-Dataset read_data(const Options& options, const std::vector<std::string>& files);
-Corpus read_corpus(const Options& options);
+Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive = {});
+Corpus read_corpus(const Options& options, const Alive& alive);
 
-PackingOptions packing_options(const Options& options);
+PackingOptions packing_options(const Options& options, const Alive& alive = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
 // Of all that decides which tokens a step sees, and which of them carry loss.
-uint64_t data_order_hash(const Corpus& corpus, const Options& options);
+uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive);
 
 // Every sample once, in file order, for evaluation: what one rank of `ranks` sees.
 StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
-                               int64_t micro_batch, int ranks, int rank);
+                               int64_t micro_batch, int ranks, int rank, const Alive& alive = {});
 
 }  // namespace snug

@@ -47,7 +47,7 @@ int plan_command(const Options& options, const CommandFlags& flags) {
   std::optional<DataSummary> summary;
   Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {
-    corpus = read_corpus(options);
+    corpus = read_corpus(options, {});
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);

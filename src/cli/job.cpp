@@ -192,7 +192,7 @@ Planned plan_training(const Options& options, bool evaluate, Comm* launched) {
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts(), planned.pricing);
+  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts(), planned.pricing, heartbeat_of(launched));
   planned.spec.cut = planned.shown().cut;
   planned.spec.strategy = planned.shown().strategy;
   planned.compiled = compile(planned.spec, CpuFacts());

@@ -8,6 +8,7 @@
 #include <ctime>
 
 #include "backend/cpu/facts.h"
+#include "base/disk.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
@@ -96,11 +97,11 @@ void refuse_out(const Options& options) {
   std::filesystem::remove(probe);
 }
 
-void clear_run_directory(const Options& options) {
+void clear_run_directory(const Options& options, const Alive& alive) {
   const std::filesystem::path out = options.out;
   if (options.overwrite && !options.resume)
     for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "model", "checkpoints"})
-      std::filesystem::remove_all(out / name);
+      remove_tree(out / name, alive);
   std::filesystem::create_directories(out);
 }
 
@@ -150,6 +151,19 @@ void export_result(Session& session, const Options& options) {
     export_model(session, out, options.model, Existing::Replace);
 }
 
+TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
+  TrainerOptions trainer;
+  trainer.out = options.out;
+  trainer.schedule = make_schedule(options, steps);
+  trainer.steps = steps;
+  trainer.evaluate = interval_of(options.eval_every);
+  trainer.save = interval_of(options.save_every);
+  trainer.log_interval = interval_of(options.log_every);
+  trainer.keep = options.keep;
+  trainer.log = log_line;
+  return trainer;
+}
+
 // One rank's run; what all ranks share comes in `run`.
 struct Run {
   const Options& options;
@@ -163,12 +177,13 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
   const bool reports = rank == 0;
-  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options),
+  const Alive alive = heartbeat_of(comm);
+  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options, alive),
                     {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank);
   std::optional<StreamSource> validation;
   if (run.corpus.validates()) {
     validation.emplace(evaluation_source(run.corpus.validation(), run.corpus.validation_samples, options,
-                                         cut.micro_batch, cut.ranks, rank));
+                                         cut.micro_batch, cut.ranks, rank, alive));
     if (validation->stream().report().loss_tokens == 0) user_error("--validation: found no token that carries loss");
   }
   const int64_t steps = data.stream().steps();
@@ -176,7 +191,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
-    clear_run_directory(options);
+    clear_run_directory(options, alive);
   }
   JobSpec spec = run.planned.spec;
   spec.rank = rank;
@@ -188,17 +203,9 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   Session session(std::move(spec), std::move(compiled),
                   {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options)});
   session.load();
-  TrainerOptions trainer_options;
-  trainer_options.out = options.out;
-  trainer_options.schedule = make_schedule(options, steps);
-  trainer_options.steps = steps;
-  trainer_options.evaluate = interval_of(options.eval_every);
-  trainer_options.save = interval_of(options.save_every);
-  trainer_options.log_interval = interval_of(options.log_every);
-  trainer_options.keep = options.keep;
-  trainer_options.data_order = data_order_hash(run.corpus, options);
+  TrainerOptions trainer_options = trainer_options_of(options, steps);
+  trainer_options.data_order = data_order_hash(run.corpus, options, alive);
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
-  trainer_options.log = log_line;
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();
@@ -228,7 +235,7 @@ int train_command(Options options, const CommandFlags& flags) {
   }
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
-  const Corpus corpus = read_corpus(options);
+  const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   const Planned planned = plan_training(options, corpus.validates(), comm.get());
   require_weights(planned.spec.sources);
   require_fit(planned, options);

@@ -76,4 +76,9 @@ void Comm::agree(std::string_view what, uint64_t value) {
 
 void Comm::barrier() { tell_all(0); }
 
+Alive heartbeat_of(Comm* comm) {
+  if (!comm) return {};
+  return [comm] { comm->heartbeat(); };
+}
+
 }  // namespace snug

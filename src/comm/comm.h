@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/alive.h"
 #include "base/error.h"
 #include "program/program.h"
 #include "program/topology.h"
@@ -95,5 +96,8 @@ class Comm {
   Topology topology_;
   std::vector<uint64_t> told_;  // by rank
 };
+
+// heartbeat() for work that knows nothing of ranks; nothing for one rank alone (null).
+Alive heartbeat_of(Comm* comm);
 
 }  // namespace snug

@@ -141,6 +141,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
         errors[i] = std::current_exception();
       }
     });
+    call(options.alive);
     for (size_t i = 0; i < lot.size(); ++i) {
       if (errors[i]) std::rethrow_exception(errors[i]);
       visit(samples[i], lot[i].place);

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/alive.h"
 #include "data/shapes.h"
 #include "format/tokenizer.h"
 
@@ -41,6 +42,7 @@ struct DataOptions {
   TrainOn train_on = TrainOn::Assistant;
   std::optional<int64_t> max_samples;  // the first so many records of each file
   int64_t vocabulary = 0;              // ids must lie below it
+  Alive alive{};                       // called for each lot of samples
 };
 
 // One sample, as long as it comes: labels[i] is what is to be predicted at i from the tokens before it, kNoLabel for

@@ -87,8 +87,9 @@ void Packer::pack(int64_t epoch, Visit&& visit) {
   }
   open_.clear();
   opened_ = 0;
-  for (const uint32_t sample : order_) {
-    for_each_document(sample, [&](const DocumentSpan& d) { visit(d, place(d.length)); });
+  for (size_t i = 0; i < order_.size(); ++i) {
+    if (i % (1 << 20) == 0) call(options_.alive);
+    for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length)); });
   }
 }
 

@@ -26,6 +26,7 @@ struct PackingOptions {
   LongSamples long_samples = LongSamples::Cut;
   bool shuffle = true;  // a new order each epoch; false: file order
   uint64_t seed = 42;
+  Alive alive{};  // called for each epoch that is packed, and each million of its samples
 };
 
 // A document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.

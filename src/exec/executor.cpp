@@ -23,6 +23,7 @@ Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backe
     for (const Op& op : program.ops) {
       ops.push_back(bind(backend, op));
       passes = std::max(passes, static_cast<size_t>(op.pass) + 1);
+      if (comm_) comm_->heartbeat();
     }
     issued_.emplace_back(program.ops.size());
     done_.emplace_back(program.ops.size());

@@ -156,7 +156,7 @@ uint64_t total_bytes(const Arrangement& a) {
 }
 
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
-              const Pricing& pricing) {
+              const Pricing& pricing, const Alive& alive) {
   if (choices.ranks % choices.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
   FitResult result;
@@ -182,6 +182,7 @@ FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, con
           Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, priced), false};
           a.fits = fits(a, caps);
           result.tried.push_back(std::move(a));
+          call(alive);
         }
     if (std::ranges::any_of(result.tried, &Arrangement::fits)) break;
   }

@@ -4,6 +4,7 @@
 #include <limits>
 #include <optional>
 
+#include "base/alive.h"
 #include "plan/forecast.h"
 
 namespace snug {
@@ -55,9 +56,9 @@ struct FitResult {
 
 // Compiles candidates (a fraction of a second each even for 70B) and orders them: first those that keep everything on
 // the device, and only if none of them fits those that offload states, then gradients, then parameters as well. `spec`
-// gives everything but cut and strategy; `pricing` all but how lanes are run (lanes_of()). UserError if batch_size,
-// ranks, micro-batch and passes do not agree.
+// gives everything but cut and strategy; `pricing` all but how lanes are run (lanes_of()); `alive`: called for each
+// candidate. UserError if batch_size, ranks, micro-batch and passes do not agree.
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
-              const Pricing& pricing = {});
+              const Pricing& pricing = {}, const Alive& alive = {});
 
 }  // namespace snug

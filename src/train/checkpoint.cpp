@@ -6,6 +6,7 @@
 #include <charconv>
 #include <nlohmann/json.hpp>
 
+#include "base/disk.h"
 #include "base/file.h"
 
 namespace snug {
@@ -82,17 +83,17 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   if (pending) {
     write_text(pending->path() / "state.json", to_json(state));
     pending->publish();
-    remove_old(state);
+    remove_old(state, session.alive());
   }
   session.barrier();
 }
 
-void Checkpoints::remove_old(const CheckpointState& state) const {
+void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
   std::erase(old, state.best_step);
   old.resize(old.size() - std::min(old.size(), static_cast<size_t>(keep_)));
-  for (const int64_t step : old) std::filesystem::remove_all(directory(step));
+  for (const int64_t step : old) remove_tree(directory(step), alive);
 }
 
 CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {

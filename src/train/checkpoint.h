@@ -34,7 +34,7 @@ class Checkpoints {
 
  private:
   std::filesystem::path directory(int64_t step) const;
-  void remove_old(const CheckpointState& state) const;
+  void remove_old(const CheckpointState& state, const Alive& alive) const;
 
   std::filesystem::path root_;
   int64_t keep_;

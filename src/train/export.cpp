@@ -42,6 +42,7 @@ void export_model(Session& session, const std::filesystem::path& directory, cons
       write_text(pending.path() / name, config_with_dtype(source / name, session.spec().export_dtype));
     else
       std::filesystem::copy_file(source / name, pending.path() / name);
+    call(session.alive());
   }
   pending.publish();
 }

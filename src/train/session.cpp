@@ -5,6 +5,7 @@
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "base/parallel.h"
+#include "base/disk.h"
 
 namespace snug {
 
@@ -28,7 +29,7 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     comm_->agree("the program of a step", compiled_.joint_hash);
   }
   backend_ = std::make_unique<CpuBackend>();
-  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory);
+  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, alive());
   auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
@@ -72,9 +73,9 @@ namespace {
 
 std::filesystem::path checksum_name(std::filesystem::path path) { return path += ".xxh3"; }
 
-void require_checksum(const std::filesystem::path& path) {
+void require_checksum(const std::filesystem::path& path, const Alive& alive) {
   const std::string expected = read_text(checksum_name(path), 64),
-                    found = fmt::format("{:016x}\n", file_checksum(path));
+                    found = fmt::format("{:016x}\n", file_checksum(path, alive));
   if (found != expected)
     user_error("{}: damaged: found checksum {}, expected {}", path.string(), found.substr(0, 16),
                expected.substr(0, 16));
@@ -89,7 +90,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   const bool writes = task == Task::Save || rank() == 0;
   for (size_t i = 0; writes && i < outputs.names.size(); i++) {
     files.push_back(File::create(directory / outputs.names[i], IoMode::Direct));
-    files.back().allocate(outputs.layouts[i].file_bytes);
+    files.back().allocate(outputs.layouts[i].file_bytes, alive());
     files.back().start_checksum();
   }
   for (File& file : files) pointers.push_back(&file);
@@ -100,7 +101,10 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   flush();
   executor_->run(compiled_.at(task), {}, pointers);
   executor_->finish();
-  for (File& file : files) file.sync();
+  for (File& file : files) {
+    file.sync();
+    call(alive());
+  }
   if (task == Task::Save)
     for (const File& file : files) write_text(checksum_name(file.path()), fmt::format("{:016x}\n", file.checksum()));
   if (writes && !outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
@@ -113,7 +117,7 @@ void Session::restore(const std::filesystem::path& directory) {
     files.push_back(File::open_read(directory / path.filename(), IoMode::Direct));
   // Ranks look at each file once between them.
   for (size_t i = 0; i < files.size(); i++)
-    if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path());
+    if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path(), alive());
   barrier();
   // Without a saved state in the spec the files must be just those that this job writes.
   if (!spec_.saved) {

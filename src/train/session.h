@@ -51,6 +51,8 @@ class Session {
   int rank() const { return spec_.rank; }
   // Returns when all ranks have called it.
   void barrier();
+  // A sign of life in the midst of long work on the host.
+  Alive alive() const { return heartbeat_of(comm_); }
   // What rank 0 says, on all ranks; what was issued may still be running.
   uint8_t as_rank_0(uint8_t value);
 

@@ -1,0 +1,16 @@
+// A sign of life.
+#pragma once
+
+#include <functional>
+
+namespace snug {
+
+// Long work on the host calls it as it advances, many times in any 10 s, so that other ranks that wait do not take this
+// one for one that hangs (Comm::heartbeat()). May be empty.
+using Alive = std::function<void()>;
+
+inline void call(const Alive& alive) {
+  if (alive) alive();
+}
+
+}  // namespace snug

@@ -1,0 +1,25 @@
+#include "base/disk.h"
+
+#include "base/error.h"
+
+namespace snug {
+namespace fs = std::filesystem;
+
+uint64_t free_bytes(const fs::path& directory) {
+  std::error_code error;
+  const uint64_t bytes = fs::space(directory, error).available;
+  if (error) device_error("{}: cannot find what is free there: {}", directory.string(), error.message());
+  return bytes;
+}
+
+void remove_tree(const fs::path& path, const Alive& alive) {
+  std::error_code error;
+  if (fs::is_directory(fs::symlink_status(path, error)))
+    for (const auto& entry : fs::directory_iterator(path, error)) remove_tree(entry.path(), alive);
+  error.clear();
+  fs::remove(path, error);
+  if (error) device_error("{}: cannot remove it: {}", path.string(), error.message());
+  call(alive);
+}
+
+}  // namespace snug

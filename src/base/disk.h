@@ -1,0 +1,16 @@
+// Room on disks.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+
+#include "base/alive.h"
+
+namespace snug {
+
+// Bytes that may still be written to the file system of a directory. DeviceError if that is not known.
+uint64_t free_bytes(const std::filesystem::path& directory);
+// Removes a file, or a directory with all that is in it, if there is one.
+void remove_tree(const std::filesystem::path& path, const Alive& alive);
+
+}  // namespace snug
