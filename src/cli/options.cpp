@@ -317,6 +317,8 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
+      text_option("trace", &O::trace,
+                  "file for a Chrome trace of the first steps: lanes, ops, and what they waited for"),
   };
 }
 

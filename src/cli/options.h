@@ -58,7 +58,7 @@ struct Options {
   std::string recompute = "auto", offload_activations = "auto", offload_states = "auto", offload_gradients = "auto",
               offload_parameters = "auto";
 
-  std::string out;
+  std::string out, trace;
   bool overwrite = false, resume = false;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all

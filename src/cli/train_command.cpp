@@ -160,6 +160,7 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.save = interval_of(options.save_every);
   trainer.log_interval = interval_of(options.log_every);
   trainer.keep = options.keep;
+  trainer.trace = options.trace;
   trainer.log = log_line;
   return trainer;
 }

@@ -74,6 +74,7 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
   if (last) instance.facts.back() = *last;
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
+  instance.events = trace_ ? trace_->room(program, set_.programs[program].ops.size()) : nullptr;
   if (mode_ == LaneMode::Inline)
     run_inline(instance);
   else
@@ -83,12 +84,15 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
 void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
   PassFacts& facts = instance.facts[static_cast<size_t>(op.pass)];
+  Trace::Event* const event = instance.events ? instance.events + id : nullptr;
+  if (event) event->begin = event->end = Trace::now();
   if (facts.loss_rows < op.min_loss_rows) return;
   const Bound& bound = bound_[instance.program][id];
   if (bound.launch)
     bound.launch(facts);
   else
     execute_here(instance, op, bound);
+  if (event) event->end = Trace::now();
   if (comm_) comm_->heartbeat();
 }
 
@@ -121,8 +125,15 @@ void Executor::run_inline(Instance& instance) {
 
 bool Executor::ready(const Ticket& ticket) const {
   const Op& op = set_.programs[ticket.instance->program].ops[ticket.op];
-  for (size_t i = 0; i < op.waits.size(); i++)
-    if (done_[op.waits[i].program][op.waits[i].op] < ticket.targets[i]) return false;
+  for (size_t i = 0; i < op.waits.size(); i++) {
+    if (done_[op.waits[i].program][op.waits[i].op] >= ticket.targets[i]) continue;
+    if (ticket.instance->events) {
+      Trace::Event& event = ticket.instance->events[ticket.op];
+      if (event.held == 0) event.held = Trace::now();
+      event.wait = i;
+    }
+    return false;
+  }
   return true;
 }
 

@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "base/file.h"
 #include "comm/comm.h"
+#include "exec/trace.h"
 
 namespace snug {
 
@@ -41,6 +42,9 @@ class Executor {
   // Returns when everything issued has run.
   void finish();
 
+  // From the next run on, notes when ops run; null: no more. After finish(), before which the trace must not go.
+  void note_in(Trace* trace) { trace_ = trace; }
+
   // Bytes as ops see them; for loaders, checks and tests. After finish() only.
   TensorView view(const Operand& operand) const { return arena_.view(operand, plan_, set_); }
 
@@ -55,7 +59,8 @@ class Executor {
     ProgramId program = 0;
     std::vector<PassFacts> facts;  // by pass
     std::vector<File*> files;
-    int64_t left = 0;  // ops not done
+    int64_t left = 0;                // ops not done
+    Trace::Event* events = nullptr;  // by op, if it is traced
   };
   struct Ticket {
     Instance* instance = nullptr;
@@ -80,6 +85,7 @@ class Executor {
   Comm* comm_;
   HostHandler host_;
   LaneMode mode_;
+  Trace* trace_ = nullptr;
   std::vector<std::vector<Bound>> bound_;  // by program, op
   std::vector<size_t> passes_;             // by program
   std::optional<ProgramId> last_;

@@ -1,15 +1,20 @@
 #include "train/session.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
-#include "base/parallel.h"
 #include "base/disk.h"
+#include "base/parallel.h"
+#include "train/trace_json.h"
 
 namespace snug {
 
 namespace {
+
+// Of a trace: some tens of megabytes here, and twice that as JSON.
+constexpr size_t kMostEvents = 1 << 19;
 
 Compiled compile_for(const JobSpec& spec, int threads) {
   set_threads(threads);  // products' scratch depends on the team
@@ -145,16 +150,51 @@ void Session::barrier() {
   if (comm_) comm_->barrier();
 }
 
-uint8_t Session::as_rank_0(uint8_t value) {
-  if (!comm_) return value;
-  std::array<std::byte, 1> mine{std::byte{value}};
-  std::vector<std::byte> all(static_cast<size_t>(spec_.cut.ranks));
-  const auto view = [](std::span<std::byte> bytes) {
+std::vector<std::byte> Session::from_all(std::span<const std::byte> mine) {
+  std::vector<std::byte> own(mine.begin(), mine.end()), all(mine.size() * static_cast<size_t>(spec_.cut.ranks));
+  const auto view = [](std::vector<std::byte>& bytes) {
     const auto count = static_cast<int64_t>(bytes.size());
     return TensorView{bytes.data(), DType::U8, {count}, count};
   };
-  comm_->all_gather(Lane::Host, Ranks::Everyone, view(mine), view(all));
-  return static_cast<uint8_t>(all[0]);
+  comm_->all_gather(Lane::Host, Ranks::Everyone, view(own), view(all));
+  return all;
+}
+
+uint8_t Session::as_rank_0(uint8_t value) {
+  if (!comm_) return value;
+  return static_cast<uint8_t>(from_all(std::as_bytes(std::span(&value, 1)))[0]);
+}
+
+uint64_t Session::sum_over_ranks(uint64_t value) {
+  if (!comm_) return value;
+  const std::vector<std::byte> all = from_all(std::as_bytes(std::span(&value, 1)));
+  uint64_t sum = 0;
+  for (size_t at = 0; at < all.size(); at += sizeof sum) {
+    uint64_t one = 0;
+    std::memcpy(&one, all.data() + at, sizeof one);
+    sum += one;
+  }
+  return sum;
+}
+
+void Session::start_trace(int64_t steps) {
+  std::vector<ProgramId> programs{compiled_.at(Task::Update)};
+  size_t events = compiled_.set.programs[programs[0]].ops.size();
+  for (const Task task : compiled_.passes) {
+    const ProgramId program = compiled_.at(task);
+    if (std::ranges::find(programs, program) == programs.end()) programs.push_back(program);
+    events += compiled_.set.programs[program].ops.size();
+  }
+  events = std::min(events * static_cast<size_t>(steps), kMostEvents);
+  executor_->finish();
+  executor_->note_in(&trace_.emplace(std::move(programs), events));
+}
+
+void Session::write_trace(const std::filesystem::path& path) {
+  executor_->finish();
+  executor_->note_in(nullptr);
+  write_text(path, trace_json(compiled_.set, compiled_.plan,
+                              trace_ ? trace_->events() : std::span<const Trace::Event>(), rank()));
 }
 
 }  // namespace snug

@@ -48,22 +48,32 @@ class Session {
   TensorView view(const Operand& operand);
   uint64_t arena_bytes(Space space) const;
 
+  // Notes when the ops of the next so many training steps run; fewer where those are very many ops.
+  void start_trace(int64_t steps);
+  // As a Chrome trace; after the steps. An empty one if none was started.
+  void write_trace(const std::filesystem::path& path);
+
   int rank() const { return spec_.rank; }
   // Returns when all ranks have called it.
   void barrier();
   // A sign of life in the midst of long work on the host.
   Alive alive() const { return heartbeat_of(comm_); }
+  // The sum of a number over all ranks; all of them call it.
+  uint64_t sum_over_ranks(uint64_t value);
   // What rank 0 says, on all ranks; what was issued may still be running.
   uint8_t as_rank_0(uint8_t value);
 
  private:
   const OutputFiles& files_of(Task task) const;
   void flush();
+  // Rows of bytes, one from each rank.
+  std::vector<std::byte> from_all(std::span<const std::byte> mine);
 
   JobSpec spec_;
   std::map<HostJob, HostHandler> handlers_;
   Compiled compiled_;
   Comm* comm_;
+  std::optional<Trace> trace_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;

@@ -13,6 +13,9 @@ using Clock = std::chrono::steady_clock;
 // What is due after a step.
 constexpr uint8_t kEvaluate = 1, kSave = 2, kStop = 4;
 
+// Steps of a trace: the first does what later ones need not, and few are enough to see what repeats.
+constexpr int64_t kTracedSteps = 5;
+
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 // Decides when the next of something is due.
@@ -84,6 +87,10 @@ Ending Trainer::run() {
   Ending ending = Ending::Done;
   const int64_t first = state_.step + 1;
   int64_t saved = state_.step;
+  if (!options_.trace.empty()) {
+    session_.write_trace(trace_path());  // what cannot be written is better known now
+    session_.start_trace(kTracedSteps);
+  }
   begun_ = Clock::now();
   for (int64_t number = first; number <= options_.steps && ending == Ending::Done; number++) {
     step(number);
@@ -110,6 +117,9 @@ Ending Trainer::run() {
       options_.log(fmt::format("step {}/{}  {}", number, options_.steps, line));
     }
     if (due & kStop) ending = Ending::Interrupted;
+    const int64_t left_to_trace = first + kTracedSteps - 1 - number;
+    if (!options_.trace.empty() && (left_to_trace == 0 || (left_to_trace > 0 && (last || (due & kStop)))))
+      session_.write_trace(trace_path());
     if (last || best || (due & (kSave | kStop))) {
       save_now(number);
       saved = number;
@@ -211,6 +221,15 @@ void Trainer::evaluate_now() {
 void Trainer::save_now(int64_t number) {
   state_.step = number;
   checkpoints_.save(session_, state_);
+}
+
+// Ranks beyond the first write to names of their own.
+std::filesystem::path Trainer::trace_path() const {
+  if (session_.rank() == 0) return options_.trace;
+  std::filesystem::path name = options_.trace.stem();
+  name += fmt::format(".rank-{}", session_.rank());
+  name += options_.trace.extension();
+  return options_.trace.parent_path() / name;
 }
 
 }  // namespace snug

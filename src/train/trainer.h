@@ -39,7 +39,8 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
-  uint64_t data_order = 0;  // hash of what decides which tokens each step sees; resuming checks it
+  std::filesystem::path trace;  // a Chrome trace of the first steps is written there; empty: none
+  uint64_t data_order = 0;      // hash of what decides which tokens each step sees; resuming checks it
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
@@ -72,6 +73,7 @@ class Trainer {
   void refuse_non_finite(int64_t number);
   void evaluate_now();
   void save_now(int64_t number);
+  std::filesystem::path trace_path() const;
 
   Session& session_;
   BatchSource& data_;

@@ -14,4 +14,5 @@ target_compile_definitions(smollm2_test PRIVATE
 set_tests_properties(smollm2_test PROPERTIES LABELS slow)
 add_test(NAME combination_test_of_three COMMAND combination_test --gtest_also_run_disabled_tests --gtest_filter=*Three*)
 set_tests_properties(combination_test_of_three PROPERTIES LABELS slow)
+snug_test(trace_test ROOMS train)
 snug_test(alive_test ROOMS train)
