@@ -1,5 +1,6 @@
 // The command line: options into structs, errors into exit codes.
 #include <CLI/CLI.hpp>
+#include <csignal>
 #include <cstdio>
 #include <new>
 
@@ -197,6 +198,7 @@ int fail(int code, std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {
     const int code = dispatch(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail(kMachine, "standard output: cannot write to it");

@@ -16,6 +16,7 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "train/export.h"
+#include "train/rehearsal.h"
 
 namespace snug {
 namespace {
@@ -165,6 +166,15 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   return trainer;
 }
 
+// What is copied into the directory of a whole model.
+uint64_t side_bytes(const Options& options) {
+  if (options.method == "lora") return 0;
+  uint64_t bytes = 0;
+  for (const std::string& name : side_files(options.model))
+    bytes += std::filesystem::file_size(std::filesystem::path(options.model) / name);
+  return bytes;
+}
+
 // One rank's run; what all ranks share comes in `run`.
 struct Run {
   const Options& options;
@@ -203,6 +213,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
   Session session(std::move(spec), std::move(compiled),
                   {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options)});
+  rehearse_saving(session, {options.out, options.keep, run.corpus.validates(), side_bytes(options)});
   session.load();
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);

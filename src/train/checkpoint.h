@@ -25,6 +25,8 @@ class Checkpoints {
   Checkpoints(const std::filesystem::path& run_directory, int64_t keep)
       : root_(run_directory / "checkpoints"), keep_(keep) {}
 
+  const std::filesystem::path& root() const { return root_; }
+  int64_t keep() const { return keep_; }
   // Steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.

@@ -1,8 +1,10 @@
 #include "train/metrics.h"
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -38,16 +40,20 @@ MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_steps) 
     }
   }
   write_text(path, kept);
-  file_ = std::fopen(path.c_str(), "a");
-  if (!file_) device_error("{}: cannot be written: {}", path.string(), std::strerror(errno));
+  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
+  if (file_ < 0) device_error("{}: cannot be written: {}", path.string(), std::strerror(errno));
 }
 
-MetricsFile::~MetricsFile() { std::fclose(file_); }
+MetricsFile::~MetricsFile() { ::close(file_); }
 
 void MetricsFile::append(const StepMetrics& metrics) {
   const std::string line = to_json_line(metrics) + "\n";
-  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size() || std::fflush(file_) != 0)
-    device_error("{}: writing a line failed: {}", path_.string(), std::strerror(errno));
+  for (size_t done = 0; done < line.size();) {
+    const ssize_t count = ::write(file_, line.data() + done, line.size() - done);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) device_error("{}: writing a line failed: {}", path_.string(), std::strerror(errno));
+    done += static_cast<size_t>(count);
+  }
 }
 
 Progress::Progress(std::string what, int64_t before, int64_t total, bool shown)

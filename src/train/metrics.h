@@ -2,7 +2,6 @@
 #pragma once
 
 #include <chrono>
-#include <cstdio>
 #include <filesystem>
 #include <optional>
 #include <string>
@@ -32,7 +31,7 @@ class MetricsFile {
 
  private:
   std::filesystem::path path_;
-  std::FILE* file_ = nullptr;
+  int file_ = -1;
 };
 
 // One line on standard error that is written over while a terminal watches; nothing in a pipe.

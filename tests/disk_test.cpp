@@ -1,0 +1,109 @@
+// Disks that are full, or too small: exit 4, and what was saved before stays good.
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/resource.h>
+
+#include "backend/arena.h"
+#include "backend/cpu/backend.h"
+#include "cli_fixture.h"
+#include "expect_error.h"
+
+namespace snug {
+namespace {
+
+class Disk : public Cli {
+ protected:
+  static Words saving_job(const Words& more = {}) {
+    Words words = job("train", {"--max-steps", "2", "--save-every", "1", "--keep", "1", "--offload-states", "disk",
+                                "--resume", "true"});
+    words.insert(words.end(), more.begin(), more.end());
+    return words;
+  }
+
+  std::string adapter() const { return text_of(at("run/adapter/adapter_model.safetensors")); }
+
+  uint64_t bytes_in(const fs::path& directory) const {
+    uint64_t bytes = 0;
+    for (const auto& entry : fs::recursive_directory_iterator(directory))
+      if (entry.is_regular_file()) bytes += entry.file_size();
+    return bytes;
+  }
+
+  // Runs a job whose file system in "small" has so many bytes; nothing where no such thing can be made here.
+  std::optional<Outcome> run_in_small(uint64_t bytes, const Words& words) const {
+    fs::create_directories(at("small"));
+    const std::string options = "size=" + std::to_string(bytes);
+    const Outcome outcome = finish(start(words, SNUG_BINARY, [&] {
+      if (unshare(CLONE_NEWNS) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNS) != 0) return false;
+      mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr);
+      return mount("snug", "small", "tmpfs", 0, options.c_str()) == 0;
+    }));
+    if (outcome.code == 126) return std::nullopt;
+    return outcome;
+  }
+};
+
+// Loading, steps, saving, publishing, exporting: whichever call meets the full disk first, and all after it.
+TEST_F(Disk, WhereverItIsFullTheRunEndsAndGoesOnLater) {
+  for (const auto& [more, stride] : {std::pair(Words{}, 1), std::pair(Words{"--ranks", "2", "--zero", "3"}, 9)}) {
+    fs::remove_all(at("run"));
+    ASSERT_EQ(run(saving_job(more)).code, 0) << text_of(at("stderr"));
+    const std::string expected = adapter();
+    int failures = 0;
+    for (int call = 1;; call += stride) {
+      SCOPED_TRACE(call);
+      fs::remove_all(at("run"));
+      const std::string number = std::to_string(call);
+      const Outcome outcome = finish(
+          start(saving_job(more), SNUG_FULL_DISK, [&] { return setenv("SNUG_FULL_AT", number.c_str(), 1) == 0; }));
+      if (outcome.code == 0) break;
+      ASSERT_EQ(outcome.code, 4) << outcome.err;
+      const std::string line = outcome.err.substr(outcome.err.rfind("snug: "));
+      EXPECT_EQ(std::ranges::count(line, '\n'), 1) << line;
+      EXPECT_THAT(line, ::testing::AnyOf(HasSubstr("the disk is full"), HasSubstr("No space left"))) << line;
+      ASSERT_EQ(run(saving_job(more)).code, 0) << text_of(at("stderr"));
+      ASSERT_EQ(adapter(), expected);
+      ASSERT_EQ(losses("run").size(), 2u);
+      failures++;
+    }
+    EXPECT_GT(failures, 60 / stride);
+  }
+}
+
+TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
+  const Words words = job("train", {"--keep", "2", "--save-every", "1"});
+  ASSERT_EQ(run(words).code, 0);
+  const uint64_t needed = 3 * bytes_in(at("run/checkpoints/step-6")) + bytes_in(at("run/adapter"));
+  Words small = words;
+  small.insert(small.end(), {"--out", "small/run"});
+  const auto refused = run_in_small(needed, small);  // less than what it takes with names, sums and rounding
+  if (!refused) GTEST_SKIP() << "no file system can be mounted here";
+  EXPECT_EQ(refused->code, 4) << refused->err;
+  const std::string line = refused->err.substr(refused->err.rfind("snug: "));
+  for (const char* part : {"small/run: found ", " bytes free, expected ", "3 checkpoints of ", "--keep", "--out"})
+    EXPECT_THAT(line, HasSubstr(part));
+  EXPECT_THAT(refused->err, ::testing::Not(HasSubstr("step 1/6")));
+  EXPECT_EQ(run_in_small(needed + (1 << 20), small)->code, 0);
+}
+
+// A quota is not seen beforehand: the write that breaks it says so.
+TEST_F(Disk, AFileThatMayNotGrowIsTheMachinesError) {
+  const Outcome outcome = finish(start(job("train"), SNUG_BINARY, [] {
+    const rlimit limit{20'000, 20'000};
+    return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+  }));
+  EXPECT_EQ(outcome.code, 4) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("run/checkpoints/rehearsal-0"));
+}
+
+TEST(Arena, ADiskTooSmallNamesWhatItNeedsAndHas) {
+  const TempDirectory directory;
+  CpuBackend backend;
+  MemoryPlan plan;
+  plan.reserved_bytes[index(Space::Disk)] = uint64_t{1} << 50;
+  for (const char* part : {"1125899906842624", "bytes free", "--disk-dir"})
+    EXPECT_TRUE(fails_with<DeviceError>([&] { Arena(backend, plan, directory.path()); }, part));
+}
+
+}  // namespace
+}  // namespace snug
