@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kTile = 16 << 20;  // elements updated by one op, wherever their state lives
+constexpr int64_t kTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
 
 class Update {
  public:
@@ -137,11 +137,18 @@ void GroupUpdates::emit(int group) {
   const Held& updated = job_.storage.states(group).back().held;
   const Span span = updated.span;
   const Operand gradient = gradient_to_update(group, updated);
+  std::vector<Tile> tiles;
   for (const Layout::Run& run : segment.runs) {
     const Span mine = intersection(run.span, span);
-    emitter_.scope("update." + job_.table[run.first].name);
     for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
-      emit_tile(group, run, {begin, std::min(begin + kTile, mine.end)}, gradient, span.begin);
+      tiles.push_back({&run, {begin, std::min(begin + kTile, mine.end)}, {}, {}});
+  }
+  // A lane works in issue order: a tile that was asked for after the one before it is written back would stand behind
+  // writes that wait for an update, and disk and processor would take turns.
+  for (size_t t = 0; t < tiles.size(); t++) {
+    if (t == 0) fetch_tile(group, tiles[t], gradient, span.begin);
+    if (t + 1 < tiles.size()) fetch_tile(group, tiles[t + 1], gradient, span.begin);
+    update_tile(tiles[t]);
   }
   const Held& weights = job_.storage.values(group, SegmentKind::Trained);
   if (weights.span.count() == span.count()) return;
@@ -151,29 +158,32 @@ void GroupUpdates::emit(int group) {
 }
 
 // Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
-void GroupUpdates::emit_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient,
-                             int64_t start) {
-  const Numerics& n = job_.numerics;
-  const ParamSpec& param = job_.table[run.first];
-  std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
-  std::vector<Operand> operands{read(slice(gradient, start, tile))};
+void GroupUpdates::fetch_tile(int group, Tile& tile, const Operand& gradient, int64_t start) {
+  emitter_.scope("update." + job_.table[tile.run->first].name);
+  tile.operands.push_back(read(slice(gradient, start, tile.span)));
   auto add = [&](std::string_view what, const Held& held) {
-    const Span whole{tile.begin, (tile.end + kUnit - 1) / kUnit * kUnit};
+    const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
     const Operand stored = slice(held, whole), value = fetch(emitter_, what, stored, Role::State);
-    if (value.buffer != stored.buffer) travelled.emplace_back(value, stored);
-    operands.push_back(update(elements(value, 0, (tile.count() + held.granule - 1) / held.granule)));
+    if (value.buffer != stored.buffer) tile.travelled.emplace_back(value, stored);
+    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + held.granule - 1) / held.granule)));
   };
   add("weights", job_.storage.values(group, SegmentKind::Trained));
   for (const Array& state : job_.storage.states(group)) add(state.name, state.held);
-  operands.push_back(read(step_.clip));
+  tile.operands.push_back(read(step_.clip));
+}
+
+void GroupUpdates::update_tile(const Tile& tile) {
+  const Numerics& n = job_.numerics;
+  const ParamSpec& param = job_.table[tile.run->first];
   AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
   if (n.state != StateFormat::Fp32) {
     adamw.seed = n.seed;
-    adamw.stream = static_cast<uint32_t>(run.first);
-    adamw.first = static_cast<uint64_t>(tile.begin - run.span.begin);
+    adamw.stream = static_cast<uint32_t>(tile.run->first);
+    adamw.first = static_cast<uint64_t>(tile.span.begin - tile.run->span.begin);
   }
-  emitter_.op("adamw", adamw, operands);
-  for (const auto& [value, stored] : travelled) store(emitter_, "back", value, stored);
+  emitter_.scope("update." + param.name);
+  emitter_.op("adamw", adamw, tile.operands);
+  for (const auto& [value, stored] : tile.travelled) store(emitter_, "back", value, stored);
 }
 
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {

@@ -27,7 +27,15 @@ class GroupUpdates {
 
  private:
   Operand gradient_to_update(int group, const Held& updated);
-  void emit_tile(int group, const Layout::Run& run, const Span& tile, const Operand& gradient, int64_t start);
+  // A stretch of a run, and what its update works on, once that was asked for.
+  struct Tile {
+    const Layout::Run* run;
+    Span span;
+    std::vector<Operand> operands;
+    std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
+  };
+  void fetch_tile(int group, Tile& tile, const Operand& gradient, int64_t start);
+  void update_tile(const Tile& tile);
 
   const JobContext& job_;
   Emitter& emitter_;
