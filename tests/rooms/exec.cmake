@@ -1,0 +1,1 @@
+snug_test(executor_test ROOMS exec)
