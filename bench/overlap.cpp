@@ -1,0 +1,206 @@
+// How much of its transfers a step hides: everything that can be offloaded is on the disk, one thread computes and
+// lanes do the rest. Prints the time of a step, of its computing alone (the same ops without the transfers) and of its
+// transfers alone (the lanes' ops without the computing), each the median of as many steps, taken in turns.
+//
+//   overlap [--layers 12] [--hidden 576] [--sequence 256] [--micro 4] [--passes 1] [--steps 5] [--ahead 1] [--lag 12]
+//           [--disk-dir .] [--lora]
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <numeric>
+
+#include "backend/cpu/backend.h"
+#include "backend/cpu/facts.h"
+#include "base/parallel.h"
+#include "exec/executor.h"
+#include "plan/compile.h"
+
+namespace {
+
+using namespace snug;
+
+struct Settings {
+  int64_t layers = 12, hidden = 576, sequence = 256, micro = 4, passes = 1, ahead = 1, lag = 12;
+  int steps = 5;
+  std::string disk_dir = ".";
+  bool lora = false;
+};
+
+double seconds_now() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
+  std::filesystem::create_directories(model);
+  write_text(model / "config.json",
+             fmt::format(R"({{"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_act": "silu",
+      "hidden_size": {}, "intermediate_size": {}, "num_hidden_layers": {}, "num_attention_heads": {},
+      "num_key_value_heads": {}, "max_position_embeddings": 8192, "rms_norm_eps": 1e-05, "rope_theta": 100000,
+      "tie_word_embeddings": true, "vocab_size": 8192, "torch_dtype": "bfloat16"}})",
+                         s.hidden, s.hidden * 8 / 3 / 64 * 64, s.layers, s.hidden / 64, s.hidden / 64));
+  JobSpec spec;
+  spec.config = read_hf_config(model);
+  spec.table = s.lora ? lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true)
+                      : full_parameters(spec.config, true);
+  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  spec.cut.sequence_length = s.sequence;
+  spec.cut.micro_batch = s.micro;
+  spec.cut.passes = s.passes;
+  spec.strategy = plain_strategy(spec.table.blocks.size());
+  for (GroupPlacement& group : spec.strategy.groups) group.weights = group.states = group.gradients = Space::Disk;
+  spec.strategy.offloaded_blocks = static_cast<int64_t>(spec.table.blocks.size());
+  spec.strategy.offloaded_to = Space::Disk;
+  spec.strategy.gather_ahead = s.ahead;
+  spec.strategy.retire_lag = s.lag;
+  return spec;
+}
+
+// Documents fill their blocks, every token has a loss.
+void fill(std::span<const TensorView> views, PassFacts& facts, const Cut& cut, int64_t vocabulary) {
+  const auto tokens = static_cast<size_t>(cut.tokens());
+  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
+  const auto ids = array(0), order = array(5), starts = array(6), segments = array(7);
+  for (size_t t = 0; t < tokens; t++) {
+    ids[t] = static_cast<int32_t>(t * 7 % static_cast<size_t>(vocabulary));
+    array(1)[t] = static_cast<int32_t>(t % static_cast<size_t>(cut.sequence_length));
+    array(3)[t] = static_cast<int32_t>(t);
+    array(4)[t] = static_cast<int32_t>(t * 13 % static_cast<size_t>(vocabulary));
+  }
+  for (int64_t d = 0; d <= cut.micro_batch; d++)
+    array(2)[static_cast<size_t>(d)] = static_cast<int32_t>(d * cut.sequence_length);
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, {}, [&](int32_t t) { return ids[static_cast<size_t>(t)]; });
+  size_t count = 0;
+  for (size_t t = 0; t < tokens; t++) {
+    const int32_t id = ids[static_cast<size_t>(order[t])];
+    if (count > 0 && segments[count - 1] == id) continue;
+    starts[count] = static_cast<int32_t>(t);
+    segments[count++] = id;
+  }
+  starts[count] = static_cast<int32_t>(tokens);
+  facts.documents = cut.micro_batch;
+  facts.loss_rows = cut.tokens();
+  facts.segments = static_cast<int64_t>(count);
+}
+
+// The programs with some of their ops only; waits for others are dropped.
+ProgramSet part_of(const ProgramSet& whole, const std::function<bool(const Op&)>& wanted) {
+  ProgramSet part = whole;
+  std::vector<std::vector<OpId>> number(whole.programs.size());
+  for (size_t p = 0; p < whole.programs.size(); p++) {
+    OpId next = 0;
+    for (const Op& op : whole.programs[p].ops) number[p].push_back(wanted(op) ? next++ : UINT32_MAX);
+  }
+  for (Program& program : part.programs) {
+    std::erase_if(program.ops, [&](const Op& op) { return !wanted(op); });
+    for (Op& op : program.ops) {
+      std::erase_if(op.waits, [&](const Wait& wait) { return number[wait.program][wait.op] == UINT32_MAX; });
+      for (Wait& wait : op.waits) wait.op = number[wait.program][wait.op];
+    }
+  }
+  return part;
+}
+
+// Some ops of a job on memory and disk of their own.
+class Runner {
+ public:
+  Runner(const JobSpec& spec, const Compiled& compiled, ProgramSet set, const Settings& s, Lane only = Lane::Host)
+      : spec_(spec),
+        compiled_(compiled),
+        set_(std::move(set)),
+        arena_(backend_, compiled.plan, s.disk_dir),
+        executor_(
+            set_, compiled.plan, backend_, arena_, nullptr,
+            [this](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
+              if (task.job == HostJob::FillBatch) fill(views, pass, spec_.cut, spec_.config.vocabulary);
+            },
+            only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1) {}
+
+  void load() {
+    executor_.run(compiled_.at(Task::Load), {});
+    executor_.finish();
+  }
+  double step() {
+    PassFacts facts{.loss_scale = 1.0f / static_cast<float>(spec_.cut.step_tokens()), .step = ++steps_};
+    const double start = seconds_now();
+    for (const Task task : compiled_.passes) executor_.run(compiled_.at(task), facts);
+    executor_.run(compiled_.at(Task::Update), facts);
+    executor_.finish();
+    return seconds_now() - start;
+  }
+
+ private:
+  const JobSpec& spec_;
+  const Compiled& compiled_;
+  ProgramSet set_;
+  CpuBackend backend_;
+  Arena arena_;
+  Executor executor_;
+  int64_t steps_ = 0;
+};
+
+uint64_t disk_bytes(const Compiled& compiled, size_t operand) {
+  uint64_t bytes = 0;
+  auto add = [&](Task task) {
+    for (const Op& op : compiled.set.programs[compiled.at(task)].ops)
+      if (op.lane == Lane::DiskIo && compiled.set.buffers[op.operands[operand].buffer].space == Space::Disk)
+        bytes += op.operands[operand].extent();
+  };
+  for (const Task task : compiled.passes) add(task);
+  add(Task::Update);
+  return bytes;
+}
+
+double median(std::vector<double> values) {
+  std::ranges::sort(values);
+  return values[values.size() / 2];
+}
+
+int run(const Settings& s) {
+  set_threads(1);
+  const JobSpec spec = job_of(s, std::filesystem::temp_directory_path() / "snug-overlap-model");
+  const Compiled compiled = compile(spec, CpuFacts());
+  auto part = [&](bool computing) {
+    return part_of(compiled.set,
+                   [=](const Op& op) { return op.lane == Lane::Host || (op.lane == Lane::Compute) == computing; });
+  };
+  Runner together(spec, compiled, compiled.set, s), computing(spec, compiled, part(true), s, Lane::Compute),
+      transferring(spec, compiled, part(false), s);
+  together.load();
+  for (Runner* runner : {&together, &computing, &transferring}) runner->step();  // every byte was written once
+  std::vector<double> all, compute, transfer;
+  for (int i = 0; i < s.steps; i++) {
+    all.push_back(together.step());
+    compute.push_back(computing.step());
+    transfer.push_back(transferring.step());
+  }
+  const double step = median(all), larger = std::max(median(compute), median(transfer));
+  fmt::print("{} tokens a step; {:.0f} MB read, {:.0f} MB written\n", spec.cut.step_tokens(),
+             static_cast<double>(disk_bytes(compiled, 0)) / 1e6, static_cast<double>(disk_bytes(compiled, 1)) / 1e6);
+  fmt::print("device {:.0f} MB, host {:.0f} MB, disk {:.0f} MB\n",
+             static_cast<double>(compiled.plan.reserved_bytes[0]) / 1e6,
+             static_cast<double>(compiled.plan.reserved_bytes[1]) / 1e6,
+             static_cast<double>(compiled.plan.reserved_bytes[2]) / 1e6);
+  fmt::print(
+      "step {:.3f} s, computing alone {:.3f} s, transfers alone {:.3f} s: {:.2f} times the larger, {:.2f} of both\n",
+      step, median(compute), median(transfer), step / larger, step / (median(compute) + median(transfer)));
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{"Step time over the larger of computing and transfers"};
+  Settings s;
+  app.add_option("--layers", s.layers);
+  app.add_option("--hidden", s.hidden);
+  app.add_option("--sequence", s.sequence);
+  app.add_option("--micro", s.micro);
+  app.add_option("--passes", s.passes);
+  app.add_option("--steps", s.steps);
+  app.add_option("--ahead", s.ahead);
+  app.add_option("--lag", s.lag);
+  app.add_option("--disk-dir", s.disk_dir);
+  app.add_flag("--lora", s.lora);
+  CLI11_PARSE(app, argc, argv);
+  return run(s);
+}
