@@ -18,7 +18,7 @@ JobSpec job() {
   spec.cut.micro_batch = 2;
   spec.cut.passes = 2;
   for (GroupPlacement& group : spec.strategy.groups) group.states = group.weights = Space::Disk;
-  spec.strategy.offloaded_blocks = 2;
+  for (Fates& fates : spec.strategy.fates) fates = offloaded(fates);
   return spec;
 }
 
@@ -75,16 +75,16 @@ TEST(Trace, WaitsNameTheOpAndTheBuffersOfTheHazard) {
   std::set<std::string> buffers;
   for (const Buffer& buffer : session.compiled().set.buffers) buffers.insert(buffer.name);
   const nlohmann::json trace = trace_of(session);
-  std::map<std::pair<std::string, std::string>, std::vector<std::pair<double, double>>> ran;  // by program, site
+  std::map<std::pair<std::string, size_t>, std::vector<std::pair<double, double>>> ran;  // by program, op
   for (const auto& event : trace)
     if (event["ph"] == "X" && event["cat"] != "wait")
-      ran[{event["args"]["program"], event["name"]}].emplace_back(
+      ran[{event["args"]["program"], event["args"]["op"]}].emplace_back(
           event["ts"].get<double>(), event["ts"].get<double>() + event["dur"].get<double>());
   int waits = 0;
   for (const auto& event : trace) {
     if (event["ph"] != "X" || event["cat"] != "wait") continue;
     waits++;
-    ASSERT_EQ(event["name"], "wait for " + event["args"]["op"].get<std::string>());
+    ASSERT_EQ(event["name"], "wait for " + event["args"]["site"].get<std::string>());
     ASSERT_EQ(event["args"]["hazard"].size(), 2u);
     for (const auto& buffer : event["args"]["hazard"]) ASSERT_TRUE(buffers.contains(buffer)) << buffer;
     const double over = event["ts"].get<double>() + event["dur"].get<double>();

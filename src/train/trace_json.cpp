@@ -58,7 +58,8 @@ class Writer {
     const auto hazard = hazard_between(set_, plan_, other, op);
     check(hazard.has_value(), "'{}' waits for '{}', with which it shares nothing", op.site, other.site);
     complete("wait for " + other.site, "wait", op.lane, event.held - start, event.begin - event.held,
-             {{"op", other.site},
+             {{"site", other.site},
+              {"op", wait.op},
               {"program", set_.programs[wait.program].name},
               {"before", op.site},
               {"hazard", {set_.buffers[hazard->later->buffer].name, set_.buffers[hazard->earlier->buffer].name}},
