@@ -185,7 +185,7 @@ TEST(Packing, RefusesWhatCannotBeTrained) {
 
 // ---- Steps ----------------------------------------------------------------------------------------------------------
 
-constexpr PackingOptions kFileOrder = {.sequence_length = 8, .packing = false, .shuffle = false};
+const PackingOptions kFileOrder = {.sequence_length = 8, .packing = false, .shuffle = false};
 
 uint32_t sample_of(const BlockStream& stream, int64_t pass, int64_t rank, int64_t i) {
   const auto block = stream.block(pass, rank, i);

@@ -13,7 +13,7 @@ endif()
 add_executable(snug_full_disk ${PROJECT_SOURCE_DIR}/src/cli/main.cpp full_disk.cpp)
 target_link_libraries(snug_full_disk PRIVATE snug_cli ${CMAKE_DL_LIBS})
 target_compile_definitions(snug_full_disk PRIVATE SNUG_VERSION="${PROJECT_VERSION}")
-snug_test(disk_test ROOMS backend_cpu)
+snug_test(disk_test ROOMS backend backend_cpu)
 target_link_libraries(disk_test PRIVATE nlohmann_json::nlohmann_json)
 target_compile_definitions(disk_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
                            SNUG_FULL_DISK="$<TARGET_FILE:snug_full_disk>")
