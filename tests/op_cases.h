@@ -87,6 +87,40 @@ inline void add_attention(OpCases& cases) {
     }
 }
 
+// Heads and documents as they are in training: longer than the tiles that kernels cut them into.
+inline void add_long_attention(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const HeadShape& shape : {HeadShape{4, 2, 64}, HeadShape{2, 1, 128}}) {
+      const double error = t == DType::BF16 ? 1.5e-2 : 4e-6;
+      const int64_t tokens = 333, width = shape.heads * shape.dim;
+      const std::vector<int32_t> documents{3, 150, 151, 325};
+      const PassFacts facts{.documents = 3};
+      const auto suffix = fmt::format("{}.long.h{}_{}x{}", name(t), shape.heads, shape.kv_heads, shape.dim);
+      const auto qkv = in("qkv", t, {tokens, shape.width()}, uniform(-2, 2));
+      cases.push_back({"attention." + suffix,
+                       Attention{shape, 0.1f},
+                       {qkv, in("documents", DType::I32, {4}, list(documents)), out("out", t, {tokens, width}),
+                        out("lse", DType::F32, {shape.heads, tokens})},
+                       facts,
+                       error,
+                       error});
+      cases.push_back({"attention_backward." + suffix,
+                       AttentionBackward{shape, 0.1f},
+                       {in("dout", t, {tokens, width}), qkv, in("out", t, {tokens, width}),
+                        in("lse", DType::F32, {shape.heads, tokens}), in("documents", DType::I32, {4}, list(documents)),
+                        out("dqkv", t, {tokens, shape.width()})},
+                       facts,
+                       2 * error,
+                       2 * error,
+                       [=](std::vector<ref::Tensor>& o) {
+                         const auto y =
+                             ref::attention<double>(o[1].matrix(), shape, static_cast<double>(0.1f), o[4].integers(4));
+                         o[2].values = y.out.data;
+                         o[3].values = y.lse.data;
+                       }});
+    }
+}
+
 inline void add_rope(OpCases& cases) {
   // Frequencies are rounded to fp32, so angles at position p may be off by p 2^-22.
   cases.push_back({"rope_table", RopeTable{.theta = 1e5}, {out("table", DType::F32, {65, 24})}, {}, 0, 64 * 0x1p-22});
@@ -340,6 +374,7 @@ inline OpCases op_cases() {
   OpCases cases;
   add_gemm(cases);
   add_attention(cases);
+  add_long_attention(cases);
   add_rope(cases);
   add_norm(cases);
   add_pointwise(cases);

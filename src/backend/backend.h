@@ -1,6 +1,7 @@
 // The execution half of a backend: arenas, and ops bound to addresses. The planning half is program/facts.h.
 #pragma once
 
+#include <cstring>
 #include <functional>
 #include <span>
 
@@ -8,8 +9,30 @@
 
 namespace snug {
 
-// An op made ready: everything found out and prepared, nothing left to allocate. Called once a pass.
+// An op made ready: everything found out and prepared, nothing left to allocate. Called once a pass. It has done its
+// work when it returns, or, of a backend with streams, has enqueued it.
 using Launch = std::function<void(const PassFacts&)>;
+
+// The lanes of a backend whose launches only enqueue: work of one lane runs in the order of its launches, lanes run
+// beside one another, and marks order them. All calls from one thread, but for wait_here(). Whatever is enqueued
+// completes without the host.
+class Streams {
+ public:
+  using Mark = size_t;
+  virtual ~Streams() = default;
+  // Once on every thread that calls launches or anything here.
+  virtual void use_here() = 0;
+  virtual Mark add_mark() = 0;
+  // The mark stands behind what has been enqueued on the lane so far; where it stood before is forgotten.
+  virtual void record(Lane lane, Mark mark) = 0;
+  // What is enqueued on the lane from here on begins when all before the mark is done. A mark never recorded holds
+  // nothing up.
+  virtual void wait(Lane lane, Mark mark) = 0;
+  // The calling thread waits. DeviceError if work has failed.
+  virtual void wait_here(Mark mark) = 0;
+  // The same for everything enqueued on all lanes.
+  virtual void finish() = 0;
+};
 
 class Backend {
  public:
@@ -21,6 +44,10 @@ class Backend {
   // itself allocates nothing. InternalError if the operands are not what the op's kind says, or if a library wants more
   // scratch than the facts declared. HostTask, ReadFile and WriteFile are the executor's, not the backend's.
   virtual Launch bind(const Op& op, std::span<const TensorView> views) = 0;
+  // Bytes of a space for the caller to look at, when nothing runs.
+  virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
+  // None where launches do their work before they return.
+  virtual Streams* streams() { return nullptr; }
 };
 
 }  // namespace snug

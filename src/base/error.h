@@ -46,7 +46,7 @@ template <class... Args>
 template <class... Args>
 struct LocatedFormat {
   template <class T>
-  consteval LocatedFormat(const T& text, std::source_location where = std::source_location::current())
+  FMT_CONSTEVAL LocatedFormat(const T& text, std::source_location where = std::source_location::current())
       : text(text), where(where) {}
   fmt::format_string<Args...> text;
   std::source_location where;

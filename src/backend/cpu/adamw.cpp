@@ -3,31 +3,16 @@
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
 //   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 // Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.
+#include "backend/adamw_scalars.h"
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/master.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "backend/master.h"
 #include "base/rng.h"
 #include "tensor/codebook.h"
 
 namespace snug::cpu {
 namespace {
-
-// The scalars of one step, computed in fp64 and rounded once.
-struct Scalars {
-  Scalars(const AdamW& adamw, const PassFacts& facts) {
-    const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = facts.learning_rate;
-    const auto step = static_cast<double>(facts.step);
-    keep = static_cast<float>(1 - rate * static_cast<double>(adamw.weight_decay));
-    mean_share = static_cast<float>(1 - beta1);
-    square_keep = static_cast<float>(beta2);
-    square_share = static_cast<float>(1 - beta2);
-    root_correction = static_cast<float>(std::sqrt(1 - std::pow(beta2, step)));
-    epsilon = static_cast<float>(adamw.epsilon);
-    rate_of_mean = static_cast<float>(-rate / (1 - std::pow(beta1, step)));
-  }
-  float keep, mean_share, square_keep, square_share, root_correction, epsilon, rate_of_mean;
-};
 
 // start + weight (end - start), from the nearer end (torch.lerp).
 inline float lerp(float start, float end, float weight) {
@@ -35,7 +20,7 @@ inline float lerp(float start, float end, float weight) {
 }
 
 // The weight after a step; m and v are brought forward.
-inline float step(const Scalars& s, float w, float g, float& m, float& v) {
+inline float step(const AdamWScalars& s, float w, float g, float& m, float& v) {
   m = lerp(m, g, s.mean_share);
   v = std::fma(s.square_share * g, g, v * s.square_keep);
   const float root = std::sqrt(v) / s.root_correction + s.epsilon;
@@ -134,7 +119,7 @@ template <class G, class Weight, class State>
 Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const float* clip) {
   return [=, g = gradient.as<G>()](const PassFacts& facts) {
     if (clip[2] == 0.0f) return;
-    const Scalars scalars(adamw, facts);
+    const AdamWScalars scalars(adamw, facts);
     const float factor = clip[1];
     const Random random(adamw.seed, RandomPurpose::Rounding, adamw.stream);
     share_runs(Extent{gradient}, [&](int64_t, int64_t first, int64_t last) {

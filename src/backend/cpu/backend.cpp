@@ -17,7 +17,7 @@ struct Bind {
   const Op& op;
   std::span<const TensorView> views;
   cpu::MatmulCalls& products;
-  cpu::Operands operands{op, views};
+  Operands operands{op, views};
 
   Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views, products); }
   Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }

@@ -2,9 +2,9 @@
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/master.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "backend/master.h"
 
 namespace snug::cpu {
 namespace {

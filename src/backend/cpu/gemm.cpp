@@ -1,4 +1,4 @@
-#include "backend/cpu/gemm.h"
+#include "backend/product.h"
 
 #include <algorithm>
 #include <array>
@@ -12,67 +12,6 @@
 
 namespace snug::cpu {
 namespace {
-
-bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
-bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
-
-template <class View>
-MatrixLayout layout(const View& view, bool transposed) {
-  check(view.row_stride >= view.shape.cols() || view.shape.rows() <= 1, "rows of {} lie {} elements apart",
-        to_string(view.shape), view.row_stride);
-  const int64_t stride = std::max(view.row_stride, view.shape.cols());
-  return transposed ? MatrixLayout{view.dtype, 1, stride} : MatrixLayout{view.dtype, stride, 1};
-}
-
-template <class View>
-void expect_shape(std::string_view what, const View& view, int64_t rows, int64_t cols) {
-  check(view.shape.rows() == rows && view.shape.cols() == cols, "gemm: {} is {}, expected [{}, {}]", what,
-        to_string(view.shape), rows, cols);
-}
-
-template <class View>
-Product read_product(const Gemm& gemm, std::span<const View> views) {
-  Product p;
-  p.addend = gemm.addend;
-  p.bias = gemm.bias;
-  p.alpha = gemm.alpha;
-  p.operands = 3u + gemm.addend + gemm.bias;
-  check(views.size() == p.operands || views.size() == p.operands + 1, "gemm: {} operands, expected {}", views.size(),
-        p.operands);
-  const View &a = views[0], &b = views[1], &d = views[p.operands - 1];
-  p.m = gemm.transpose_a ? a.shape.cols() : a.shape.rows();
-  p.k = gemm.transpose_a ? a.shape.rows() : a.shape.cols();
-  p.n = gemm.transpose_b ? b.shape.rows() : b.shape.cols();
-  check(p.m > 0 && p.n > 0 && p.k > 0, "gemm: a product of {} and {}", to_string(a.shape), to_string(b.shape));
-  expect_shape("b", b, gemm.transpose_b ? p.n : p.k, gemm.transpose_b ? p.k : p.n);
-  expect_shape("d", d, p.m, p.n);
-  check(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16), "gemm: a is {} and b is {}",
-        name(a.dtype), name(b.dtype));
-  const auto expect_dtype = [&](std::string_view what, DType dtype) {
-    check(dtype == DType::F32 || dtype == a.dtype, "gemm: {} is {}, expected fp32 or {}", what, name(dtype),
-          name(a.dtype));
-  };
-  p.a = layout(a, gemm.transpose_a);
-  p.b = layout(b, gemm.transpose_b);
-  p.d = layout(d, false);
-  expect_dtype("d", d.dtype);
-  if (gemm.addend) {
-    const View& c = views[2];
-    expect_shape("c", c, p.m, p.n);
-    expect_dtype("c", c.dtype);
-    p.c = layout(c, false);
-    p.in_place = same_bytes(c, d);
-    check(!p.in_place || (p.c.dtype == p.d.dtype && p.c.row_stride == p.d.row_stride),
-          "gemm: c and d share bytes but not their layout");
-  }
-  if (gemm.bias) {
-    const View& bias = views[p.operands - 2];
-    check(bias.shape.count() == p.n, "gemm: bias is {}, expected [{}]", to_string(bias.shape), p.n);
-    expect_dtype("bias", bias.dtype);
-    p.bias_dtype = bias.dtype;
-  }
-  return p;
-}
 
 // The addresses of a product's operands; c and bias may be null.
 struct Addresses {
@@ -268,9 +207,6 @@ std::optional<PartProducts> library_products(const Product& p) {
 }
 
 }  // namespace
-
-Product product_of(const Gemm& gemm, std::span<const Operand> operands) { return read_product(gemm, operands); }
-Product product_of(const Gemm& gemm, std::span<const TensorView> views) { return read_product(gemm, views); }
 
 uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands) {
   const auto by_part = library_products(product_of(gemm, operands));

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "backend/cpu/operands.h"
+#include "backend/operands.h"
 
 namespace snug::cpu {
 

@@ -1,38 +1,12 @@
 // Rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
-#include <numbers>
-#include <vector>
-
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "backend/rope_frequencies.h"
 
 namespace snug::cpu {
 namespace {
-
-// Llama 3.1's scaling: frequencies whose wave is longer than the original context can tell are divided by the factor,
-// those well inside it are kept, and between the two it is interpolated.
-float scaled(const RopeTable& t, float frequency) {
-  const auto factor = static_cast<float>(t.factor), low = static_cast<float>(t.low_frequency_factor),
-             high = static_cast<float>(t.high_frequency_factor), length = static_cast<float>(t.original_length);
-  const float wave = 2.0f * std::numbers::pi_v<float> / frequency;
-  if (wave > length / low) return frequency / factor;
-  if (wave < length / high) return frequency;
-  const float smooth = (length / wave - low) / (high - low);
-  return (1.0f - smooth) * frequency / factor + smooth * frequency;
-}
-
-// f_i for i < dim / 2, each step rounded to fp32: the models were trained with frequencies rounded so (transformers'
-// rope utilities compute in fp32), and a long position turns a rounding into a visible angle.
-std::vector<float> frequencies(const RopeTable& table, int64_t dim) {
-  std::vector<float> result;
-  for (int64_t i = 0; i < dim / 2; i++) {
-    const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
-    const float frequency = 1.0f / static_cast<float>(std::pow(table.theta, static_cast<double>(exponent)));
-    result.push_back(table.factor > 0 ? scaled(table, frequency) : frequency);
-  }
-  return result;
-}
 
 // dim / 2 pairs, `half` apart. sign: 1 forward, -1 backward.
 template <class T>
@@ -51,7 +25,7 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
   const TensorView table = operands.take("table", {DType::F32});
   operands.expect(table.cols() % 2 == 0, "'table' has {} columns, expected an even number", table.cols());
   operands.done();
-  return [table, frequency = frequencies(attrs, table.cols())](const PassFacts&) {
+  return [table, frequency = rope_frequencies(attrs, table.cols())](const PassFacts&) {
     const Rows<float> rows(table);
     const int64_t half = table.cols() / 2;
     share_rows(table.rows(), table.cols(), [&](int64_t position) {

@@ -6,7 +6,7 @@
 #include "program/program.h"
 #include "tensor/view.h"
 
-namespace snug::cpu {
+namespace snug {
 
 // A matrix in memory: strides in elements between the rows and columns of op(x).
 struct MatrixLayout {
@@ -32,4 +32,4 @@ struct Product {
 Product product_of(const Gemm& gemm, std::span<const Operand> operands);
 Product product_of(const Gemm& gemm, std::span<const TensorView> views);
 
-}  // namespace snug::cpu
+}  // namespace snug

@@ -7,7 +7,7 @@
 
 #include "program/program.h"
 
-namespace snug::cpu {
+namespace snug {
 
 // A set of dtypes that an operand may have.
 using DTypes = std::initializer_list<DType>;
@@ -46,4 +46,4 @@ class Operands {
   size_t next_ = 0;
 };
 
-}  // namespace snug::cpu
+}  // namespace snug

@@ -1,8 +1,8 @@
-#include "backend/cpu/operands.h"
+#include "backend/operands.h"
 
 #include <algorithm>
 
-namespace snug::cpu {
+namespace snug {
 
 void Operands::refuse(std::string_view reason) const {
   internal_error("{} ({}): {}", op_.site, kind(op_.attrs), reason);
@@ -51,4 +51,4 @@ std::byte* Operands::scratch(uint64_t bytes) {
 
 void Operands::done() const { expect(next_ == views_.size(), "{} operands found, expected {}", views_.size(), next_); }
 
-}  // namespace snug::cpu
+}  // namespace snug

@@ -6,10 +6,10 @@
 
 #include "tensor/dtype.h"
 
-namespace snug::cpu {
+namespace snug {
 
 // Exact: split() and join() give x again, but for NaN, which becomes quiet.
-inline void split(float x, BFloat16& hi, int16_t& lo) {
+constexpr void split(float x, BFloat16& hi, int16_t& lo) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const bool special = (bits & 0x7f800000u) == 0x7f800000u;  // infinity or NaN: nothing to complete
   const uint32_t quiet = (bits & 0x007fffffu) != 0 ? 0x40u : 0u;
@@ -17,8 +17,8 @@ inline void split(float x, BFloat16& hi, int16_t& lo) {
   lo = static_cast<int16_t>(special ? 0u : bits & 0xffffu);
 }
 
-inline float join(const BFloat16& hi, int16_t lo) {
+constexpr float join(const BFloat16& hi, int16_t lo) {
   return std::bit_cast<float>((uint32_t{hi.bits} << 16) + static_cast<uint32_t>(int32_t{lo}));
 }
 
-}  // namespace snug::cpu
+}  // namespace snug

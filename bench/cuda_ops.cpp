@@ -1,0 +1,276 @@
+// The rate of every kernel and product of a training step on a GPU, beside the best this card does in the same run.
+//
+//   cuda_ops [tokens]        (4096)
+//
+// Sizes are Llama-3-8B's: hidden 4096, 32 heads over 8 of 128, feed-forward 14336, vocabulary 128256. Kernels are
+// compared with a copy of 2 GiB, read and written; products with the best of an 8192-cubed one. Runs rotate among
+// operands that together are far larger than the L2 cache.
+#include <cuda_runtime_api.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <numeric>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/facts.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kMemory = uint64_t{40} << 30, kRotation = uint64_t{1} << 29;
+constexpr DType kBF16 = DType::BF16, kF32 = DType::F32, kI32 = DType::I32;
+
+// An operand: what it holds is random, or `integers`.
+struct Arg {
+  Access access;
+  DType dtype;
+  Shape shape;
+  std::vector<int32_t> integers = {};
+};
+Arg r(DType dtype, const Shape& shape) { return {Access::Read, dtype, shape}; }
+Arg w(DType dtype, const Shape& shape) { return {Access::Write, dtype, shape}; }
+Arg rw(DType dtype, const Shape& shape) { return {Access::ReadWrite, dtype, shape}; }
+Arg list(std::vector<int32_t> integers) {
+  const Shape shape{static_cast<int64_t>(integers.size())};
+  return {Access::Read, kI32, shape, std::move(integers)};
+}
+
+class Bench {
+ public:
+  Bench() : start_(backend_.reserve(Space::Device, kMemory)) {}
+
+  struct Result {
+    double seconds, flops, bytes;
+  };
+
+  Result measure(const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+    next_ = 0;
+    Op op;
+    op.attrs = attrs;
+    op.site = "bench";
+    uint64_t bytes = 0;
+    for (const Arg& arg : args) {
+      op.operands.push_back({0, arg.access, arg.dtype, arg.shape, 0, arg.shape.cols()});
+      bytes += static_cast<uint64_t>(arg.shape.count()) * element_bytes(arg.dtype);
+    }
+    const Work done = work(op);
+    const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(op.attrs, op.operands));
+    const uint64_t sets = std::clamp<uint64_t>(kRotation / bytes, 2, 16);
+    std::vector<Launch> launches;
+    for (uint64_t i = 0; i < sets; i++) {
+      std::vector<TensorView> views;
+      for (const Arg& arg : args) views.push_back(filled(arg));
+      if (scratch > 0) views.push_back(take(DType::U8, {scratch}));
+      launches.push_back(backend_.bind(op, views));
+    }
+    return {median(launches, facts), done.flops, done.bytes};
+  }
+
+ private:
+  TensorView take(DType dtype, const Shape& shape) {
+    const uint64_t bytes = static_cast<uint64_t>(shape.count()) * element_bytes(dtype);
+    check(next_ + bytes <= kMemory, "operands of more than {} bytes", kMemory);
+    const TensorView view{start_ + next_, dtype, shape, shape.cols()};
+    next_ = (next_ + bytes + 1023) / 1024 * 1024;
+    return view;
+  }
+
+  TensorView filled(const Arg& arg) {
+    const TensorView view = take(arg.dtype, arg.shape);
+    if (!arg.integers.empty()) {
+      cudaMemcpy(view.data, arg.integers.data(), arg.integers.size() * sizeof(int32_t), cudaMemcpyHostToDevice);
+      return view;
+    }
+    TensorView random = view;  // bytes of other types as numbers of bf16
+    if (view.dtype != kF32 && view.dtype != kBF16)
+      random = {view.data, kBF16, {view.count() * static_cast<int64_t>(element_bytes(view.dtype)) / 2}, 0};
+    random.shape = {random.count()};
+    random.row_stride = random.count();
+    Op op;
+    op.attrs = RandomFill{Distribution::Uniform, 1.0f, 7, stream_++, 0};
+    op.site = "fill";
+    if (random.count() > 0) backend_.bind(op, std::span(&random, 1))({});
+    return view;
+  }
+
+  double median(const std::vector<Launch>& launches, const PassFacts& facts) {
+    const auto timed = [&](int runs) {
+      backend_.streams()->finish();
+      const auto begin = std::chrono::steady_clock::now();
+      for (int i = 0; i < runs; i++) launches[static_cast<size_t>(i) % launches.size()](facts);
+      backend_.streams()->finish();
+      return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / runs;
+    };
+    const double guess = timed(static_cast<int>(2 * launches.size()));
+    const int runs = std::clamp(static_cast<int>(0.02 / guess), 4, 400);
+    std::vector<double> times;
+    for (int i = 0; i < 7; i++) times.push_back(timed(runs));
+    std::ranges::sort(times);
+    return times[times.size() / 2];
+  }
+
+  CudaBackend backend_{0};
+  CudaFacts facts_;
+  std::byte* start_;
+  uint64_t next_ = 0;
+  uint32_t stream_ = 0;
+};
+
+class Report {
+ public:
+  explicit Report(int64_t tokens) : t_(tokens) {}
+  void run() {
+    const Bench::Result copy = bench_.measure(Copy{}, {r(kBF16, {1 << 29}), w(kBF16, {1 << 29})});
+    copy_ = copy.bytes / copy.seconds;
+    constexpr int64_t kSquare = 8192;
+    const Bench::Result square =
+        bench_.measure(Gemm{.transpose_b = true},
+                       {r(kBF16, {kSquare, kSquare}), r(kBF16, {kSquare, kSquare}), w(kBF16, {kSquare, kSquare})});
+    square_ = square.flops / square.seconds;
+    fmt::print("{} tokens; copy {:.0f} GB/s; {} cubed {:.0f} TFLOP/s\n", t_, copy_ / 1e9, kSquare, square_ / 1e12);
+    products();
+    attention();
+    layers();
+    head();
+    update();
+    base();
+  }
+
+ private:
+  void kernel(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+    const Bench::Result x = bench_.measure(attrs, args, facts);
+    fmt::print("{:<34} {:9.4f} ms {:8.0f} GB/s    {:5.1f} % of copy\n", name, x.seconds * 1e3,
+               x.bytes / x.seconds / 1e9, 100 * x.bytes / x.seconds / copy_);
+  }
+  void product(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+    const Bench::Result x = bench_.measure(attrs, args, facts);
+    fmt::print("{:<34} {:9.4f} ms {:8.1f} TFLOP/s {:5.1f} % of square\n", name, x.seconds * 1e3,
+               x.flops / x.seconds / 1e12, 100 * x.flops / x.seconds / square_);
+  }
+
+  void products() {
+    const Gemm forward{.transpose_b = true}, residual{.transpose_b = true, .addend = true}, back{};
+    const auto linear = [&](std::string_view name, int64_t out, int64_t in, bool added) {
+      std::vector<Arg> args{r(kBF16, {t_, in}), r(kBF16, {out, in})};
+      if (added) args.push_back(r(kBF16, {t_, out}));
+      args.push_back(w(kBF16, {t_, out}));
+      product(name, added ? residual : forward, args);
+      product(fmt::format("{} dx", name), back, {r(kBF16, {t_, out}), r(kBF16, {out, in}), w(kBF16, {t_, in})});
+      product(fmt::format("{} dw", name), Gemm{.transpose_a = true},
+              {r(kBF16, {t_, out}), r(kBF16, {t_, in}), w(kBF16, {out, in})});
+    };
+    linear("qkv", 6144, kHidden, false);
+    linear("o", kHidden, kHidden, true);
+    linear("gate_up", 2 * kFfn, kHidden, false);
+    linear("down", kHidden, kFfn, true);
+    const int64_t chunk = 1024;
+    product("head", forward,
+            {r(kBF16, {chunk, kHidden}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kVocabulary})});
+    product("head dx", back,
+            {r(kBF16, {chunk, kVocabulary}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kHidden})});
+    product("lora_a r16", forward, {r(kBF16, {t_, kHidden}), r(kBF16, {16, kHidden}), w(kBF16, {t_, 16})});
+    product("lora_b r16", residual,
+            {r(kBF16, {t_, 16}), r(kBF16, {kHidden, 16}), r(kBF16, {t_, kHidden}), w(kBF16, {t_, kHidden})});
+  }
+
+  void attention() {
+    for (const int64_t length : {int64_t{512}, int64_t{2048}, t_}) {
+      const int64_t count = t_ / length;
+      std::vector<int32_t> bounds;
+      for (int64_t d = 0; d <= count; d++) bounds.push_back(static_cast<int32_t>(d * length));
+      const PassFacts facts{.documents = count};
+      product(fmt::format("attention {} x {}", count, length), Attention{kHeads, 0.088f, length},
+              {r(kBF16, {t_, kHeads.width()}), list(bounds), w(kBF16, {t_, kHidden}), w(kF32, {kHeads.heads, t_})},
+              facts);
+      product(fmt::format("attention_backward {} x {}", count, length), AttentionBackward{kHeads, 0.088f, length},
+              {r(kBF16, {t_, kHidden}), r(kBF16, {t_, kHeads.width()}), r(kBF16, {t_, kHidden}),
+               r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, {t_, kHeads.width()})},
+              facts);
+    }
+  }
+
+  void layers() {
+    const Shape x{t_, kHidden}, rows{t_}, cols{kHidden};
+    std::vector<int32_t> positions(static_cast<size_t>(t_));
+    std::iota(positions.begin(), positions.end(), 0);
+    kernel("rms_norm", RmsNorm{1e-5f}, {r(kBF16, x), r(kBF16, cols), w(kBF16, x), w(kF32, rows)});
+    const std::vector<Arg> back{r(kBF16, x), r(kBF16, x), r(kBF16, cols), r(kF32, rows), rw(kBF16, x)};
+    kernel("rms_norm_backward accumulate", RmsNormBackward{true, false}, back);
+    std::vector<Arg> gain = back;
+    gain.push_back(w(kBF16, cols));
+    kernel("rms_norm_backward accumulate gain", RmsNormBackward{true, true}, gain);
+    kernel("rope", Rope{kHeads, false}, {rw(kBF16, {t_, kHeads.width()}), list(positions), r(kF32, {t_, 128})});
+    kernel("swiglu", SwiGlu{}, {r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, kFfn})});
+    kernel("swiglu_backward", SwiGluBackward{},
+           {r(kBF16, {t_, kFfn}), r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, 2 * kFfn})});
+    kernel("dropout", Dropout{0.1, 1, 1}, {r(kBF16, x), w(kBF16, x)}, {.step = 1});
+    kernel("column_sum qkv", ColumnSum{}, {r(kBF16, {t_, 6144}), w(kBF16, {6144})});
+    kernel("accumulate bf16 to fp32", Accumulate{}, {r(kBF16, {1 << 27}), rw(kF32, {1 << 27})});
+  }
+
+  void head() {
+    std::vector<int32_t> ids(static_cast<size_t>(t_)), order(ids.size()), starts(ids.size() + 1), targets(1024);
+    for (size_t i = 0; i < ids.size(); i++) ids[i] = static_cast<int32_t>(i * 31);
+    std::iota(order.begin(), order.end(), 0);
+    std::iota(starts.begin(), starts.end(), 0);
+    for (size_t i = 0; i < targets.size(); i++) targets[i] = static_cast<int32_t>(i * 125);
+    const Shape x{t_, kHidden};
+    kernel("embedding", Embedding{}, {list(ids), r(kBF16, {kVocabulary, kHidden}), w(kBF16, x)});
+    kernel("embedding_backward", EmbeddingBackward{},
+           {r(kBF16, x), list(order), list(starts), list(ids), w(kBF16, {kVocabulary, kHidden})}, {.segments = t_});
+    kernel("gather_rows", GatherRows{}, {r(kBF16, x), list(order), w(kBF16, x)});
+    kernel("scatter_rows", ScatterRows{}, {r(kBF16, x), list(order), w(kBF16, x)});
+    kernel("cross_entropy gradient", CrossEntropy{0, true},
+           {rw(kBF16, {1024, kVocabulary}), list(targets), w(kF32, {1024})}, {.loss_rows = 1024, .loss_scale = 1});
+    kernel("loss_sum", LossSum{}, {r(kF32, {t_}), w(kF32, {1})}, {.loss_rows = t_});
+  }
+
+  void update() {
+    const int64_t n = 1 << 27, blocks = n / kStateBlock;
+    const PassFacts facts{.step = 3, .learning_rate = 1e-4};
+    const Shape all{n};
+    const auto clip = r(kF32, {3});
+    kernel("norm_partials", NormPartials{}, {r(kBF16, all), w(kF32, {n / kUnit})});
+    kernel("tree_sum of 32768", TreeSum{n / kUnit}, {r(kF32, {n / kUnit}), w(kF32, {1})});
+    kernel("adamw fp32", AdamW{}, {r(kBF16, all), rw(kF32, all), rw(kF32, all), rw(kF32, all), clip}, facts);
+    kernel("adamw split", AdamW{.split = true},
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kF32, all), rw(kF32, all), clip}, facts);
+    kernel("adamw split bf16", AdamW{.split = true, .format = StateFormat::Bf16},
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kBF16, all), rw(kBF16, all), clip}, facts);
+    kernel("adamw 8bit", AdamW{.format = StateFormat::Bit8},
+           {r(kBF16, all), rw(kBF16, all), rw(DType::U8, all), rw(DType::U8, all), rw(kF32, {blocks}),
+            rw(kF32, {blocks}), clip},
+           facts);
+    kernel("sum_ranks of 8", SumRanks{}, {r(kBF16, {8, n / 8}), w(kBF16, {n / 8})});
+    kernel("split_master", SplitMaster{}, {r(kF32, all), w(kBF16, all), w(DType::I16, all)});
+    kernel("cast fp32 to bf16", Cast{}, {r(kF32, all), w(kBF16, all)});
+    kernel("fill", Fill{}, {w(kBF16, all)});
+  }
+
+  void base() {
+    const Shape weight{2 * kFfn, kHidden};
+    const int64_t n = weight.count(), blocks = n / kNf4Block;
+    kernel("dequantize int8", Dequantize{BaseFormat::Int8},
+           {r(DType::I8, weight), r(kF32, {weight[0]}), w(kBF16, weight)});
+    kernel("dequantize fp8", Dequantize{BaseFormat::Fp8},
+           {r(DType::U8, weight), r(kF32, {weight[0]}), w(kBF16, weight)});
+    kernel("dequantize nf4", Dequantize{BaseFormat::Nf4},
+           {r(DType::U8, {n / 2}), r(DType::U8, {blocks}), r(kF32, {(blocks + 255) / 256}), r(kF32, {1}),
+            w(kBF16, weight)});
+    kernel("quantize int8", Quantize{BaseFormat::Int8}, {r(kBF16, weight), w(DType::I8, weight), w(kF32, {weight[0]})});
+    kernel("quantize nf4", Quantize{BaseFormat::Nf4}, {r(kBF16, weight), w(DType::U8, {n / 2}), w(kF32, {blocks})});
+  }
+
+  static constexpr int64_t kHidden = 4096, kFfn = 14336, kVocabulary = 128256;
+  static constexpr HeadShape kHeads{32, 8, 128};
+  Bench bench_;
+  int64_t t_;
+  double copy_ = 0, square_ = 0;
+};
+
+}  // namespace
+}  // namespace snug
+
+int main(int count, char** arguments) { snug::Report(count > 1 ? std::atoll(arguments[1]) : 4096).run(); }

@@ -1,0 +1,144 @@
+#include "backend/cuda/attention_tiles.cuh"
+
+namespace snug::cuda {
+namespace {
+
+template <int D>
+inline constexpr int kForwardBytes = 4 * kStep* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+
+// The softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this thread's
+// part of the sum of exponentials.
+struct RowSoftmax {
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  // Turns products into weights relative to the new maxima and gives the factors for what was summed before.
+  __device__ void add(Sum (&s)[kSteps], float scale, float (&factor)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float largest = maximum[half];
+#pragma unroll
+      for (int n = 0; n < kSteps; n++) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
+      const float base = largest == -INFINITY ? 0.0f : largest * scale;
+      factor[half] = power_of_two(fmaf(maximum[half], scale, -base));
+      maximum[half] = largest;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < kSteps; n++)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; i++) {
+          s[n][i] = power_of_two(fmaf(s[n][i], scale, -base));
+          total += s[n][i];
+        }
+      sum[half] = fmaf(sum[half], factor[half], total);
+    }
+  }
+};
+
+// Of products with the keys from `at` on: those after the query, and those before its document.
+__device__ void hide_unseen(Sum (&s)[kSteps], int at, const int (&row)[2], const int (&begin)[2]) {
+#pragma unroll
+  for (int n = 0; n < kSteps; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+      if (key > row[i / 2] || key < begin[i / 2]) s[n][i] = -INFINITY;
+    }
+}
+
+template <int D>
+__global__ void __launch_bounds__(kTileThreads, 1)
+    attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
+  BFloat16* const values = keys + 2 * kStep * kPitch<D>;
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
+  // Late tiles see most keys: they come first.
+  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
+
+  fetch_tile<D>(keys, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, kOwn, tokens - first);
+  commit_fetches();
+  int row[2], begin[2];  // of rows outside documents: beyond all keys
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    row[half] = first + own_row(half);
+    const Document document = document_of(row[half], op.starts, documents);
+    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+  }
+  int least = min(begin[0], begin[1]);
+  int largest = max(begin[0], begin[1]);
+  extremes(least, largest);
+  wait_fetches<0>();
+  __syncthreads();
+  Fragment queries[D / 16];
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) load_left<D>(queries[k], keys, k);
+  __syncthreads();
+
+  const int end = min(first + kOwn, tokens), steps = max(0, end - least + kStep - 1) / kStep;
+  const auto fetch = [&](int step) {
+    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
+    fetch_tile<D>(keys + offset, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, kStep, tokens - at);
+    fetch_tile<D>(values + offset, op.qkv.at(at, op.heads.value(kv_head)), op.qkv.stride, kStep, tokens - at);
+    commit_fetches();
+  };
+  RowSoftmax softmax;
+  Sum out[D / 8] = {};
+  if (steps > 0) fetch(0);
+  for (int step = 0; step < steps; step++) {
+    if (step + 1 < steps) {
+      fetch(step + 1);
+      wait_fetches<1>();
+    } else {
+      wait_fetches<0>();
+    }
+    __syncthreads();
+    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
+    Sum s[kSteps] = {};
+    multiply_turned<D>(s, kept_left(queries), keys + offset);
+    if (at + kStep > first || at < largest) hide_unseen(s, at, row, begin);
+    float factor[2];
+    softmax.add(s, op.scale * kLog2E, factor);
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) out[n][i] *= factor[i / 2];
+    multiply_add<D>(out, s, values + offset);
+    __syncthreads();
+  }
+
+  float inverse[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    float total = softmax.sum[half];
+    total += __shfl_xor_sync(kAll, total, 1);
+    total += __shfl_xor_sync(kAll, total, 2);
+    inverse[half] = total > 0 ? 1.0f / total : 0.0f;
+    if (threadIdx.x % 4 == 0 && row[half] < tokens)
+      *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
+  }
+  save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
+}
+
+template <int D>
+void launch(const AttentionRows<BFloat16>& op, int documents, cudaStream_t stream) {
+  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads));
+  attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
+  check_launch("attention");
+}
+
+}  // namespace
+
+AttentionKernel tiled_attention(int64_t dim) {
+  AttentionKernel kernel = nullptr;
+  dispatch_dim(dim, [&]<int D>() {
+    kernel = launch<D>;
+    check_cuda(cudaFuncSetAttribute(attention_forward_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                    kForwardBytes<D>),
+               "attention");
+  });
+  return kernel;
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,184 @@
+// Attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691), the way Ampere brought it: mma.sync on
+// fragments that ldmatrix reads. A block has a tile of kOwn rows, 16 a warp, and walks over the rows of the other side,
+// kStep at a time, two tiles in shared memory. No block adds to another's result, so sums have one order.
+#pragma once
+
+#include "backend/cuda/attention.cuh"
+
+namespace snug::cuda {
+
+inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kOwn = 16 * kTileWarps, kStep = 64;
+inline constexpr int kSteps = kStep / 8;  // columns of 8 in a product with kStep columns
+inline constexpr float kLog2E = 1.4426950408889634f;
+
+// Elements between rows of a tile: 16 bytes more than a row, so that eight rows lie in different banks.
+template <int D>
+inline constexpr int kPitch = D + 8;
+
+using Fragment = uint32_t[4];  // 16 x 16 of a left factor
+using Sum = float[4];          // 16 x 8 of a result: rows l/4 and l/4 + 8 of lane l, columns 2 (l % 4) and the next
+
+__device__ inline uint32_t shared_address(const void* pointer) {
+  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
+}
+
+// Rows [0, rows) of a tile from global memory, in the background; those from `left` on become zeros.
+template <int D>
+__device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left) {
+  constexpr int kChunks = D / 8;
+  for (int i = static_cast<int>(threadIdx.x); i < rows * kChunks; i += kTileThreads) {
+    const int row = i / kChunks, col = i % kChunks * 8;
+    const BFloat16* const source = from + (row < left ? row * stride + col : 0);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile + row * kPitch<D> + col)),
+                 "l"(source), "r"(row < left ? 16 : 0));
+  }
+}
+__device__ inline void commit_fetches() { asm volatile("cp.async.commit_group;"); }
+// Until at most `pending` of the groups committed last are under way.
+template <int pending>
+__device__ void wait_fetches() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending));
+}
+
+__device__ inline void load_matrices(Fragment& to, const BFloat16* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(from)));
+}
+__device__ inline void load_matrices_turned(Fragment& to, const BFloat16* from) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
+               : "r"(shared_address(from)));
+}
+
+__device__ inline void multiply(Sum& sum, const Fragment& a, uint32_t b0, uint32_t b1) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+
+// 2^x by the processor's own approximation.
+__device__ inline float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+__device__ inline uint32_t packed(float low, float high) {
+  uint32_t pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+  return pair;
+}
+
+// Rows [16 w, 16 w + 16) of a tile, columns [16 k, 16 k + 16), as a left factor.
+template <int D>
+__device__ void load_left(Fragment& a, const BFloat16* tile, int k) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32 * 16 + lane % 16;
+  load_matrices(a, tile + row * kPitch<D> + k * 16 + lane / 16 * 8);
+}
+
+// The same as it was loaded before, for multiply_turned().
+template <int K>
+__device__ auto kept_left(const Fragment (&kept)[K]) {
+  return [&kept](int k, Fragment& a) {
+#pragma unroll
+    for (int i = 0; i < 4; i++) a[i] = kept[k][i];
+  };
+}
+
+// sums [16 x kStep] += a b^T; a by left(k) for each 16 of D, b a tile of kStep rows.
+template <int D, class Left>
+__device__ void multiply_turned(Sum (&sums)[kSteps], const Left& left, const BFloat16* b) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const BFloat16* const from = b + (lane / 16 * 8 + lane % 8) * kPitch<D> + lane / 8 % 2 * 8;
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) {
+    Fragment a;
+    left(k, a);
+#pragma unroll
+    for (int n = 0; n < kSteps; n += 2) {
+      Fragment right;
+      load_matrices(right, from + n * 8 * kPitch<D> + k * 16);
+      multiply(sums[n], a, right[0], right[1]);
+      multiply(sums[n + 1], a, right[2], right[3]);
+    }
+  }
+}
+
+// sums [16 x D] += a b; a is [16 x kStep], rounded to bf16 here, b a tile of kStep rows.
+template <int D>
+__device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[kSteps], const BFloat16* b) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  const BFloat16* const from = b + lane % 16 * kPitch<D> + lane / 16 * 8;
+#pragma unroll
+  for (int k = 0; k < kStep / 16; k++) {
+    const Fragment left{packed(a[2 * k][0], a[2 * k][1]), packed(a[2 * k][2], a[2 * k][3]),
+                        packed(a[2 * k + 1][0], a[2 * k + 1][1]), packed(a[2 * k + 1][2], a[2 * k + 1][3])};
+#pragma unroll
+    for (int n = 0; n < D / 8; n += 2) {
+      Fragment right;
+      load_matrices_turned(right, from + k * 16 * kPitch<D> + n * 8);
+      multiply(sums[n], left, right[0], right[1]);
+      multiply(sums[n + 1], left, right[2], right[3]);
+    }
+  }
+}
+
+// Writes this warp's 16 rows of a tile, times factor[0] for the upper eight and factor[1] for the lower, as far as
+// there are any.
+template <int D>
+__device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, const Sum (&sums)[D / 8],
+                          const float (&factor)[2]) {
+  const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const int row = first + 8 * half;
+    if (row >= left) continue;
+#pragma unroll
+    for (int n = 0; n < D / 8; n++)
+      *reinterpret_cast<uint32_t*>(to + row * stride + n * 8 + lane % 4 * 2) =
+          packed(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+  }
+}
+
+// The two rows of its warp's 16 that a thread has results of.
+__device__ inline int own_row(int half) {
+  return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
+}
+
+// Over all threads of the block: the least x and the largest y.
+__device__ inline void extremes(int& x, int& y) {
+  __shared__ int least[kTileWarps], largest[kTileWarps];
+  x = __reduce_min_sync(kAll, x);
+  y = __reduce_max_sync(kAll, y);
+  if (threadIdx.x % 32 == 0) least[threadIdx.x / 32] = x;
+  if (threadIdx.x % 32 == 0) largest[threadIdx.x / 32] = y;
+  __syncthreads();
+#pragma unroll
+  for (int w = 0; w < kTileWarps; w++) {
+    x = min(x, least[w]);
+    y = max(y, largest[w]);
+  }
+}
+
+// For head sizes that the tiles are made for: f.template operator()<D>(), and whether there was one.
+template <class F>
+bool dispatch_dim(int64_t dim, const F& f) {
+  switch (dim) {
+    case 16:
+      f.template operator()<16>();
+      return true;
+    case 64:
+      f.template operator()<64>();
+      return true;
+    case 128:
+      f.template operator()<128>();
+      return true;
+    default:
+      return false;
+  }
+}
+
+}  // namespace snug::cuda

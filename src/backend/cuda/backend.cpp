@@ -1,0 +1,187 @@
+#include "backend/cuda/backend.h"
+
+#include <sys/mman.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "backend/cuda/check.h"
+#include "backend/cuda/gemm.h"
+#include "backend/cuda/kernels.h"
+#include "base/parallel.h"
+
+namespace snug {
+namespace {
+
+using cuda::check_cuda;
+
+// By kind: who makes it ready.
+struct Bind {
+  const Op& op;
+  std::span<const TensorView> views;
+  cuda::Products& products;
+  cudaStream_t stream;
+  Operands operands{op, views};
+
+  Launch operator()(const Gemm& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const Attention& a) const { return cuda::bind_attention(a, operands, stream); }
+  Launch operator()(const AttentionBackward& a) const { return cuda::bind_attention_backward(a, operands, stream); }
+  Launch operator()(const CacheAppend& a) const { return cuda::bind_cache_append(a, operands, stream); }
+  Launch operator()(const CachedAttention& a) const { return cuda::bind_cached_attention(a, operands, stream); }
+  Launch operator()(const ColumnSum&) const { return cuda::bind_column_sum(operands, stream); }
+  Launch operator()(const RopeTable& a) const { return cuda::bind_rope_table(a, operands, stream); }
+  Launch operator()(const Rope& a) const { return cuda::bind_rope(a, operands, stream); }
+  Launch operator()(const RmsNorm& a) const { return cuda::bind_rms_norm(a, operands, stream); }
+  Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
+  Launch operator()(const SwiGlu&) const { return cuda::bind_swiglu(operands, stream); }
+  Launch operator()(const SwiGluBackward&) const { return cuda::bind_swiglu_backward(operands, stream); }
+  Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
+  Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
+  Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }
+  Launch operator()(const Fill&) const { return cuda::bind_fill(operands, stream); }
+  Launch operator()(const SplitMaster&) const { return cuda::bind_split_master(operands, stream); }
+  Launch operator()(const JoinMaster&) const { return cuda::bind_join_master(operands, stream); }
+  Launch operator()(const RandomFill& a) const { return cuda::bind_random_fill(a, operands, stream); }
+  Launch operator()(const Dropout& a) const { return cuda::bind_dropout(a, operands, stream); }
+  Launch operator()(const Quantize& a) const { return cuda::bind_quantize(a, operands, stream); }
+  Launch operator()(const QuantizeScales&) const { return cuda::bind_quantize_scales(operands, stream); }
+  Launch operator()(const Dequantize& a) const { return cuda::bind_dequantize(a, operands, stream); }
+  Launch operator()(const SumRanks& a) const { return cuda::bind_sum_ranks(a, operands, stream); }
+  Launch operator()(const TreeSum& a) const { return cuda::bind_tree_sum(a, operands, stream); }
+  Launch operator()(const Embedding&) const { return cuda::bind_embedding(operands, stream); }
+  Launch operator()(const EmbeddingBackward& a) const { return cuda::bind_embedding_backward(a, operands, stream); }
+  Launch operator()(const GatherRows&) const { return cuda::bind_gather_rows(operands, stream); }
+  Launch operator()(const ScatterRows&) const { return cuda::bind_scatter_rows(operands, stream); }
+  Launch operator()(const CrossEntropy& a) const { return cuda::bind_cross_entropy(a, operands, stream); }
+  Launch operator()(const LossSum& a) const { return cuda::bind_loss_sum(a, operands, stream); }
+  Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }
+  Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
+  Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
+  Launch operator()(const AllGather&) const { return refuse(); }
+  Launch operator()(const Exchange&) const { return refuse(); }
+  Launch operator()(const HostTask&) const { return refuse(); }
+  Launch operator()(const ReadFile&) const { return refuse(); }
+  Launch operator()(const WriteFile&) const { return refuse(); }
+
+  Launch refuse() const {
+    internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));
+  }
+};
+
+// The lanes that the device serves; the others are the host's.
+constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
+
+class CudaStreams : public Streams {
+ public:
+  explicit CudaStreams(int device) : device_(device) {
+    use_here();
+    int least = 0, greatest = 0;
+    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
+    for (const Lane lane : kStreamLanes)
+      check_cuda(cudaStreamCreateWithPriority(&streams_[index(lane)], cudaStreamNonBlocking,
+                                              lane == Lane::Compute ? greatest : least),
+                 "a stream");
+  }
+  ~CudaStreams() override {
+    for (const cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+    for (const Lane lane : kStreamLanes) cudaStreamDestroy(streams_[index(lane)]);
+  }
+  CudaStreams(const CudaStreams&) = delete;
+  CudaStreams& operator=(const CudaStreams&) = delete;
+
+  void use_here() override { check_cuda(cudaSetDevice(device_), "choosing the device"); }
+  Mark add_mark() override {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
+    marks_.push_back(event);
+    return marks_.size() - 1;
+  }
+  void record(Lane lane, Mark mark) override { check_cuda(cudaEventRecord(marks_[mark], of(lane)), "an event"); }
+  void wait(Lane lane, Mark mark) override { check_cuda(cudaStreamWaitEvent(of(lane), marks_[mark], 0), "a wait"); }
+  void wait_here(Mark mark) override { check_cuda(cudaEventSynchronize(marks_[mark]), "the device's work"); }
+  void finish() override {
+    for (const Lane lane : kStreamLanes) check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
+  }
+
+  bool serves(Lane lane) const { return streams_[index(lane)] != nullptr; }
+  cudaStream_t of(Lane lane) const { return streams_[index(lane)]; }
+
+ private:
+  int device_;
+  std::array<cudaStream_t, kLanes> streams_{};
+  std::vector<cudaEvent_t> marks_;
+};
+
+}  // namespace
+
+struct CudaBackend::State {
+  explicit State(int device) : streams(device) {}
+  ~State() {
+    for (const Lane lane : kStreamLanes) cudaStreamSynchronize(streams.of(lane));  // nothing may use what goes now
+    cudaFree(device_bytes);
+    if (host_bytes) cudaHostUnregister(host_bytes);
+    if (host_bytes) munmap(host_bytes, host_size);
+  }
+  State(const State&) = delete;
+  State& operator=(const State&) = delete;
+
+  CudaStreams streams;
+  cuda::Products products;
+  void *device_bytes = nullptr, *host_bytes = nullptr;
+  uint64_t host_size = 0;
+};
+
+CudaBackend::CudaBackend(int device) : state_(std::make_unique<State>(device)) {}
+CudaBackend::~CudaBackend() = default;
+
+namespace {
+
+void* reserve_device(uint64_t bytes) {
+  void* start = nullptr;
+  check_cuda(cudaMalloc(&start, bytes), fmt::format("reserving {} bytes for the device space", bytes));
+  check_cuda(cudaMemset(start, 0, bytes), "zeroing the device space");
+  return start;
+}
+
+// Touched by all threads and locked afterwards, which takes an eighth of the time of the driver's own allocation.
+void* reserve_host(uint64_t bytes) {
+  void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (start == MAP_FAILED) device_error("reserving {} bytes for the host space: {}", bytes, std::strerror(errno));
+  madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
+  constexpr uint64_t kPiece = 64 << 20, kPage = 4096;
+  parallel_for(static_cast<int64_t>((bytes + kPiece - 1) / kPiece), [&](int64_t piece) {
+    const uint64_t begin = static_cast<uint64_t>(piece) * kPiece, end = std::min(bytes, begin + kPiece);
+    for (uint64_t at = begin; at < end; at += kPage) static_cast<volatile char*>(start)[at] = 0;
+  });
+  const cudaError_t status = cudaHostRegister(start, bytes, cudaHostRegisterDefault);
+  if (status != cudaSuccess) munmap(start, bytes);
+  check_cuda(status, fmt::format("locking {} bytes of the host space", bytes));
+  return start;
+}
+
+}  // namespace
+
+std::byte* CudaBackend::reserve(Space space, uint64_t bytes) {
+  check(space != Space::Disk, "{} bytes of the disk space were asked of the CUDA backend, it has memory only", bytes);
+  void*& block = space == Space::Device ? state_->device_bytes : state_->host_bytes;
+  check(!block, "the {} space was reserved twice", name(space));
+  if (bytes == 0) return nullptr;
+  state_->streams.use_here();
+  block = space == Space::Device ? reserve_device(bytes) : reserve_host(bytes);
+  if (space == Space::Host) state_->host_size = bytes;
+  return static_cast<std::byte*>(block);
+}
+
+Launch CudaBackend::bind(const Op& op, std::span<const TensorView> views) {
+  check(state_->streams.serves(op.lane), "{}: '{}' stands on lane {}, which the host serves", op.site, kind(op.attrs),
+        name(op.lane));
+  return std::visit(Bind{op, views, state_->products, state_->streams.of(op.lane)}, op.attrs);
+}
+
+void CudaBackend::read(void* to, const std::byte* from, uint64_t bytes) {
+  check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "reading an arena");
+}
+
+Streams* CudaBackend::streams() { return &state_->streams; }
+
+}  // namespace snug

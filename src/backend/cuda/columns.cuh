@@ -1,0 +1,46 @@
+// Sums down the columns of a matrix.
+#pragma once
+
+#include "backend/cuda/device.cuh"
+
+namespace snug::cuda {
+
+inline constexpr int kColumnLanes = 8, kColumnRows = 64;  // of a block's threads, across and down
+
+// A block sums kColumnLanes groups of columns: thread (l, r) adds rows r, r + kColumnRows, ... in order, and the
+// threads' sums are added pairwise.
+template <int N, class T, class S>
+__global__ void __launch_bounds__(kColumnLanes* kColumnRows)
+    column_sum_kernel(Rows<T> x, int64_t rows, int64_t cols, S* sum) {
+  __shared__ Pack<float, N> sums[kColumnRows][kColumnLanes];
+  const int lane = static_cast<int>(threadIdx.x) % kColumnLanes, down = static_cast<int>(threadIdx.x) / kColumnLanes;
+  const int64_t col = (int64_t{blockIdx.x} * kColumnLanes + lane) * N;
+  Pack<float, N> total{};
+  if (col < cols) {
+#pragma unroll 4
+    for (int64_t row = down; row < rows; row += kColumnRows) {
+      const auto values = load_floats<N>(x.at(row, col));
+#pragma unroll
+      for (int k = 0; k < N; k++) total[k] += values[k];
+    }
+  }
+  sums[down][lane] = total;
+  for (int half = kColumnRows / 2; half > 0; half /= 2) {
+    __syncthreads();
+    if (down >= half) continue;
+#pragma unroll
+    for (int k = 0; k < N; k++) sums[down][lane][k] += sums[down + half][lane][k];
+  }
+  if (down == 0 && col < cols) save_floats<N>(sum + col, sums[0][lane]);
+}
+
+template <class T, class S>
+void sum_columns(const TensorView& x, const TensorView& sum, cudaStream_t stream) {
+  dispatch_wide(wide({x, sum}), [&]<int N>() {
+    column_sum_kernel<N><<<blocks_of(x.cols(), N * kColumnLanes), kColumnLanes * kColumnRows, 0, stream>>>(
+        Rows<T>(x), x.rows(), x.cols(), sum.as<S>());
+  });
+  check_launch("column_sum");
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,26 @@
+// What planning knows of the CUDA backend: plain numbers, compiled everywhere.
+#pragma once
+
+#include "program/facts.h"
+
+namespace snug {
+
+class CudaFacts : public OpFacts {
+ public:
+  uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const override;
+  uint64_t alignment() const override { return 256; }
+};
+
+namespace cuda {
+
+// What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
+inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
+
+inline constexpr int64_t kNormBlockRows = 8;  // rows whose part of a gain's gradient is summed in one go
+
+uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
+// One fp32 for each token and query head: the sum of dout out.
+uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
+
+}  // namespace cuda
+}  // namespace snug

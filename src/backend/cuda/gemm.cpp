@@ -1,0 +1,156 @@
+#include "backend/cuda/gemm.h"
+
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <bit>
+
+#include "backend/cuda/check.h"
+#include "backend/cuda/facts.h"
+#include "backend/cuda/kernels.h"
+#include "backend/product.h"
+
+namespace snug::cuda {
+namespace {
+
+void check_product(cublasStatus_t status, const Product& p, std::string_view what) {
+  if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
+    device_error("gemm [{}, {}, {}] of {}: cuBLASLt's {} says {}", p.m, p.n, p.k, name(p.a.dtype), what,
+                 cublasLtGetStatusString(status));
+}
+
+cudaDataType_t library_dtype(DType dtype) { return dtype == DType::F32 ? CUDA_R_32F : CUDA_R_16BF; }
+
+// As a power of two, up to what the library asks for at most.
+uint32_t alignment(const std::byte* data) {
+  return 1u << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(data) | 256));
+}
+
+// A product made ready. The library's matrices lie column by column, where ours turned lie row by row: it computes
+// d^T = op(b)^T op(a)^T, so its A is our b.
+class BoundProduct {
+ public:
+  BoundProduct(cublasLtHandle_t library, const Gemm& gemm, const Product& p, std::span<const TensorView> views,
+               cudaStream_t stream)
+      : library_(library), stream_(stream), alpha_(p.alpha), beta_(p.addend ? 1 : 0), product_(p) {
+    a_ = views[0].data;
+    b_ = views[1].data;
+    d_ = views[p.operands - 1].data;
+    c_ = p.addend ? views[2].data : d_;
+    scratch_ = views.back().data;
+    describe(gemm, p, p.bias ? views[p.operands - 2].data : nullptr);
+    choose(p);
+  }
+
+  void run() {
+    check_product(cublasLtMatmul(library_, &operation_, &alpha_, b_, &b_layout_, a_, &a_layout_, &beta_, c_, &c_layout_,
+                                 d_, &d_layout_, &algorithm_, scratch_, kGemmScratchBytes, stream_),
+                  product_, "product");
+  }
+
+ private:
+  void describe(const Gemm& gemm, const Product& p, const std::byte* bias) {
+    check_product(cublasLtMatmulDescInit(&operation_, CUBLAS_COMPUTE_32F, CUDA_R_32F), p, "description");
+    set(CUBLASLT_MATMUL_DESC_TRANSA, gemm.transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N);
+    set(CUBLASLT_MATMUL_DESC_TRANSB, gemm.transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N);
+    if (bias) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, library_dtype(p.bias_dtype));
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, bias);
+    }
+    lay_out(a_layout_, p.a, p.k, p.m, gemm.transpose_a);
+    lay_out(b_layout_, p.b, p.n, p.k, gemm.transpose_b);
+    lay_out(d_layout_, p.d, p.n, p.m, false);
+    lay_out(c_layout_, p.addend ? p.c : p.d, p.n, p.m, false);
+  }
+
+  template <class Value>
+  void set(cublasLtMatmulDescAttributes_t attribute, const Value& value) {
+    check_product(cublasLtMatmulDescSetAttribute(&operation_, attribute, &value, sizeof(value)), product_,
+                  "description");
+  }
+
+  // rows x cols in the library's sense, of the matrix as it is multiplied.
+  void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const MatrixLayout& matrix, int64_t rows, int64_t cols,
+               bool turned) {
+    if (turned) std::swap(rows, cols);
+    const int64_t stride = std::max({matrix.row_stride, matrix.col_stride, rows});
+    check_product(cublasLtMatrixLayoutInit(&layout, library_dtype(matrix.dtype), static_cast<uint64_t>(rows),
+                                           static_cast<uint64_t>(cols), stride),
+                  product_, "layout");
+  }
+
+  void choose(const Product& p) {
+    cublasLtMatmulPreferenceOpaque_t preference;
+    check_product(cublasLtMatmulPreferenceInit(&preference), p, "preference");
+    const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
+      check_product(cublasLtMatmulPreferenceSetAttribute(&preference, attribute, &value, sizeof(value)), p,
+                    "preference");
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kGemmScratchBytes);
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(b_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c_));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d_));
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    check_product(cublasLtMatmulAlgoGetHeuristic(library_, &operation_, &b_layout_, &a_layout_, &c_layout_, &d_layout_,
+                                                 &preference, 1, &result, &found),
+                  p, "choice of an algorithm");
+    check(found == 1 && result.workspaceSize <= kGemmScratchBytes,
+          "gemm [{}, {}, {}]: cuBLASLt has no algorithm within {} bytes of scratch", p.m, p.n, p.k, kGemmScratchBytes);
+    algorithm_ = result.algo;
+  }
+
+  cublasLtHandle_t library_;
+  cudaStream_t stream_;
+  float alpha_, beta_;
+  Product product_;
+  const std::byte *a_, *b_, *c_;
+  std::byte *d_, *scratch_;
+  cublasLtMatmulDescOpaque_t operation_;
+  cublasLtMatrixLayoutOpaque_t a_layout_, b_layout_, c_layout_, d_layout_;
+  cublasLtMatmulAlgo_t algorithm_;
+};
+
+}  // namespace
+
+struct Products::Library {
+  cublasLtHandle_t handle = nullptr;
+};
+
+Products::Products() : library_(std::make_unique<Library>()) {
+  const cublasStatus_t status = cublasLtCreate(&library_->handle);
+  if (status != CUBLAS_STATUS_SUCCESS) device_error("cuBLASLt does not start: {}", cublasLtGetStatusString(status));
+}
+
+Products::~Products() { cublasLtDestroy(library_->handle); }
+
+Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
+  Product p = product_of(gemm, views);
+  check(views.size() == p.operands + 1 && views.back().dtype == DType::U8 &&
+            static_cast<uint64_t>(views.back().count()) >= kGemmScratchBytes,
+        "gemm: {} bytes of scratch expected", kGemmScratchBytes);
+  check(!p.bias || p.bias_dtype == p.d.dtype, "gemm: a bias of {} and a result of {}, which CUDA has no kernel for",
+        name(p.bias_dtype), name(p.d.dtype));
+  std::vector<TensorView> used(views.begin(), views.end());
+  Launch widen;  // the library wants c in d's dtype
+  if (p.addend && p.c.dtype != p.d.dtype) {
+    check(p.d.dtype == DType::F32, "gemm: an addend of fp32 and a result of bf16, which CUDA has no kernel for");
+    Op cast;
+    cast.attrs = Cast{};
+    cast.site = "gemm";
+    const std::array operands{views[2], views[p.operands - 1]};
+    widen = bind_cast(Operands(cast, operands), stream);
+    used[2] = views[p.operands - 1];
+    p.c = p.d;
+  }
+  const auto bound = std::make_shared<BoundProduct>(library_->handle, gemm, p, used, stream);
+  if (!widen) return [bound](const PassFacts&) { bound->run(); };
+  return [bound, widen](const PassFacts& facts) {
+    widen(facts);
+    bound->run();
+  };
+}
+
+}  // namespace snug::cuda

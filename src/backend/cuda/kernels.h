@@ -1,0 +1,55 @@
+// The CUDA backend's kernels: for each op kind, what makes it ready to run. Operands are in program/ops.h's order. A
+// launch enqueues on the stream it was bound to, allocates nothing and waits for nothing. Sums are taken in an order
+// that shapes alone decide. An index read from an operand that leaves its table gives NaN, never a stray access.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include "backend/backend.h"
+#include "backend/operands.h"
+
+namespace snug::cuda {
+
+Launch bind_cast(Operands operands, cudaStream_t stream);
+Launch bind_copy(Operands operands, cudaStream_t stream);
+Launch bind_fill(Operands operands, cudaStream_t stream);
+Launch bind_split_master(Operands operands, cudaStream_t stream);
+Launch bind_join_master(Operands operands, cudaStream_t stream);
+
+Launch bind_random_fill(const RandomFill& fill, Operands operands, cudaStream_t stream);
+Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stream);
+
+Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream);
+Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
+Launch bind_swiglu(Operands operands, cudaStream_t stream);
+Launch bind_swiglu_backward(Operands operands, cudaStream_t stream);
+Launch bind_accumulate(Operands operands, cudaStream_t stream);
+
+Launch bind_rope_table(const RopeTable& table, Operands operands, cudaStream_t stream);
+Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);
+
+Launch bind_embedding(Operands operands, cudaStream_t stream);
+Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands operands, cudaStream_t stream);
+Launch bind_gather_rows(Operands operands, cudaStream_t stream);
+Launch bind_scatter_rows(Operands operands, cudaStream_t stream);
+
+Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands, cudaStream_t stream);
+Launch bind_loss_sum(const LossSum& sum, Operands operands, cudaStream_t stream);
+
+Launch bind_quantize(const Quantize& quantize, Operands operands, cudaStream_t stream);
+Launch bind_quantize_scales(Operands operands, cudaStream_t stream);
+Launch bind_dequantize(const Dequantize& dequantize, Operands operands, cudaStream_t stream);
+
+Launch bind_column_sum(Operands operands, cudaStream_t stream);
+Launch bind_sum_ranks(const SumRanks& sum, Operands operands, cudaStream_t stream);
+Launch bind_norm_partials(Operands operands, cudaStream_t stream);
+Launch bind_tree_sum(const TreeSum& sum, Operands operands, cudaStream_t stream);
+Launch bind_clip_factor(const ClipFactor& clip, Operands operands, cudaStream_t stream);
+Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream);
+
+Launch bind_attention(const Attention& attention, Operands operands, cudaStream_t stream);
+Launch bind_attention_backward(const AttentionBackward& attention, Operands operands, cudaStream_t stream);
+Launch bind_cache_append(const CacheAppend& append, Operands operands, cudaStream_t stream);
+Launch bind_cached_attention(const CachedAttention& attention, Operands operands, cudaStream_t stream);
+
+}  // namespace snug::cuda

@@ -1,0 +1,145 @@
+// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+//   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
+#include "backend/cuda/columns.cuh"
+#include "backend/cuda/facts.h"
+
+namespace snug::cuda {
+namespace {
+
+// A block a row. Threads keep up to kKept groups of a row between the two walks over it and read the rest again.
+constexpr int kKept = 4;
+
+template <int N, class T, class G>
+__global__ void __launch_bounds__(kThreads)
+    rms_norm_kernel(Rows<T> x, const G* gain, Rows<T> y, float* rstd, int64_t n, float epsilon) {
+  __shared__ float shared[32];
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{blockDim.x} * N;
+  Pack<float, N> kept[kKept];
+  float squares = 0;
+  const auto add = [&](const Pack<float, N>& values) {
+#pragma unroll
+    for (int k = 0; k < N; k++) squares += values[k] * values[k];
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; i++)
+    if (first + i * step < n) kept[i] = load_floats<N>(x.at(row, first + i * step));
+#pragma unroll
+  for (int i = 0; i < kKept; i++)
+    if (first + i * step < n) add(kept[i]);
+  for (int64_t col = first + kKept * step; col < n; col += step) add(load_floats<N>(x.at(row, col)));
+
+  const float r = 1.0f / sqrtf(block_sum(squares, shared) / static_cast<float>(n) + epsilon);
+  if (threadIdx.x == 0) rstd[row] = r;
+  const auto put = [&](Pack<float, N> values, int64_t col) {
+    const auto factors = load_floats<N>(gain + col);
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = values[k] * r * factors[k];
+    save_floats<N>(y.at(row, col), values);
+  };
+#pragma unroll
+  for (int i = 0; i < kKept; i++)
+    if (first + i * step < n) put(kept[i], first + i * step);
+  for (int64_t col = first + kKept * step; col < n; col += step) put(load_floats<N>(x.at(row, col)), col);
+}
+
+template <class T>
+struct Backward {
+  Rows<T> dy, x, dx;
+  const float* rstd;
+  float* partial;  // by block: its rows' part of dgain
+  int64_t rows, n, block_rows;
+  bool accumulate;
+};
+
+// A block takes block_rows rows one after the other and sums their part of dgain; without `partial` only one.
+template <int N, class T, class G>
+__global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
+  __shared__ float shared[2][32];
+  const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{kThreads} * N;
+  const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
+  float* const partial = op.partial ? op.partial + blockIdx.x * op.n : nullptr;
+  for (int64_t row = begin; row < end; row++) {
+    float dot = 0;
+    for (int64_t col = first; col < op.n; col += step) {
+      const auto d = load_floats<N>(op.dy.at(row, col)), values = load_floats<N>(op.x.at(row, col));
+      const auto factors = load_floats<N>(gain + col);
+#pragma unroll
+      for (int k = 0; k < N; k++) dot += factors[k] * d[k] * values[k];
+    }
+    const float r = op.rstd[row];
+    const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
+    for (int64_t col = first; col < op.n; col += step) {
+      const auto d = load_floats<N>(op.dy.at(row, col)), values = load_floats<N>(op.x.at(row, col));
+      const auto factors = load_floats<N>(gain + col);
+      Pack<float, N> result{};
+      if (op.accumulate) result = load_floats<N>(op.dx.at(row, col));
+#pragma unroll
+      for (int k = 0; k < N; k++) result[k] += r * (factors[k] * d[k] - values[k] * slope);
+      save_floats<N>(op.dx.at(row, col), result);
+      if (!partial) continue;
+      Pack<float, N> sums{};
+      if (row > begin) sums = load<N>(partial + col);
+#pragma unroll
+      for (int k = 0; k < N; k++) sums[k] += d[k] * values[k] * r;
+      save<N>(partial + col, sums);
+    }
+  }
+}
+
+// Threads that have a group of a row each, as far as a block goes.
+unsigned threads_for(int64_t groups, int64_t most) {
+  return static_cast<unsigned>(std::clamp<int64_t>((groups + 31) / 32 * 32, 32, most));
+}
+
+}  // namespace
+
+Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView gain = operands.vector("gain", kActivation, x.cols());
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows()).as<float>();
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() {
+      return dispatch_wide(wide({x, gain, y}), [&]<int N>() -> Launch {
+        return [=](const PassFacts&) {
+          const unsigned threads = threads_for((x.cols() / N + kKept - 1) / kKept, kThreads);
+          rms_norm_kernel<N><<<static_cast<unsigned>(x.rows()), threads, 0, stream>>>(
+              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, x.cols(), norm.epsilon);
+          check_launch("rms_norm");
+        };
+      });
+    });
+  });
+}
+
+Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream) {
+  const TensorView dy = operands.take("dy", kActivation);
+  const int64_t rows = dy.rows(), cols = dy.cols();
+  const TensorView x = operands.matrix("x", {dy.dtype}, rows, cols);
+  const TensorView gain = operands.vector("gain", kActivation, cols);
+  const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
+  const TensorView dx = operands.matrix("dx", {dy.dtype}, rows, cols);
+  TensorView dgain;
+  if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
+  auto* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
+  operands.done();
+  const int64_t block_rows = norm.gain_gradient ? kNormBlockRows : 1, blocks = (rows + block_rows - 1) / block_rows;
+  return dispatch_activation(dy.dtype, [&]<class T>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() {
+      return dispatch_wide(wide({dy, x, gain, dx}), [&]<int N>() -> Launch {
+        return [=](const PassFacts&) {
+          const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx), rstd,           partial,
+                               rows,        cols,       block_rows,  norm.accumulate};
+          rms_norm_backward_kernel<N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, gain.as<G>());
+          check_launch("rms_norm_backward");
+          if (!partial) return;
+          const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
+          dispatch_activation(dgain.dtype, [&]<class D>() { sum_columns<float, D>(partials, dgain, stream); });
+        };
+      });
+    });
+  });
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,102 @@
+// SwiGLU (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(gate)
+//   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
+#include "backend/cuda/device.cuh"
+
+namespace snug::cuda {
+namespace {
+
+template <class T>
+struct SwiGluBody {
+  Rows<T> gate_up, h;
+  int64_t n;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
+    Pack<float, N> out;
+#pragma unroll
+    for (int k = 0; k < N; k++) out[k] = gate[k] * sigmoid<T>(gate[k]) * up[k];
+    save_floats<N>(h.at(row, col), out);
+  }
+};
+
+template <class T>
+struct SwiGluBackwardBody {
+  Rows<T> dh, gate_up, dgate_up;
+  int64_t n;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    const auto d = load_floats<N>(dh.at(row, col));
+    const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
+    Pack<float, N> dgate, dup;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      const float g = gate[k], s = sigmoid<T>(g);
+      dgate[k] = d[k] * up[k] * (s * (1.0f + g * (1.0f - s)));
+      dup[k] = d[k] * (g * s);
+    }
+    save_floats<N>(dgate_up.at(row, col), dgate);
+    save_floats<N>(dgate_up.at(row, n + col), dup);
+  }
+};
+
+template <class X, class Y>
+struct AccumulateBody {
+  Rows<X> x;
+  Rows<Y> y;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    const auto added = load_floats<N>(x.at(row, col));
+    auto sum = load_floats<N>(y.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) sum[k] += added[k];
+    save_floats<N>(y.at(row, col), sum);
+  }
+};
+
+// Halves of rows must start where whole groups do.
+bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n % kWide == 0; }
+
+}  // namespace
+
+Launch bind_swiglu(Operands operands, cudaStream_t stream) {
+  const TensorView gate_up = operands.take("gate_up", kActivation);
+  const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
+  operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
+  const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
+  operands.done();
+  return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
+    return [=](const PassFacts&) {
+      launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({h}),
+                      SwiGluBody<T>{Rows<T>(gate_up), Rows<T>(h), n});
+    };
+  });
+}
+
+Launch bind_swiglu_backward(Operands operands, cudaStream_t stream) {
+  const TensorView dh = operands.take("dh", kActivation);
+  const int64_t rows = dh.rows(), n = dh.cols();
+  const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
+  const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
+  operands.done();
+  return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
+    return [=](const PassFacts&) {
+      launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
+                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n});
+    };
+  });
+}
+
+Launch bind_accumulate(Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kFloat);
+  const TensorView y = operands.matrix("sum", kFloat, x.rows(), x.cols());
+  operands.done();
+  return dispatch_float(x.dtype, [&]<class X>() {
+    return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
+      return [=](const PassFacts&) {
+        launch_elements(stream, Extent{x, y}, wide({x, y}), AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y)});
+      };
+    });
+  });
+}
+
+}  // namespace snug::cuda

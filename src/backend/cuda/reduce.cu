@@ -1,0 +1,210 @@
+// Sums down columns, over ranks, and the global norm of all gradients.
+#include "backend/cuda/columns.cuh"
+
+namespace snug::cuda {
+namespace {
+
+template <class T, class S>
+struct SumRanksBody {
+  Rows<T> parts;
+  int64_t rows;
+  S* sum;
+  bool accumulate;
+  template <int N>
+  __device__ void operator()(int64_t, int64_t i) const {
+    auto total = load_floats<N>(parts.at(0, i));
+#pragma unroll 4
+    for (int64_t row = 1; row < rows; row++) {
+      const auto values = load_floats<N>(parts.at(row, i));
+#pragma unroll
+      for (int k = 0; k < N; k++) total[k] += values[k];
+    }
+    if (accumulate) {
+      const auto before = load_floats<N>(sum + i);
+#pragma unroll
+      for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
+    }
+    save_floats<N>(sum + i, total);
+  }
+};
+
+// A warp a unit, with the CPU's order of sums (cpu/math.h): lane l adds elements l, l + 32, ...; then l and l + 16, ...
+// Squares go through shared memory, so that each thread reads N neighbours at once.
+template <int N, class T>
+__global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int64_t n, int64_t units, float* partial) {
+  constexpr int kStep = 32 * N, kTogether = N > 1 ? 4 : 1;
+  __shared__ Pack<float, N> shared[kThreads / 32][kTogether][32];
+  const int64_t unit = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  if (unit >= units) return;
+  const T* const x = g + unit * kUnit;
+  const int lane = static_cast<int>(threadIdx.x) % 32, count = static_cast<int>(min(kUnit, n - unit * kUnit));
+  auto& squares = shared[threadIdx.x / 32];
+  float total = 0;
+  for (int begin = 0; begin < count; begin += kTogether * kStep) {
+#pragma unroll
+    for (int t = 0; t < kTogether; t++) {
+      const int i = begin + t * kStep + lane * N;
+      Pack<float, N> values{};
+      if (i < count) values = load_floats<N>(x + i);
+#pragma unroll
+      for (int k = 0; k < N; k++) values[k] *= values[k];
+      squares[t][lane] = values;
+    }
+    __syncwarp();
+    const float* const row = &squares[0][0][0];
+#pragma unroll
+    for (int k = 0; k < kTogether * N; k++) total += row[k * 32 + lane];
+    __syncwarp();
+  }
+#pragma unroll
+  for (int step = 16; step > 0; step /= 2) total += __shfl_down_sync(kAll, total, step);
+  if (lane == 0) partial[unit] = total;
+}
+
+// ---- A tree over many values: neighbours in pairs, their sums in pairs, and so on; an odd one out goes up as it is
+// ---
+
+constexpr int kTreeThreads = 1024, kChunk = 1024, kMaxChunks = kChunk * 8;
+
+// Of the values that the first `count` lanes have; lane 0 gets it.
+__device__ inline float warp_tree(float x, int64_t count) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+#pragma unroll
+  for (int step = 1; step < 32; step *= 2) {
+    const float other = __shfl_down_sync(kAll, x, step);
+    if (lane + step < count) x += other;
+  }
+  return x;
+}
+
+// Of value(0 .. count - 1), at most kChunk of them, by a warp.
+template <class Value>
+__device__ float chunk_tree(const Value& value, int64_t count) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float node = 0;
+#pragma unroll 8
+  for (int j = 0; j < kChunk / 32; j++) {
+    const int64_t left = count - 32 * j;
+    const float sum = __shfl_sync(kAll, warp_tree(lane < left ? value(32 * j + lane) : 0.0f, left), 0);
+    if (lane == j) node = sum;
+  }
+  return warp_tree(node, (count + 31) / 32);
+}
+
+// Of value(0 .. count - 1), by one block of kTreeThreads: chunks of a power of two of values each end in one, which is
+// where the tree of all of them has it too. Every thread of the first warp gets it.
+template <class Value>
+__device__ float tree_sum(const Value& value, int64_t count) {
+  __shared__ float nodes[kMaxChunks], tops[kMaxChunks / kChunk];
+  const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
+  const auto level = [&](const auto& of, int64_t n, float* to) {
+    for (int64_t chunk = warp; chunk * kChunk < n; chunk += kTreeThreads / 32) {
+      const auto of_chunk = [&](int64_t i) { return of(chunk * kChunk + i); };
+      const float sum = chunk_tree(of_chunk, min(int64_t{kChunk}, n - chunk * kChunk));
+      if (lane == 0) to[chunk] = sum;
+    }
+    __syncthreads();
+    return (n + kChunk - 1) / kChunk;
+  };
+  const auto node = [&](int64_t i) { return nodes[i]; };
+  const int64_t chunks = level(value, count, nodes);
+  const int64_t last = level(node, chunks, tops);
+  return __shfl_sync(kAll, warp_tree(lane < last ? tops[lane] : 0.0f, last), 0);
+}
+
+// A block of threads for each block of values.
+__global__ void __launch_bounds__(kTreeThreads)
+    tree_sum_kernel(Rows<float> x, int64_t cols, int64_t count, int64_t block, float scale, float* sums) {
+  const int64_t begin = blockIdx.x * block;
+  const auto value = [&](int64_t i) { return *x.at((begin + i) / cols, (begin + i) % cols); };
+  const float total = tree_sum(value, min(block, count - begin));
+  if (threadIdx.x == 0) sums[blockIdx.x] = total * scale;
+}
+
+__global__ void __launch_bounds__(kTreeThreads)
+    clip_factor_kernel(const float* partial, int64_t count, const float* loss, float max_norm, float* clip) {
+  const float norm = sqrtf(tree_sum([&](int64_t i) { return partial[i]; }, count));
+  if (threadIdx.x != 0) return;
+  const float factor = max_norm / (norm + 1e-6f);
+  clip[0] = norm;
+  clip[1] = max_norm > 0 && factor < 1.0f ? factor : 1.0f;
+  clip[2] = isfinite(norm) && isfinite(*loss) ? 1.0f : 0.0f;
+}
+
+void expect_tree(const Operands& operands, int64_t count) {
+  constexpr int64_t kMost = int64_t{kChunk} * kMaxChunks;
+  operands.expect(count <= kMost, "{} values, at most {} are supported", count, kMost);
+}
+
+}  // namespace
+
+Launch bind_column_sum(Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView y = operands.vector("sum", kActivation, x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() {
+    return dispatch_activation(
+        y.dtype, [&]<class S>() -> Launch { return [=](const PassFacts&) { sum_columns<T, S>(x, y, stream); }; });
+  });
+}
+
+Launch bind_sum_ranks(const SumRanks& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView parts = operands.take("parts", kActivation);
+  const TensorView y = operands.vector("sum", kActivation, parts.cols());
+  operands.expect(parts.rows() > 0, "'parts' is {}, expected a row or more", to_string(parts.shape));
+  operands.done();
+  return dispatch_activation(parts.dtype, [&]<class T>() {
+    return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
+      return [=, accumulate = attrs.accumulate](const PassFacts&) {
+        launch_elements(stream, Extent(1, parts.cols()), wide({parts, y}),
+                        SumRanksBody<T, S>{Rows<T>(parts), parts.rows(), y.as<S>(), accumulate});
+      };
+    });
+  });
+}
+
+Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
+  const TensorView g = operands.dense("g", kActivation);
+  const int64_t n = g.count(), units = (n + kUnit - 1) / kUnit;
+  float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
+  operands.done();
+  return dispatch_activation(g.dtype, [&]<class T>() {
+    return dispatch_wide(wide({g}), [&]<int N>() -> Launch {
+      return [=](const PassFacts&) {
+        norm_partials_kernel<N><<<blocks_of(units, kThreads / 32), kThreads, 0, stream>>>(g.as<T>(), n, units, partial);
+        check_launch("norm_partials");
+      };
+    });
+  });
+}
+
+Launch bind_tree_sum(const TreeSum& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", {DType::F32});
+  const int64_t count = attrs.count, block = attrs.block == 0 ? std::max<int64_t>(count, 1) : attrs.block;
+  operands.expect(0 <= count && count <= x.count() && block > 0,
+                  "'x' is {}, expected {} values or more by blocks of {}", to_string(x.shape), count, attrs.block);
+  const int64_t blocks = attrs.block == 0 ? 1 : (count + block - 1) / block;
+  float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
+  expect_tree(operands, block);
+  operands.done();
+  return [=, scale = attrs.scale](const PassFacts&) {
+    if (blocks == 0) return;
+    tree_sum_kernel<<<static_cast<unsigned>(blocks), kTreeThreads, 0, stream>>>(Rows<float>(x), x.cols(), count, block,
+                                                                                scale, sums);
+    check_launch("tree_sum");
+  };
+}
+
+Launch bind_clip_factor(const ClipFactor& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView partials = operands.dense("partial", {DType::F32});
+  const float* const loss = operands.vector("loss", {DType::F32}, 1).as<float>();
+  float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
+  expect_tree(operands, partials.count());
+  operands.done();
+  return [=, max_norm = attrs.max_norm](const PassFacts&) {
+    clip_factor_kernel<<<1, kTreeThreads, 0, stream>>>(partials.as<float>(), partials.count(), loss, max_norm, clip);
+    check_launch("clip_factor");
+  };
+}
+
+}  // namespace snug::cuda

@@ -1,0 +1,51 @@
+// Every case of op_cases.h on the CUDA backend.
+#include <cuda_runtime_api.h>
+#include <gtest/gtest.h>
+
+#include "backend/cuda/backend.h"
+#include "backend/cuda/facts.h"
+#include "op_runner.h"
+
+namespace snug {
+namespace {
+
+void copy_bytes(void* to, const void* from, size_t bytes) {
+  const cudaError_t status = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+  check(status == cudaSuccess, "copying {} bytes: {}", bytes, cudaGetErrorString(status));
+}
+
+// One backend for all cases: a context takes longer than all of them.
+struct Device {
+  CudaBackend backend{0};
+  CudaFacts facts;
+  OpRunner runner{backend, facts, copy_bytes};
+};
+
+struct CudaOpTest : testing::TestWithParam<OpCase> {
+  static void SetUpTestSuite() { device = new Device; }
+  static void TearDownTestSuite() { delete device; }
+  OpRunner& runner() {
+    device->runner.after_launch = [] { device->backend.streams()->finish(); };
+    return device->runner;
+  }
+  static inline Device* device = nullptr;
+};
+
+TEST_P(CudaOpTest, GivesTheReferenceInPlaceAndAlikeEveryTime) {
+  OpRunner::Images first, second;
+  ASSERT_EQ(runner().run(GetParam(), &first), "");
+  ASSERT_EQ(runner().run(GetParam(), &second), "");
+  EXPECT_TRUE(first == second) << "a second run gives other bits";
+}
+
+TEST_P(CudaOpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner().bind_wrongly(GetParam()), ""); }
+
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), [](const auto& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+});
+
+}  // namespace
+}  // namespace snug
