@@ -24,7 +24,7 @@ TEST_P(Parity, GradientsOfEveryParameterAgree) {
   JobSpec spec = tiny_job(GetParam(), std::nullopt, DType::F32);
   spec.cut.micro_batch = static_cast<int64_t>(samples.size());
   spec.evaluate = true;
-  Session session(spec, 1);
+  TinySession session(spec, 1);
   session.load();
   TinyTrainer trainer(session);
   EXPECT_NEAR(trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples)), json["loss"].get<double>(), 1e-5);
@@ -44,7 +44,7 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
   JobSpec spec = tiny_job(GetParam(), std::nullopt, DType::F32);
   spec.purpose = Purpose::Generate;
   spec.cache_positions = 64;
-  Session session(spec, 1);
+  TinySession session(spec, 1);
   session.load();
   const auto samples = tiny_samples();
   const auto vocabulary = static_cast<size_t>(spec.config.vocabulary);
@@ -78,7 +78,7 @@ void expect_same_training(const std::string& family, const std::optional<std::st
   JobSpec spec = tiny_job(family, adapter, DType::F32);
   spec.cut.passes = passes;
   spec.cut.micro_batch = static_cast<int64_t>(kStepSamples) / passes;
-  Session session(spec, 2);
+  TinySession session(spec, 2);
   session.load();
   TinyTrainer trainer(session);
   for (int64_t number = 1; number <= 10; number++) {
@@ -137,7 +137,7 @@ TEST_P(Parity, TenStepsInBf16StayClose) {
   for (const bool lora : {true, false}) {
     JobSpec spec = tiny_job(GetParam(), lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
     spec.cut.micro_batch = static_cast<int64_t>(kStepSamples);
-    Session session(spec, 1);
+    TinySession session(spec, 1);
     session.load();
     TinyTrainer trainer(session);
     const auto& run = expected[lora ? "lora" : "full"];

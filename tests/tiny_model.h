@@ -7,8 +7,42 @@
 
 #include "format/peft.h"
 #include "train/session.h"
+#ifdef SNUG_TESTS_ON_CUDA
+#include "backend/cuda/backend.h"
+#include "backend/cuda/facts.h"
+#else
+#include "backend/cpu/facts.h"
+#include "base/parallel.h"
+#endif
 
 namespace snug {
+
+// On the backend that the tests are built for.
+class TinySession : public Session {
+ public:
+  TinySession(const JobSpec& spec, int threads) : Session(spec, compiled_for(spec, threads), means(threads)) {}
+
+ private:
+#ifdef SNUG_TESTS_ON_CUDA
+  static Compiled compiled_for(const JobSpec& spec, int) { return compile(spec, CudaFacts()); }
+  static Means means(int threads) {
+    Means means;
+    means.threads = threads;
+    means.backend = [] { return std::make_unique<CudaBackend>(0); };
+    return means;
+  }
+#else
+  static Compiled compiled_for(const JobSpec& spec, int threads) {
+    set_threads(threads);  // products' scratch depends on the team
+    return compile(spec, CpuFacts());
+  }
+  static Means means(int threads) {
+    Means means;
+    means.threads = threads;
+    return means;
+  }
+#endif
+};
 
 inline std::filesystem::path models() { return std::filesystem::path(SNUG_FIXTURES) / "models"; }
 
@@ -188,7 +222,8 @@ inline std::vector<TinySample> step_samples(const std::vector<TinySample>& all, 
 
 // fp32 or bf16 values of an operand.
 inline std::vector<float> values(Session& session, const Operand& operand) {
-  const TensorView view = session.view(operand);
+  std::vector<std::byte> bytes;
+  const TensorView view = session.view(operand, bytes);
   std::vector<float> result;
   for (int64_t r = 0; r < view.rows(); r++)
     for (int64_t c = 0; c < view.cols(); c++)

@@ -15,7 +15,13 @@ std::span<std::byte> bytes_of(const TensorView& view) {
 
 Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm,
                    HostHandler host, LaneMode mode, int threads)
-    : set_(set), plan_(plan), arena_(arena), comm_(comm), host_(std::move(host)), mode_(mode) {
+    : set_(set),
+      plan_(plan),
+      arena_(arena),
+      comm_(comm),
+      host_(std::move(host)),
+      mode_(mode),
+      streams_(backend.streams()) {
   set_threads(threads);
   for (const Program& program : set.programs) {
     std::vector<Bound>& ops = bound_.emplace_back();
@@ -28,7 +34,9 @@ Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backe
     issued_.emplace_back(program.ops.size());
     done_.emplace_back(program.ops.size());
   }
-  if (mode == LaneMode::Threads)
+  if (streams_)
+    make_marks();
+  else if (mode == LaneMode::Threads)
     for (size_t lane = 0; lane < kLanes; lane++)
       if (static_cast<Lane>(lane) != Lane::Host)
         lanes_.emplace_back([this, lane, threads] { serve(static_cast<Lane>(lane), threads); });
@@ -46,6 +54,7 @@ Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
     }
   const bool joint = is_joint(op.attrs);
   check(!joint || comm_, "{}: a joint op in a job of one rank", op.site);
+  check(!joint || !streams_, "{}: a joint op on a backend with streams", op.site);
   const bool file_or_host = std::holds_alternative<HostTask>(op.attrs) || std::holds_alternative<ReadFile>(op.attrs) ||
                             std::holds_alternative<WriteFile>(op.attrs);
   if (on_disk || joint || file_or_host) return bound;
@@ -75,7 +84,9 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   instance.events = trace_ ? trace_->room(program, set_.programs[program].ops.size()) : nullptr;
-  if (mode_ == LaneMode::Inline)
+  if (streams_)
+    run_streams(instance);
+  else if (mode_ == LaneMode::Inline)
     run_inline(instance);
   else
     run_lanes(instance);
@@ -119,6 +130,36 @@ void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound
 
 void Executor::run_inline(Instance& instance) {
   for (OpId id = 0; id < set_.programs[instance.program].ops.size(); id++) execute(instance, id);
+}
+
+// ---- Lanes that are streams -----------------------------------------------------------------------------------------
+
+void Executor::make_marks() {
+  for (const Program& program : set_.programs) marks_.emplace_back(program.ops.size());
+  for (const Program& program : set_.programs)
+    for (const Op& op : program.ops)
+      for (const Wait& wait : op.waits) {
+        auto& mark = marks_[wait.program][wait.op];
+        if (!mark && bound_[wait.program][wait.op].launch) mark = streams_->add_mark();
+      }
+}
+
+// What the host does itself is done before anything after it is issued, so that nobody need wait for it. A wait for an
+// earlier run than the one that is meant holds nothing up for long: whatever is enqueued completes by itself.
+void Executor::run_streams(Instance& instance) {
+  streams_->use_here();
+  const std::vector<Op>& ops = set_.programs[instance.program].ops;
+  for (OpId id = 0; id < ops.size(); id++) {
+    const Op& op = ops[id];
+    const bool on_stream = static_cast<bool>(bound_[instance.program][id].launch);
+    for (const Wait& wait : op.waits) {
+      const std::optional<Streams::Mark> mark = marks_[wait.program][wait.op];
+      if (mark && on_stream) streams_->wait(op.lane, *mark);
+      if (mark && !on_stream) streams_->wait_here(*mark);
+    }
+    execute(instance, id);
+    if (const std::optional<Streams::Mark> mark = marks_[instance.program][id]) streams_->record(op.lane, *mark);
+  }
 }
 
 // ---- One thread a lane ----------------------------------------------------------------------------------------------
@@ -195,6 +236,7 @@ void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock)
 }
 
 void Executor::finish() {
+  if (streams_) return streams_->finish();
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return error_ || instances_[turn_].left == 0; });

@@ -20,7 +20,8 @@ namespace snug {
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, PassFacts&)>;
 
 // One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
-// thread that issues). Results are the same to the bit.
+// thread that issues). Results are the same to the bit. A backend with streams has lanes of its own: then one thread
+// issues in order, streams wait for each other, and host tasks and the disk's ops run when what they wait for is done.
 enum class LaneMode : uint8_t { Inline, Threads };
 
 class Executor {
@@ -32,10 +33,9 @@ class Executor {
   ~Executor();
 
   // Issues a program, which must be a successor of the one before; each of its passes starts with these facts, but the
-  // last with `last` if that is given. `files`
-  // are those that its ReadFile and WriteFile
-  // ops name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads the work may
-  // go on after return; at most the program before is still running when this one starts to be issued. Errors of ops
+  // last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
+  // program's effects are the caller's again after finish(). With LaneMode::Threads or streams the work may go on after
+  // return; with threads at most the program before is still running when this one starts to be issued. Errors of ops
   // are rethrown here or by finish().
   void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {},
            const PassFacts* last = nullptr);
@@ -73,6 +73,8 @@ class Executor {
   void execute_here(Instance& instance, const Op& op, const Bound& bound);
   void run_inline(Instance& instance);
   void run_lanes(Instance& instance);
+  void make_marks();
+  void run_streams(Instance& instance);
   void serve(Lane lane, int threads);
   bool ready(const Ticket& ticket) const;
   void complete(const Ticket& ticket);
@@ -91,6 +93,9 @@ class Executor {
   std::optional<ProgramId> last_;
   std::array<Instance, 2> instances_;
   size_t turn_ = 0;  // the instance that was issued last
+
+  Streams* streams_;                                              // of the backend, if it has any
+  std::vector<std::vector<std::optional<Streams::Mark>>> marks_;  // by program, op: of what others wait for on a stream
 
   // LaneMode::Threads; all under mutex_.
   std::mutex mutex_;

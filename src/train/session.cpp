@@ -33,7 +33,7 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     comm_->agree("what is trained, or how", compiled_.numerics_hash);
     comm_->agree("the program of a step", compiled_.joint_hash);
   }
-  backend_ = std::make_unique<CpuBackend>();
+  backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
   arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, alive());
   auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
     const auto handler = handlers_.find(task.job);
@@ -142,6 +142,14 @@ TensorView Session::view(const Operand& operand) {
   if (compiled_.set.buffers[operand.buffer].life == Life::Persistent) flush();
   executor_->finish();
   return executor_->view(operand);
+}
+
+TensorView Session::view(const Operand& operand, std::vector<std::byte>& bytes) {
+  TensorView copy = view(operand);
+  bytes.resize(operand.extent());
+  backend_->read(bytes.data(), copy.data, bytes.size());
+  copy.data = bytes.data();
+  return copy;
 }
 
 uint64_t Session::arena_bytes(Space space) const { return arena_->bytes(space); }

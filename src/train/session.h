@@ -19,6 +19,7 @@ class Session {
     LaneMode lanes = LaneMode::Inline;
     Comm* comm = nullptr;                                                           // of a job of several ranks
     std::filesystem::path disk_directory = std::filesystem::temp_directory_path();  // for the disk space
+    std::function<std::unique_ptr<Backend>()> backend = {};                         // makes it; none: the CPU's
   };
 
   // Reserves and binds what compile() made of the spec, with facts that have not changed since. With several ranks all
@@ -46,6 +47,8 @@ class Session {
   const Compiled& compiled() const { return compiled_; }
   // Bytes after everything issued has run; of weights and state after their update.
   TensorView view(const Operand& operand);
+  // The same, copied into `bytes` wherever they lie.
+  TensorView view(const Operand& operand, std::vector<std::byte>& bytes);
   uint64_t arena_bytes(Space space) const;
 
   // Notes when the ops of the next so many training steps run; fewer where those are very many ops.

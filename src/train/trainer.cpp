@@ -172,7 +172,8 @@ std::optional<std::string> non_finite_weight(Session& session) {
   for (size_t i = 0; i < compiled.owned.size(); i++) {
     const auto& [span, weight, gradient] = compiled.owned[i];
     if (span.count() == 0 || compiled.set.buffers[weight.buffer].space == Space::Disk) continue;
-    const TensorView view = session.view(weight);
+    std::vector<std::byte> bytes;
+    const TensorView view = session.view(weight, bytes);
     auto finite = [&]<class T>(const T* values) {
       return std::all_of(values, values + view.count(), [](T x) { return std::isfinite(static_cast<float>(x)); });
     };
@@ -187,7 +188,8 @@ std::optional<std::string> non_finite_weight(Session& session) {
 
 void Trainer::refuse_non_finite(int64_t number) {
   const UpdateProgram& update = session_.compiled().update;
-  const TensorView partials = session_.view(update.partials);
+  std::vector<std::byte> bytes;
+  const TensorView partials = session_.view(update.partials, bytes);
   std::string found;
   for (const UpdateProgram::Units& units : update.units)
     if (found.empty() && !std::all_of(partials.as<float>() + units.begin, partials.as<float>() + units.end,

@@ -1,0 +1,82 @@
+// A backend with streams that does everything as late as it may and in an order drawn at random: what runs only because
+// it was lucky on a real device fails here.
+#pragma once
+
+#include <array>
+#include <deque>
+
+#include "backend/cpu/backend.h"
+#include "op_case.h"
+
+namespace snug {
+
+class DeferredStreams : public Streams {
+ public:
+  explicit DeferredStreams(uint64_t seed) : numbers_(seed) {}
+  void use_here() override {}
+  Mark add_mark() override {
+    recorded_.push_back(0);
+    reached_.push_back(0);
+    return recorded_.size() - 1;
+  }
+  void record(Lane lane, Mark mark) override {
+    const int64_t version = ++recorded_[mark];
+    enqueue(lane, [this, mark, version] {
+      reached_[mark] = version;
+      return true;
+    });
+  }
+  void wait(Lane lane, Mark mark) override {
+    enqueue(lane, [this, mark, version = recorded_[mark]] { return reached_[mark] >= version; });
+  }
+  void wait_here(Mark mark) override {
+    const int64_t version = recorded_[mark];
+    while (reached_[mark] < version) check(advance(), "a mark is waited for that nothing reaches");
+  }
+  void finish() override {
+    while (advance()) {
+    }
+    for (const auto& queue : queues_) check(queue.empty(), "streams wait for each other");
+  }
+  // `item` says whether it has run; false: it is to be tried again.
+  void enqueue(Lane lane, std::function<bool()> item) { queues_[index(lane)].push_back(std::move(item)); }
+
+ private:
+  // One item of any lane that can go on, if there is one.
+  bool advance() {
+    const size_t first = numbers_.bits() % kLanes;
+    for (size_t i = 0; i < kLanes; i++) {
+      auto& queue = queues_[(first + i) % kLanes];
+      if (queue.empty() || !queue.front()()) continue;
+      queue.pop_front();
+      return true;
+    }
+    return false;
+  }
+
+  Numbers numbers_;
+  std::array<std::deque<std::function<bool()>>, kLanes> queues_;
+  std::vector<int64_t> recorded_, reached_;  // by mark: how often
+};
+
+class DeferredBackend : public Backend {
+ public:
+  explicit DeferredBackend(uint64_t seed) : streams_(seed) {}
+  std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
+  Launch bind(const Op& op, std::span<const TensorView> views) override {
+    check(op.lane != Lane::Host && op.lane != Lane::DiskIo, "{}: a launch on a lane of the host", op.site);
+    return [this, lane = op.lane, launch = cpu_.bind(op, views)](const PassFacts& facts) {
+      streams_.enqueue(lane, [launch, facts] {
+        launch(facts);
+        return true;
+      });
+    };
+  }
+  Streams* streams() override { return &streams_; }
+
+ private:
+  CpuBackend cpu_;
+  DeferredStreams streams_;
+};
+
+}  // namespace snug

@@ -1,0 +1,85 @@
+// The executor on a backend with streams: whatever the strategy and the order in which streams run, the bits are those
+// of the plain strategy.
+#include <gtest/gtest.h>
+
+#include "tiny_model.h"
+#ifndef SNUG_TESTS_ON_CUDA
+#include "deferred_backend.h"
+#endif
+
+namespace snug {
+namespace {
+
+struct Outcome {
+  std::vector<StepResult> steps;
+  std::vector<std::vector<float>> weights;
+  bool operator==(const Outcome&) const = default;
+};
+
+Outcome train(Session& session) {
+  session.load();
+  TinyTrainer trainer(session);
+  trainer.pack_samples(true);
+  Outcome outcome;
+  const auto samples = tiny_samples();
+  for (int64_t number = 1; number <= 3; number++)
+    outcome.steps.push_back(trainer.step(step_samples(samples, number, 4), number, 1e-2));
+  for (size_t i = 0; i < session.spec().table.params.size(); i++)
+    if (session.spec().table.params[i].trainable)
+      outcome.weights.push_back(values(session, session.compiled().owned[i].weight));
+  return outcome;
+}
+
+Outcome train_on_streams(const JobSpec& spec, [[maybe_unused]] uint64_t seed) {
+#ifdef SNUG_TESTS_ON_CUDA
+  TinySession session(spec, 1);
+#else
+  set_threads(1);
+  Session::Means means;
+  means.backend = [seed] { return std::make_unique<DeferredBackend>(seed); };
+  Session session(spec, compile(spec, CpuFacts()), means);
+#endif
+  return train(session);
+}
+
+struct Case {
+  std::string family;
+  bool lora;
+  DType compute;
+  int64_t passes;
+};
+
+class StreamsTest : public testing::TestWithParam<Case> {};
+
+TEST_P(StreamsTest, StrategiesAndOrdersChangeNoBit) {
+  const Case& c = GetParam();
+  JobSpec spec = tiny_job(c.family, c.lora ? std::optional<std::string>("adapter_init") : std::nullopt, c.compute);
+  spec.cut.passes = c.passes;
+  spec.cut.micro_batch = 4 / c.passes;
+  TinySession plain(spec, 1);
+  const Outcome expected = train(plain);
+  uint64_t seed = 0;
+  for (const Recompute recompute : {Recompute::None, Recompute::Block})
+    for (const int64_t offloaded : {0, 2})
+      for (const Space space : {Space::Device, Space::Host}) {
+        JobSpec variant = spec;
+        variant.strategy = plain_strategy(spec.table.blocks.size(), recompute);
+        for (int64_t block = 0; block < offloaded; block++) {
+          Fates& fates = variant.strategy.fates[static_cast<size_t>(block)];
+          fates = snug::offloaded(fates);
+        }
+        variant.strategy.retire_lag = 2;
+        variant.strategy.defer_updates = space == Space::Host;
+        for (auto& group : variant.strategy.groups) group.weights = group.states = group.gradients = space;
+        EXPECT_TRUE(train_on_streams(variant, seed++) == expected)
+            << static_cast<int>(recompute) << ", " << offloaded << " offloaded, state on " << name(space);
+      }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, StreamsTest,
+                         testing::Values(Case{"llama", true, DType::F32, 1}, Case{"qwen2_tied", false, DType::BF16, 2},
+                                         Case{"llama_gqa7", false, DType::F32, 4}),
+                         [](const auto& info) { return info.param.family; });
+
+}  // namespace
+}  // namespace snug
