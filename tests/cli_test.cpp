@@ -157,6 +157,29 @@ TEST_F(Cli, ResumesToTheSameBytes) {
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
 }
 
+// From two ranks to one and to four: state and data go on, sums over ranks in another order.
+TEST_F(Cli, ResumesOnAnotherNumberOfRanks) {
+  const Words two{"--ranks", "2", "--save-every", "1", "--keep", "all", "--batch-size", "8"};
+  ASSERT_EQ(run(job("train", two)).code, 0);
+  const std::vector<double> whole = losses("run");
+  for (const char* ranks : {"1", "4"}) {
+    fs::remove_all(at("again"));
+    fs::copy(at("run"), at("again"), fs::copy_options::recursive);
+    for (const char* step : {"4", "5", "6"}) fs::remove_all(at("again/checkpoints") / (std::string("step-") + step));
+    const Outcome outcome = run({"train", "--out", "again", "--resume", "--ranks", ranks});
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const std::vector<double> resumed = losses("again");
+    ASSERT_EQ(resumed.size(), whole.size());
+    for (size_t i = 0; i < whole.size(); i++) EXPECT_NEAR(resumed[i], whole[i], 1e-5 * whole[i]) << ranks << " ranks";
+  }
+}
+
+TEST_F(Cli, ADiskThatIsAllowedTooLittleIsNamed) {
+  const Outcome outcome = run(job("train", {"--offload-states", "disk", "--disk-memory", "1KiB"}));
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("of the disk, 1024 bytes"));
+}
+
 TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   const std::string base = kModels / "llama", adapter = kModels / "llama" / "adapter_qv", data = kModels / "data.jsonl";
   ASSERT_EQ(run({"merge", "--model", base, "--adapter", adapter, "--out", "merged", "--compute", "fp32"}).code, 0);

@@ -182,12 +182,13 @@ Pricing pricing_of(const Options& options) {
   return pricing;
 }
 
-Planned plan_training(const Options& options, bool evaluate, Comm* launched) {
+Planned plan_training(const Options& options, bool evaluate, Comm* launched, std::optional<SavedState> saved) {
   Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options), pricing_of(options)};
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
   planned.spec.evaluate = evaluate;
+  planned.spec.saved = std::move(saved);
   const Choices choices = choices_of(options);
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
@@ -207,17 +208,19 @@ const Arrangement& Planned::shown() const {
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
   const Arrangement& least = planned.shown();
-  const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
+  const Need need = tightest(least, planned.caps);
   std::string help = "--sequence-length or --batch-size lower";
   if (options.method == "full") help = "--method lora would need far less, and changes what is trained";
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
-  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {}, {} are {}: {} short, at {}; {}", least.words,
-                                  spelt(total_bytes(least)), spelt(allowed), limit_word(options, allowed),
-                                  format_size(total_bytes(least) - allowed), least.forecast.peak_site, help));
+  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
+                                  least.words, spelt(need.bytes), need.what, spelt(need.allowed),
+                                  limit_word(options, need.allowed), format_size(need.bytes - need.allowed),
+                                  least.forecast.peak_site, help));
 }
 
 std::string_view limit_word(const Options& options, uint64_t limit) {
-  return options.device_memory == limit || options.host_memory == limit ? "allowed" : "free";
+  const bool given = options.device_memory == limit || options.host_memory == limit || options.disk_memory == limit;
+  return given ? "allowed" : "free";
 }
 
 Session make_session(JobSpec spec, const Options& options) {

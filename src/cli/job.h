@@ -37,8 +37,10 @@ struct Planned {
   const Arrangement& shown() const;
 };
 
-// Searches the arrangements of a training job; the ranks of a launched one find the same.
-Planned plan_training(const Options& options, bool evaluate, Comm* launched = nullptr);
+// Searches the arrangements of a training job; the ranks of a launched one find the same. `saved`: what is restored, if
+// other ranks saved it.
+Planned plan_training(const Options& options, bool evaluate, Comm* launched = nullptr,
+                      std::optional<SavedState> saved = std::nullopt);
 
 // CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);

@@ -86,8 +86,11 @@ std::vector<int32_t> tokens_to_compare(const Options& options, const HfConfig& c
   constexpr std::string_view kText =
       "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
       "rainbow is. Then write a Python function that returns the n-th prime number.";
-  if (is_file(std::filesystem::path(options.model) / "tokenizer.json"))
-    return PromptEncoder(options).encode(std::string(kText), options.model, config);
+  try {
+    if (is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+      return PromptEncoder(options).encode(std::string(kText), options.model, config);
+  } catch (const UserError&) {  // of a kind that is not read: merging needs none
+  }
   const Random random(options.seed, RandomPurpose::Sampling);
   std::vector<int32_t> ids;
   for (uint64_t i = 0; i < kTokens; i++)
@@ -105,6 +108,10 @@ std::vector<float> logits_of(const Options& options, const std::vector<int32_t>&
 }
 
 Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart, size_t tokens) {
+  const auto finite = [](float x) { return std::isfinite(x); };
+  if (!std::ranges::all_of(apart, finite) || !std::ranges::all_of(merged, finite))
+    user_error("logits of {} are not finite: its weights, or the adapter's, hold a value that is not",
+               std::ranges::all_of(apart, finite) ? "the merged model" : "base and adapter");
   Drift drift{.tokens = tokens};
   for (size_t i = 0; i < merged.size(); i++) {
     const double difference = std::abs(static_cast<double>(merged[i]) - static_cast<double>(apart[i]));

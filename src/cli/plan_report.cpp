@@ -121,7 +121,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
-  const uint64_t allowed = std::min(planned.caps.device_bytes, planned.caps.host_bytes);
+  const Need need = tightest(a, planned.caps);
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
                   grouped(table.count(false)), grouped(table.count(true)),
@@ -132,9 +132,8 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   if (planned.pricing.measured()) text += time_text(a, planned.pricing);
-  text += fmt::format("{:<13} {}: device and host together {} of {} {}\n", "memory",
-                      planned.fit.chosen ? "fits" : "DOES NOT FIT", format_size(total_bytes(a)), format_size(allowed),
-                      limit_word(options, allowed));
+  text += fmt::format("{:<13} {}: {} {} of {} {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", need.what,
+                      format_size(need.bytes), format_size(need.allowed), limit_word(options, need.allowed));
   text += classes_text(a.forecast);
   text += fmt::format("{:<13} {:>12}  {:>12}\n", "phase", "device", "host");
   for (const Forecast::Phase& phase : a.forecast.phases)

@@ -63,16 +63,30 @@ std::string default_out(const Options& options) {
   return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
 }
 
-// A run that is resumed keeps its cut unless another is named.
+// A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
 void keep_cut_of_run(Options& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
-  if (!options.resume || named || !is_file(job)) return;
+  if (!options.resume || !is_file(job)) return;
   Options before;
   read_job_file(job.string(), before);
-  if (options.batch_size != before.batch_size || options.ranks != before.ranks) return;
-  options.micro_batch_size = before.micro_batch_size;
-  options.gradient_accumulation_steps = before.gradient_accumulation_steps;
+  const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
+  const bool own = options.micro_batch_size == before.micro_batch_size &&
+                   options.gradient_accumulation_steps == before.gradient_accumulation_steps;
+  if (options.batch_size != before.batch_size || options.ranks != before.ranks) {
+    if (own) options.micro_batch_size = options.gradient_accumulation_steps = std::nullopt;
+  } else if (!named) {
+    options.micro_batch_size = before.micro_batch_size;
+    options.gradient_accumulation_steps = before.gradient_accumulation_steps;
+  }
+}
+
+// What other ranks than this job's have saved is put together from their files.
+std::optional<SavedState> saved_by_others(const Options& options) {
+  const auto last = options.resume ? Checkpoints(options.out, options.keep).last() : std::nullopt;
+  if (!last) return std::nullopt;
+  SavedState saved = find_saved_state(*last);
+  if (saved.files.size() == static_cast<size_t>(options.ranks)) return std::nullopt;
+  return saved;
 }
 
 void refuse_out(const Options& options) {
@@ -213,7 +227,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
   Session session(std::move(spec), std::move(compiled),
                   {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options)});
-  rehearse_saving(session, {options.out, options.keep, run.corpus.validates(), side_bytes(options)});
+  rehearse_saving(session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options)});
   session.load();
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
@@ -248,7 +262,7 @@ int train_command(Options options, const CommandFlags& flags) {
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
-  const Planned planned = plan_training(options, corpus.validates(), comm.get());
+  const Planned planned = plan_training(options, corpus.validates(), comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   const InterruptGuard guard;

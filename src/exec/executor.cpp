@@ -135,6 +135,8 @@ void Executor::run_inline(Instance& instance) {
 // ---- Lanes that are streams -----------------------------------------------------------------------------------------
 
 void Executor::make_marks() {
+  for (auto& ends : ends_)
+    for (Streams::Mark& mark : ends) mark = streams_->add_mark();
   for (const Program& program : set_.programs) marks_.emplace_back(program.ops.size());
   for (const Program& program : set_.programs)
     for (const Op& op : program.ops)
@@ -148,6 +150,8 @@ void Executor::make_marks() {
 // earlier run than the one that is meant holds nothing up for long: whatever is enqueued completes by itself.
 void Executor::run_streams(Instance& instance) {
   streams_->use_here();
+  // Waits are for this program and the one before: earlier ones must have ended.
+  for (const Streams::Mark mark : ends_[turn_]) streams_->wait_here(mark);
   const std::vector<Op>& ops = set_.programs[instance.program].ops;
   for (OpId id = 0; id < ops.size(); id++) {
     const Op& op = ops[id];
@@ -160,6 +164,7 @@ void Executor::run_streams(Instance& instance) {
     execute(instance, id);
     if (const std::optional<Streams::Mark> mark = marks_[instance.program][id]) streams_->record(op.lane, *mark);
   }
+  for (size_t i = 0; i < kStreamLanes.size(); i++) streams_->record(kStreamLanes[i], ends_[turn_][i]);
 }
 
 // ---- One thread a lane ----------------------------------------------------------------------------------------------

@@ -94,7 +94,9 @@ class Executor {
   std::array<Instance, 2> instances_;
   size_t turn_ = 0;  // the instance that was issued last
 
-  Streams* streams_;                                              // of the backend, if it has any
+  Streams* streams_;  // of the backend, if it has any
+  static constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
+  std::array<std::array<Streams::Mark, kStreamLanes.size()>, 2> ends_{};  // by instance: behind all of its work
   std::vector<std::vector<std::optional<Streams::Mark>>> marks_;  // by program, op: of what others wait for on a stream
 
   // LaneMode::Threads; all under mutex_.

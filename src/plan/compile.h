@@ -67,7 +67,7 @@ struct Compiled {
   };
   std::vector<Owned> owned;
   uint64_t hash = 0;           // of programs and plan
-  uint64_t numerics_hash = 0;  // of what may change a result: numerics, cut, parameters
+  uint64_t numerics_hash = 0;  // of what may change a result but the cut: numerics, parameters
   uint64_t joint_hash = 0;     // of all joint ops in their order: the same on all ranks of a job
 
   bool has(Task task) const { return programs.contains(task); }

@@ -139,15 +139,6 @@ std::string words(const Cut& cut, const Strategy& strategy, int stage) {
                      strategy.layer_major ? ", layer by layer" : "", recompute, offload_words(strategy));
 }
 
-bool fits(const Arrangement& a, const Caps& caps) {
-  const auto ranks = static_cast<uint64_t>(a.cut.ranks);
-  const Forecast& f = a.forecast;
-  const uint64_t device = f.arena_bytes[index(Space::Device)] + caps.driver_bytes,
-                 host = ranks * f.arena_bytes[index(Space::Host)], disk = ranks * f.arena_bytes[index(Space::Disk)];
-  if (disk > caps.disk_bytes || device > caps.device_bytes) return false;
-  return (caps.shared ? host + ranks * device : host) <= caps.host_bytes;
-}
-
 }  // namespace
 
 uint64_t total_bytes(const Arrangement& a) {
@@ -155,47 +146,113 @@ uint64_t total_bytes(const Arrangement& a) {
          (a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)]);
 }
 
+Need tightest(const Arrangement& a, const Caps& caps) {
+  const auto ranks = static_cast<uint64_t>(a.cut.ranks);
+  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
+  const uint64_t device = bytes[index(Space::Device)] + caps.driver_bytes, host = ranks * bytes[index(Space::Host)];
+  const Need memory = caps.shared ? Need{"device and host together", host + ranks * device, caps.host_bytes}
+                                  : Need{"host", host, caps.host_bytes};
+  const Need all[] = {memory,
+                      {"the device of a rank", device, caps.device_bytes},
+                      {"the disk", ranks * bytes[index(Space::Disk)], caps.disk_bytes}};
+  return *std::ranges::max_element(all, {}, [](const Need& need) {
+    return static_cast<double>(need.bytes) / static_cast<double>(std::max<uint64_t>(need.allowed, 1));
+  });
+}
+
+namespace {
+
+class Fitting {
+ public:
+  Fitting(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts, const Pricing& pricing,
+          const Alive& alive)
+      : spec_(spec), choices_(choices), caps_(caps), facts_(facts), pricing_(pricing), alive_(alive) {}
+
+  FitResult run() {
+    for (const Level& level : levels(choices_, caps_.shared)) {
+      for (const Cut& cut : cuts(spec_.cut, choices_))
+        for (const auto& recompute : recomputes(choices_, spec_.table.blocks.size()))
+          for (const int stage : stages(choices_)) try_one(level, cut, recompute, stage);
+      if (std::ranges::any_of(result_.tried, &Arrangement::fits)) break;
+    }
+    choose();
+    if (result_.chosen) vary(result_.tried[*result_.chosen]);
+    return std::move(result_);
+  }
+
+ private:
+  void try_one(const Level& level, const Cut& cut, const std::vector<Recompute>& recompute, int stage) {
+    Strategy strategy = plain_strategy(spec_.table.blocks.size());
+    std::ranges::transform(recompute, strategy.fates.begin(), fates_of);
+    strategy.replicas = choices_.replicas;
+    strategy.layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
+    set_zero_stage(strategy, stage);
+    place(strategy, level, strategy.fates.size());
+    const std::string text = words(cut, strategy, stage);
+    if (seen_.insert(text).second) add(cut, strategy, text);
+  }
+
+  void add(const Cut& cut, const Strategy& strategy, std::string text) {
+    JobSpec candidate = spec_;
+    candidate.cut = cut;
+    candidate.strategy = strategy;
+    const Compiled compiled = compile(candidate, facts_);
+    Pricing priced = pricing_;
+    priced.lanes = lanes_of(strategy, cut);
+    Arrangement a{cut, strategy, std::move(text), forecast(compiled), step_seconds(compiled, priced), false};
+    const Need need = tightest(a, caps_);
+    a.fits = need.bytes <= need.allowed;
+    result_.tried.push_back(std::move(a));
+    call(alive_);
+  }
+
+  // Where transfers can hide behind computing, the same with them in other places of the step.
+  void vary(const Arrangement chosen) {
+    if (lanes_of(chosen.strategy, chosen.cut) == Lanes::Inline) return;
+    const bool orders_are_open = !choices_.layer_major && chosen.cut.passes > 1;
+    for (const bool layer_major : {false, true})
+      for (const bool deferred : {false, true}) {
+        if ((!layer_major && !deferred) || (layer_major && !orders_are_open)) continue;
+        Strategy strategy = chosen.strategy;
+        strategy.layer_major = layer_major || strategy.layer_major;
+        strategy.defer_updates = deferred;
+        add(chosen.cut, strategy,
+            fmt::format("{}{}{}", chosen.words, layer_major ? ", layer by layer" : "",
+                        deferred ? ", deferred updates" : ""));
+      }
+    choose();
+  }
+
+  void choose() {
+    std::ranges::stable_sort(result_.tried, {}, &Arrangement::step_seconds);
+    result_.chosen.reset();
+    const auto fastest = std::ranges::find(result_.tried, true, &Arrangement::fits);
+    if (fastest == result_.tried.end()) return;
+    auto chosen = fastest;
+    for (auto other = fastest; other != result_.tried.end(); ++other)
+      if (other->fits && other->step_seconds <= kEqualTime * fastest->step_seconds &&
+          total_bytes(*other) < total_bytes(*chosen))
+        chosen = other;
+    result_.chosen = static_cast<size_t>(chosen - result_.tried.begin());
+  }
+
+  const JobSpec& spec_;
+  const Choices& choices_;
+  const Caps& caps_;
+  const OpFacts& facts_;
+  const Pricing& pricing_;
+  const Alive& alive_;
+  FitResult result_;
+  std::set<std::string> seen_;
+};
+
+}  // namespace
+
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
               const Pricing& pricing, const Alive& alive) {
   if (choices.ranks % choices.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
-  FitResult result;
-  Pricing priced = pricing;
-  const size_t blocks = spec.table.blocks.size();
-  std::set<std::string> seen;
-  for (const Level& level : levels(choices, caps.shared)) {
-    for (const Cut& cut : cuts(spec.cut, choices))
-      for (const auto& recompute : recomputes(choices, blocks))
-        for (const int stage : stages(choices)) {
-          JobSpec candidate = spec;
-          candidate.cut = cut;
-          candidate.strategy = plain_strategy(blocks);
-          std::ranges::transform(recompute, candidate.strategy.fates.begin(), fates_of);
-          candidate.strategy.replicas = choices.replicas;
-          candidate.strategy.layer_major = choices.layer_major.value_or(false) && cut.passes > 1;
-          set_zero_stage(candidate.strategy, stage);
-          place(candidate.strategy, level, blocks);
-          const std::string text = words(cut, candidate.strategy, stage);
-          if (!seen.insert(text).second) continue;
-          const Compiled compiled = compile(candidate, facts);
-          priced.lanes = lanes_of(candidate.strategy, cut);
-          Arrangement a{cut, candidate.strategy, text, forecast(compiled), step_seconds(compiled, priced), false};
-          a.fits = fits(a, caps);
-          result.tried.push_back(std::move(a));
-          call(alive);
-        }
-    if (std::ranges::any_of(result.tried, &Arrangement::fits)) break;
-  }
-  std::ranges::stable_sort(result.tried, {}, &Arrangement::step_seconds);
-  const auto fastest = std::ranges::find(result.tried, true, &Arrangement::fits);
-  if (fastest == result.tried.end()) return result;
-  auto chosen = fastest;
-  for (auto other = fastest; other != result.tried.end(); ++other)
-    if (other->fits && other->step_seconds <= kEqualTime * fastest->step_seconds &&
-        total_bytes(*other) < total_bytes(*chosen))
-      chosen = other;
-  result.chosen = static_cast<size_t>(chosen - result.tried.begin());
-  return result;
+  return Fitting(spec, choices, caps, facts, pricing, alive).run();
 }
 
 }  // namespace snug

@@ -49,13 +49,22 @@ struct Arrangement {
 // Of device and host together, over all ranks.
 uint64_t total_bytes(const Arrangement& arrangement);
 
+// What an arrangement takes of one thing that is capped.
+struct Need {
+  std::string_view what;  // "device and host together"
+  uint64_t bytes = 0, allowed = 0;
+};
+// The cap that it comes closest to, or breaks by most.
+Need tightest(const Arrangement& arrangement, const Caps& caps);
+
 struct FitResult {
   std::vector<Arrangement> tried;  // fastest first
   std::optional<size_t> chosen;    // of those that fit and are within 2 % of the fastest such, the smallest
 };
 
 // Compiles candidates (a fraction of a second each even for 70B) and orders them: first those that keep everything on
-// the device, and only if none of them fits those that offload states, then gradients, then parameters as well. `spec`
+// the device, and only if none of them fits those that offload states, then gradients, then parameters as well; of the
+// best also with updates deferred and in layer-major order, where there are transfers to hide. `spec`
 // gives everything but cut and strategy; `pricing` all but how lanes are run (lanes_of()); `alive`: called for each
 // candidate. UserError if batch_size, ranks, micro-batch and passes do not agree.
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,

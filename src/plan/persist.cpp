@@ -108,9 +108,12 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
       const size_t at = entry.name.rfind('@');
       const auto dtype = saved_dtype(entry.dtype_name);
       int64_t begin = -1;
-      if (at != std::string::npos)
-        std::from_chars(entry.name.data() + at + 1, entry.name.data() + entry.name.size(), begin);
-      if (begin < 0 || !dtype || entry.shape.size() != 1)
+      if (at != std::string::npos) {
+        const char* const end_of_name = entry.name.data() + entry.name.size();
+        const auto [end, bad] = std::from_chars(entry.name.data() + at + 1, end_of_name, begin);
+        if (bad != std::errc() || end != end_of_name) begin = -1;
+      }
+      if (begin < 0 || !dtype || entry.shape.size() != 1 || begin > INT64_MAX - entry.shape[0])
         user_error("{}: tensor '{}' of {} is no stretch of a saved array", path.string(), entry.name, entry.dtype_name);
       saved.arrays[entry.name.substr(0, at)].push_back({{begin, begin + entry.shape[0]}, {file, entry.offset, *dtype}});
     }

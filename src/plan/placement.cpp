@@ -135,7 +135,10 @@ void PassPlacement::bring(int group) {
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }
 
-void PassPlacement::release(int group) { brought_[static_cast<size_t>(group)] = {}; }
+void PassPlacement::release(int group) {
+  brought_[static_cast<size_t>(group)] = {};
+  converted_[static_cast<size_t>(group)].clear();
+}
 
 const std::vector<Operand>& PassPlacement::whole(int group, SegmentKind kind) {
   std::vector<Operand>& brought = brought_[static_cast<size_t>(group)][static_cast<size_t>(kind)];

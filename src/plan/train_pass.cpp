@@ -144,7 +144,7 @@ class TrainProgram {
     for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++) {
       const int group = block + 1 + direction * static_cast<int>(ahead);
       if (direction > 0) bring_up_to_date(group);
-      placement_.bring(group);
+      if (direction > 0 || group > 0) placement_.bring(group);  // the embedding's backward needs no weights
     }
   }
 

@@ -17,8 +17,6 @@ constexpr uint64_t kMaxStateFile = 1 << 16;
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
-uint64_t text_hash(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
-
 CheckpointState read_state(const std::filesystem::path& path) {
   auto json = nlohmann::ordered_json::parse(read_text(path, kMaxStateFile), nullptr, false);
   if (!json.is_object() || !json.contains("checksum"))
@@ -53,6 +51,13 @@ std::string to_json(const CheckpointState& state) {
 }
 
 }  // namespace
+
+uint64_t text_hash(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
+
+std::optional<std::filesystem::path> Checkpoints::last() const {
+  const std::vector<int64_t> all = steps();
+  return all.empty() ? std::nullopt : std::optional(directory(all.back()));
+}
 
 std::filesystem::path Checkpoints::directory(int64_t step) const { return root_ / fmt::format("{}{}", kPrefix, step); }
 
@@ -104,7 +109,7 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
       user_error("{}: made under {} (found {}, expected {}); resume with the options of the run's job.yaml",
                  last.string(), what, hex(found), hex(expected));
   };
-  expect(state.numerics_hash, now.numerics_hash, "other numerics or another cut of the step");
+  expect(state.numerics_hash, now.numerics_hash, "other numerics");
   expect(state.data_order, now.data_order, "other data, or data in another order");
   session.restore(last);
   return state;

@@ -19,6 +19,8 @@ struct CheckpointState {
   int64_t best_step = 0;
 };
 
+uint64_t text_hash(const std::string& text);
+
 class Checkpoints {
  public:
   // `keep`: how many besides the best; below 0 all.
@@ -29,9 +31,11 @@ class Checkpoints {
   int64_t keep() const { return keep_; }
   // Steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
+  // The directory of the last one, if there is any.
+  std::optional<std::filesystem::path> last() const;
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.
   void save(Session& session, const CheckpointState& state);
-  // Restores the last one. UserError if it was made under other numerics, another cut or other data than `now` has.
+  // Restores the last one. UserError if it was made under other numerics or other data than `now` has.
   CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:

@@ -65,7 +65,8 @@ void rehearse_saving(Session& session, const SavingPlan& saving) {
   const uint64_t one = session.sum_over_ranks(bytes_of(session.compiled().saved));
   if (session.rank() == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
-    const auto most = static_cast<uint64_t>(saving.keep < 0 ? 1 : saving.keep + 1) + (saving.keeps_best ? 1 : 0);
+    const int64_t kept = saving.keep < 0 ? 1 : std::min(saving.keep, saving.steps - 1) + 1;
+    const auto most = static_cast<uint64_t>(kept) + (saving.keeps_best ? 1 : 0);
     const uint64_t there = saving.keep < 0 ? 0 : bytes_in(root);
     const uint64_t saved = std::max(one, most * one - std::min(most * one, there));
     const uint64_t exported = bytes_of(session.compiled().exported) + saving.beside_export;

@@ -31,6 +31,8 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
   set_threads(means.threads);
   if (comm_) {
     comm_->agree("what is trained, or how", compiled_.numerics_hash);
+    const Cut& cut = spec_.cut;
+    comm_->agree("the cut of a step", static_cast<uint64_t>(cut.micro_batch) << 32 | static_cast<uint64_t>(cut.passes));
     comm_->agree("the program of a step", compiled_.joint_hash);
   }
   backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
@@ -154,6 +156,12 @@ TensorView Session::view(const Operand& operand, std::vector<std::byte>& bytes) 
 
 uint64_t Session::arena_bytes(Space space) const { return arena_->bytes(space); }
 
+void Session::agree(std::string_view what, uint64_t value) {
+  if (!comm_) return;
+  executor_->finish();  // the channel is a lane's
+  comm_->agree(what, value);
+}
+
 void Session::barrier() {
   if (comm_) comm_->barrier();
 }
@@ -186,13 +194,15 @@ uint64_t Session::sum_over_ranks(uint64_t value) {
 }
 
 void Session::start_trace(int64_t steps) {
-  std::vector<ProgramId> programs{compiled_.at(Task::Update)};
-  size_t events = compiled_.set.programs[programs[0]].ops.size();
-  for (const Task task : compiled_.passes) {
-    const ProgramId program = compiled_.at(task);
-    if (std::ranges::find(programs, program) == programs.end()) programs.push_back(program);
-    events += compiled_.set.programs[program].ops.size();
-  }
+  std::vector<ProgramId> programs;
+  for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,
+                          Task::Update, Task::Flush})
+    if (compiled_.has(task)) programs.push_back(compiled_.at(task));
+  size_t events = 0;
+  auto count = [&](Task task) { events += compiled_.set.programs[compiled_.at(task)].ops.size(); };
+  for (const Task task : compiled_.passes) count(task);
+  for (const Task task : {Task::Update, Task::Flush})
+    if (compiled_.has(task)) count(task);
   events = std::min(events * static_cast<size_t>(steps), kMostEvents);
   executor_->finish();
   executor_->note_in(&trace_.emplace(std::move(programs), events));

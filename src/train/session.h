@@ -59,6 +59,8 @@ class Session {
   int rank() const { return spec_.rank; }
   // Returns when all ranks have called it.
   void barrier();
+  // UserError on all ranks unless all have the same value; `what` as Comm::agree() says it.
+  void agree(std::string_view what, uint64_t value);
   // A sign of life in the midst of long work on the host.
   Alive alive() const { return heartbeat_of(comm_); }
   // The sum of a number over all ranks; all of them call it.
@@ -66,9 +68,11 @@ class Session {
   // What rank 0 says, on all ranks; what was issued may still be running.
   uint8_t as_rank_0(uint8_t value);
 
+  // A deferred update, at once; on all ranks.
+  void flush();
+
  private:
   const OutputFiles& files_of(Task task) const;
-  void flush();
   // Rows of bytes, one from each rank.
   std::vector<std::byte> from_all(std::span<const std::byte> mine);
 

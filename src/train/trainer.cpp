@@ -78,7 +78,19 @@ void Trainer::restore() {
   if (!checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_, state_);
 }
 
+void Trainer::agree() {
+  const Interval &e = options_.evaluate, &s = options_.save;
+  std::string text = fmt::format("{} {} {} {} {} {} {} {} {}", options_.steps, options_.keep, e.steps, e.seconds,
+                                 e.epochs, s.steps, s.seconds, s.epochs, validation_ ? validation_passes_ : -1);
+  for (const int64_t step : {int64_t{1}, (options_.steps + 1) / 2, options_.steps})
+    text += fmt::format(" {}", options_.schedule.at(step));
+  session_.agree("the data, or its order", options_.data_order);
+  session_.agree("the schedule of steps", text_hash(text));
+  session_.agree("the step that was done last", static_cast<uint64_t>(state_.step));
+}
+
 Ending Trainer::run() {
+  agree();
   const bool reports = session_.rank() == 0;
   std::optional<MetricsFile> file;
   if (reports) file.emplace(options_.out / "metrics.jsonl", state_.step);
@@ -195,6 +207,7 @@ void Trainer::refuse_non_finite(int64_t number) {
     if (found.empty() && !std::all_of(partials.as<float>() + units.begin, partials.as<float>() + units.end,
                                       [](float sum) { return std::isfinite(sum); }))
       found = session_.spec().table[units.param].name;
+  session_.flush();
   if (const auto weight = non_finite_weight(session_))
     user_error(
         "step {}: the loss is {}, as '{}' holds a value that is not finite; nothing was updated: look at the "

@@ -68,6 +68,7 @@ class Trainer {
   Ending run();
 
  private:
+  void agree();
   void step(int64_t number);
   void run_passes(const PassFacts& facts);
   void refuse_non_finite(int64_t number);
