@@ -68,6 +68,23 @@ TEST_P(FileModes, AlignedMemoryTakesWholePagesAndTheUnevenEnd) {
   EXPECT_EQ(in.read_to_end(4 * kDirectAlignment, {memory, kDirectAlignment}), 0u);
 }
 
+// Not a multiple of blocks, from where blocks begin: most of it travels directly, the end does not.
+TEST_P(FileModes, AlignedMemoryWritesWholeBlocksAndTheUnevenEndInOneRange) {
+  const std::vector<std::byte> data = pattern(3 * kDirectAlignment + 100);
+  auto* memory = static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, 4 * kDirectAlignment));
+  const std::unique_ptr<std::byte, decltype(&std::free)> owner(memory, &std::free);
+  std::copy(data.begin(), data.end(), memory);
+  File file = File::create(path_, GetParam());
+  file.write(kDirectAlignment, {memory, data.size()});
+  EXPECT_EQ(file.size(), kDirectAlignment + data.size());
+  std::fill(memory, memory + 4 * kDirectAlignment, std::byte{0});
+  file.read(kDirectAlignment, {memory, data.size() - 50});
+  EXPECT_TRUE(std::equal(data.begin(), data.end() - 50, memory));
+  EXPECT_EQ(memory[data.size() - 50], std::byte{0});
+  EXPECT_EQ(file.read_to_end(2 * kDirectAlignment, {memory, 4 * kDirectAlignment - 1}), 2 * kDirectAlignment + 100);
+  EXPECT_TRUE(std::equal(data.begin() + kDirectAlignment, data.end(), memory));
+}
+
 TEST_P(FileModes, ThreadsWriteRangesOfTheirOwn) {
   constexpr size_t kThreads = 4, kBytes = 3 * kDirectAlignment;
   const std::vector<std::byte> data = pattern(kThreads * kBytes);

@@ -14,6 +14,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/io_ring.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -25,8 +26,8 @@ constexpr size_t kMaxCallBytes = size_t{1} << 30;
 constexpr uint64_t kDropBytes = uint64_t{1} << 20;
 
 std::string error_text(int error) {
-  if (error == ENOSPC) return "the disk is full";
-  if (error == EDQUOT) return "the disk quota is used up";
+  if (error == ENOSPC) return "the disk is full; free some of it or choose a directory on another one";
+  if (error == EDQUOT) return "the disk quota is used up; free some of it or choose a directory on another disk";
   return std::error_code(error, std::generic_category()).message();
 }
 
@@ -52,6 +53,19 @@ int open_descriptor(const fs::path& path, int flags) {
 bool reads_directly(int descriptor) {
   const std::unique_ptr<void, decltype(&::free)> block(::aligned_alloc(kDirectAlignment, kDirectAlignment), &::free);
   return block && ::pread(descriptor, block.get(), kDirectAlignment, 0) >= 0;
+}
+
+// A range of several pieces through the thread's ring. Returns the bytes moved; what is left is for single calls.
+size_t in_pieces(Transfer transfer, int descriptor, uint64_t offset, std::byte* data, size_t bytes) {
+  if (bytes <= IoRing::kPiece) return 0;
+  return IoRing::of_this_thread().move(transfer, descriptor, offset, data, bytes);
+}
+
+// Of a range's whole blocks, which may travel directly, those that may still do so after `done` bytes: what stopped
+// between blocks has met the end of the file, and what is left, if anything, goes the other way.
+size_t within_blocks(size_t done, size_t whole) {
+  const size_t into_block = done % kDirectAlignment;
+  return into_block == 0 ? whole : std::min(whole, done - into_block);
 }
 
 void sync_path(const fs::path& path) {
@@ -167,9 +181,10 @@ uint64_t File::size() const {
   return static_cast<uint64_t>(status.st_size);
 }
 
-bool File::travels_directly(uint64_t offset, const void* data, size_t bytes) const {
-  return direct() && offset % kDirectAlignment == 0 && bytes % kDirectAlignment == 0 &&
-         reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0;
+size_t File::direct_bytes(uint64_t offset, const void* data, size_t bytes) const {
+  const bool aligned =
+      offset % kDirectAlignment == 0 && reinterpret_cast<uintptr_t>(data) % kDirectAlignment == 0 && direct();
+  return aligned ? bytes - bytes % kDirectAlignment : 0;
 }
 
 void File::drop_pages(uint64_t offset, uint64_t bytes, bool written) const {
@@ -183,23 +198,23 @@ void File::drop_pages(uint64_t offset, uint64_t bytes, bool written) const {
 
 uint64_t File::read_to_end(uint64_t offset, std::span<std::byte> out) const {
   check_range(path_, offset, out.size());
-  bool directly = travels_directly(offset, out.data(), out.size());
-  size_t done = 0;
+  size_t whole = direct_bytes(offset, out.data(), out.size());
+  size_t done = in_pieces(Transfer::Read, direct_, offset, out.data(), whole);
   while (done < out.size()) {
-    const uint64_t position = offset + done;
-    const ssize_t count = ::pread(directly ? direct_ : cached_, out.data() + done,
-                                  std::min(out.size() - done, kMaxCallBytes), static_cast<off_t>(position));
+    whole = within_blocks(done, whole);
+    const bool directly = done < whole;
+    const size_t bytes = (directly ? whole : out.size()) - done;
+    const ssize_t count = ::pread(directly ? direct_ : cached_, out.data() + done, std::min(bytes, kMaxCallBytes),
+                                  static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      device_error("{}: cannot read {} bytes at offset {}: {}", path_.string(), out.size() - done, position,
+      device_error("{}: cannot read {} bytes at offset {}: {}", path_.string(), out.size() - done, offset + done,
                    error_text(errno));
     }
     if (count == 0) break;
     done += static_cast<size_t>(count);
-    // A direct read that stops between blocks met the end of the file; what is left, if anything, goes the other way.
-    if (done % kDirectAlignment != 0) directly = false;
   }
-  if (mode_ == IoMode::Direct && !directly) drop_pages(offset, out.size(), /*written=*/false);
+  if (mode_ == IoMode::Direct && whole < out.size()) drop_pages(offset + whole, out.size() - whole, /*written=*/false);
   return done;
 }
 
@@ -218,21 +233,24 @@ void File::write(uint64_t offset, std::span<const std::byte> bytes) {
     XXH3_64bits_update(checksum_->state, bytes.data(), bytes.size());
     checksum_->next = offset + bytes.size();
   }
-  bool directly = travels_directly(offset, bytes.data(), bytes.size());
-  size_t done = 0;
+  size_t whole = direct_bytes(offset, bytes.data(), bytes.size());
+  // The ring's requests take memory to read and to write alike.
+  size_t done = in_pieces(Transfer::Write, direct_, offset, const_cast<std::byte*>(bytes.data()), whole);
   while (done < bytes.size()) {
-    const uint64_t position = offset + done;
-    const ssize_t count = ::pwrite(directly ? direct_ : cached_, bytes.data() + done,
-                                   std::min(bytes.size() - done, kMaxCallBytes), static_cast<off_t>(position));
+    whole = within_blocks(done, whole);
+    const bool directly = done < whole;
+    const size_t part = (directly ? whole : bytes.size()) - done;
+    const ssize_t count = ::pwrite(directly ? direct_ : cached_, bytes.data() + done, std::min(part, kMaxCallBytes),
+                                   static_cast<off_t>(offset + done));
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) {
-      device_error("{}: cannot write {} bytes at offset {}: {}", path_.string(), bytes.size() - done, position,
+      device_error("{}: cannot write {} bytes at offset {}: {}", path_.string(), bytes.size() - done, offset + done,
                    error_text(errno));
     }
     done += static_cast<size_t>(count);
-    if (done % kDirectAlignment != 0) directly = false;
   }
-  if (mode_ == IoMode::Direct && !directly) drop_pages(offset, bytes.size(), /*written=*/true);
+  if (mode_ == IoMode::Direct && whole < bytes.size())
+    drop_pages(offset + whole, bytes.size() - whole, /*written=*/true);
 }
 
 void File::allocate(uint64_t bytes, const Alive& alive) {

@@ -22,11 +22,14 @@ namespace snug {
 // for small files and headers.
 enum class IoMode { Buffered, Direct };
 
-// Offset, length and memory of a range must be multiples of this to travel directly; a range that is not goes through
-// the page cache, with the same result.
+// Of a range whose offset and memory are multiples of this, as much as is one too travels directly; the rest, and other
+// ranges, go through the page cache, with the same result.
 constexpr uint64_t kDirectAlignment = 4096;
 
-// An open file. One thread may move or close it; any number may read and write ranges of it at once.
+// An open file. One thread may move or close it; any number may read and write ranges of it at once, but for the writes
+// that are summed (start_checksum()). Direct ranges of several MiB are cut into requests that are in flight together
+// (base/io_ring.h), on a ring that each thread makes at its first such range; beyond that, reading and writing
+// allocates nothing.
 class File {
  public:
   static File open_read(const std::filesystem::path& path, IoMode mode);
@@ -66,7 +69,7 @@ class File {
   File(std::filesystem::path path, int flags, IoMode mode);
   void close();
   struct Checksum;
-  bool travels_directly(uint64_t offset, const void* data, size_t bytes) const;
+  size_t direct_bytes(uint64_t offset, const void* data, size_t bytes) const;
   void drop_pages(uint64_t offset, uint64_t bytes, bool written) const;
 
   std::filesystem::path path_;

@@ -1,1 +1,2 @@
 snug_test(file_test ROOMS base)
+snug_test(io_ring_test ROOMS base)

@@ -1,0 +1,48 @@
+// Several requests in flight on one range of a file, through io_uring.
+#pragma once
+
+#include <liburing.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace snug {
+
+enum class Transfer { Read, Write };
+
+// A queue shared with the kernel; one thread's. Making one allocates, moving bytes does not.
+class IoRing {
+ public:
+  // What one request moves, and how many are in flight: the fastest by bench/disk (bench/results/disk.md).
+  static constexpr size_t kPiece = size_t{2} << 20;
+  static constexpr unsigned kDepth = 8;
+
+  explicit IoRing(unsigned depth = kDepth, size_t piece = kPiece);
+  ~IoRing();
+  IoRing(const IoRing&) = delete;
+  IoRing& operator=(const IoRing&) = delete;
+
+  // The calling thread's own, made at its first call.
+  static IoRing& of_this_thread();
+
+  // Whether the kernel, or the container, permits io_uring.
+  bool usable() const { return usable_; }
+
+  // Moves a range between a file and memory and returns how many bytes, from its beginning, are where they belong.
+  // Fewer than asked for where the file ends, a request failed or io_uring is refused: ordinary calls from there on do
+  // the rest or say why it cannot be done. Nothing is in flight when this returns. Of a range that fails to be written,
+  // bytes further on may have been written.
+  size_t move(Transfer transfer, int descriptor, uint64_t offset, std::byte* data, size_t bytes);
+
+ private:
+  struct Range;
+  void queue(const Range& range, size_t piece);
+  void close();
+
+  const unsigned depth_;
+  const size_t piece_;
+  io_uring ring_{};
+  bool usable_ = false;
+};
+
+}  // namespace snug
