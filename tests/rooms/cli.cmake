@@ -8,6 +8,12 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
   target_compile_definitions(ranks_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>" SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
   set_tests_properties(ranks_test PROPERTIES LABELS slow RUN_SERIAL ON)
   add_dependencies(ranks_test snug snug_mpi)
+  snug_test(host_peak_test ROOMS format)
+  target_link_libraries(host_peak_test PRIVATE nlohmann_json::nlohmann_json)
+  target_compile_definitions(host_peak_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
+                             SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
+  set_tests_properties(host_peak_test PROPERTIES LABELS slow RUN_SERIAL ON)
+  add_dependencies(host_peak_test snug snug_mpi)
 endif()
 # The program itself, on a disk that fills up.
 add_executable(snug_full_disk ${PROJECT_SOURCE_DIR}/src/cli/main.cpp full_disk.cpp)
