@@ -17,7 +17,7 @@ packages=(
   libdnnl-dev ocl-icd-opencl-dev # oneDNN's CMake package of Debian asks for OpenCL
   liburing-dev
   libopenmpi-dev openmpi-bin
-  libgtest-dev libgmock-dev libbenchmark-dev
+  libgtest-dev libgmock-dev libbenchmark-dev iproute2
   dict-jargon
 )
 checks=(clang-format-14 clang-16 libclang-rt-16-dev libomp-16-dev)

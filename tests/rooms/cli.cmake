@@ -8,6 +8,11 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
   target_compile_definitions(ranks_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>" SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
   set_tests_properties(ranks_test PROPERTIES LABELS slow RUN_SERIAL ON)
   add_dependencies(ranks_test snug snug_mpi)
+  snug_test(hosts_test)
+  target_link_libraries(hosts_test PRIVATE nlohmann_json::nlohmann_json)
+  target_compile_definitions(hosts_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>" SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
+  set_tests_properties(hosts_test PROPERTIES LABELS slow RUN_SERIAL ON)
+  add_dependencies(hosts_test snug snug_mpi)
   snug_test(host_peak_test ROOMS format)
   target_link_libraries(host_peak_test PRIVATE nlohmann_json::nlohmann_json)
   target_compile_definitions(host_peak_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
