@@ -12,8 +12,8 @@
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "base/parallel.h"
-#include "base/rng.h"
 #include "exec/executor.h"
+#include "full_batch.h"
 #include "plan/compile.h"
 
 namespace {
@@ -52,23 +52,6 @@ class TimedBackend : public Backend {
   CpuBackend cpu_;
   std::map<std::string, Spent> rows_;
 };
-
-// One document over the whole block, every token with loss.
-void fill(std::span<const TensorView> views, PassFacts& facts, int64_t vocabulary) {
-  const int64_t tokens = views[0].count();
-  const Random random(1, RandomPurpose::DataOrder);
-  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  for (size_t t = 0; t < static_cast<size_t>(tokens); t++) {
-    array(0)[t] = static_cast<int32_t>(random.below(t, static_cast<uint64_t>(vocabulary)));
-    array(1)[t] = array(3)[t] = static_cast<int32_t>(t);
-    array(4)[t] = static_cast<int32_t>(random.below(t + 1, static_cast<uint64_t>(vocabulary)));
-  }
-  array(2)[0] = 0;
-  array(2)[1] = static_cast<int32_t>(tokens);
-  facts.documents = 1;
-  facts.loss_rows = tokens;
-  facts.segments = 0;  // embeddings are frozen
-}
 
 // FLOP/s of a square product of this size, in the best of ten runs.
 double square_rate(int64_t size, DType dtype) {
@@ -130,7 +113,7 @@ int main(int argc, char** argv) {
   Executor executor(
       compiled.set, compiled.plan, backend, arena, nullptr,
       [&](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
-        if (task.job == HostJob::FillBatch) fill(views, pass, spec.config.vocabulary);
+        if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.config.vocabulary);
       },
       LaneMode::Inline, threads);
   executor.run(compiled.at(Task::Load), {});

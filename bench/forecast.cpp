@@ -8,14 +8,13 @@
 // of op what was forecast and what it took, over all arrangements.
 #include <CLI/CLI.hpp>
 #include <map>
-#include <numeric>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "base/file.h"
 #include "base/parallel.h"
-#include "base/rng.h"
 #include "exec/executor.h"
+#include "full_batch.h"
 #include "measure/measure.h"
 #include "plan/fit.h"
 
@@ -101,35 +100,6 @@ class TimedBackend : public Backend {
   std::map<std::string, Spent>& rows_;
 };
 
-// Documents fill their blocks, every token has a loss.
-void fill(std::span<const TensorView> views, PassFacts& facts, const Cut& cut, int64_t vocabulary) {
-  const auto tokens = static_cast<size_t>(cut.tokens());
-  const Random random(1, RandomPurpose::DataOrder);
-  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  const auto ids = array(0), order = array(5), starts = array(6), segments = array(7);
-  for (size_t t = 0; t < tokens; t++) {
-    ids[t] = static_cast<int32_t>(random.below(t, static_cast<uint64_t>(vocabulary)));
-    array(1)[t] = static_cast<int32_t>(t) % static_cast<int32_t>(cut.sequence_length);
-    array(3)[t] = static_cast<int32_t>(t);
-    array(4)[t] = static_cast<int32_t>(random.below(t + 1, static_cast<uint64_t>(vocabulary)));
-  }
-  for (int64_t d = 0; d <= cut.micro_batch; d++)
-    array(2)[static_cast<size_t>(d)] = static_cast<int32_t>(d * cut.sequence_length);
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t t) { return ids[static_cast<size_t>(t)]; });
-  size_t count = 0;
-  for (size_t t = 0; t < tokens; t++) {
-    const int32_t id = ids[static_cast<size_t>(order[t])];
-    if (count > 0 && segments[count - 1] == id) continue;
-    starts[count] = static_cast<int32_t>(t);
-    segments[count++] = id;
-  }
-  starts[count] = static_cast<int32_t>(tokens);
-  facts.documents = cut.micro_batch;
-  facts.loss_rows = cut.tokens();
-  facts.segments = static_cast<int64_t>(count);
-}
-
 class Forecaster {
  public:
   Forecaster(std::string model, Pricing pricing, Clock clock, int steps)
@@ -142,7 +112,7 @@ class Forecaster {
     TimedBackend backend(clock_, rows_);
     Arena arena(backend, compiled.plan, ".");
     auto host = [&](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
-      if (task.job == HostJob::FillBatch) fill(views, pass, spec.cut, spec.config.vocabulary);
+      if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.config.vocabulary);
     };
     Executor executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
     executor.run(compiled.at(Task::Load), {});

@@ -1,17 +1,20 @@
-// How much of its transfers a step hides: everything that can be offloaded is on the disk, one thread computes and
-// lanes do the rest. Prints the time of a step, of its computing alone (the same ops without the transfers) and of its
-// transfers alone (the lanes' ops without the computing), each the median of as many steps, taken in turns.
+// How much of its transfers a step hides: everything that can be offloaded is on the disk, one core computes and lanes
+// have another. Prints the time of a step, of its computing alone (the same ops without the transfers) and of its
+// transfers alone (the lanes' ops without the computing), each the median of some rounds of a few steps that follow one
+// another, taken in turns.
 //
-//   overlap [--layers 12] [--hidden 576] [--sequence 256] [--micro 4] [--passes 1] [--steps 5] [--ahead 1] [--lag 12]
-//           [--disk-dir .] [--lora]
+//   overlap [--layers 12] [--hidden 576] [--sequence 256] [--micro 4] [--passes 1] [--steps 3] [--rounds 5] [--ahead 1]
+//           [--lag 12] [--defer] [--layer-major] [--disk-dir .] [--lora]
+#include <sched.h>
+
 #include <CLI/CLI.hpp>
 #include <chrono>
-#include <numeric>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "base/parallel.h"
 #include "exec/executor.h"
+#include "full_batch.h"
 #include "plan/compile.h"
 
 namespace {
@@ -20,9 +23,9 @@ using namespace snug;
 
 struct Settings {
   int64_t layers = 12, hidden = 576, sequence = 256, micro = 4, passes = 1, ahead = 1, lag = 12;
-  int steps = 5;
+  int steps = 3, rounds = 5;
   std::string disk_dir = ".";
-  bool lora = false;
+  bool lora = false, defer = false, layer_major = false;
 };
 
 double seconds_now() {
@@ -51,35 +54,9 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
   spec.strategy.offloaded_to = Space::Disk;
   spec.strategy.gather_ahead = s.ahead;
   spec.strategy.retire_lag = s.lag;
+  spec.strategy.defer_updates = s.defer;
+  spec.strategy.layer_major = s.layer_major;
   return spec;
-}
-
-// Documents fill their blocks, every token has a loss.
-void fill(std::span<const TensorView> views, PassFacts& facts, const Cut& cut, int64_t vocabulary) {
-  const auto tokens = static_cast<size_t>(cut.tokens());
-  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  const auto ids = array(0), order = array(5), starts = array(6), segments = array(7);
-  for (size_t t = 0; t < tokens; t++) {
-    ids[t] = static_cast<int32_t>(t * 7 % static_cast<size_t>(vocabulary));
-    array(1)[t] = static_cast<int32_t>(t % static_cast<size_t>(cut.sequence_length));
-    array(3)[t] = static_cast<int32_t>(t);
-    array(4)[t] = static_cast<int32_t>(t * 13 % static_cast<size_t>(vocabulary));
-  }
-  for (int64_t d = 0; d <= cut.micro_batch; d++)
-    array(2)[static_cast<size_t>(d)] = static_cast<int32_t>(d * cut.sequence_length);
-  std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, {}, [&](int32_t t) { return ids[static_cast<size_t>(t)]; });
-  size_t count = 0;
-  for (size_t t = 0; t < tokens; t++) {
-    const int32_t id = ids[static_cast<size_t>(order[t])];
-    if (count > 0 && segments[count - 1] == id) continue;
-    starts[count] = static_cast<int32_t>(t);
-    segments[count++] = id;
-  }
-  starts[count] = static_cast<int32_t>(tokens);
-  facts.documents = cut.micro_batch;
-  facts.loss_rows = cut.tokens();
-  facts.segments = static_cast<int64_t>(count);
 }
 
 // The programs with some of their ops only; waits for others are dropped.
@@ -100,6 +77,26 @@ ProgramSet part_of(const ProgramSet& whole, const std::function<bool(const Op&)>
   return part;
 }
 
+void run_on_core(int core) {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  CPU_SET(core, &set);
+  if (sched_setaffinity(0, sizeof set, &set) != 0) device_error("core {} cannot be had: two are needed", core);
+}
+
+// Computes on core 0, whatever thread that is.
+class PinnedBackend : public CpuBackend {
+ public:
+  Launch bind(const Op& op, std::span<const TensorView> views) override {
+    Launch launch = CpuBackend::bind(op, views);
+    if (op.lane != Lane::Compute) return launch;
+    return [launch](const PassFacts& facts) {
+      thread_local const bool pinned = (run_on_core(0), true);
+      if (pinned) launch(facts);
+    };
+  }
+};
+
 // Some ops of a job on memory and disk of their own.
 class Runner {
  public:
@@ -111,7 +108,7 @@ class Runner {
         executor_(
             set_, compiled.plan, backend_, arena_, nullptr,
             [this](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
-              if (task.job == HostJob::FillBatch) fill(views, pass, spec_.cut, spec_.config.vocabulary);
+              if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec_.cut, spec_.config.vocabulary);
             },
             only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1) {}
 
@@ -119,23 +116,33 @@ class Runner {
     executor_.run(compiled_.at(Task::Load), {});
     executor_.finish();
   }
-  double step() {
-    PassFacts facts{.loss_scale = 1.0f / static_cast<float>(spec_.cut.step_tokens()), .step = ++steps_};
+  // Seconds of one of several steps in a row.
+  double steps(int count) {
     const double start = seconds_now();
-    for (const Task task : compiled_.passes) executor_.run(compiled_.at(task), facts);
-    executor_.run(compiled_.at(Task::Update), facts);
+    for (int i = 0; i < count; i++) step();
     executor_.finish();
-    return seconds_now() - start;
+    return (seconds_now() - start) / count;
   }
 
  private:
+  void step() {
+    const PassFacts before = facts_;
+    facts_ = {.loss_scale = 1.0f / static_cast<float>(spec_.cut.step_tokens()), .step = before.step + 1};
+    for (size_t i = 0; i < compiled_.passes.size(); i++) {
+      const bool updates = i == 0 && before.step > 0 && compiled_.has(Task::Flush);
+      const Task task = compiled_.passes[i];
+      executor_.run(compiled_.at(updates ? pending(task) : task), facts_, {}, updates ? &before : nullptr);
+    }
+    executor_.run(compiled_.at(Task::Update), facts_);
+  }
+
   const JobSpec& spec_;
   const Compiled& compiled_;
   ProgramSet set_;
-  CpuBackend backend_;
+  PinnedBackend backend_;
   Arena arena_;
   Executor executor_;
-  int64_t steps_ = 0;
+  PassFacts facts_;
 };
 
 uint64_t disk_bytes(const Compiled& compiled, size_t operand) {
@@ -145,7 +152,8 @@ uint64_t disk_bytes(const Compiled& compiled, size_t operand) {
       if (op.lane == Lane::DiskIo && compiled.set.buffers[op.operands[operand].buffer].space == Space::Disk)
         bytes += op.operands[operand].extent();
   };
-  for (const Task task : compiled.passes) add(task);
+  for (size_t i = 0; i < compiled.passes.size(); i++)
+    add(i == 0 && compiled.has(Task::Flush) ? pending(compiled.passes[i]) : compiled.passes[i]);
   add(Task::Update);
   return bytes;
 }
@@ -157,6 +165,7 @@ double median(std::vector<double> values) {
 
 int run(const Settings& s) {
   set_threads(1);
+  run_on_core(1);  // lanes are made here
   const JobSpec spec = job_of(s, std::filesystem::temp_directory_path() / "snug-overlap-model");
   const Compiled compiled = compile(spec, CpuFacts());
   auto part = [&](bool computing) {
@@ -166,12 +175,12 @@ int run(const Settings& s) {
   Runner together(spec, compiled, compiled.set, s), computing(spec, compiled, part(true), s, Lane::Compute),
       transferring(spec, compiled, part(false), s);
   together.load();
-  for (Runner* runner : {&together, &computing, &transferring}) runner->step();  // every byte was written once
+  for (Runner* runner : {&together, &computing, &transferring}) runner->steps(2);  // every byte was written once
   std::vector<double> all, compute, transfer;
-  for (int i = 0; i < s.steps; i++) {
-    all.push_back(together.step());
-    compute.push_back(computing.step());
-    transfer.push_back(transferring.step());
+  for (int i = 0; i < s.rounds; i++) {
+    all.push_back(together.steps(s.steps));
+    compute.push_back(computing.steps(s.steps));
+    transfer.push_back(transferring.steps(s.steps));
   }
   const double step = median(all), larger = std::max(median(compute), median(transfer));
   fmt::print("{} tokens a step; {:.0f} MB read, {:.0f} MB written\n", spec.cut.step_tokens(),
@@ -197,10 +206,13 @@ int main(int argc, char** argv) {
   app.add_option("--micro", s.micro);
   app.add_option("--passes", s.passes);
   app.add_option("--steps", s.steps);
+  app.add_option("--rounds", s.rounds);
   app.add_option("--ahead", s.ahead);
   app.add_option("--lag", s.lag);
   app.add_option("--disk-dir", s.disk_dir);
   app.add_flag("--lora", s.lora);
+  app.add_flag("--defer", s.defer);
+  app.add_flag("--layer-major", s.layer_major);
   CLI11_PARSE(app, argc, argv);
   return run(s);
 }

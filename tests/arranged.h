@@ -6,6 +6,9 @@
 #include <mutex>
 #include <thread>
 
+#include "backend/cpu/backend.h"
+#include "backend/cpu/facts.h"
+#include "base/parallel.h"
 #include "comm/threads.h"
 #include "plan/forecast.h"
 #include "tiny_model.h"
@@ -71,16 +74,44 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
 // What a run leaves: numbers of each step, and every trained parameter, put together from what ranks own.
 struct Outcome {
   std::vector<StepResult> steps;
-  double evaluation = 0;
+  std::vector<double> evaluations;
   std::vector<std::vector<float>> weights;
   bool operator==(const Outcome&) const = default;
 };
 
+// What a backend was asked for.
+class CountingBackend : public CpuBackend {
+ public:
+  explicit CountingBackend(PerSpace<uint64_t>& reserved) : reserved_(reserved) {}
+  std::byte* reserve(Space space, uint64_t bytes) override {
+    reserved_[index(space)] += bytes;
+    return CpuBackend::reserve(space, bytes);
+  }
+
+ private:
+  PerSpace<uint64_t>& reserved_;
+};
+
+// What was reserved is what was forecast, and its classes are all of the device's.
+inline void expect_as_forecast(const Compiled& compiled, const PerSpace<uint64_t>& reserved) {
+  const Forecast f = forecast(compiled);
+  for (const Space space : {Space::Device, Space::Host}) EXPECT_EQ(reserved[index(space)], f.arena_bytes[index(space)]);
+  uint64_t classes = 0;
+  for (const Forecast::Class& c : f.classes) classes += c.bytes;
+  EXPECT_EQ(classes, f.arena_bytes[index(Space::Device)]);
+}
+
 // Runs `work` on every rank with a session of its own.
 inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work) {
   auto run = [&](int rank, Comm* comm) {
-    Session session(arranged(job, a, rank), 1, a.lanes, comm);
+    set_threads(1);
+    const JobSpec spec = arranged(job, a, rank);
+    PerSpace<uint64_t> reserved{};
+    Session session(spec, compile(spec, CpuFacts()), {.lanes = a.lanes, .comm = comm, .backend = [&] {
+                                                        return std::make_unique<CountingBackend>(reserved);
+                                                      }});
     work(session);
+    expect_as_forecast(session.compiled(), reserved);
   };
   if (a.ranks == 1) return run(0, nullptr);
   const auto comms = thread_ranks(a.ranks, a.replicas);
@@ -126,26 +157,21 @@ inline void train_steps(Session& session, int64_t first, int64_t last, Outcome& 
   }
 }
 
-// Arenas are the forecast's, and its classes are all of the device's.
-inline void expect_as_forecast(const Session& session) {
-  const Forecast f = forecast(session.compiled());
-  for (const Space space : kSpaces) EXPECT_EQ(session.arena_bytes(space), f.arena_bytes[index(space)]);
-  uint64_t classes = 0;
-  for (const Forecast::Class& c : f.classes) classes += c.bytes;
-  EXPECT_EQ(classes, f.arena_bytes[index(Space::Device)]);
-}
-
+// The evaluation between steps makes a deferred update at once; what it leaves is seen by the step after it.
 inline Outcome train(const JobSpec& job, const Arrangement& a) {
   Outcome outcome;
   on_ranks(job, a, [&](Session& session) {
     session.load();
     train_steps(session, 1, kSteps, outcome);
-    TinyTrainer trainer(session);
     const auto samples = step_samples(tiny_samples(), 1, static_cast<size_t>(session.spec().cut.micro_batch));
-    const double loss = trainer.evaluate(samples);
-    if (session.rank() == 0) outcome.evaluation = loss;
+    auto evaluate = [&] {
+      const double loss = TinyTrainer(session).evaluate(samples);
+      if (session.rank() == 0) outcome.evaluations.push_back(loss);
+    };
+    evaluate();
+    train_steps(session, kSteps + 1, kSteps + 1, outcome);
+    evaluate();
     take_weights(session, outcome);
-    expect_as_forecast(session);
   });
   return outcome;
 }
@@ -154,7 +180,7 @@ inline Space space_of(uint64_t draw) { return std::array{Space::Device, Space::H
 
 // Weights on the disk are compared through a checkpoint elsewhere; here only those that have an address.
 inline bool same(const Outcome& a, const Outcome& b, bool weights) {
-  return a.steps == b.steps && a.evaluation == b.evaluation && (!weights || a.weights == b.weights);
+  return a.steps == b.steps && a.evaluations == b.evaluations && (!weights || a.weights == b.weights);
 }
 
 }  // namespace snug

@@ -13,11 +13,16 @@
 namespace snug {
 namespace {
 
-JobSpec job_with_everything(const std::string& family, bool lora) {
+// Everything that a job of one rank may have; `deferred`: with states on the host, gradients on the disk and updates in
+// the next step.
+JobSpec job_with_everything(const std::string& family, bool lora, bool deferred = false) {
   JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.evaluate = true;
   spec.cut.passes = 4;
   spec.strategy.fates = {offloaded({}), fates_of(Recompute::Mlp)};
+  spec.strategy.defer_updates = deferred;
+  for (GroupPlacement& group : spec.strategy.groups)
+    if (deferred) group.states = Space::Host, group.gradients = Space::Disk;
   return spec;
 }
 
@@ -63,8 +68,9 @@ TEST(Exact, TheHeapDoesNotGrowAfterTheSecondStep) {
 
 // What a run goes through, in any order that its programs allow.
 TEST(Exact, RandomWalksOverAllProgramsStayCleanUnderTheReplay) {
-  for (const bool lora : {true, false}) {
-    const Compiled compiled = compile(job_with_everything("llama", lora), CpuFacts());
+  for (const auto& [lora, deferred] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
+    const Compiled compiled = compile(job_with_everything("llama", lora, deferred), CpuFacts());
+    EXPECT_EQ(compiled.has(Task::Flush), deferred);
     Random random(lora ? 1 : 2, RandomPurpose::DataOrder);
     for (uint64_t walk = 0; walk < 20; walk++) {
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};

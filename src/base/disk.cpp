@@ -12,6 +12,12 @@ uint64_t free_bytes(const fs::path& directory) {
   return bytes;
 }
 
+fs::path existing_part(const fs::path& path) {
+  fs::path there = fs::absolute(path);
+  while (!fs::exists(there)) there = there.parent_path();
+  return there;
+}
+
 void remove_tree(const fs::path& path, const Alive& alive) {
   std::error_code error;
   if (fs::is_directory(fs::symlink_status(path, error)))

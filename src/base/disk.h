@@ -10,6 +10,8 @@ namespace snug {
 
 // Bytes that may still be written to the file system of a directory. DeviceError if that is not known.
 uint64_t free_bytes(const std::filesystem::path& directory);
+// The nearest directory above a path, or the path itself, that exists.
+std::filesystem::path existing_part(const std::filesystem::path& path);
 // Removes a file, or a directory with all that is in it, if there is one.
 void remove_tree(const std::filesystem::path& path, const Alive& alive);
 

@@ -1,6 +1,6 @@
 #include "cli/corpus.h"
 
-#include <xxhash.h>
+#include "base/hash.h"
 
 namespace snug {
 namespace {
@@ -63,12 +63,12 @@ DataSummary summarise(const BlockStream& stream) {
 uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive) {
   const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
                                        options.long_samples, options.sequence_length, options.batch_size);
-  uint64_t hash = XXH3_64bits(text.data(), text.size());
+  uint64_t hash = hash_of(text);
   for (const uint32_t sample : corpus.training_samples) {
     const std::span<const int32_t> ids = corpus.training.ids(sample);
-    hash = XXH3_64bits_withSeed(ids.data(), ids.size_bytes(), hash);
+    hash = hash_of(ids, hash);
     const int64_t loss = corpus.training.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
-    hash = XXH3_64bits_withSeed(&loss, sizeof loss, hash);
+    hash = hash_of(std::span(&loss, 1), hash);
     call(alive);
   }
   return hash;

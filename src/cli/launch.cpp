@@ -13,13 +13,7 @@ std::unique_ptr<Comm> launched() { return started_by_mpi() ? open_mpi() : nullpt
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
   if (!launched) return value;
-  std::vector<uint64_t> all(static_cast<size_t>(launched->topology().ranks));
-  const auto view = [](uint64_t* first, size_t count) {
-    const auto bytes = static_cast<int64_t>(count * sizeof(uint64_t));
-    return TensorView{reinterpret_cast<std::byte*>(first), DType::U8, {bytes}, bytes};
-  };
-  launched->all_gather(Lane::Host, Ranks::Everyone, view(&value, 1), view(all.data(), all.size()));
-  return *std::ranges::min_element(all);
+  return *std::ranges::min_element(launched->tell(value));
 }
 
 int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work) {

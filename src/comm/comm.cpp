@@ -57,13 +57,14 @@ void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
   trade(index(lane), {Ranks::Everyone, in.data, stride_bytes(in), out.data, stride_bytes(out), row_bytes(in)});
 }
 
-void Comm::tell_all(uint64_t value) {
+std::span<const uint64_t> Comm::tell(uint64_t value) {
   trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(&value), 0,
                  reinterpret_cast<std::byte*>(told_.data()), sizeof value, sizeof value});
+  return told_;
 }
 
 void Comm::agree(std::string_view what, uint64_t value) {
-  tell_all(value);
+  tell(value);
   std::string others;
   for (size_t rank = 1; rank < told_.size(); rank++)
     if (told_[rank] != told_[0]) others += fmt::format(", rank {} has {:016x}", rank, told_[rank]);
@@ -74,7 +75,7 @@ void Comm::agree(std::string_view what, uint64_t value) {
         what, told_[0], others);
 }
 
-void Comm::barrier() { tell_all(0); }
+void Comm::barrier() { tell(0); }
 
 Alive heartbeat_of(Comm* comm) {
   if (!comm) return {};

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <span>
 #include <string_view>
 #include <vector>
 
@@ -50,8 +51,12 @@ class Comm {
   void all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full);
   void exchange(Lane lane, const TensorView& in, const TensorView& out);
 
-  // On all ranks: UserError on each of them, with who says what, unless all give the same value. `what` is "program" or
-  // "the data" in "ranks do not agree on ...". agree() and barrier() are one thread's at a time.
+  // tell(), agree() and barrier() are made by all ranks, one thread's at a time, whatever the lanes do.
+  //
+  // What each rank says, by rank, until the next such call.
+  std::span<const uint64_t> tell(uint64_t value);
+  // UserError on all ranks, with who says what, unless all give the same value. `what` is "program" or "the data" in
+  // "ranks do not agree on ...".
   void agree(std::string_view what, uint64_t value);
   // Returns when all ranks have called it.
   void barrier();
@@ -65,7 +70,7 @@ class Comm {
  protected:
   explicit Comm(Topology topology);
 
-  // One channel a lane, one for agree() and barrier().
+  // One channel a lane, one for tell() and what is made of it.
   static constexpr size_t kChannels = kLanes + 1;
 
   // What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes
@@ -91,8 +96,6 @@ class Comm {
   Topology seen_by(int rank) const { return {topology_.ranks, topology_.replicas, rank}; }
 
  private:
-  void tell_all(uint64_t value);
-
   Topology topology_;
   std::vector<uint64_t> told_;  // by rank
 };

@@ -64,7 +64,7 @@ Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
   const auto away = [](const GroupPlacement& group) {
     return group.weights != Space::Device || group.states != Space::Device || group.gradients != Space::Device;
   };
-  const auto waits = [](const Fates& fates) { return offload_words(fates) != "none"; };
+  const auto waits = [](const Fates& fates) { return fates.has(Fate::Offload); };
   const bool overlaps =
       cut.ranks > 1 || std::ranges::any_of(strategy.fates, waits) || std::ranges::any_of(strategy.groups, away);
   return overlaps ? Lanes::Threads : Lanes::Inline;

@@ -44,6 +44,9 @@ struct Cut {
 enum class Fate : uint8_t { Keep, Offload, Recompute };
 struct Fates {
   Fate input = Fate::Keep, attention = Fate::Keep, residual = Fate::Keep, mlp = Fate::Keep, adapter = Fate::Keep;
+  bool has(Fate fate) const {
+    return input == fate || attention == fate || residual == fate || mlp == fate || adapter == fate;
+  }
   bool operator==(const Fates&) const = default;
 };
 

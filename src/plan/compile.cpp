@@ -1,9 +1,8 @@
 #include "plan/compile.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 
+#include "base/hash.h"
 #include "plan/lower.h"
 #include "program/pack.h"
 #include "program/sync.h"
@@ -66,7 +65,7 @@ uint64_t hash_numerics(const JobSpec& spec) {
   for (const BlockParams& block : spec.table.blocks)
     for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
       text += fmt::format(" {} {}", linear->lora.scale, linear->lora.dropout);
-  return XXH3_64bits(text.data(), text.size());
+  return hash_of(text);
 }
 
 // Programs of ranks differ in what they read and where parts lie, never in what they do together.
@@ -82,7 +81,7 @@ uint64_t hash_joint_ops(const ProgramSet& set) {
         text += fmt::format(" {} {}", name(operand.dtype), operand.shape.count());
     }
   }
-  return XXH3_64bits(text.data(), text.size());
+  return hash_of(text);
 }
 
 class Compiler {

@@ -38,9 +38,7 @@ class Loader {
 
   void emit() {
     e_.op("rope_table", rope_of(job_.config), {write(job_.rope_table)});
-    uint64_t total = 0;
-    for (const uint64_t bytes : file_bytes_) total += bytes;
-    const uint64_t most = range_bytes(total / static_cast<uint64_t>(job_.topology().ranks));
+    const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.groups));
     for (size_t i = 0; i < job_.table.params.size(); i++)
       by_group[static_cast<size_t>(job_.table.params[i].group)].push_back(static_cast<ParamId>(i));
@@ -64,7 +62,6 @@ class Loader {
 
  private:
   int64_t elements_of(int group, SegmentKind kind) const { return job_.layout().segment(group, kind).elements; }
-  bool on_device(const Operand& stored) const { return e_.set().buffers[stored.buffer].space == Space::Device; }
 
   // ---- As they are ----
 
@@ -89,7 +86,7 @@ class Loader {
   // The first value of elements that no file holds. Split parameters are drawn in fp32, tile by tile.
   void random(const Stored& stored, RandomFill fill, uint64_t first) {
     const int64_t count = stored.values.shape.count();
-    const int64_t tile = on_device(stored.values) && !stored.low ? count : kTile;
+    const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
       const int64_t end = std::min(begin + tile, count);
       const Operand target = elements(stored.values, begin, end), values = room_for(e_, "values", target);
@@ -166,7 +163,7 @@ class Loader {
     if (by_rows()) x.shape = {count / cols, cols}, x.row_stride = cols;
     const Operand codes_stored = stored(id, 0, kept);
     Operand codes = codes_stored;
-    if (kept != all || !on_device(codes_stored))
+    if (kept != all || !on_device(e_.set(), codes_stored))
       codes = e_.tensor("codes", codes_stored.dtype, {count / per_code}, Role::Staging);
     if (by_rows()) codes.shape = x.shape, codes.row_stride = cols;
     const Operand scales =
@@ -281,7 +278,7 @@ class Loader {
   }
 
   void clear(const Operand& array) {
-    const int64_t count = array.shape.count(), tile = on_device(array) ? count : kTile;
+    const int64_t count = array.shape.count(), tile = on_device(e_.set(), array) ? count : kTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
       const Operand target = elements(array, begin, std::min(begin + tile, count)), zero = room_for(e_, "zero", target);
       e_.op("clear", Fill{}, {write(zero)});

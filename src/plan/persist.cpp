@@ -145,9 +145,7 @@ void lower_restore(const JobContext& job, ProgramId program, const SavedState& s
                  saved.files[0].parent_path().string(), snug::name(stored.dtype), kept.name, next);
   }
   e.scope("files");
-  uint64_t total = 0;
-  for (const uint64_t bytes : saved.file_bytes) total += bytes;
-  lower_reads(e, incoming, saved.file_bytes, range_bytes(total / static_cast<uint64_t>(job.topology().ranks)));
+  lower_reads(e, incoming, saved.file_bytes, range_bytes(saved.file_bytes, job.topology().ranks));
   share_trained(job, e);
   let_staging_overlap(e.program());
 }

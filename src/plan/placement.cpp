@@ -13,10 +13,9 @@ Operand beside(Emitter& e, std::string_view what, const Operand& like, Role role
 }  // namespace
 
 Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role role) {
-  const Space space = e.set().buffers[stored.buffer].space;
-  if (space == Space::Device) return stored;
+  if (on_device(e.set(), stored)) return stored;
   Operand host = stored;
-  if (space == Space::Disk) {
+  if (e.set().buffers[stored.buffer].space == Space::Disk) {
     host = beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host);
     e.op(fmt::format("{}.read", what), Copy{}, {read(stored), write(host)}, Lane::DiskIo);
   }
@@ -25,16 +24,19 @@ Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role rol
   return device;
 }
 
+Operand room_for(Emitter& e, std::string_view what, const Operand& stored, Role role) {
+  return on_device(e.set(), stored) ? stored : beside(e, what, stored, role, Space::Device);
+}
+
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored) {
-  const Space space = e.set().buffers[stored.buffer].space;
-  if (space == Space::Device) {
+  if (on_device(e.set(), stored)) {
     if (value.buffer != stored.buffer) e.op(fmt::format("{}.store", what), Copy{}, {read(value), write(stored)});
     return;
   }
-  Operand host = stored;
-  if (space == Space::Disk) host = beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host);
+  const bool on_disk = e.set().buffers[stored.buffer].space == Space::Disk;
+  const Operand host = on_disk ? beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host) : stored;
   e.op(fmt::format("{}.store", what), Copy{}, {read(value), write(host)}, Lane::CopyOut);
-  if (space == Space::Disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskIo);
+  if (on_disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskIo);
 }
 
 Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements) {
@@ -73,18 +75,18 @@ ProgramId add_program(ProgramSet& set, std::string name) {
 }
 
 Operand PassPlacement::weight(ParamId first, int count) {
-  const bool coded = job_.layout().kind(first) == SegmentKind::Coded;
-  if (!coded) {
-    const Operand stored = job_.storage.view(whole(first), first, count);
-    if (stored.dtype == job_.numerics.compute) return stored;
-  }
+  std::optional<Operand> stored;  // unless it is coded
+  if (job_.layout().kind(first) != SegmentKind::Coded) stored = job_.storage.view(whole(first), first, count);
+  if (stored && stored->dtype == job_.numerics.compute) return *stored;
   // Where several passes go through a block together, what it converts serves them all.
   const int group = job_.table[first].group;
   std::map<ParamId, Operand>& converted = converted_[static_cast<size_t>(group)];
   if (const auto found = converted.find(first); found != converted.end()) return found->second;
   const Operand values =
       emitter_.tensor("weight", job_.numerics.compute, job_.storage.joined_shape(first, count), Role::Weight);
-  if (coded) {
+  if (stored) {
+    emitter_.op("weight", Cast{}, {read(*stored), write(values)});
+  } else {
     const std::vector<Operand>& arrays = whole(group, SegmentKind::Coded);
     int64_t row = 0;
     for (ParamId id = first; id < first + count; id++) {
@@ -92,8 +94,6 @@ Operand PassPlacement::weight(ParamId first, int count) {
       dequantize(emitter_, job_, arrays, id, rows(values, row, end));
       row = end;
     }
-  } else {
-    emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(first), first, count)), write(values)});
   }
   if (strategy_ && strategy_->layer_major) converted[first] = values;
   return values;
@@ -125,7 +125,7 @@ Fate fate_of(const Fates& fates, Keep keep) {
 
 bool PassPlacement::keeps(int block, Keep keep) {
   if (keep == Keep::Input || block < 0) return true;
-  if (keep == Keep::Cheap || !strategy_) return false;
+  if (!strategy_) return false;
   return fate_of(strategy_->fates[static_cast<size_t>(block)], keep) != Fate::Recompute;
 }
 

@@ -3,15 +3,22 @@
 #pragma once
 
 #include <map>
+#include <optional>
 
 #include "model/builder.h"
 #include "plan/job.h"
 
 namespace snug {
 
+inline bool on_device(const ProgramSet& set, const Operand& stored) {
+  return set.buffers[stored.buffer].space == Space::Device;
+}
+
 // The values of an array that may lie in any space, on the device: the array itself, or a copy that the ops emitted
 // here bring.
 Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role role);
+// Room on the device for values that are to be stored: where they are stored, if that is there.
+Operand room_for(Emitter& e, std::string_view what, const Operand& stored, Role role = Role::Staging);
 // Writes values on the device back to where they are stored; nothing where they are one and the same.
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored);
 

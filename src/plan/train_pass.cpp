@@ -89,7 +89,8 @@ class TrainProgram {
     if (pass.position == PassPosition::Only) return gradient;
     if (!step_.accumulators.empty()) return step_.accumulators[g];
     if (!sums_[g]) {
-      const bool in_place = job_.numerics.accumulator == gradient.dtype && on_device(gradient) && !local_sums();
+      const bool in_place =
+          job_.numerics.accumulator == gradient.dtype && on_device(job_.set, gradient) && !local_sums();
       emitter_.scope(fmt::format("group.{}", group));
       sums_[g] = in_place ? gradient
                           : emitter_.tensor("sum", job_.numerics.accumulator,
@@ -97,8 +98,6 @@ class TrainProgram {
     }
     return *sums_[g];
   }
-
-  bool on_device(const Operand& stored) const { return job_.set.buffers[stored.buffer].space == Space::Device; }
 
   void make_gradients(Pass& pass) {
     for (int g = 0; g < job_.table.groups; g++) {
@@ -237,24 +236,20 @@ class TrainProgram {
     const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
     const bool last = pass.position == PassPosition::Only || pass.position == PassPosition::Last;
     const bool before = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
-    const Operand sum = before ? fetch(emitter_, "sum", place, Role::Gradient) : beside_or_in(place);
+    const Operand sum =
+        before ? fetch(emitter_, "sum", place, Role::Gradient) : room_for(emitter_, "value", place, Role::Gradient);
     emitter_.op("sum", SumRanks{before}, {read(parts), before ? update(sum) : write(sum)});
     const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
     if (!last || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
     Operand rounded = sum;
     if (local_sums()) {
-      rounded = beside_or_in(gradient);
+      rounded = room_for(emitter_, "value", gradient, Role::Gradient);
       emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)});
     } else if (sum.dtype != gradient.dtype) {
-      rounded = beside_or_in(gradient);
+      rounded = room_for(emitter_, "value", gradient, Role::Gradient);
       emitter_.op("round", Cast{}, {read(sum), write(rounded)});
     }
     store(emitter_, "gradient", rounded, gradient);
-  }
-
-  // The array itself if it is on the device, else room for its values there.
-  Operand beside_or_in(const Operand& stored) {
-    return on_device(stored) ? stored : emitter_.tensor("value", stored.dtype, stored.shape, Role::Gradient);
   }
 
   // [ranks, part]: this rank's part of arrays over whole segments, by the rank it came from.

@@ -103,9 +103,8 @@ uint64_t range_bytes(uint64_t total) {
   return std::clamp(std::bit_ceil(total / kMany), kLeast, kMost);
 }
 
-Operand room_for(Emitter& e, std::string_view what, const Operand& stored) {
-  if (e.set().buffers[stored.buffer].space == Space::Device) return stored;
-  return e.tensor(what, stored.dtype, stored.shape, Role::Staging);
+uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks) {
+  return range_bytes(std::accumulate(file_bytes.begin(), file_bytes.end(), uint64_t{0}) / static_cast<uint64_t>(ranks));
 }
 
 Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {

@@ -40,12 +40,11 @@ struct Incoming {
 // What is stored in the file's values, converted where its type is another. `e` is kept.
 Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
 
-// Room on the device for values that are to be stored: where they are stored, if that is there.
-Operand room_for(Emitter& e, std::string_view what, const Operand& stored);
-
 // Bytes of a range, of all that a program moves: long enough for a disk and a bus to run at full rate, and for the
 // programs of large models, whose ranges would be tens of thousands, longer.
 uint64_t range_bytes(uint64_t total);
+// Where the ranks read files between them.
+uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks);
 
 // Files to be written, whole, by a program.
 struct OutputFiles {

@@ -1,10 +1,10 @@
 #include "program/program.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <bit>
 #include <iterator>
+
+#include "base/hash.h"
 
 namespace snug {
 namespace {
@@ -196,7 +196,7 @@ class Serialisation {
 
   uint64_t hash() const {
     static_assert(std::endian::native == std::endian::little, "the bytes of words_ would differ");
-    return XXH3_64bits(words_.data(), words_.size() * sizeof(uint64_t));
+    return hash_of(std::span<const uint64_t>(words_));
   }
 
  private:

@@ -1,13 +1,12 @@
 #include "train/checkpoint.h"
 
-#include <xxhash.h>
-
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/disk.h"
 #include "base/file.h"
+#include "base/hash.h"
 
 namespace snug {
 namespace {
@@ -23,7 +22,7 @@ CheckpointState read_state(const std::filesystem::path& path) {
     user_error("{}: damaged: found no state of a checkpoint", path.string());
   const nlohmann::ordered_json checksum = json["checksum"];
   json.erase("checksum");
-  if (checksum != hex(text_hash(json.dump()))) user_error("{}: damaged: its checksum is another", path.string());
+  if (checksum != hex(hash_of(json.dump()))) user_error("{}: damaged: its checksum is another", path.string());
   try {
     CheckpointState state;
     state.step = json.at("step").get<int64_t>();
@@ -46,13 +45,11 @@ std::string to_json(const CheckpointState& state) {
                               {"best_step", state.best_step},
                               {"best_eval_loss", nullptr}};
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
-  json["checksum"] = hex(text_hash(json.dump()));
+  json["checksum"] = hex(hash_of(json.dump()));
   return json.dump(2) + "\n";
 }
 
 }  // namespace
-
-uint64_t text_hash(const std::string& text) { return XXH3_64bits(text.data(), text.size()); }
 
 std::optional<std::filesystem::path> Checkpoints::last() const {
   const std::vector<int64_t> all = steps();
@@ -102,8 +99,19 @@ void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) c
 }
 
 CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {
-  const std::filesystem::path last = directory(steps().back());
-  const CheckpointState state = read_state(last / "state.json");
+  const std::vector<int64_t> all = steps();
+  const std::filesystem::path last = directory(all.back());
+  // Where files are not good, the checkpoint before may be.
+  auto good = [&](auto&& use) {
+    try {
+      return use();
+    } catch (const UserError& error) {
+      if (all.size() == 1) throw;
+      user_error("{}; without {} --resume would continue from step {}", error.what(), last.string(),
+                 all[all.size() - 2]);
+    }
+  };
+  const CheckpointState state = good([&] { return read_state(last / "state.json"); });
   auto expect = [&](uint64_t found, uint64_t expected, std::string_view what) {
     if (found != expected)
       user_error("{}: made under {} (found {}, expected {}); resume with the options of the run's job.yaml",
@@ -111,7 +119,7 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
   };
   expect(state.numerics_hash, now.numerics_hash, "other numerics");
   expect(state.data_order, now.data_order, "other data, or data in another order");
-  session.restore(last);
+  good([&] { session.restore(last); });
   return state;
 }
 

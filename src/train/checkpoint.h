@@ -19,8 +19,6 @@ struct CheckpointState {
   int64_t best_step = 0;
 };
 
-uint64_t text_hash(const std::string& text);
-
 class Checkpoints {
  public:
   // `keep`: how many besides the best; below 0 all.
@@ -28,7 +26,6 @@ class Checkpoints {
       : root_(run_directory / "checkpoints"), keep_(keep) {}
 
   const std::filesystem::path& root() const { return root_; }
-  int64_t keep() const { return keep_; }
   // Steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
   // The directory of the last one, if there is any.

@@ -1,7 +1,7 @@
 #include "train/session.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
@@ -98,7 +98,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   for (size_t i = 0; writes && i < outputs.names.size(); i++) {
     files.push_back(File::create(directory / outputs.names[i], IoMode::Direct));
     files.back().allocate(outputs.layouts[i].file_bytes, alive());
-    files.back().start_checksum();
+    if (task == Task::Save) files.back().start_checksum();
   }
   for (File& file : files) pointers.push_back(&file);
   on(HostJob::FillHeader, [&](const HostTask& task, std::span<const TensorView> views, PassFacts&) {
@@ -157,40 +157,19 @@ TensorView Session::view(const Operand& operand, std::vector<std::byte>& bytes) 
 uint64_t Session::arena_bytes(Space space) const { return arena_->bytes(space); }
 
 void Session::agree(std::string_view what, uint64_t value) {
-  if (!comm_) return;
-  executor_->finish();  // the channel is a lane's
-  comm_->agree(what, value);
+  if (comm_) comm_->agree(what, value);
 }
 
 void Session::barrier() {
   if (comm_) comm_->barrier();
 }
 
-std::vector<std::byte> Session::from_all(std::span<const std::byte> mine) {
-  std::vector<std::byte> own(mine.begin(), mine.end()), all(mine.size() * static_cast<size_t>(spec_.cut.ranks));
-  const auto view = [](std::vector<std::byte>& bytes) {
-    const auto count = static_cast<int64_t>(bytes.size());
-    return TensorView{bytes.data(), DType::U8, {count}, count};
-  };
-  comm_->all_gather(Lane::Host, Ranks::Everyone, view(own), view(all));
-  return all;
-}
-
-uint8_t Session::as_rank_0(uint8_t value) {
-  if (!comm_) return value;
-  return static_cast<uint8_t>(from_all(std::as_bytes(std::span(&value, 1)))[0]);
-}
+uint64_t Session::as_rank_0(uint64_t value) { return comm_ ? comm_->tell(value)[0] : value; }
 
 uint64_t Session::sum_over_ranks(uint64_t value) {
   if (!comm_) return value;
-  const std::vector<std::byte> all = from_all(std::as_bytes(std::span(&value, 1)));
-  uint64_t sum = 0;
-  for (size_t at = 0; at < all.size(); at += sizeof sum) {
-    uint64_t one = 0;
-    std::memcpy(&one, all.data() + at, sizeof one);
-    sum += one;
-  }
-  return sum;
+  const std::span<const uint64_t> all = comm_->tell(value);
+  return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
 void Session::start_trace(int64_t steps) {

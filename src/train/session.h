@@ -65,16 +65,14 @@ class Session {
   Alive alive() const { return heartbeat_of(comm_); }
   // The sum of a number over all ranks; all of them call it.
   uint64_t sum_over_ranks(uint64_t value);
-  // What rank 0 says, on all ranks; what was issued may still be running.
-  uint8_t as_rank_0(uint8_t value);
+  // What rank 0 says, on all ranks.
+  uint64_t as_rank_0(uint64_t value);
 
   // A deferred update, at once; on all ranks.
   void flush();
 
  private:
   const OutputFiles& files_of(Task task) const;
-  // Rows of bytes, one from each rank.
-  std::vector<std::byte> from_all(std::span<const std::byte> mine);
 
   JobSpec spec_;
   std::map<HostJob, HostHandler> handlers_;

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "base/hash.h"
 #include "base/memory.h"
 
 namespace snug {
@@ -11,7 +12,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What is due after a step.
-constexpr uint8_t kEvaluate = 1, kSave = 2, kStop = 4;
+constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4;
 
 // Steps of a trace: the first does what later ones need not, and few are enough to see what repeats.
 constexpr int64_t kTracedSteps = 5;
@@ -85,7 +86,7 @@ void Trainer::agree() {
   for (const int64_t step : {int64_t{1}, (options_.steps + 1) / 2, options_.steps})
     text += fmt::format(" {}", options_.schedule.at(step));
   session_.agree("the data, or its order", options_.data_order);
-  session_.agree("the schedule of steps", text_hash(text));
+  session_.agree("the schedule of steps", hash_of(text));
   session_.agree("the step that was done last", static_cast<uint64_t>(state_.step));
 }
 
@@ -105,13 +106,13 @@ Ending Trainer::run() {
   }
   begun_ = Clock::now();
   for (int64_t number = first; number <= options_.steps && ending == Ending::Done; number++) {
-    step(number);
+    do_step(number);
     state_.step = number;
     const bool last = number == options_.steps;
     // Clocks and signals differ from rank to rank: rank 0 decides for all.
-    const uint8_t due = session_.as_rank_0(static_cast<uint8_t>(
-        (evaluation.after(number, ends_epoch_) ? kEvaluate : 0) | (saving.after(number, ends_epoch_) ? kSave : 0) |
-        (!last && options_.interrupted() ? kStop : 0)));
+    const uint64_t due = session_.as_rank_0((evaluation.after(number, ends_epoch_) ? kEvaluate : 0) |
+                                            (saving.after(number, ends_epoch_) ? kSave : 0) |
+                                            (!last && options_.interrupted() ? kStop : 0));
     if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
@@ -142,7 +143,7 @@ Ending Trainer::run() {
   return ending;
 }
 
-void Trainer::step(int64_t number) {
+void Trainer::do_step(int64_t number) {
   const BatchSource::Step counts = data_.begin_step(number);
   ends_epoch_ = counts.ends_epoch;
   PassFacts facts;

@@ -67,9 +67,13 @@ class Trainer {
   // not finite, with step and first bad parameter: parameters are those before that step.
   Ending run();
 
+  // The last step that was done, and its loss if it was done here.
+  int64_t step() const { return state_.step; }
+  std::optional<double> loss() const { return metrics_.step > 0 ? std::optional(metrics_.loss) : std::nullopt; }
+
  private:
   void agree();
-  void step(int64_t number);
+  void do_step(int64_t number);
   void run_passes(const PassFacts& facts);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
