@@ -129,10 +129,24 @@ TEST_F(Cli, PlanPricesAStepByAProfile) {
   EXPECT_NEAR(seconds, std::round(seconds), 1e-6);
   EXPECT_THAT(run(job("plan", {"--machine", profile})).out,
               HasSubstr(std::to_string(static_cast<int>(std::round(seconds))) + ".00 s"));
-  expect_refusal(job("plan", {"--machine", "2xA100-40GB"}), {"machine", "'2xA100-40GB'", "snug doctor", "built-in"});
+  expect_refusal(job("plan", {"--machine", "2xA10"}), {"machine", "'2xA10'", "snug doctor", "A100-40GB"});
   put(at("broken.json"), R"({"format": "snug machine 1"})");
   expect_refusal(job("train", {"--machine", "broken.json"}), {"broken.json", "processor"});
   expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
+}
+
+// By every build, on any machine.
+TEST_F(Cli, PlanIsMadeForGpusByName) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xA100-40GB"})).out);
+  EXPECT_TRUE(plan["fits"]);
+  EXPECT_GT(plan["driver_bytes"].get<uint64_t>(), 1u << 28);
+  EXPECT_GT(plan["step_seconds"].get<double>(), 0);
+  EXPECT_EQ(run(job("plan", {"--machine", "A100-40GB", "--device-memory", "500MiB"})).code, 3) << "the driver's share";
+  const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  EXPECT_EQ(nlohmann::json::parse(run(job("plan", {"--json", "--machine", "H100", "--device", "cpu"})).out)["classes"],
+            cpu["classes"]);
+  expect_refusal(job("plan", {"--device", "cuda", "--machine", fs::path(SNUG_FIXTURES) / "machine/second_an_op.json"}),
+                 {"device", "'cuda'", "no GPU"});
 }
 
 TEST_F(Cli, TrainTakesWhatPlanSays) {

@@ -137,6 +137,46 @@ TEST(Machine, IsReadAsItWasWritten) {
   EXPECT_EQ(write_machine(parse_machine(rough, "machine.json")), rough);
 }
 
+// 1 GB/s onto the card, 2 GB/s off it, 4e9 on it.
+Machine with_a_card() {
+  Machine machine = example();
+  machine.cards = Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1e9, 2e9, machine.teams[0]};
+  machine.cards->rates.op_seconds = 0;
+  machine.cards->rates.copy = {{1}, {4e9}};
+  return machine;
+}
+
+TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
+  const Machine machine = with_a_card();
+  auto copied = [&](Space from, Space to) {
+    const Priced op = op_of(Copy{}, {{DType::F32, {1 << 20}}, {DType::F32, {1 << 20}}}, {from, to});
+    return seconds(op.op, op.set.buffers, machine, 1) / (1 << 22);
+  };
+  EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device), 1e-9);
+  EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host), 0.5e-9);
+  EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Device), 0.5e-9);  // read and written
+  EXPECT_DOUBLE_EQ(copied(Space::Disk, Space::Host), 0.5e-9);
+  const std::string json = write_machine(machine);
+  const Machine read = parse_machine(json, "machine.json");
+  EXPECT_EQ(write_machine(read), json);
+  EXPECT_EQ(read.cards->count, 2);
+  EXPECT_EQ(read.cards->driver_bytes, 1ull << 28);
+  EXPECT_EQ(read.cards->rates.attention.size(), 2u);
+}
+
+TEST(Machine, IsKnownByTheNameOfItsCards) {
+  const std::optional<Machine> four = builtin_machine("4xA100-40GB"), one = builtin_machine("H200");
+  ASSERT_TRUE(four && one);
+  EXPECT_EQ(four->cards->count, 4);
+  EXPECT_EQ(four->cards->memory_bytes, 40960ull << 20);
+  EXPECT_EQ(one->cards->count, 1);
+  for (const std::string_view name : {"", "x", "0xH100", "4x", "-1xH100", "4xH10", "4 xH100", "h100", "1e3xH100"})
+    EXPECT_FALSE(builtin_machine(name)) << name;
+  EXPECT_EQ(rough_cards("NVIDIA A100-SXM4-40GB", 1).rates.flops, four->cards->rates.flops);
+  EXPECT_EQ(rough_cards("NVIDIA H200", 8).rates.copy.rates, one->cards->rates.copy.rates);
+  EXPECT_EQ(rough_cards("NVIDIA H200", 8).name, "NVIDIA H200");
+}
+
 TEST(Machine, WhatIsWrongIsNamed) {
   auto refused = [](const std::function<void(nlohmann::json&)>& spoil, std::string_view part) {
     nlohmann::json json = nlohmann::json::parse(write_machine(example()));
@@ -156,12 +196,14 @@ TEST(Machine, WhatIsWrongIsNamed) {
   EXPECT_TRUE(refused([](Json& j) { j["product_sizes"] = {16}; }, "products[0].flops_per_second"));
   EXPECT_TRUE(refused([](Json& j) { j["teams"] = Json::array(); }, "teams"));
   EXPECT_TRUE(refused([](Json& j) { std::swap(j["teams"][0], j["teams"][1]); }, "teams"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["products"][0]["dtype"] = "int8"; }, "products[0].dtype"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["products"][0]["flops_per_second"][3] = -1; }, "flops_per_second"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["copy_bytes_per_second"]["sizes"] = {5, 5}; }, "sizes"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["copy_bytes_per_second"]["rates"] = {5}; }, "rates"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["attention"][1]["head_dim"] = 64; }, "attention"));
-  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["op_seconds"] = nullptr; }, "op_seconds"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["rates"]["products"][0]["dtype"] = "int8"; }, "products[0].dtype"));
+  EXPECT_TRUE(
+      refused([](Json& j) { j["teams"][0]["rates"]["products"][0]["flops_per_second"][3] = -1; }, "flops_per_second"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["rates"]["copy_bytes_per_second"]["sizes"] = {5, 5}; }, "sizes"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["rates"]["copy_bytes_per_second"]["rates"] = {5}; }, "rates"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["rates"]["attention"][1]["head_dim"] = 64; }, "attention"));
+  EXPECT_TRUE(refused([](Json& j) { j["teams"][0]["rates"]["op_seconds"] = nullptr; }, "op_seconds"));
+  EXPECT_TRUE(refused([](Json& j) { j["cards"] = Json::object(); }, "cards.name"));
 }
 
 }  // namespace

@@ -44,8 +44,9 @@ class Backend {
   // itself allocates nothing. InternalError if the operands are not what the op's kind says, or if a library wants more
   // scratch than the facts declared. HostTask, ReadFile and WriteFile are the executor's, not the backend's.
   virtual Launch bind(const Op& op, std::span<const TensorView> views) = 0;
-  // Bytes of a space for the caller to look at, when nothing runs.
+  // Bytes of a space for the caller to look at, and from the caller, when nothing runs.
   virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
+  virtual void write(std::byte* to, const void* from, uint64_t bytes) { std::memcpy(to, from, bytes); }
   // None where launches do their work before they return.
   virtual Streams* streams() { return nullptr; }
 };

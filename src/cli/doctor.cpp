@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/target.h"
 #include "cli/text.h"
 #include "measure/measure.h"
 
@@ -13,25 +14,26 @@ namespace {
 
 double gigabytes(double bytes_per_second) { return bytes_per_second / 1e9; }
 
-double product_flops(const TeamRates& team, DType dtype, const std::vector<int64_t>& sizes, int64_t m, int64_t n,
+double product_flops(const Rates& rates, DType dtype, const std::vector<int64_t>& sizes, int64_t m, int64_t n,
                      int64_t k) {
   auto place = [&](int64_t size) { return static_cast<size_t>(std::ranges::find(sizes, size) - sizes.begin()); };
-  for (const ProductRates& table : team.products)
+  for (const ProductRates& table : rates.products)
     if (table.dtype == dtype && table.transpose_b && !table.addend)
       return table.flops[(place(m) * sizes.size() + place(n)) * sizes.size() + place(k)];
   return 0;
 }
 
-double attention_flops(const TeamRates& team, DType dtype, bool backward) {
-  for (const AttentionRates& table : team.attention)
+double attention_flops(const Rates& rates, DType dtype, bool backward) {
+  for (const AttentionRates& table : rates.attention)
     if (table.dtype == dtype && table.backward == backward) return table.flops.rates.back();
   return 0;
 }
 
-std::string row(std::string_view what, const Machine& machine, const std::function<std::string(const TeamRates&)>& cell,
+std::string row(std::string_view what, const Machine& machine, const std::function<std::string(const Rates&)>& cell,
                 std::string_view scale = "") {
   std::string text = fmt::format("  {:<34}", what);
   for (const TeamRates& team : machine.teams) text += fmt::format("{:>16}", cell(team));
+  if (machine.cards) text += fmt::format("{:>16}", cell(machine.cards->rates));
   return text + (scale.empty() ? "" : fmt::format("   {}", scale)) + "\n";
 }
 
@@ -53,6 +55,13 @@ std::string memory_text(const Machine& machine) {
                       disk.direct ? "granted: files do not pass through memory"
                                   : "REFUSED by this file system: files pass through the page cache, which is dropped "
                                     "behind; rates are those of the cache");
+  if (const auto& cards = machine.cards) {
+    text +=
+        fmt::format("{:<13} {} x {}: {}, {} free; context and libraries take {}\n", "GPUs", cards->count, cards->name,
+                    format_size(cards->memory_bytes), format_size(cards->free_bytes), format_size(cards->driver_bytes));
+    text += fmt::format("{:<13} {} to a GPU, {} back (PCIe 4: 25, PCIe 5: 55)\n", "bus", bytes_text(cards->to_device),
+                        bytes_text(cards->from_device));
+  }
   return text;
 }
 
@@ -60,14 +69,15 @@ std::string rates_text(const Machine& machine) {
   std::string text = fmt::format("{:<36}", "rates");
   for (const TeamRates& team : machine.teams)
     text += fmt::format("{:>16}", fmt::format("{} thread{}", team.threads, team.threads == 1 ? "" : "s"));
+  if (machine.cards) text += fmt::format("{:>16}", "a GPU");
   text += "   for scale\n";
   const std::vector<int64_t>& sizes = machine.product_sizes;
   text += row(
-      "memory, copied (read + written)", machine, [](const TeamRates& t) { return bytes_text(t.copy.rates.back()); },
+      "memory, copied (read + written)", machine, [](const Rates& t) { return bytes_text(t.copy.rates.back()); },
       "DDR5, a channel: 38; A100: 1,555");
   for (const DType dtype : {DType::BF16, DType::F32}) {
     auto product = [&](int64_t m, int64_t n, int64_t k) {
-      return [&, m, n, k](const TeamRates& t) { return flops_text(product_flops(t, dtype, sizes, m, n, k)); };
+      return [&, m, n, k](const Rates& t) { return flops_text(product_flops(t, dtype, sizes, m, n, k)); };
     };
     text +=
         row(fmt::format("product, {}, 1024 x 1024 x 1024", name(dtype)), machine, product(1024, 1024, 1024),
@@ -76,16 +86,16 @@ std::string rates_text(const Machine& machine) {
                 "an adapter's");
     for (const bool backward : {false, true})
       text += row(fmt::format("attention{}, {}, 1024", backward ? " backward" : "", name(dtype)), machine,
-                  [&](const TeamRates& t) { return flops_text(attention_flops(t, dtype, backward)); });
+                  [&](const Rates& t) { return flops_text(attention_flops(t, dtype, backward)); });
   }
   for (const std::string_view kind : {"rms_norm", "swiglu", "cross_entropy", "adamw"})
-    text += row(fmt::format("{}, bf16", kind), machine, [&](const TeamRates& t) {
+    text += row(fmt::format("{}, bf16", kind), machine, [&](const Rates& t) {
       const auto found =
           std::ranges::find_if(t.kinds, [&](const KindRates& k) { return k.kind == kind && k.dtype == DType::BF16; });
       return found == t.kinds.end() ? std::string() : bytes_text(found->bytes.rates.back());
     });
   text += row("an op, before it does anything", machine,
-              [](const TeamRates& t) { return fmt::format("{:.1f} us", 1e6 * t.op_seconds); });
+              [](const Rates& t) { return fmt::format("{:.1f} us", 1e6 * t.op_seconds); });
   return text;
 }
 
@@ -99,7 +109,12 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
     user_error("--disk-dir: found '{}', expected a directory", flags.disk_directory);
   what.progress = [](const std::string& text) { fmt::print(stderr, "measuring {}\n", text); };
   const std::string out = options.out.empty() ? "machine.json" : options.out;
-  const Machine machine = measure_machine(what);
+  Machine machine = measure_machine(what);
+  if (std::optional<Cards> cards = cards_here()) {
+    what.progress(fmt::format("GPU: {}", cards->name));
+    measure_cards_here(*cards, machine.product_sizes);
+    machine.cards = std::move(cards);
+  }
   const std::string json = write_machine(machine);
   write_text(out, json);
   if (flags.json)

@@ -4,7 +4,7 @@
 #include <charconv>
 #include <thread>
 
-#include "backend/cpu/facts.h"
+#include "base/disk.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cli/launch.h"
@@ -157,33 +157,38 @@ std::filesystem::path disk_directory(const Options& options) {
   return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
 }
 
-Caps caps_of(const Options& options) {
+Caps caps_of(const Options& options, const Target& target) {
   const uint64_t left = free_memory();
   const uint64_t usable = left - std::min(left, kSystemReserve);
-  std::filesystem::path there = std::filesystem::absolute(disk_directory(options));
-  while (!std::filesystem::exists(there)) there = there.parent_path();
-  const uint64_t disk = std::filesystem::space(there).available;
-  return {std::min(options.device_memory.value_or(usable), usable),
-          std::min(options.host_memory.value_or(usable), usable), std::min(options.disk_memory.value_or(disk), disk),
-          true, 0};
+  const uint64_t disk = free_bytes(existing_part(disk_directory(options)));
+  Caps caps;
+  caps.host_bytes = std::min(options.host_memory.value_or(usable), usable);
+  caps.disk_bytes = std::min(options.disk_memory.value_or(disk), disk);
+  caps.shared = !target.cuda();
+  uint64_t device = usable;
+  if (target.cuda()) {
+    const Cards& cards = *target.machine()->cards;
+    device = cards.free_bytes;
+    caps.driver_bytes = cards.driver_bytes;
+  }
+  caps.device_bytes = std::min(options.device_memory.value_or(device), device);
+  return caps;
 }
 
-Pricing pricing_of(const Options& options) {
+Pricing pricing_of(const Options& options, const Target& target) {
   Pricing pricing;
   pricing.threads = thread_count(options);
-  if (options.machine.empty()) return pricing;
-  if (!is_file(options.machine))
-    user_error(
-        "machine: found '{}', expected the path of a profile that 'snug doctor' wrote; built-in machines are not "
-        "there yet in this version",
-        options.machine);
-  pricing.machine = read_machine(options.machine);
+  if (target.machine()) pricing.machine = *target.machine();
   pricing.file = options.machine;
   return pricing;
 }
 
 Planned plan_training(const Options& options, bool evaluate, Comm* launched, std::optional<SavedState> saved) {
-  Planned planned{make_job(options, Purpose::Train), {}, {}, caps_of(options), pricing_of(options)};
+  Target target(options);
+  const Caps caps = caps_of(options, target);
+  const Pricing pricing = pricing_of(options, target);
+  Planned planned{std::move(target), make_job(options, Purpose::Train), {}, {}, caps, pricing};
+  const OpFacts& facts = planned.target.facts();
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
@@ -193,10 +198,10 @@ Planned plan_training(const Options& options, bool evaluate, Comm* launched, std
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  planned.fit = fit(planned.spec, choices, planned.caps, CpuFacts(), planned.pricing, heartbeat_of(launched));
+  planned.fit = fit(planned.spec, choices, planned.caps, facts, planned.pricing, heartbeat_of(launched));
   planned.spec.cut = planned.shown().cut;
   planned.spec.strategy = planned.shown().strategy;
-  planned.compiled = compile(planned.spec, CpuFacts());
+  planned.compiled = compile(planned.spec, facts);
   return planned;
 }
 
@@ -224,16 +229,18 @@ std::string_view limit_word(const Options& options, uint64_t limit) {
 }
 
 Session make_session(JobSpec spec, const Options& options) {
-  Compiled compiled = compile(spec, CpuFacts());
-  const Caps caps = caps_of(options);
-  const uint64_t needed = compiled.plan.reserved_bytes[index(Space::Device)] +
-                          compiled.plan.reserved_bytes[index(Space::Host)],
-                 allowed = std::min(caps.device_bytes, caps.host_bytes);
-  if (needed > allowed)
-    throw CapacityError(fmt::format("this needs {} bytes ({}), {} ({}) are {}", needed, format_size(needed), allowed,
-                                    format_size(allowed), limit_word(options, allowed)));
+  const Target target(options);
+  target.require_here();
+  Compiled compiled = compile(spec, target.facts());
+  const Need need = tightest(compiled.plan.reserved_bytes, 1, caps_of(options, target));
+  if (need.bytes > need.allowed)
+    throw CapacityError(fmt::format("this needs {} bytes ({}) of {}, {} ({}) are {}", need.bytes,
+                                    format_size(need.bytes), need.what, need.allowed, format_size(need.allowed),
+                                    limit_word(options, need.allowed)));
   return Session(std::move(spec), std::move(compiled),
-                 {.threads = thread_count(options), .disk_directory = disk_directory(options)});
+                 {.threads = thread_count(options), .disk_directory = disk_directory(options), .backend = [&] {
+                    return target.backend(0);
+                  }});
 }
 
 }  // namespace snug

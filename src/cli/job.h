@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
+#include "cli/target.h"
 #include "plan/fit.h"
 #include "train/session.h"
 
@@ -17,10 +18,10 @@ PeftConfig adapter_of(const Options& options);
 Choices choices_of(const Options& options);
 
 // What this process may take. On the CPU device and host are one memory.
-Caps caps_of(const Options& options);
+Caps caps_of(const Options& options, const Target& target);
 
-// Rates of --machine, else rough ones. UserError if it names no profile.
-Pricing pricing_of(const Options& options);
+// Rates of --machine, else rough ones.
+Pricing pricing_of(const Options& options, const Target& target);
 
 int thread_count(const Options& options);
 
@@ -28,6 +29,7 @@ int thread_count(const Options& options);
 std::filesystem::path disk_directory(const Options& options);
 
 struct Planned {
+  Target target;
   JobSpec spec;  // with the cut and strategy of `shown`
   Compiled compiled;
   FitResult fit;

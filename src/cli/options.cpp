@@ -96,8 +96,8 @@ std::string write_cadence(const Cadence& cadence) {
 
 // Values that the interface names and that are not built yet.
 bool comes_later(const std::string& key, const std::string& value) {
-  static const std::map<std::string, std::vector<std::string>> values{
-      {"data_format", {"preference"}}, {"compute", {"fp8"}}, {"device", {"cuda"}}};
+  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}},
+                                                                      {"compute", {"fp8"}}};
   const auto found = values.find(key);
   return found != values.end() && std::ranges::find(found->second, value) != found->second.end();
 }
@@ -285,8 +285,9 @@ std::vector<OptionSpec> training_specs() {
 std::vector<OptionSpec> machine_specs() {
   using O = Options;
   return {
-      word_option("device", &O::device, {"auto", "cpu"}, "where to compute"),
-      text_option("machine", &O::machine, "profile that 'snug doctor' wrote, to price steps by (rough rates)"),
+      word_option("device", &O::device, {"auto", "cpu", "cuda"}, "where to compute; auto: on a GPU if there is one"),
+      text_option("machine", &O::machine,
+                  "to plan for: a profile that 'snug doctor' wrote, or GPUs by name, such as H100 or 8xRTX4090 (this)"),
       integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
       integer_option("ranks", &O::ranks, 1, "ranks on this machine, as threads (1)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},

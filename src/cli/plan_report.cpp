@@ -126,9 +126,11 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
                   grouped(table.count(false)), grouped(table.count(true)),
                   options.method == "lora" ? fmt::format("lora, rank {}", adapter_of(options).rank) : "full");
-  text += fmt::format("{:<13} {} of {} tokens, products in {}, on cpu with {}\n", "step",
-                      counted(options.batch_size, "block"), grouped(a.cut.sequence_length),
-                      name(planned.spec.numerics.compute), counted(thread_count(options), "thread"));
+  const std::optional<Machine>& machine = planned.target.machine();
+  text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),
+                      grouped(a.cut.sequence_length), name(planned.spec.numerics.compute),
+                      planned.target.cuda() ? machine->cards->name
+                                            : fmt::format("cpu with {}", counted(thread_count(options), "thread")));
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   if (planned.pricing.measured()) text += time_text(a, planned.pricing);

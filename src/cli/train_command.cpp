@@ -7,7 +7,6 @@
 #include <cstring>
 #include <ctime>
 
-#include "backend/cpu/facts.h"
 #include "base/disk.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
@@ -103,8 +102,7 @@ void refuse_out(const Options& options) {
       if (!inside.empty() && *inside.begin() != "..")
         user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
     }
-  std::filesystem::path there = std::filesystem::absolute(out);
-  while (!std::filesystem::exists(there)) there = there.parent_path();
+  const std::filesystem::path there = existing_part(out);
   std::string probe = there / ".snug-XXXXXX";
   if (!mkdtemp(probe.data()))
     user_error("{}: nothing can be made in '{}' ({}), expected a directory to write to; --out names another",
@@ -222,11 +220,14 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   spec.rank = rank;
   const int threads = options.threads > 0 ? thread_count(options) : std::max(1, thread_count(options) / cut.ranks);
   set_threads(threads);
-  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, CpuFacts());
+  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, run.planned.target.facts());
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
   const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
-  Session session(std::move(spec), std::move(compiled),
-                  {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options)});
+  Session session(
+      std::move(spec), std::move(compiled),
+      {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
+         return run.planned.target.backend(rank);
+       }});
   rehearse_saving(session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options)});
   session.load();
   TrainerOptions trainer_options = trainer_options_of(options, steps);
@@ -235,7 +236,10 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
   if (options.resume) trainer.restore();
-  if (reports) write_run_files(options, run.planned, summarise(data.stream()));
+  if (reports && trainer.step() >= steps)
+    log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
+                         trainer.step(), steps));
+  if (reports && trainer.step() < steps) write_run_files(options, run.planned, summarise(data.stream()));
   const Ending ending = trainer.run();
   export_result(session, options);
   if (reports) {
@@ -244,7 +248,10 @@ int train_rank(const Run& run, int rank, Comm* comm) {
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
                          trained_parts(options), result));
     if (run.flags.json)
-      fmt::print("{}\n", to_line({{"out", options.out}, {trained_parts(options), result}, {"steps", steps}}));
+      fmt::print("{}\n", to_line({{"out", options.out},
+                                  {trained_parts(options), result},
+                                  {"steps", trainer.step()},
+                                  {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
   }
   return ending == Ending::Interrupted ? 130 : 0;
 }
@@ -253,17 +260,25 @@ int train_rank(const Run& run, int rank, Comm* comm) {
 
 int train_command(Options options, const CommandFlags& flags) {
   const std::unique_ptr<Comm> comm = launched();
-  if (comm) options.ranks = comm->topology().ranks;
+  if (comm) {
+    const int64_t ranks = comm->topology().ranks;
+    if (options.ranks != 1 && options.ranks != ranks)
+      user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
+    options.ranks = ranks;
+  }
   const bool reports = !comm || comm->topology().rank == 0;
   if (options.out.empty()) {
     if (comm) user_error("--out is required where a launcher starts the ranks: the run's directory, the same on all");
     options.out = default_out(options);
   }
+  Target(options).require_here();
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   const Planned planned = plan_training(options, corpus.validates(), comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
+  if (planned.target.cuda() && planned.spec.cut.ranks > 1)
+    user_error("ranks: found {} of GPUs, expected 1 in this version; --device cpu takes more", planned.spec.cut.ranks);
   require_fit(planned, options);
   const InterruptGuard guard;
   const Run run{options, flags, corpus, planned, guard};

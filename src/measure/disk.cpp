@@ -2,6 +2,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/disk.h"
 #include "base/file.h"
 #include "measure/measure.h"
 
@@ -29,7 +30,7 @@ Machine::Disk measure_disk(const std::filesystem::path& directory) {
   Machine::Disk disk;
   disk.directory = directory.string();
   disk.direct = file.direct();
-  disk.free_bytes = std::filesystem::space(directory).available;
+  disk.free_bytes = free_bytes(directory);
   const auto range = std::make_unique<Range>();
   std::memset(range->bytes.data(), 0x5a, kRange);
   disk.write = rate_of(kFile, [&] {

@@ -5,6 +5,9 @@
 #include <fstream>
 #include <thread>
 
+#include "backend/cpu/backend.h"
+#include "backend/cpu/facts.h"
+#include "backend/cuda/facts.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "measure/op_timer.h"
@@ -12,9 +15,26 @@
 namespace snug {
 namespace {
 
-// Products: shares of a step's shapes, and no larger than this many operations (fp32 is slower, and one thread is too);
-// what is larger runs at the rate of the largest below it.
-constexpr double kMostFlops = 0x1p31, kMostSlowFlops = 0x1p29;
+// How large what is timed is. Products have shares of a step's shapes, and no more than so many operations; what is
+// larger runs at the rate of the largest below it.
+struct Scale {
+  OpTimer::Room room{};
+  double most_flops = 0x1p31, most_slow_flops = 0x1p29;  // in bf16 and fp32
+  std::array<int64_t, 4> rows{16, 256, 2048, 8192};
+  int64_t tokens = 1024, heads = 8, kv_heads = 4;  // of attention
+  std::array<int64_t, 3> lengths{64, 256, 1024};
+};
+
+Scale scale_of_team(int threads) {
+  Scale scale;
+  if (threads == 1) scale.most_flops = scale.most_slow_flops;
+  return scale;
+}
+
+Scale scale_of_card() {
+  return {{3ull << 29, 256u << 20}, 0x1p37, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}};
+}
+
 // An addend's bytes are lost in what a product over more than this takes.
 constexpr int64_t kMostAddendDepth = 256;
 
@@ -24,12 +44,12 @@ std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
 
 class ProductTimer {
  public:
-  ProductTimer(OpTimer& timer, const std::vector<int64_t>& sizes, double op_seconds)
-      : timer_(timer), sizes_(sizes), op_seconds_(op_seconds) {}
+  ProductTimer(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& sizes, double op_seconds)
+      : timer_(timer), scale_(scale), sizes_(sizes), op_seconds_(op_seconds) {}
 
   ProductRates measure(DType dtype, bool ta, bool tb) const {
     ProductRates table{dtype, ta, tb, false, {}};
-    const double most = dtype == DType::F32 || threads() == 1 ? kMostSlowFlops : kMostFlops;
+    const double most = dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
     for_points([&](int64_t m, int64_t n, int64_t k) {
       if (flops(m, n, k) <= most) return table.flops.push_back(rate(table, m, n, k));
       while (flops(m, n, k) > most) {
@@ -47,7 +67,7 @@ class ProductTimer {
     table.addend = true;
     size_t i = 0;
     for_points([&](int64_t m, int64_t n, int64_t k) {
-      if (k <= kMostAddendDepth && flops(m, n, k) <= kMostSlowFlops) table.flops[i] = rate(table, m, n, k);
+      if (k <= kMostAddendDepth && flops(m, n, k) <= scale_.most_slow_flops) table.flops[i] = rate(table, m, n, k);
       i++;
     });
     return table;
@@ -84,18 +104,19 @@ class ProductTimer {
   }
 
   OpTimer& timer_;
+  const Scale& scale_;
   const std::vector<int64_t>& sizes_;
   double op_seconds_;
 };
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
 
-AttentionRates measure_attention(OpTimer& timer, DType dtype, bool backward, int64_t dim) {
+AttentionRates measure_attention(OpTimer& timer, const Scale& scale, DType dtype, bool backward, int64_t dim) {
   AttentionRates rates{dtype, backward, dim, {}};
-  const HeadShape shape{.heads = 8, .kv_heads = 4, .dim = dim};
-  for (const int64_t length : {64, 256, 1024}) {
-    const int64_t tokens = 1024, documents = tokens / length, width = shape.heads * dim;
-    const float scale = 1 / std::sqrt(static_cast<float>(dim));
+  const HeadShape shape{.heads = scale.heads, .kv_heads = scale.kv_heads, .dim = dim};
+  for (const int64_t length : scale.lengths) {
+    const int64_t tokens = scale.tokens, documents = tokens / length, width = shape.heads * dim;
+    const float factor = 1 / std::sqrt(static_cast<float>(dim));
     OperandList list;
     if (backward) list.r(dtype, {tokens, width});
     list.r(dtype, {tokens, shape.width()});
@@ -109,7 +130,7 @@ AttentionRates measure_attention(OpTimer& timer, DType dtype, bool backward, int
       for (int64_t d = 0; d <= documents; d++) views[bounds].as<int32_t>()[d] = static_cast<int32_t>(d * length);
     };
     const Attrs attrs =
-        backward ? Attrs(AttentionBackward{shape, scale, length}) : Attrs(Attention{shape, scale, length});
+        backward ? Attrs(AttentionBackward{shape, factor, length}) : Attrs(Attention{shape, factor, length});
     const double seconds = timer.seconds(attrs, list, {.documents = documents}, fill);
     rates.flops.sizes.push_back(static_cast<double>(length));
     rates.flops.rates.push_back(OpTimer::work_of(attrs, list).flops / seconds);
@@ -164,23 +185,21 @@ std::vector<Sample> samples(DType t, int64_t rows) {
   return list;
 }
 
-constexpr std::array<int64_t, 4> kRows{16, 256, 2048, 8192};
-
 double bytes_rate(OpTimer& timer, const Sample& sample, double op_seconds) {
   const double seconds = timer.seconds(sample.attrs, sample.list, sample.pass);
   return OpTimer::work_of(sample.attrs, sample.list).bytes / std::max(seconds - op_seconds, seconds / 4);
 }
 
-void measure_kinds(OpTimer& timer, TeamRates& team) {
+void measure_kinds(OpTimer& timer, const Scale& scale, Rates& measured) {
   for (const DType dtype : dtypes()) {
-    const size_t first = team.kinds.size();
-    for (const int64_t rows : kRows) {
+    const size_t first = measured.kinds.size();
+    for (const int64_t rows : scale.rows) {
       const std::vector<Sample> all = samples(dtype, rows);
       for (size_t i = 0; i < all.size(); i++) {
-        if (rows == kRows[0]) team.kinds.push_back({std::string(kind(all[i].attrs)), dtype, {}});
-        RateCurve& curve = team.kinds[first + i].bytes;
+        if (rows == scale.rows[0]) measured.kinds.push_back({std::string(kind(all[i].attrs)), dtype, {}});
+        RateCurve& curve = measured.kinds[first + i].bytes;
         curve.sizes.push_back(OpTimer::work_of(all[i].attrs, all[i].list).bytes);
-        curve.rates.push_back(bytes_rate(timer, all[i], team.op_seconds));
+        curve.rates.push_back(bytes_rate(timer, all[i], measured.op_seconds));
       }
     }
   }
@@ -199,31 +218,53 @@ std::string processor_name() {
 
 std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096}; }
 
-TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_sizes, Clock clock) {
-  set_threads(team_threads);
-  OpTimer timer(clock);
-  TeamRates team;
-  team.threads = team_threads;
+namespace {
+
+Rates measure_rates(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& product_sizes) {
+  Rates measured;
   const Shape tiny{64, 16};
-  team.op_seconds = timer.seconds(
+  measured.op_seconds = timer.seconds(
       RmsNorm{1e-5f}, OperandList().r(DType::F32, tiny).r(DType::F32, {16}).w(DType::F32, tiny).w(DType::F32, {64}));
-  for (const int64_t rows : kRows) {
+  for (const int64_t rows : scale.rows) {
     const Sample copy{Copy{}, OperandList().r(DType::F32, {rows * 1024}).w(DType::F32, {rows * 1024})};
-    team.copy.sizes.push_back(OpTimer::work_of(copy.attrs, copy.list).bytes);
-    team.copy.rates.push_back(bytes_rate(timer, copy, team.op_seconds));
+    measured.copy.sizes.push_back(OpTimer::work_of(copy.attrs, copy.list).bytes);
+    measured.copy.rates.push_back(bytes_rate(timer, copy, measured.op_seconds));
   }
-  const ProductTimer products(timer, product_sizes, team.op_seconds);
+  const ProductTimer products(timer, scale, product_sizes, measured.op_seconds);
   for (const DType dtype : dtypes())
     for (const auto& [ta, tb] : {std::pair(false, true), std::pair(false, false), std::pair(true, false)}) {
-      team.products.push_back(products.measure(dtype, ta, tb));
-      if (!ta) team.products.push_back(products.measure_addend(ProductRates(team.products.back())));
+      measured.products.push_back(products.measure(dtype, ta, tb));
+      if (!ta) measured.products.push_back(products.measure_addend(ProductRates(measured.products.back())));
     }
-  for (const ProductRates& table : team.products) team.flops = std::max(team.flops, std::ranges::max(table.flops));
+  for (const ProductRates& table : measured.products)
+    measured.flops = std::max(measured.flops, std::ranges::max(table.flops));
   for (const DType dtype : dtypes())
     for (const bool backward : {false, true})
-      for (const int64_t dim : {64, 128}) team.attention.push_back(measure_attention(timer, dtype, backward, dim));
-  measure_kinds(timer, team);
-  return team;
+      for (const int64_t dim : {64, 128})
+        measured.attention.push_back(measure_attention(timer, scale, dtype, backward, dim));
+  measure_kinds(timer, scale, measured);
+  return measured;
+}
+
+}  // namespace
+
+TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_sizes, Clock clock) {
+  set_threads(team_threads);
+  const Scale scale = scale_of_team(team_threads);
+  CpuBackend backend;
+  const CpuFacts facts;
+  OpTimer timer(backend, facts, clock, scale.room);
+  return {measure_rates(timer, scale, product_sizes), team_threads};
+}
+
+uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards) {
+  const Scale scale = scale_of_card();
+  const CudaFacts facts;
+  OpTimer timer(backend, facts, wall_seconds, scale.room);
+  cards.rates = measure_rates(timer, scale, product_sizes);
+  cards.to_device = timer.copy_rate(Space::Host, Space::Device);
+  cards.from_device = timer.copy_rate(Space::Device, Space::Host);
+  return 2 * scale.room.half;
 }
 
 Machine measure_machine(const MeasureOptions& options) {

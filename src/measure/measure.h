@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <functional>
 
+#include "backend/backend.h"
 #include "plan/machine.h"
 
 namespace snug {
@@ -25,6 +26,8 @@ Machine measure_machine(const MeasureOptions& options);
 
 // Rates of a team of so many threads alone, by a clock. Leaves the calling thread's team at that size.
 TeamRates measure_team(int threads, const std::vector<int64_t>& product_sizes, Clock clock = wall_seconds);
+// The rates of a card, by a backend of its own that has reserved nothing yet. Returns the bytes that this has reserved.
+uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards);
 // What measure_machine() measures products at.
 std::vector<int64_t> measured_product_sizes();
 

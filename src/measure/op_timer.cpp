@@ -8,11 +8,11 @@
 namespace snug {
 namespace {
 
-// What is only read lies in the arena's lower half, which stays as it was filled: sums do not grow from op to op.
-constexpr uint64_t kHalf = 112u << 20, kArena = 2 * kHalf;
-// Sets of operands together fill about so many bytes, beyond what a core's own caches hold.
-constexpr uint64_t kRound = 24u << 20;
 constexpr uint64_t kMostSets = 8;
+// Bytes of the host that copies to and from a card are timed on.
+constexpr uint64_t kHostBytes = 64u << 20;
+// Where launches only enqueue, up to so many are timed together.
+constexpr double kTogether = 32;
 // An op is launched until it has taken so long, but so often at least and at most.
 constexpr double kEnough = 0.006;
 constexpr size_t kLeastLaunches = 3, kMostLaunches = 64;
@@ -50,13 +50,20 @@ OperandList& OperandList::again(Access access) {
   return *this;
 }
 
-OpTimer::OpTimer(Clock clock) : clock_(clock) {
-  plan_.offset = {0};
-  plan_.reserved_bytes[index(Space::Device)] = kArena;
-  set_.buffers.push_back({"arena", kArena});
+OpTimer::OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room)
+    : backend_(backend), facts_(facts), clock_(clock), room_(room) {
+  const uint64_t bytes = 2 * room.half;
+  plan_.offset = {0, 0};
+  plan_.reserved_bytes[index(Space::Device)] = bytes;
+  set_.buffers.push_back({"arena", bytes});
+  if (backend.streams()) plan_.reserved_bytes[index(Space::Host)] = kHostBytes;
+  set_.buffers.push_back({"host", kHostBytes, Space::Host});
   arena_ = std::make_unique<Arena>(backend_, plan_, ".");
-  fill_floats(arena_->view({0, Access::Write, DType::U8, {int64_t{kArena}}, 0, int64_t{kArena}}, plan_, set_).data,
-              kArena);
+  std::vector<std::byte> numbers(kHostBytes);
+  fill_floats(numbers.data(), numbers.size());
+  std::byte* const start = arena_->view({0, Access::Write, DType::U8, {1}, 0, 1}, plan_, set_).data;
+  for (uint64_t at = 0; at < bytes; at += kHostBytes)
+    backend.write(start + at, numbers.data(), std::min(kHostBytes, bytes - at));
 }
 
 Work OpTimer::work_of(const Attrs& attrs, const OperandList& list) {
@@ -87,13 +94,63 @@ std::vector<TensorView> OpTimer::place(std::vector<Operand>& operands, uint64_t&
 }
 
 void OpTimer::prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill) {
+  std::vector<std::vector<std::byte>> bytes(operands.size());
+  std::vector<TensorView> here(views.begin(), views.end());
   for (size_t i = 0; i < operands.size(); i++) {
+    if (!integers(operands[i]) && operands[i].access != Access::ReadWrite) continue;
+    bytes[i].resize(operands[i].extent());
+    here[i].data = bytes[i].data();
     if (integers(operands[i]))
-      for (int64_t j = 0; j < views[i].count(); j++) views[i].as<int32_t>()[j] = static_cast<int32_t>(j % 512);
-    else if (operands[i].access == Access::ReadWrite)
-      fill_floats(views[i].data, operands[i].extent());
+      for (int64_t j = 0; j < here[i].count(); j++) here[i].as<int32_t>()[j] = static_cast<int32_t>(j % 512);
+    else
+      fill_floats(bytes[i].data(), bytes[i].size());
   }
-  if (fill) fill(views);
+  if (fill) fill(here);
+  for (size_t i = 0; i < bytes.size(); i++)
+    if (!bytes[i].empty()) backend_.write(views[i].data, bytes[i].data(), bytes[i].size());
+}
+
+double OpTimer::time(std::span<const Launch> launches, const PassFacts& pass) {
+  Streams* const streams = backend_.streams();
+  for (const Launch& launch : launches) launch(pass);
+  size_t together = 1;
+  if (streams) {
+    streams->finish();
+    const double begin = clock_();
+    launches[0](pass);
+    streams->finish();
+    together = static_cast<size_t>(std::clamp(kEnough / (clock_() - begin), 1.0, kTogether));
+  }
+  std::vector<double> times;
+  double total = 0;
+  size_t next = 0;
+  while (times.size() < kMostLaunches && (times.size() < kLeastLaunches || total < kEnough)) {
+    const double begin = clock_();
+    for (size_t i = 0; i < together; i++) launches[next++ % launches.size()](pass);
+    if (streams) streams->finish();
+    const double spent = clock_() - begin;
+    times.push_back(spent / static_cast<double>(together));
+    total += spent;
+    if (spent > kLong) break;
+  }
+  std::ranges::sort(times);
+  return times[times.size() / 4];
+}
+
+double OpTimer::copy_rate(Space from, Space to) {
+  const auto bytes = static_cast<int64_t>(kHostBytes);
+  auto operand = [&](Space space, Access access) {
+    return Operand{space == Space::Host ? BufferId{1} : BufferId{0}, access, DType::U8, {bytes}, 0, bytes};
+  };
+  Op op{.attrs = Copy{},
+        .operands = {operand(from, Access::Read), operand(to, Access::Write)},
+        .waits = {},
+        .site = "measured"};
+  op.lane = to == Space::Device ? Lane::CopyIn : Lane::CopyOut;
+  std::vector<TensorView> views;
+  for (const Operand& o : op.operands) views.push_back(arena_->view(o, plan_, set_));
+  const Launch launch = backend_.bind(op, views);
+  return static_cast<double>(kHostBytes) / time({&launch, 1}, {});
 }
 
 double OpTimer::seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass, const FillOperands& fill) {
@@ -102,28 +159,19 @@ double OpTimer::seconds(const Attrs& attrs, const OperandList& list, const PassF
     operands.push_back({static_cast<BufferId>(operands.size()), Access::Write, DType::U8, {scratch}, 0, scratch});
   uint64_t bytes = 0;
   for (const Operand& operand : operands) bytes += operand.extent();
-  const uint64_t sets = std::clamp<uint64_t>(kRound / std::max<uint64_t>(bytes, 1), 1, kMostSets);
-  uint64_t read_end = 0, write_end = kHalf;
+  const uint64_t sets = std::clamp<uint64_t>(room_.round / std::max<uint64_t>(bytes, 1), 1, kMostSets);
+  uint64_t read_end = 0, write_end = room_.half;
   std::vector<Launch> launches;
   for (uint64_t i = 0; i < sets; i++) {
     Op op{.attrs = attrs, .operands = operands, .waits = {}, .site = "measured"};
     const std::vector<TensorView> views = place(op.operands, read_end, write_end);
-    check(read_end <= kHalf, "operands of {} to be timed need {} bytes", kind(attrs), read_end);
+    check(read_end <= room_.half && write_end <= 2 * room_.half,
+          "operands of {} to be timed need {} bytes to read and {} to write", kind(attrs), read_end,
+          write_end - room_.half);
     prepare(op.operands, views, fill);
     launches.push_back(backend_.bind(op, views));
   }
-  for (const Launch& launch : launches) launch(pass);
-  std::vector<double> times;
-  double total = 0;
-  while (times.size() < kMostLaunches && (times.size() < kLeastLaunches || total < kEnough)) {
-    const double begin = clock_();
-    launches[times.size() % launches.size()](pass);
-    times.push_back(clock_() - begin);
-    total += times.back();
-    if (times.back() > kLong) break;
-  }
-  std::ranges::sort(times);
-  return times[times.size() / 4];
+  return time(launches, pass);
 }
 
 }  // namespace snug

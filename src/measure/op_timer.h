@@ -1,11 +1,9 @@
-// Real ops of the CPU backend, timed on addresses in one arena.
+// Real ops of a backend, timed on addresses in one arena.
 #pragma once
 
 #include <memory>
 
 #include "backend/arena.h"
-#include "backend/cpu/backend.h"
-#include "backend/cpu/facts.h"
 #include "measure/measure.h"
 
 namespace snug {
@@ -25,27 +23,36 @@ class OperandList {
   std::vector<Operand> operands_;
 };
 
-// Writes what an op must find in its operands; integers are 0, 1, 2, ... modulo 512 before, floats small numbers.
+// Writes what an op must find in its integers, which are 0, 1, 2, ... modulo 512 before; floats are small numbers.
 using FillOperands = std::function<void(std::span<const TensorView>)>;
 
 class OpTimer {
  public:
-  explicit OpTimer(Clock clock);
+  // What a backend's caches ask for: sets of operands together fill about `round` bytes; what is only read lies in
+  // `half` bytes, what is written in as many.
+  struct Room {
+    uint64_t half = 112u << 20, round = 24u << 20;
+  };
+  OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room);
 
-  // Seconds of one launch on the calling thread's team: the lower quartile of some. Launches go round several sets of
-  // operands, so that little of what one reads is in the innermost caches, as in a step.
+  // Seconds of one launch, on the calling thread's team or a card: the lower quartile of some. Launches go round
+  // several sets of operands, so that little of what one reads is in the innermost caches, as in a step.
   double seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass = {},
                  const FillOperands& fill = {});
+  // Bytes a second from one space to another.
+  double copy_rate(Space from, Space to);
   // The op as work() counts it.
   static Work work_of(const Attrs& attrs, const OperandList& list);
 
  private:
   std::vector<TensorView> place(std::vector<Operand>& operands, uint64_t& read_end, uint64_t& write_end);
   void prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill);
+  double time(std::span<const Launch> launches, const PassFacts& pass);
 
+  Backend& backend_;
+  const OpFacts& facts_;
   Clock clock_;
-  CpuBackend backend_;
-  CpuFacts facts_;
+  Room room_;
   ProgramSet set_;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;

@@ -146,9 +146,8 @@ uint64_t total_bytes(const Arrangement& a) {
          (a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)]);
 }
 
-Need tightest(const Arrangement& a, const Caps& caps) {
-  const auto ranks = static_cast<uint64_t>(a.cut.ranks);
-  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
+Need tightest(const PerSpace<uint64_t>& bytes, int rank_count, const Caps& caps) {
+  const auto ranks = static_cast<uint64_t>(rank_count);
   const uint64_t device = bytes[index(Space::Device)] + caps.driver_bytes, host = ranks * bytes[index(Space::Host)];
   const Need memory = caps.shared ? Need{"device and host together", host + ranks * device, caps.host_bytes}
                                   : Need{"host", host, caps.host_bytes};

@@ -54,8 +54,11 @@ struct Need {
   std::string_view what;  // "device and host together"
   uint64_t bytes = 0, allowed = 0;
 };
-// The cap that it comes closest to, or breaks by most.
-Need tightest(const Arrangement& arrangement, const Caps& caps);
+// The cap that ranks of so many bytes each come closest to, or break by most.
+Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
+inline Need tightest(const Arrangement& a, const Caps& caps) {
+  return tightest(a.forecast.arena_bytes, a.cut.ranks, caps);
+}
 
 struct FitResult {
   std::vector<Arrangement> tried;  // fastest first

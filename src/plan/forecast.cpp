@@ -68,7 +68,7 @@ double simulated_seconds(const Compiled& compiled, const std::vector<Task>& task
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
   std::vector<Task> tasks = compiled.passes;
   if (compiled.has(Task::Flush)) tasks[0] = pending(tasks[0]);
-  if (pricing.lanes == Lanes::Inline) return inline_seconds(compiled, tasks, pricing);
+  if (pricing.lanes == Lanes::Inline && !pricing.machine.cards) return inline_seconds(compiled, tasks, pricing);
   const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
   if (left_out <= 0) return simulated_seconds(compiled, tasks, pricing);
   tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);

@@ -26,9 +26,9 @@ Forecast forecast(const Compiled& compiled);
 // What prices a step. Rough rates say which arrangement is faster, and nothing of seconds.
 struct Pricing {
   Machine machine = rough_machine();
-  int threads = 1;  // of the team that computes
-  Lanes lanes = Lanes::Inline;
-  std::string file{};  // the profile that the machine was read from; empty: rough rates
+  int threads = 1;              // of the team that computes
+  Lanes lanes = Lanes::Inline;  // where there are no cards, whose lanes are streams
+  std::string file{};           // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
 };

@@ -37,10 +37,10 @@ DType kernel_dtype(const Op& op) {
 
 class Pricing {
  public:
-  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const TeamRates& team)
-      : op_(op), buffers_(buffers), machine_(machine), team_(team), work_(work(op)) {}
+  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates)
+      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), work_(work(op)) {}
 
-  double seconds() const { return team_.op_seconds + std::visit(*this, op_.attrs); }
+  double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
   double operator()(const Gemm& gemm) const {
     const Shape &a = op_.operands[0].shape, &b = op_.operands[1].shape;
@@ -49,8 +49,8 @@ class Pricing {
       return r.dtype == dtype && r.transpose_a == gemm.transpose_a && r.transpose_b == gemm.transpose_b &&
              r.addend == gemm.addend;
     };
-    const auto found = std::ranges::find_if(team_.products, same);
-    if (found == team_.products.end()) return roughly();
+    const auto found = std::ranges::find_if(rates_.products, same);
+    if (found == rates_.products.end()) return roughly();
     // A side below the smallest costs what the smallest does.
     const auto least = static_cast<double>(machine_.product_sizes.front());
     const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
@@ -63,10 +63,13 @@ class Pricing {
   double operator()(const AttentionBackward& a) const { return attention(a.shape, a.longest, true); }
 
   double operator()(const Copy&) const {
-    const auto on_disk = [&](const Operand& o) { return buffers_[o.buffer].space == Space::Disk; };
-    if (on_disk(op_.operands[0])) return bytes_of(op_.operands[0]) / machine_.disk.read;
-    if (on_disk(op_.operands[1])) return bytes_of(op_.operands[1]) / machine_.disk.write;
-    return work_.bytes / team_.copy.at(work_.bytes);
+    const Space from = buffers_[op_.operands[0].buffer].space, to = buffers_[op_.operands[1].buffer].space;
+    if (from == Space::Disk) return bytes_of(op_.operands[0]) / machine_.disk.read;
+    if (to == Space::Disk) return bytes_of(op_.operands[1]) / machine_.disk.write;
+    if (machine_.cards && from != to)
+      return bytes_of(op_.operands[0]) /
+             (to == Space::Device ? machine_.cards->to_device : machine_.cards->from_device);
+    return work_.bytes / rates_.copy.at(work_.bytes);
   }
   double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
   double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
@@ -78,13 +81,13 @@ class Pricing {
   double operator()(const Other&) const {
     if (work_.flops > 0) return roughly();
     const DType dtype = kernel_dtype(op_);
-    for (const KindRates& rates : team_.kinds)
+    for (const KindRates& rates : rates_.kinds)
       if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return work_.bytes / rates.bytes.at(work_.bytes);
-    return work_.bytes / team_.copy.at(work_.bytes);
+    return work_.bytes / rates_.copy.at(work_.bytes);
   }
 
  private:
-  double roughly() const { return std::max(work_.flops / team_.flops, work_.bytes / team_.copy.at(work_.bytes)); }
+  double roughly() const { return std::max(work_.flops / rates_.flops, work_.bytes / rates_.copy.at(work_.bytes)); }
 
   double product_flops(const std::vector<double>& table, double m, double n, double k) const {
     const std::vector<int64_t>& sizes = machine_.product_sizes;
@@ -107,7 +110,7 @@ class Pricing {
   double attention(const HeadShape& shape, int64_t longest, bool backward) const {
     const DType dtype = kernel_dtype(op_);
     RateCurve by_dim;
-    for (const AttentionRates& rates : team_.attention) {
+    for (const AttentionRates& rates : rates_.attention) {
       if (rates.dtype != dtype || rates.backward != backward) continue;
       by_dim.sizes.push_back(static_cast<double>(rates.head_dim));
       by_dim.rates.push_back(rates.flops.at(static_cast<double>(longest)));
@@ -119,7 +122,7 @@ class Pricing {
   const Op& op_;
   const std::vector<Buffer>& buffers_;
   const Machine& machine_;
-  const TeamRates& team_;
+  const Rates& rates_;
   Work work_;
 };
 
@@ -146,7 +149,8 @@ Machine rough_machine() {
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads) {
   const auto& teams = machine.teams;
-  const auto of = [&](const TeamRates& team) { return Pricing(op, buffers, machine, team).seconds(); };
+  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates).seconds(); };
+  if (machine.cards) return of(machine.cards->rates);
   const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
   if (above == teams.end()) return of(teams.back());
   if (above == teams.begin() || above->threads == threads) return of(*above);

@@ -38,15 +38,28 @@ struct KindRates {
   RateCurve bytes;
 };
 
-// Of a team of so many threads. `flops` and `copy` stand for what the tables lack.
-struct TeamRates {
-  int threads = 1;
+// Of what runs ops: a team of threads, or a card. `flops` and `copy` stand for what the tables lack.
+struct Rates {
   double op_seconds = 0;  // that an op costs before it does anything
   double flops = 0;
   RateCurve copy;  // bytes read and written a second
   std::vector<ProductRates> products;
   std::vector<AttentionRates> attention;
   std::vector<KindRates> kinds;
+};
+
+struct TeamRates : Rates {
+  int threads = 1;
+};
+
+// GPUs, all alike. Where a machine has them, they are the device of its ranks.
+struct Cards {
+  std::string name;
+  int count = 1;
+  uint64_t memory_bytes = 0, free_bytes = 0;
+  uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
+  double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena
+  Rates rates;
 };
 
 struct Machine {
@@ -63,13 +76,23 @@ struct Machine {
   double link = 0;                     // bytes a second that a rank takes from the others, all of them at it
   std::vector<int64_t> product_sizes;  // rise
   std::vector<TeamRates> teams;        // by threads, which rise; at least one
+  std::optional<Cards> cards;
 };
 
 // Rates that order arrangements on a machine nobody has measured.
 Machine rough_machine();
 
-// Seconds of an op on so many threads: an overhead, and what its operations or its bytes take at the machine's rates.
-// Between two measured teams rates grow evenly, beyond them they stay. `buffers`: of the op's program set.
+// A machine by the name of its cards: "H100", "8xRTX4090". Memory and rates are the makers', scaled by what an H200
+// reached of its own where it was measured; host and disk are rough. Nothing for a name that is not known.
+std::optional<Machine> builtin_machine(std::string_view name);
+// Cards by the name that their driver gives, as rates of a machine by name; those of the slowest for a strange name.
+Cards rough_cards(const std::string& name, int count);
+// "RTX4090, A100-40GB, ..."
+std::string builtin_machine_names();
+
+// Seconds of an op on a card, if the machine has any, else on so many threads: an overhead, and what its operations or
+// its bytes take at the machine's rates. Between two measured teams rates grow evenly, beyond them they stay.
+// `buffers`: of the op's program set.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads);
 
 // JSON, and back: UserError, with `source` (the file's name), for anything that write_machine() would not have written

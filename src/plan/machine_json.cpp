@@ -74,7 +74,7 @@ class Reader {
   Machine read() {
     const Fields top(JsonObject(json_, source_),
                      {"format", "processor", "cores", "memory_bytes", "free_bytes", "group_limit_bytes", "disk",
-                      "link_bytes_per_second", "product_sizes", "teams"});
+                      "link_bytes_per_second", "product_sizes", "teams", "cards"});
     if (top.string("format") != kFormat) top.fail("format", fmt::format("'{}'", kFormat));
     machine_.processor = top.string("processor");
     machine_.cores = top.threads("cores");
@@ -95,6 +95,7 @@ class Reader {
     if (machine_.teams.empty() ||
         std::ranges::adjacent_find(machine_.teams, std::greater_equal(), &TeamRates::threads) != machine_.teams.end())
       top.fail("teams", "at least one, with numbers of threads that rise");
+    if (top.has("cards")) machine_.cards = read_cards(top.object("cards"));
     return std::move(machine_);
   }
 
@@ -105,24 +106,41 @@ class Reader {
   }
 
   TeamRates read_team(const JsonObject& object) const {
-    const Fields fields(object, {"threads", "op_seconds", "flops_per_second", "copy_bytes_per_second", "products",
-                                 "attention", "kinds"});
-    TeamRates team;
-    team.threads = fields.threads("threads");
-    team.op_seconds = fields.number("op_seconds", 0, 1);
-    team.flops = fields.rate("flops_per_second");
-    team.copy = fields.curve("copy_bytes_per_second");
-    for_each(fields, "products", [&](const JsonObject& o) { team.products.push_back(read_products(o)); });
-    for_each(fields, "attention", [&](const JsonObject& o) { team.attention.push_back(read_attention(o)); });
-    for_each(fields, "kinds", [&](const JsonObject& o) { team.kinds.push_back(read_kind(o)); });
+    const Fields fields(object, {"threads", "rates"});
+    return {read_rates(fields.object("rates")), fields.threads("threads")};
+  }
+
+  Cards read_cards(const JsonObject& object) const {
+    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes",
+                                 "to_device_bytes_per_second", "from_device_bytes_per_second", "rates"});
+    return {fields.string("name"),
+            fields.threads("count"),
+            fields.bytes("memory_bytes"),
+            fields.bytes("free_bytes"),
+            fields.bytes("driver_bytes"),
+            fields.rate("to_device_bytes_per_second"),
+            fields.rate("from_device_bytes_per_second"),
+            read_rates(fields.object("rates"))};
+  }
+
+  Rates read_rates(const JsonObject& object) const {
+    const Fields fields(object,
+                        {"op_seconds", "flops_per_second", "copy_bytes_per_second", "products", "attention", "kinds"});
+    Rates rates;
+    rates.op_seconds = fields.number("op_seconds", 0, 1);
+    rates.flops = fields.rate("flops_per_second");
+    rates.copy = fields.curve("copy_bytes_per_second");
+    for_each(fields, "products", [&](const JsonObject& o) { rates.products.push_back(read_products(o)); });
+    for_each(fields, "attention", [&](const JsonObject& o) { rates.attention.push_back(read_attention(o)); });
+    for_each(fields, "kinds", [&](const JsonObject& o) { rates.kinds.push_back(read_kind(o)); });
     // Head sizes are interpolated between in the order they stand in.
-    for (size_t i = 0; i < team.attention.size(); i++)
+    for (size_t i = 0; i < rates.attention.size(); i++)
       for (size_t j = 0; j < i; j++) {
-        const AttentionRates &a = team.attention[j], &b = team.attention[i];
+        const AttentionRates &a = rates.attention[j], &b = rates.attention[i];
         if (a.dtype == b.dtype && a.backward == b.backward && a.head_dim >= b.head_dim)
           fields.fail("attention", "head sizes that rise");
       }
-    return team;
+    return rates;
   }
 
   ProductRates read_products(const JsonObject& object) const {
@@ -164,26 +182,25 @@ OrderedJson curve_json(const RateCurve& curve) {
   return {{"sizes", rounded(curve.sizes)}, {"rates", rounded(curve.rates)}};
 }
 
-OrderedJson team_json(const TeamRates& team) {
-  OrderedJson json{{"threads", team.threads},
-                   {"op_seconds", rounded(team.op_seconds)},
-                   {"flops_per_second", rounded(team.flops)},
-                   {"copy_bytes_per_second", curve_json(team.copy)},
+OrderedJson rates_json(const Rates& rates) {
+  OrderedJson json{{"op_seconds", rounded(rates.op_seconds)},
+                   {"flops_per_second", rounded(rates.flops)},
+                   {"copy_bytes_per_second", curve_json(rates.copy)},
                    {"products", OrderedJson::array()},
                    {"attention", OrderedJson::array()},
                    {"kinds", OrderedJson::array()}};
-  for (const ProductRates& r : team.products)
+  for (const ProductRates& r : rates.products)
     json["products"].push_back({{"dtype", name(r.dtype)},
                                 {"transpose_a", r.transpose_a},
                                 {"transpose_b", r.transpose_b},
                                 {"addend", r.addend},
                                 {"flops_per_second", rounded(r.flops)}});
-  for (const AttentionRates& r : team.attention)
+  for (const AttentionRates& r : rates.attention)
     json["attention"].push_back({{"dtype", name(r.dtype)},
                                  {"backward", r.backward},
                                  {"head_dim", r.head_dim},
                                  {"flops_per_second", curve_json(r.flops)}});
-  for (const KindRates& r : team.kinds)
+  for (const KindRates& r : rates.kinds)
     json["kinds"].push_back({{"kind", r.kind}, {"dtype", name(r.dtype)}, {"bytes_per_second", curve_json(r.bytes)}});
   return json;
 }
@@ -205,9 +222,20 @@ std::string write_machine(const Machine& machine) {
                      {"free_bytes", machine.disk.free_bytes}}},
                    {"link_bytes_per_second", rounded(machine.link)},
                    {"product_sizes", machine.product_sizes},
-                   {"teams", OrderedJson::array()}};
+                   {"teams", OrderedJson::array()},
+                   {"cards", nullptr}};
   if (machine.group_limit_bytes) json["group_limit_bytes"] = *machine.group_limit_bytes;
-  for (const TeamRates& team : machine.teams) json["teams"].push_back(team_json(team));
+  for (const TeamRates& team : machine.teams)
+    json["teams"].push_back({{"threads", team.threads}, {"rates", rates_json(team)}});
+  if (machine.cards)
+    json["cards"] = {{"name", machine.cards->name},
+                     {"count", machine.cards->count},
+                     {"memory_bytes", machine.cards->memory_bytes},
+                     {"free_bytes", machine.cards->free_bytes},
+                     {"driver_bytes", machine.cards->driver_bytes},
+                     {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
+                     {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
+                     {"rates", rates_json(machine.cards->rates)}};
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 

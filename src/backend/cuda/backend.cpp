@@ -182,6 +182,10 @@ void CudaBackend::read(void* to, const std::byte* from, uint64_t bytes) {
   check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "reading an arena");
 }
 
+void CudaBackend::write(std::byte* to, const void* from, uint64_t bytes) {
+  check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "writing to an arena");
+}
+
 Streams* CudaBackend::streams() { return &state_->streams; }
 
 }  // namespace snug

@@ -22,6 +22,7 @@ class CudaBackend : public Backend {
   // DeviceError of a later call. An index among operands that leaves its table gives NaN.
   Launch bind(const Op& op, std::span<const TensorView> views) override;
   void read(void* to, const std::byte* from, uint64_t bytes) override;
+  void write(std::byte* to, const void* from, uint64_t bytes) override;
   Streams* streams() override;
 
  private:

@@ -1,0 +1,37 @@
+// What a job runs on, or is planned for: the CPU, or GPUs.
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+#include "cli/options.h"
+#include "plan/machine.h"
+
+namespace snug {
+
+class Target {
+ public:
+  // Of --device and --machine: GPUs where they are asked for, or where nothing is said and this machine, or the one
+  // that is planned for, has any. UserError if there are none, or if --machine names neither a profile nor a machine.
+  explicit Target(const Options& options);
+
+  bool cuda() const { return cuda_; }
+  // What prices a step, if that was named or has GPUs; without cards where the CPU is the target.
+  const std::optional<Machine>& machine() const { return machine_; }
+  const OpFacts& facts() const;
+  // UserError if it cannot be run on here, by this build of snug.
+  void require_here() const;
+  // For a rank of this process.
+  std::unique_ptr<Backend> backend(int rank) const;
+
+ private:
+  bool cuda_ = false;
+  std::optional<Machine> machine_;
+};
+
+// The GPUs of this machine with rough rates; none where snug is built without CUDA.
+std::optional<Cards> cards_here();
+// Measures them: rates, and what driver and libraries take of one.
+void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
+
+}  // namespace snug

@@ -1,0 +1,82 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+
+#include "plan/machine.h"
+
+namespace snug {
+namespace {
+
+// By the maker: memory as the driver counts it, dense bf16 with fp32 sums, and the three kinds of bandwidth.
+struct Model {
+  std::string_view name;
+  uint64_t memory_mib;
+  double teraflops;        // a second
+  double memory_gb;        // bytes a second, in 1e9
+  double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
+};
+constexpr std::array kModels{
+    Model{"RTX3090", 24'576, 71, 936, 32, 56},       Model{"RTX4090", 24'564, 165, 1'008, 32, 32},
+    Model{"A100-40GB", 40'960, 312, 1'555, 32, 300}, Model{"A100-80GB", 81'920, 312, 2'039, 32, 300},
+    Model{"L40S", 46'068, 362, 864, 32, 32},         Model{"H100", 81'559, 989, 3'350, 64, 450},
+    Model{"H200", 143'771, 989, 4'800, 64, 450},
+};
+
+// What an H200 reached of the maker's figures, and what context and libraries took there.
+constexpr double kReachedFlops = 0.7, kReachedMemory = 0.88, kReachedPci = 0.85, kReachedLink = 0.6;
+constexpr double kOpSeconds = 4e-6;
+constexpr uint64_t kDriverBytes = 560ull << 20;
+
+Cards cards_of(const Model& model, int count) {
+  Cards cards;
+  cards.name = model.name;
+  cards.count = count;
+  cards.memory_bytes = cards.free_bytes = model.memory_mib << 20;
+  cards.driver_bytes = kDriverBytes;
+  cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
+  cards.rates.op_seconds = kOpSeconds;
+  cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
+  cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
+  return cards;
+}
+
+// "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA GeForce RTX 4090" is "RTX4090".
+bool called(const Model& model, std::string name) {
+  std::erase(name, ' ');
+  const size_t dash = std::min(model.name.find('-'), model.name.size());
+  return name.find(model.name.substr(0, dash)) != name.npos && name.ends_with(model.name.substr(dash));
+}
+
+}  // namespace
+
+Cards rough_cards(const std::string& name, int count) {
+  const auto model = std::ranges::find_if(kModels, [&](const Model& m) { return called(m, name); });
+  Cards cards = cards_of(model == kModels.end() ? kModels[0] : *model, count);
+  cards.name = name;
+  return cards;
+}
+
+std::optional<Machine> builtin_machine(std::string_view name) {
+  int count = 1;
+  if (const size_t x = name.find('x'); x != name.npos) {
+    const auto [end, error] = std::from_chars(name.data(), name.data() + x, count);
+    if (error != std::errc() || end != name.data() + x || count < 1 || count > 64) return std::nullopt;
+    name.remove_prefix(x + 1);
+  }
+  const auto model = std::ranges::find(kModels, name, &Model::name);
+  if (model == kModels.end()) return std::nullopt;
+  Machine machine = rough_machine();
+  machine.cards = cards_of(*model, count);
+  machine.link = kReachedLink * 1e9 * model->link_gb;
+  machine.memory_bytes = machine.free_bytes = static_cast<uint64_t>(count) * (128ull << 30);
+  machine.disk.free_bytes = 1ull << 40;
+  return machine;
+}
+
+std::string builtin_machine_names() {
+  std::string names;
+  for (const Model& model : kModels) names += fmt::format("{}{}", names.empty() ? "" : ", ", model.name);
+  return names;
+}
+
+}  // namespace snug
