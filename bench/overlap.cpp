@@ -4,7 +4,7 @@
 // another, taken in turns.
 //
 //   overlap [--layers 12] [--hidden 576] [--sequence 256] [--micro 4] [--passes 1] [--steps 3] [--rounds 5] [--ahead 1]
-//           [--lag 12] [--defer] [--layer-major] [--disk-dir .] [--lora]
+//           [--lag 12] [--defer] [--layer-major] [--disk-dir .] [--lora] [--trace FILE]
 #include <sched.h>
 
 #include <CLI/CLI.hpp>
@@ -16,6 +16,7 @@
 #include "exec/executor.h"
 #include "full_batch.h"
 #include "plan/compile.h"
+#include "train/trace_json.h"
 
 namespace {
 
@@ -24,7 +25,7 @@ using namespace snug;
 struct Settings {
   int64_t layers = 12, hidden = 576, sequence = 256, micro = 4, passes = 1, ahead = 1, lag = 12;
   int steps = 3, rounds = 5;
-  std::string disk_dir = ".";
+  std::string disk_dir = ".", trace;
   bool lora = false, defer = false, layer_major = false;
 };
 
@@ -124,6 +125,21 @@ class Runner {
     return (seconds_now() - start) / count;
   }
 
+  // Of two steps.
+  void write_trace(const std::filesystem::path& path) {
+    std::vector<ProgramId> programs;
+    size_t events = 0;
+    for (ProgramId p = 0; p < set_.programs.size(); p++) {
+      programs.push_back(p);
+      events += 2 * set_.programs[p].ops.size();
+    }
+    Trace trace(std::move(programs), events);
+    executor_.note_in(&trace);
+    steps(2);
+    executor_.note_in(nullptr);
+    write_text(path, trace_json(set_, compiled_.plan, trace.events(), 0));
+  }
+
  private:
   void step() {
     const PassFacts before = facts_;
@@ -149,7 +165,8 @@ uint64_t disk_bytes(const Compiled& compiled, size_t operand) {
   uint64_t bytes = 0;
   auto add = [&](Task task) {
     for (const Op& op : compiled.set.programs[compiled.at(task)].ops)
-      if (op.lane == Lane::DiskIo && compiled.set.buffers[op.operands[operand].buffer].space == Space::Disk)
+      if ((op.lane == Lane::DiskIn || op.lane == Lane::DiskOut) &&
+          compiled.set.buffers[op.operands[operand].buffer].space == Space::Disk)
         bytes += op.operands[operand].extent();
   };
   for (size_t i = 0; i < compiled.passes.size(); i++)
@@ -182,6 +199,7 @@ int run(const Settings& s) {
     compute.push_back(computing.steps(s.steps));
     transfer.push_back(transferring.steps(s.steps));
   }
+  if (!s.trace.empty()) together.write_trace(s.trace);
   const double step = median(all), larger = std::max(median(compute), median(transfer));
   fmt::print("{} tokens a step; {:.0f} MB read, {:.0f} MB written\n", spec.cut.step_tokens(),
              static_cast<double>(disk_bytes(compiled, 0)) / 1e6, static_cast<double>(disk_bytes(compiled, 1)) / 1e6);
@@ -210,6 +228,7 @@ int main(int argc, char** argv) {
   app.add_option("--ahead", s.ahead);
   app.add_option("--lag", s.lag);
   app.add_option("--disk-dir", s.disk_dir);
+  app.add_option("--trace", s.trace, "a Chrome trace of two steps");
   app.add_flag("--lora", s.lora);
   app.add_flag("--defer", s.defer);
   app.add_flag("--layer-major", s.layer_major);

@@ -64,7 +64,8 @@ class DeferredBackend : public Backend {
   explicit DeferredBackend(uint64_t seed) : streams_(seed) {}
   std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
-    check(op.lane != Lane::Host && op.lane != Lane::DiskIo, "{}: a launch on a lane of the host", op.site);
+    check(op.lane != Lane::Host && op.lane != Lane::DiskIn && op.lane != Lane::DiskOut,
+          "{}: a launch on a lane of the host", op.site);
     return [this, lane = op.lane, launch = cpu_.bind(op, views)](const PassFacts& facts) {
       streams_.enqueue(lane, [launch, facts] {
         launch(facts);

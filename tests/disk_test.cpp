@@ -20,6 +20,8 @@ class Disk : public Cli {
     return words;
   }
 
+  void fill_at_every(int stride);
+
   std::string adapter() const { return text_of(at("run/adapter/adapter_model.safetensors")); }
 
   uint64_t bytes_in(const fs::path& directory) const {
@@ -44,8 +46,8 @@ class Disk : public Cli {
 };
 
 // Loading, steps, saving, publishing, exporting: whichever call meets the full disk first, and all after it.
-TEST_F(Disk, WhereverItIsFullTheRunEndsAndGoesOnLater) {
-  for (const auto& [more, stride] : {std::pair(Words{}, 1), std::pair(Words{"--ranks", "2", "--zero", "3"}, 9)}) {
+void Disk::fill_at_every(int stride) {
+  for (const Words& more : {Words{}, Words{"--ranks", "2", "--zero", "3"}}) {
     fs::remove_all(at("run"));
     ASSERT_EQ(run(saving_job(more)).code, 0) << text_of(at("stderr"));
     const std::string expected = adapter();
@@ -69,6 +71,11 @@ TEST_F(Disk, WhereverItIsFullTheRunEndsAndGoesOnLater) {
     EXPECT_GT(failures, 60 / stride);
   }
 }
+
+TEST_F(Disk, WhereverItIsFullTheRunEndsAndGoesOnLater) { fill_at_every(7); }
+
+// Minutes: by hand, after changes of what is written.
+TEST_F(Disk, DISABLED_AtEveryCallThatItIsFullTheRunEndsAndGoesOnLater) { fill_at_every(1); }
 
 TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
   const Words words = job("train", {"--keep", "2", "--save-every", "1"});

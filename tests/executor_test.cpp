@@ -57,7 +57,7 @@ ProgramSet pages_round_the_ring() {
     const BufferId host = p.buffer(fmt::format("in.{}", i), kPage, Life::Program, Space::Host);
     device.push_back(p.buffer(fmt::format("page.{}", i), kPage));
     p.op("read",
-         {.lane = Lane::DiskIo, .reads = {stored[static_cast<size_t>(i)]}, .writes = {host}, .retire_after = 4});
+         {.lane = Lane::DiskIn, .reads = {stored[static_cast<size_t>(i)]}, .writes = {host}, .retire_after = 4});
     p.op("fetch", {.lane = Lane::CopyIn, .reads = {host}, .writes = {device.back()}, .retire_after = 4});
   };
   p.op("host", {.lane = Lane::Host, .writes = {seed}, .attrs = HostTask{}});
@@ -72,7 +72,7 @@ ProgramSet pages_round_the_ring() {
     p.op("add", {.reads = {parts}, .updates = {page}, .attrs = Accumulate{}});
     p.op("store", {.lane = Lane::CopyOut, .reads = {page}, .writes = {out}, .retire_after = 4});
     p.op("write",
-         {.lane = Lane::DiskIo, .reads = {out}, .writes = {stored[static_cast<size_t>(i)]}, .retire_after = 4});
+         {.lane = Lane::DiskOut, .reads = {out}, .writes = {stored[static_cast<size_t>(i)]}, .retire_after = 4});
   }
   p.follow(0, {0});
   ProgramSet set = p.build();

@@ -80,7 +80,7 @@ class TrainingPrograms {
         const uint64_t end = std::min(at + s_.tile_bytes, shard());
         const BufferId file = p_.buffer(named("staging", l), range_bytes(l, end), Life::Program, Space::Host);
         const BufferId device = p_.buffer(named("copied", l), range_bytes(l, end));
-        p_.op(named("read", l), {.lane = Lane::DiskIo, .writes = {file}, .retire_after = s_.retire_after});
+        p_.op(named("read", l), {.lane = Lane::DiskIn, .writes = {file}, .retire_after = s_.retire_after});
         p_.op(named("copy", l),
               {.lane = Lane::CopyIn, .reads = {file}, .writes = {device}, .retire_after = s_.retire_after});
         p_.op(named("cast", l), {.reads = {device}, .writes = {{weights_[l], at, end}}});
@@ -286,9 +286,9 @@ class TrainingPrograms {
                                  .reads = {{weights_[l], at, end}},
                                  .writes = {staging},
                                  .retire_after = s_.retire_after});
-        p_.op(named("write", l), {.lane = Lane::DiskIo, .reads = {staging}, .retire_after = s_.retire_after});
+        p_.op(named("write", l), {.lane = Lane::DiskOut, .reads = {staging}, .retire_after = s_.retire_after});
         p_.op(named("write_state", l),
-              {.lane = Lane::DiskIo, .reads = {{states_[l], 5 * at, 5 * end}}, .retire_after = s_.retire_after});
+              {.lane = Lane::DiskOut, .reads = {{states_[l], 5 * at, 5 * end}}, .retire_after = s_.retire_after});
       }
     return id;
   }

@@ -1,2 +1,2 @@
 add_executable(overlap overlap.cpp)
-target_link_libraries(overlap PRIVATE snug_plan snug_exec snug_backend_cpu CLI11::CLI11)
+target_link_libraries(overlap PRIVATE snug_train CLI11::CLI11)

@@ -68,7 +68,7 @@ Executor::~Executor() {
     const std::lock_guard lock(mutex_);
     stop_ = true;
   }
-  changed_.notify_all();
+  for (std::condition_variable& changed : changed_) changed.notify_all();
 }
 
 void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* const> files, const PassFacts* last) {
@@ -197,15 +197,15 @@ void Executor::run_lanes(Instance& instance) {
     issued_[instance.program][id]++;
     if (ops[id].lane != Lane::Host) {
       queues_[index(ops[id].lane)].push_back(std::move(ticket));
-      changed_.notify_all();
+      wake();
       continue;
     }
-    changed_.wait(lock, [&] { return error_ || ready(ticket); });
+    wait_here(lock, [&] { return error_ || ready(ticket); });
     if (error_) break;
     attempt(ticket, lock);
   }
   // The program before this one must have finished when the next starts to be issued: then at most this one runs.
-  changed_.wait(lock, [&] { return error_ || instances_[1 - turn_].left == 0; });
+  wait_here(lock, [&] { return error_ || instances_[1 - turn_].left == 0; });
   rethrow(lock);
 }
 
@@ -214,7 +214,9 @@ void Executor::serve(Lane lane, int threads) {
   std::deque<Ticket>& queue = queues_[index(lane)];
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [&] { return stop_ || (!error_ && !queue.empty() && ready(queue.front())); });
+    idle_[index(lane)] = true;
+    changed_[index(lane)].wait(lock, [&] { return stop_ || may_run(lane); });
+    idle_[index(lane)] = false;
     if (stop_) return;
     const Ticket ticket = queue.front();
     queue.pop_front();
@@ -237,21 +239,41 @@ void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock)
   running_--;
   if (!error) complete(ticket);
   if (error && !error_) error_ = error;
-  changed_.notify_all();
+  wake();
+}
+
+bool Executor::may_run(Lane lane) const {
+  const std::deque<Ticket>& queue = queues_[index(lane)];
+  return !error_ && !queue.empty() && ready(queue.front());
+}
+
+template <class Condition>
+void Executor::wait_here(std::unique_lock<std::mutex>& lock, const Condition& condition) {
+  awaited_ = std::cref(condition);
+  changed_[index(Lane::Host)].wait(lock, condition);
+  awaited_ = nullptr;
+}
+
+// Those alone who can go on: a step has thousands of ops, and threads that wake for nothing take the processor from
+// those that work.
+void Executor::wake() {
+  for (size_t lane = 0; lane < kLanes; lane++)
+    if (idle_[lane] && may_run(static_cast<Lane>(lane))) changed_[lane].notify_one();
+  if (awaited_ && awaited_()) changed_[index(Lane::Host)].notify_one();
 }
 
 void Executor::finish() {
   if (streams_) return streams_->finish();
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
-  changed_.wait(lock, [&] { return error_ || instances_[turn_].left == 0; });
+  wait_here(lock, [&] { return error_ || instances_[turn_].left == 0; });
   rethrow(lock);
 }
 
 // Other lanes may still be at work on files and views that the caller takes back.
 void Executor::rethrow(std::unique_lock<std::mutex>& lock) {
   if (!error_) return;
-  changed_.wait(lock, [&] { return running_ == 0; });
+  wait_here(lock, [&] { return running_ == 0; });
   std::rethrow_exception(error_);
 }
 

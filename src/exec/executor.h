@@ -77,7 +77,11 @@ class Executor {
   void run_streams(Instance& instance);
   void serve(Lane lane, int threads);
   bool ready(const Ticket& ticket) const;
+  bool may_run(Lane lane) const;
   void complete(const Ticket& ticket);
+  template <class Condition>
+  void wait_here(std::unique_lock<std::mutex>& lock, const Condition& condition);
+  void wake();
   void attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock);
   void rethrow(std::unique_lock<std::mutex>& lock);
 
@@ -101,7 +105,9 @@ class Executor {
 
   // LaneMode::Threads; all under mutex_.
   std::mutex mutex_;
-  std::condition_variable changed_;
+  std::array<std::condition_variable, kLanes> changed_;  // by the lane that waits; Host: whoever issues
+  std::array<bool, kLanes> idle_{};
+  std::function<bool()> awaited_;                    // by the Host, if it waits
   std::vector<std::vector<int64_t>> issued_, done_;  // by program, op: how often
   std::array<std::deque<Ticket>, kLanes> queues_;
   std::exception_ptr error_;

@@ -17,7 +17,7 @@ Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role rol
   Operand host = stored;
   if (e.set().buffers[stored.buffer].space == Space::Disk) {
     host = beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host);
-    e.op(fmt::format("{}.read", what), Copy{}, {read(stored), write(host)}, Lane::DiskIo);
+    e.op(fmt::format("{}.read", what), Copy{}, {read(stored), write(host)}, Lane::DiskIn);
   }
   const Operand device = beside(e, what, stored, role, Space::Device);
   e.op(fmt::format("{}.fetch", what), Copy{}, {read(host), write(device)}, Lane::CopyIn);
@@ -36,7 +36,7 @@ void store(Emitter& e, std::string_view what, const Operand& value, const Operan
   const bool on_disk = e.set().buffers[stored.buffer].space == Space::Disk;
   const Operand host = on_disk ? beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host) : stored;
   e.op(fmt::format("{}.store", what), Copy{}, {read(value), write(host)}, Lane::CopyOut);
-  if (on_disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskIo);
+  if (on_disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskOut);
 }
 
 Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements) {

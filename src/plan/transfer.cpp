@@ -134,7 +134,7 @@ void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::v
     const uint64_t bytes = std::min(whole, file_bytes[static_cast<size_t>(range.file)]) - range.begin;
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
-    e.op("read", ReadFile{range.file, range.begin}, {write(host)}, Lane::DiskIo);
+    e.op("read", ReadFile{range.file, range.begin}, {write(host)}, Lane::DiskIn);
     e.op("fetch", Copy{}, {read(host), write(device)}, Lane::CopyIn);
     for (const Piece& piece : range.pieces) {
       const Incoming& in = incoming[piece.stretch];
@@ -150,7 +150,7 @@ void lower_writes(Emitter& e, Output output, const std::function<Stored(const Tr
     const auto file = static_cast<int64_t>(i);
     const Operand header = staging_buffer(e, "header", output.files.layouts[i].header.size(), Space::Host);
     e.op("header", HostTask{HostJob::FillHeader, file}, {write(header)}, Lane::Host);
-    e.op("write", WriteFile{file, 0}, {read(header)}, Lane::DiskIo);
+    e.op("write", WriteFile{file, 0}, {read(header)}, Lane::DiskOut);
   }
   std::vector<Stretch> stretches;
   uint64_t total = 0;
@@ -167,7 +167,7 @@ void lower_writes(Emitter& e, Output output, const std::function<Stored(const Tr
       give(e, write(staged(device, piece, transfer.place.dtype)), piece, resolve ? resolve(transfer) : transfer.stored);
     }
     e.op("store", Copy{}, {read(device), write(host)}, Lane::CopyOut);
-    e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskIo);
+    e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskOut);
   }
   let_staging_overlap(e.program());
 }

@@ -299,7 +299,7 @@ struct HostTask {
   int64_t index = 0;
 };
 
-// On the DiskIo lane: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes] / r U8
+// On the lanes DiskIn and DiskOut: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes] / r U8
 // [bytes]. Offsets are multiples of kDirectIo; so are bytes, but for the last range of a file.
 inline constexpr uint64_t kDirectIo = kDirectAlignment;
 struct ReadFile {

@@ -10,8 +10,8 @@ namespace snug {
 namespace {
 
 constexpr std::array<std::string_view, kSpaces.size()> kSpaceNames{"device", "host", "disk"};
-constexpr std::array<std::string_view, kLanes> kLaneNames{"compute",  "gather",  "reduce", "copy_in",
-                                                          "copy_out", "disk_io", "host"};
+constexpr std::array<std::string_view, kLanes> kLaneNames{"compute",  "gather",  "reduce",   "copy_in",
+                                                          "copy_out", "disk_in", "disk_out", "host"};
 constexpr std::array<std::string_view, 12> kRoleNames{"weights", "states",  "gradients", "activations",
                                                       "offload", "gathers", "logits",    "batch",
                                                       "scratch", "staging", "cache",     "metrics"};

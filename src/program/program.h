@@ -15,8 +15,8 @@ enum class Space : uint8_t { Device, Host, Disk };
 inline constexpr std::array kSpaces{Space::Device, Space::Host, Space::Disk};
 
 // Ops of one lane run in issue order; ops of different lanes are ordered by waits alone.
-enum class Lane : uint8_t { Compute, Gather, Reduce, CopyIn, CopyOut, DiskIo, Host };
-inline constexpr size_t kLanes = 7;
+enum class Lane : uint8_t { Compute, Gather, Reduce, CopyIn, CopyOut, DiskIn, DiskOut, Host };
+inline constexpr size_t kLanes = 8;
 
 // How long a buffer's bytes are its own. Program: within the one program that uses it. Carried: from the program that
 // makes it to the last that uses it, found by liveness over the programs' successors (it may wrap round a ring).
