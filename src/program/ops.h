@@ -299,8 +299,8 @@ struct HostTask {
   int64_t index = 0;
 };
 
-// On the lanes DiskIn and DiskOut: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes] / r U8
-// [bytes]. Offsets are multiples of kDirectIo; so are bytes, but for the last range of a file.
+// On the lanes DiskIn and DiskOut: bytes [offset, offset + bytes) of the program's file `file`.   staging w U8 [bytes]
+// / r U8 [bytes]. Offsets are multiples of kDirectIo; so are bytes, but for the last range of a file.
 inline constexpr uint64_t kDirectIo = kDirectAlignment;
 struct ReadFile {
   int64_t file = 0;
