@@ -177,18 +177,30 @@ class Report {
 
   void attention() {
     for (const int64_t length : {int64_t{512}, int64_t{2048}, t_}) {
-      const int64_t count = t_ / length;
+      if (length > t_) continue;
       std::vector<int32_t> bounds;
-      for (int64_t d = 0; d <= count; d++) bounds.push_back(static_cast<int32_t>(d * length));
-      const PassFacts facts{.documents = count};
-      product(fmt::format("attention {} x {}", count, length), Attention{kHeads, 0.088f, length},
-              {r(kBF16, {t_, kHeads.width()}), list(bounds), w(kBF16, {t_, kHidden}), w(kF32, {kHeads.heads, t_})},
-              facts);
-      product(fmt::format("attention_backward {} x {}", count, length), AttentionBackward{kHeads, 0.088f, length},
-              {r(kBF16, {t_, kHidden}), r(kBF16, {t_, kHeads.width()}), r(kBF16, {t_, kHidden}),
-               r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, {t_, kHeads.width()})},
-              facts);
+      for (int64_t start = 0; start <= t_; start += length) bounds.push_back(static_cast<int32_t>(start));
+      attention(fmt::format("{} x {}", bounds.size() - 1, length), bounds, length);
     }
+    std::vector<int32_t> bounds{0};  // halves, down to a token
+    int64_t pairs = 0;
+    for (int64_t left = t_; left > 1; left -= left / 2) {
+      bounds.push_back(bounds.back() + static_cast<int32_t>(left / 2));
+      pairs += left / 2 * (left / 2);
+    }
+    attention("unequal", bounds, pairs / t_);
+  }
+
+  // Counted as if all documents were `longest` tokens.
+  void attention(std::string_view documents, const std::vector<int32_t>& bounds, int64_t longest) {
+    const PassFacts facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
+    product(fmt::format("attention {}", documents), Attention{kHeads, 0.088f, longest},
+            {r(kBF16, {t_, kHeads.width()}), list(bounds), w(kBF16, {t_, kHidden}), w(kF32, {kHeads.heads, t_})},
+            facts);
+    product(fmt::format("attention_backward {}", documents), AttentionBackward{kHeads, 0.088f, longest},
+            {r(kBF16, {t_, kHidden}), r(kBF16, {t_, kHeads.width()}), r(kBF16, {t_, kHidden}),
+             r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, {t_, kHeads.width()})},
+            facts);
   }
 
   void layers() {

@@ -29,7 +29,20 @@ endif()
 # for all of snug. 177: a constant that only a discarded branch reads; 20208: long double, in fmt, on the host only.
 set(cuda_flags --expt-relaxed-constexpr -fmad=false -DFMT_CONSTEVAL= -DFMT_USE_CONSTEXPR=1
     -diag-suppress=177,20208 -Werror=all-warnings -Xcompiler=-Wall,-Wextra)
-foreach(architecture IN LISTS SNUG_CUDA_ARCHITECTURES)
+# nvcc's own 'native' leaves out the instructions that one generation alone has, such as Hopper's products by warpgroups.
+set(architectures ${SNUG_CUDA_ARCHITECTURES})
+if(architectures STREQUAL "native")
+  execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capabilities
+                  ERROR_QUIET OUTPUT_STRIP_TRAILING_WHITESPACE)
+  string(REGEX MATCHALL "[0-9]+\\.[0-9]+" capabilities "${capabilities}")
+  list(REMOVE_DUPLICATES capabilities)
+  list(TRANSFORM capabilities REPLACE "\\." "")
+  list(TRANSFORM capabilities REPLACE "^(9|[0-9][0-9])([0-9])$" "\\1\\2a")
+  if(capabilities)
+    set(architectures ${capabilities})
+  endif()
+endif()
+foreach(architecture IN LISTS architectures)
   if(architecture STREQUAL "native")
     list(APPEND cuda_flags -arch=native)
   else()

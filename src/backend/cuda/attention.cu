@@ -185,7 +185,11 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
   const TensorView out = operands.matrix("out", {qkv.dtype}, tokens, attention.shape.heads * attention.shape.dim);
   const TensorView lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
   operands.done();
-  const AttentionKernel tiled = wide({qkv, out}) ? tiled_attention(heads.dim) : nullptr;
+  AttentionKernel tiled = nullptr;
+  if (qkv.dtype == DType::BF16 && wide({qkv, out})) {
+    tiled = warpgroup_attention(heads.dim);
+    if (!tiled) tiled = tiled_attention(heads.dim);
+  }
   return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
     const AttentionRows<T> op{Rows<T>(qkv), documents.as<int32_t>(), Rows<T>(out), Rows<float>(lse), tokens,
                               heads,        attention.scale};
@@ -212,7 +216,11 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
   const TensorView dqkv = operands.matrix("dqkv", {dout.dtype}, tokens, attention.shape.width());
   auto* const delta = reinterpret_cast<float*>(operands.scratch(attention_backward_scratch_bytes(attention, tokens)));
   operands.done();
-  const AttentionGradientKernel tiled = wide({dout, qkv, out, dqkv}) ? tiled_attention_gradient(heads.dim) : nullptr;
+  AttentionGradientKernel tiled = nullptr;
+  if (dout.dtype == DType::BF16 && wide({dout, qkv, out, dqkv})) {
+    tiled = warpgroup_attention_gradient(heads.dim);
+    if (!tiled) tiled = tiled_attention_gradient(heads.dim);
+  }
   return dispatch_activation(dout.dtype, [&]<class T>() -> Launch {
     const AttentionGradientRows<T> op{
         Rows<T>(dout), Rows<T>(qkv), Rows<T>(out), Rows<float>(lse), documents.as<int32_t>(), Rows<T>(dqkv),

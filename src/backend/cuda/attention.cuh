@@ -61,5 +61,8 @@ using AttentionKernel = void (*)(const AttentionRows<BFloat16>&, int documents, 
 using AttentionGradientKernel = void (*)(const AttentionGradientRows<BFloat16>&, int documents, cudaStream_t);
 AttentionKernel tiled_attention(int64_t dim);
 AttentionGradientKernel tiled_attention_gradient(int64_t dim);
+// The same by Hopper's warpgroups; none on other devices.
+AttentionKernel warpgroup_attention(int64_t dim);
+AttentionGradientKernel warpgroup_attention_gradient(int64_t dim);
 
 }  // namespace snug::cuda

@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 template <int D>
 void launch(const GradientRows& op, int documents, cudaStream_t stream) {
   const unsigned tiles = blocks_of(op.tokens, kOwn);
-  delta_kernel<D><<<blocks_of(op.tokens * op.heads.heads, kTileWarps), kTileThreads, 0, stream>>>(op);
+  launch_delta(op, stream);
   const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
       keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
   key_gradient_kernel<D><<<keys, kTileThreads, kKeyBytes<D>, stream>>>(op, documents);
@@ -193,15 +193,18 @@ void launch(const GradientRows& op, int documents, cudaStream_t stream) {
 
 }  // namespace
 
+void launch_delta(const GradientRows& op, cudaStream_t stream) {
+  dispatch_dim(op.heads.dim, [&]<int D>() {
+    delta_kernel<D><<<blocks_of(op.tokens * op.heads.heads, kTileWarps), kTileThreads, 0, stream>>>(op);
+  });
+}
+
 AttentionGradientKernel tiled_attention_gradient(int64_t dim) {
   AttentionGradientKernel kernel = nullptr;
   dispatch_dim(dim, [&]<int D>() {
     kernel = launch<D>;
-    check_cuda(cudaFuncSetAttribute(key_gradient_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kKeyBytes<D>),
-               "attention_backward");
-    check_cuda(
-        cudaFuncSetAttribute(query_gradient_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize, kQueryBytes<D>),
-        "attention_backward");
+    allow_shared(key_gradient_kernel<D>, kKeyBytes<D>, "attention_backward");
+    allow_shared(query_gradient_kernel<D>, kQueryBytes<D>, "attention_backward");
   });
   return kernel;
 }

@@ -1,51 +1,10 @@
-#include "backend/cuda/attention_tiles.cuh"
+#include "backend/cuda/attention_softmax.cuh"
 
 namespace snug::cuda {
 namespace {
 
 template <int D>
 inline constexpr int kForwardBytes = 4 * kStep* kPitch<D>* static_cast<int>(sizeof(BFloat16));
-
-// The softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this thread's
-// part of the sum of exponentials.
-struct RowSoftmax {
-  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
-
-  // Turns products into weights relative to the new maxima and gives the factors for what was summed before.
-  __device__ void add(Sum (&s)[kSteps], float scale, float (&factor)[2]) {
-#pragma unroll
-    for (int half = 0; half < 2; half++) {
-      float largest = maximum[half];
-#pragma unroll
-      for (int n = 0; n < kSteps; n++) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
-      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 1));
-      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
-      const float base = largest == -INFINITY ? 0.0f : largest * scale;
-      factor[half] = power_of_two(fmaf(maximum[half], scale, -base));
-      maximum[half] = largest;
-      float total = 0;
-#pragma unroll
-      for (int n = 0; n < kSteps; n++)
-#pragma unroll
-        for (int i = 2 * half; i < 2 * half + 2; i++) {
-          s[n][i] = power_of_two(fmaf(s[n][i], scale, -base));
-          total += s[n][i];
-        }
-      sum[half] = fmaf(sum[half], factor[half], total);
-    }
-  }
-};
-
-// Of products with the keys from `at` on: those after the query, and those before its document.
-__device__ void hide_unseen(Sum (&s)[kSteps], int at, const int (&row)[2], const int (&begin)[2]) {
-#pragma unroll
-  for (int n = 0; n < kSteps; n++)
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-      const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
-      if (key > row[i / 2] || key < begin[i / 2]) s[n][i] = -INFINITY;
-    }
-}
 
 template <int D>
 __global__ void __launch_bounds__(kTileThreads, 1)
@@ -111,9 +70,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   float inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    float total = softmax.sum[half];
-    total += __shfl_xor_sync(kAll, total, 1);
-    total += __shfl_xor_sync(kAll, total, 2);
+    const float total = softmax.total(half);
     inverse[half] = total > 0 ? 1.0f / total : 0.0f;
     if (threadIdx.x % 4 == 0 && row[half] < tokens)
       *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
@@ -134,9 +91,7 @@ AttentionKernel tiled_attention(int64_t dim) {
   AttentionKernel kernel = nullptr;
   dispatch_dim(dim, [&]<int D>() {
     kernel = launch<D>;
-    check_cuda(cudaFuncSetAttribute(attention_forward_kernel<D>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                    kForwardBytes<D>),
-               "attention");
+    allow_shared(attention_forward_kernel<D>, kForwardBytes<D>, "attention");
   });
   return kernel;
 }

@@ -126,6 +126,16 @@ __device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[kSteps], const B
   }
 }
 
+// Turns 4 x 4 pairs over each four lanes: lane q gives its pair of four pieces, and gets the four pairs of piece q.
+__device__ inline uint4 turned_pairs(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
+  const uint32_t ab = __shfl_xor_sync(kAll, odd ? a : b, 1), cd = __shfl_xor_sync(kAll, odd ? c : d, 1);
+  (odd ? a : b) = ab;
+  (odd ? c : d) = cd;
+  const uint32_t x = __shfl_xor_sync(kAll, high ? a : c, 2), y = __shfl_xor_sync(kAll, high ? b : d, 2);
+  return high ? uint4{x, y, c, d} : uint4{a, b, x, y};
+}
+
 // Writes this warp's 16 rows of a tile, times factor[0] for the upper eight and factor[1] for the lower, as far as
 // there are any.
 template <int D>
@@ -135,11 +145,21 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, const Sum 
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = first + 8 * half;
-    if (row >= left) continue;
+    const auto pair = [&](int n) {
+      return packed(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+    };
+    BFloat16* const line = to + row * stride;
+    if constexpr (D % 32 == 0) {
 #pragma unroll
-    for (int n = 0; n < D / 8; n++)
-      *reinterpret_cast<uint32_t*>(to + row * stride + n * 8 + lane % 4 * 2) =
-          packed(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+      for (int n = 0; n < D / 8; n += 4) {
+        const uint4 piece = turned_pairs(pair(n), pair(n + 1), pair(n + 2), pair(n + 3));
+        if (row < left) *reinterpret_cast<uint4*>(line + (n + lane % 4) * 8) = piece;
+      }
+    } else {
+#pragma unroll
+      for (int n = 0; n < D / 8; n++)
+        if (row < left) *reinterpret_cast<uint32_t*>(line + n * 8 + lane % 4 * 2) = pair(n);
+    }
   }
 }
 
@@ -162,6 +182,14 @@ __device__ inline void extremes(int& x, int& y) {
     y = max(y, largest[w]);
   }
 }
+
+template <class Kernel>
+void allow_shared(Kernel* kernel, int bytes, std::string_view name) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
+}
+
+// The sums of dout out, for the other kernels of the backward.
+void launch_delta(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
 
 // For head sizes that the tiles are made for: f.template operator()<D>(), and whether there was one.
 template <class F>

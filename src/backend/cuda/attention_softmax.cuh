@@ -1,0 +1,59 @@
+// What the forward kernels of attention share.
+#pragma once
+
+#include "backend/cuda/attention_tiles.cuh"
+
+namespace snug::cuda {
+
+// The softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this thread's
+// part of the sum of exponentials.
+struct RowSoftmax {
+  float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
+
+  // Turns products into weights relative to the new maxima and gives the factors for what was summed before.
+  template <int N>
+  __device__ void add(Sum (&s)[N], float scale, float (&factor)[2]) {
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+      float largest = maximum[half];
+#pragma unroll
+      for (int n = 0; n < N; n++) largest = fmaxf(largest, fmaxf(s[n][2 * half], s[n][2 * half + 1]));
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 1));
+      largest = fmaxf(largest, __shfl_xor_sync(kAll, largest, 2));
+      const float base = largest == -INFINITY ? 0.0f : largest * scale;
+      factor[half] = power_of_two(fmaf(maximum[half], scale, -base));
+      maximum[half] = largest;
+      float total = 0;
+#pragma unroll
+      for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 2 * half; i < 2 * half + 2; i++) {
+          s[n][i] = power_of_two(fmaf(s[n][i], scale, -base));
+          total += s[n][i];
+        }
+      sum[half] = fmaf(sum[half], factor[half], total);
+    }
+  }
+
+  // Of all threads of a row.
+  __device__ float total(int half) const {
+    float x = sum[half];
+    x += __shfl_xor_sync(kAll, x, 1);
+    x += __shfl_xor_sync(kAll, x, 2);
+    return x;
+  }
+};
+
+// Of products with the keys from `at` on: those after the query, and those before its document.
+template <int N>
+__device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+      const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
+      if (key > row[i / 2] || key < begin[i / 2]) s[n][i] = -INFINITY;
+    }
+}
+
+}  // namespace snug::cuda
