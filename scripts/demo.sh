@@ -47,6 +47,13 @@ say "After: the same loss, and the same questions"
 show $snug eval "${held_out[@]}" --adapter "$demo/run/adapter"
 show $snug generate --model "$demo/model" --adapter "$demo/run/adapter" --max-new-tokens 60 "${prompts[@]}"
 
+say "A job that fits only sharded and offloaded: all weights on two ranks, in 1200 MiB together"
+tight=(--model "$demo/model" --data "$demo/train.jsonl" --method full --ranks 2 --host-memory 1200MiB
+  --sequence-length 512 --batch-size 8 --max-steps 2)
+show $snug plan "${tight[@]}" --offload-states none --offload-gradients none --offload-parameters none \
+  --offload-activations none || [ $? -eq 3 ]
+show $snug train "${tight[@]}" --out "$demo/tight" --overwrite --save-every 0
+
 say "Yours"
 cat <<EOF
 The adapter is in $demo/run/adapter: 'peft' loads it, and so does snug:
