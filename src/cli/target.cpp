@@ -65,7 +65,10 @@ void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes)
 }
 
 Target::Target(const Options& options) : machine_(named_machine(options)) {
-  const std::optional<Cards> cards = machine_ ? machine_->cards : cards_here();
+  const std::optional<Cards> here = cards_here();
+  std::optional<Cards> cards = machine_ ? machine_->cards : here;
+  // A profile of this machine was written when other programs held its memory, or none.
+  if (cards && here && cards->name == here->name) cards->free_bytes = here->free_bytes;
   cuda_ = options.device == "cuda" || (options.device == "auto" && cards);
   if (cuda_ && !cards)
     user_error("device: found 'cuda', {}; --machine names one to plan for",
