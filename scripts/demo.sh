@@ -29,8 +29,8 @@ head -n 1 "$demo/heldout.jsonl"
 prompts=(--prompt "What does the hacker term kluge mean?"
   --prompt "What does the hacker term grok mean?"
   --prompt "What does the hacker term bogosity mean?")
-job=(--model "$demo/model" --data "$demo/train.jsonl" --sequence-length 1024 --batch-size 1 --max-steps 150
-  --lora-rank 16 --lora-alpha 32 --learning-rate 1e-3 --warmup-steps 5)
+job=(--model "$demo/model" --data "$demo/train.jsonl" --sequence-length 1024 --batch-size 1 --max-steps 100
+  --lora-rank 16 --lora-alpha 32 --learning-rate 1.5e-3 --warmup-steps 5)
 held_out=(--model "$demo/model" --data "$demo/heldout.jsonl" --sequence-length 1024)
 
 say "The plan: what training will take, before it starts"
