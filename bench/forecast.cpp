@@ -142,7 +142,9 @@ class Forecaster {
     JobSpec spec = job_of(model_, kCases[0]);
     Choices choices;
     choices.batch_size = kCases[0].micro * kCases[0].passes;
-    const FitResult result = fit(spec, choices, {.shared = true}, CpuFacts(), pricing_);
+    Caps caps;
+    caps.shared = true;
+    const FitResult result = fit(spec, choices, caps, CpuFacts(), pricing_);
     const Arrangement& a = result.tried[*result.chosen];
     fmt::print("\nthe planner chose: {}\n", a.words);
     return {false, kCases[0].sequence, a.cut.micro_batch, a.cut.passes, recompute_of(a.strategy.fates[0]), false};

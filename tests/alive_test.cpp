@@ -107,13 +107,18 @@ TEST(Alive, IsSaidForEachFileThatIsRemoved) {
   EXPECT_NO_THROW(remove_tree(directory.path() / "a", {}));
 }
 
-TEST(Alive, IsSaidForEachArrangementThatIsTried) {
+TEST(Alive, IsSaidForEachArrangementThatIsCompiled) {
   size_t signs = 0;
   Choices choices;
   choices.batch_size = 2;
-  const FitResult result =
-      fit(tiny_job("llama", std::nullopt, DType::F32), choices, {}, CpuFacts(), {}, [&] { signs++; });
-  EXPECT_EQ(signs, result.tried.size());
+  const JobSpec spec = tiny_job("llama", std::nullopt, DType::F32);
+  const CpuFacts facts;
+  const Pricing pricing;
+  const Alive alive = [&] { signs++; };
+  Fitter fitter(spec, choices, facts, pricing, alive);
+  fitter.fit({});
+  EXPECT_GT(signs, 0u);
+  EXPECT_EQ(signs, fitter.compiled());
 }
 
 }  // namespace

@@ -120,6 +120,44 @@ TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
+// Caps of a node hold for the ranks it has; a plan, unlike a run, may be for machines that are elsewhere.
+TEST_F(Cli, PlanLooksAtNodesElsewhere) {
+  const Words eight{"--json", "--ranks",         "8",    "--batch-size",  "8",   "--micro-batch-size",
+                    "1",      "--device-memory", "2TiB", "--host-memory", "3TiB"};
+  const Outcome one = run(job("plan", eight));
+  ASSERT_EQ(one.code, 0) << one.err;
+  Words spread = eight;
+  spread.insert(spread.end(), {"--nodes", "4"});
+  const auto together = nlohmann::json::parse(one.out), apart = nlohmann::json::parse(run(job("plan", spread)).out);
+  EXPECT_EQ(together["device_bytes"], apart["device_bytes"]);
+  EXPECT_EQ(together["host_bytes"], apart["host_bytes"]);
+  EXPECT_EQ(together["node"]["host_bytes"].get<int64_t>(), 4 * apart["node"]["host_bytes"].get<int64_t>());
+  expect_refusal(job("train", {"--nodes", "2", "--ranks", "2"}), {"nodes", "found 2", "mpirun"});
+  expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "1 ranks"});
+}
+
+// Changes are named that were planned and fit; a huge adapter is not made to fit by shorter blocks.
+TEST_F(Cli, PlanNamesTheChangesThatFit) {
+  auto bytes = [&](const Words& more) {
+    const auto plan = nlohmann::json::parse(run(job("plan", more)).out);
+    return plan["device_bytes"].get<int64_t>() + plan["host_bytes"].get<int64_t>();
+  };
+  const std::string cap = std::to_string(2 * bytes({"--json", "--lora-rank", "16"}));
+  const Outcome refused = run(job(
+      "plan", {"--json", "--lora-rank", "4096", "--device-memory", cap, "--host-memory", cap, "--disk-memory", "0"}));
+  EXPECT_EQ(refused.code, 3);
+  const auto plan = nlohmann::json::parse(refused.out);
+  std::vector<std::string> options;
+  for (const auto& change : plan["changes"]) {
+    options.push_back(change["option"]);
+    EXPECT_TRUE(change["fits"]);
+    EXPECT_LE(change["device_bytes"].get<int64_t>() + change["host_bytes"].get<int64_t>(), std::stoll(cap));
+    EXPECT_THAT(plan["reason"].get<std::string>(), HasSubstr(options.back()));
+  }
+  EXPECT_THAT(options, testing::Contains(StartsWith("--lora-rank")));
+  EXPECT_THAT(options, testing::Not(testing::Contains(StartsWith("--sequence-length"))));
+}
+
 TEST_F(Cli, PlanPricesAStepByAProfile) {
   const std::string profile = fs::path(SNUG_FIXTURES) / "machine/second_an_op.json";
   EXPECT_TRUE(nlohmann::json::parse(run(job("plan", {"--json"})).out)["step_seconds"].is_null());

@@ -9,9 +9,18 @@
 #include "base/parallel.h"
 #include "cli/launch.h"
 #include "format/peft.h"
+#include "train/metrics.h"
 
 namespace snug {
 namespace {
+
+uint64_t missing(const Need& need) { return need.bytes - std::min(need.bytes, need.allowed); }
+
+// The need that most is missing for.
+Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
+  const std::vector<Need> all = needs(rank_bytes, ranks, caps);
+  return *std::ranges::max_element(all, {}, missing);
+}
 
 // Left to the system and to what is not planned: code, libraries, file headers.
 constexpr uint64_t kSystemReserve = 512u << 20;
@@ -157,13 +166,26 @@ std::filesystem::path disk_directory(const Options& options) {
   return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
 }
 
-Caps caps_of(const Options& options, const Target& target) {
-  const uint64_t left = free_memory();
+namespace {
+
+// What is free on the machine in question: of its memory and of its disk.
+std::pair<uint64_t, uint64_t> free_there(const Options& options, const Target& target, Aim aim) {
+  if (aim == Aim::Look && !options.machine.empty())
+    return {target.machine()->free_bytes, target.machine()->disk.free_bytes};
+  return {free_memory(), free_bytes(existing_part(disk_directory(options)))};
+}
+
+}  // namespace
+
+Caps caps_of(const Options& options, const Target& target, Aim aim) {
+  const auto [left, disk] = free_there(options, target, aim);
   const uint64_t usable = left - std::min(left, kSystemReserve);
-  const uint64_t disk = free_bytes(existing_part(disk_directory(options)));
+  auto cap = [&](const std::optional<uint64_t>& given, uint64_t there) {
+    return aim == Aim::Look ? given.value_or(there) : std::min(given.value_or(there), there);
+  };
   Caps caps;
-  caps.host_bytes = std::min(options.host_memory.value_or(usable), usable);
-  caps.disk_bytes = std::min(options.disk_memory.value_or(disk), disk);
+  caps.host_bytes = cap(options.host_memory, usable);
+  caps.disk_bytes = cap(options.disk_memory, disk);
   caps.shared = !target.cuda();
   uint64_t device = usable;
   if (target.cuda()) {
@@ -171,7 +193,8 @@ Caps caps_of(const Options& options, const Target& target) {
     device = cards.free_bytes;
     caps.driver_bytes = cards.driver_bytes;
   }
-  caps.device_bytes = std::min(options.device_memory.value_or(device), device);
+  caps.device_bytes = cap(options.device_memory, device);
+  caps.node_ranks = static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
   return caps;
 }
 
@@ -183,12 +206,31 @@ Pricing pricing_of(const Options& options, const Target& target) {
   return pricing;
 }
 
-Planned plan_training(const Options& options, bool evaluate, Comm* launched, std::optional<SavedState> saved) {
+namespace {
+
+// Within a line of a terminal.
+std::string best_so_far(const Fitter& fitter) {
+  constexpr size_t kMost = 56;
+  std::string words = fitter.fastest();
+  if (words.empty()) return "none fits yet";
+  if (words.size() > kMost) words.replace(kMost, words.npos, "...");
+  return words;
+}
+
+}  // namespace
+
+Planned plan_training(const Options& options, bool evaluate, Aim aim, Comm* launched, std::optional<SavedState> saved) {
+  if (aim == Aim::Run && options.nodes > 1)
+    user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
+               options.nodes);
+  if (options.nodes > options.ranks)
+    user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
   Target target(options);
-  const Caps caps = caps_of(options, target);
+  Caps caps = caps_of(options, target, aim);
   const Pricing pricing = pricing_of(options, target);
-  Planned planned{std::move(target), make_job(options, Purpose::Train), {}, {}, caps, pricing};
-  const OpFacts& facts = planned.target.facts();
+  Planned planned{
+      .target = std::move(target), .spec = make_job(options, Purpose::Train), .caps = caps, .pricing = pricing};
+  if (launched) planned.caps.node_ranks = most_ranks_of_a_node(*launched);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
@@ -198,10 +240,25 @@ Planned plan_training(const Options& options, bool evaluate, Comm* launched, std
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  planned.fit = fit(planned.spec, choices, planned.caps, facts, planned.pricing, heartbeat_of(launched));
+  const OpFacts& facts = planned.target.facts();
+  Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
+  const Fitter* searching = nullptr;
+  const Alive heartbeat = heartbeat_of(launched), alive = [&] {
+    call(heartbeat);
+    if (searching) progress.update(static_cast<int64_t>(searching->compiled()), best_so_far(*searching));
+  };
+  Fitter fitter(planned.spec, choices, facts, planned.pricing, alive);
+  searching = &fitter;
+  planned.fit = fitter.fit(planned.caps);
+  if (!planned.fit.chosen) {
+    planned.changes = changes_that_fit(options, evaluate, facts, planned.caps, planned.pricing, alive);
+  } else if (aim == Aim::Look) {
+    planned.more = what_more_buys(fitter, planned.caps, planned.shown());
+    planned.less = with_less(fitter, planned.caps, planned.shown());
+  }
   planned.spec.cut = planned.shown().cut;
   planned.spec.strategy = planned.shown().strategy;
-  planned.compiled = compile(planned.spec, facts);
+  planned.compiled = std::move(planned.fit.compiled);
   return planned;
 }
 
@@ -213,19 +270,21 @@ const Arrangement& Planned::shown() const {
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
   const Arrangement& least = planned.shown();
-  const Need need = tightest(least, planned.caps);
-  std::string help = "--sequence-length or --batch-size lower";
-  if (options.method == "full") help = "--method lora would need far less, and changes what is trained";
+  const Need need = tightest(least.forecast.arena_bytes, least.cut.ranks, planned.caps);
+  std::vector<std::string> changes;
+  for (const Change& change : planned.changes) changes.push_back(change.option);
+  const std::string help = changes.empty() ? "no change of one option makes it fit"
+                                           : fmt::format("it would fit with {}", fmt::join(changes, ", or "));
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
                                   least.words, spelt(need.bytes), need.what, spelt(need.allowed),
-                                  limit_word(options, need.allowed), format_size(need.bytes - need.allowed),
+                                  limit_word(options, need.allowed), format_size(missing(need)),
                                   least.forecast.peak_site, help));
 }
 
 std::string_view limit_word(const Options& options, uint64_t limit) {
-  const bool given = options.device_memory == limit || options.host_memory == limit || options.disk_memory == limit;
-  return given ? "allowed" : "free";
+  return options.device_memory == limit || options.host_memory == limit || options.disk_memory == limit ? "allowed"
+                                                                                                        : "free";
 }
 
 Session make_session(JobSpec spec, const Options& options) {

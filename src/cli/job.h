@@ -1,6 +1,7 @@
 // From options to what is compiled.
 #pragma once
 
+#include "cli/advice.h"
 #include "cli/options.h"
 #include "cli/target.h"
 #include "plan/fit.h"
@@ -17,8 +18,12 @@ PeftConfig adapter_of(const Options& options);
 // What the user pinned of cut and strategy.
 Choices choices_of(const Options& options);
 
-// What this process may take. On the CPU device and host are one memory.
-Caps caps_of(const Options& options, const Target& target);
+// What a plan is for: to be read, or to be run here and now.
+enum class Aim : uint8_t { Look, Run };
+
+// What a job may take. On the CPU device and host are one memory. A run takes no more than is free; who only looks may
+// say what a machine elsewhere has, by options or by its profile.
+Caps caps_of(const Options& options, const Target& target, Aim aim = Aim::Run);
 
 // Rates of --machine, else rough ones.
 Pricing pricing_of(const Options& options, const Target& target);
@@ -31,17 +36,20 @@ std::filesystem::path disk_directory(const Options& options);
 struct Planned {
   Target target;
   JobSpec spec;  // with the cut and strategy of `shown`
-  Compiled compiled;
-  FitResult fit;
+  Compiled compiled{};
+  FitResult fit{};
   Caps caps;
   Pricing pricing;
+  std::vector<Otherwise> more{};      // memory, if something fits and the aim is to look
+  std::optional<Arrangement> less{};  //   likewise
+  std::vector<Change> changes{};      // if nothing fits
   // The arrangement that is chosen; where none fits, the smallest.
   const Arrangement& shown() const;
 };
 
 // Searches the arrangements of a training job; the ranks of a launched one find the same. `saved`: what is restored, if
 // other ranks saved it.
-Planned plan_training(const Options& options, bool evaluate, Comm* launched = nullptr,
+Planned plan_training(const Options& options, bool evaluate, Aim aim, Comm* launched = nullptr,
                       std::optional<SavedState> saved = std::nullopt);
 
 // CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.

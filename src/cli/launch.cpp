@@ -1,15 +1,29 @@
 #include "cli/launch.h"
 
+#include <unistd.h>
+
 #include <algorithm>
+#include <array>
 #include <exception>
+#include <span>
 #include <thread>
 
+#include "base/hash.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
 
 namespace snug {
 
 std::unique_ptr<Comm> launched() { return started_by_mpi() ? open_mpi() : nullptr; }
+
+int most_ranks_of_a_node(Comm& launched) {
+  std::array<char, 256> host{};
+  if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
+  const std::span<const uint64_t> hosts = launched.tell(hash_of(std::string_view(host.data())));
+  std::ptrdiff_t most = 0;
+  for (const uint64_t one : hosts) most = std::max(most, std::ranges::count(hosts, one));
+  return static_cast<int>(most);
+}
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
   if (!launched) return value;

@@ -16,6 +16,9 @@ std::unique_ptr<Comm> launched();
 // the error that was not caused by another rank's is thrown.
 int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work);
 
+// How many ranks of a launched job one machine has, where it has the most.
+int most_ranks_of_a_node(Comm& launched);
+
 // The least of a number over all ranks of a launched job; the number itself otherwise.
 uint64_t least_of_ranks(Comm* launched, uint64_t value);
 

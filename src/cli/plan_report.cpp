@@ -7,7 +7,6 @@ namespace snug {
 namespace {
 
 uint64_t device_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Device)]; }
-uint64_t host_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Host)]; }
 
 // "134,515,008"
 std::string grouped(int64_t number) {
@@ -30,28 +29,48 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"recompute", recompute},
           {"ranks", a.cut.ranks},
           {"replicas", a.strategy.replicas},
+          {"order", a.strategy.layer_major ? "layer" : "pass"},
+          {"deferred_updates", a.strategy.defer_updates},
           {"offloaded", offload},
+          {"zero", zero_stage(a.strategy)},
+          {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},
           {"words", a.words}};
 }
 
-// Those that take as many bytes as the chosen one, or that are slower and take more, teach nothing.
-const Arrangement* neighbour(const Planned& planned, bool cheaper) {
-  if (!planned.fit.chosen) return nullptr;
-  const Arrangement& chosen = planned.fit.tried[*planned.fit.chosen];
-  const Arrangement* best = nullptr;
-  for (const Arrangement& other : planned.fit.tried) {
-    const bool wanted =
-        cheaper ? total_bytes(other) < total_bytes(chosen)
-                : other.step_seconds < 0.98 * chosen.step_seconds && total_bytes(other) > total_bytes(chosen);
-    if (wanted && (!best || other.step_seconds < best->step_seconds)) best = &other;
-  }
-  return best;
+nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangement& other) {
+  return {{"arrangement", other.words},
+          {"fits", other.fits},
+          {"device_bytes", device_bytes(other.forecast)},
+          {"host_bytes", other.forecast.arena_bytes[index(Space::Host)]},
+          {"disk_bytes", other.forecast.arena_bytes[index(Space::Disk)]},
+          {"relative_time", other.step_seconds / planned.shown().step_seconds}};
 }
 
-std::string neighbour_text(std::string_view what, const Arrangement* other, const Arrangement& chosen) {
-  if (!other) return fmt::format("{:<13} none\n", what);
-  return fmt::format("{:<13} {}: {}, {:.0f} % of the time, estimated\n", what, other->words,
-                     format_size(total_bytes(*other)), 100 * other->step_seconds / chosen.step_seconds);
+// "12.3 GiB, 104 % of the time: 2 passes of 8 blocks, ..."
+std::string beside(const Planned& planned, const Arrangement& other) {
+  return fmt::format("{}, {:.0f} % of the time: {}\n", format_size(total_bytes(other)),
+                     100 * other.step_seconds / planned.shown().step_seconds, other.words);
+}
+
+// What else fits, what less memory would cost and what more would buy.
+std::string alternatives_text(const Planned& planned) {
+  std::string text;
+  for (size_t i = 0; i < planned.fit.tried.size(); i++)
+    if (i != planned.fit.chosen && planned.fit.tried[i].fits)
+      text += fmt::format("{:<13} {}", "runner-up", beside(planned, planned.fit.tried[i]));
+  if (planned.less) text += fmt::format("{:<13} {}", "-25 %", beside(planned, *planned.less));
+  for (const Otherwise& more : planned.more)
+    text += fmt::format("{:<13} {}", fmt::format("+{} GiB", more.gigabytes), beside(planned, more.arrangement));
+  if (planned.more.empty()) text += fmt::format("{:<13} {}\n", "more memory", "up to 8 GiB would make it no faster");
+  return text;
+}
+
+std::string changes_text(const Planned& planned) {
+  std::string text;
+  for (const Change& change : planned.changes)
+    text += fmt::format("{:<13} {} ({}): {}, {}\n", "would fit", change.option, change.effect,
+                        format_size(total_bytes(change.arrangement)), change.arrangement.words);
+  return text;
 }
 
 // "1 step", "2 steps"
@@ -78,6 +97,19 @@ std::string classes_text(const Forecast& f) {
   return text;
 }
 
+// The disk's only if something waits there.
+std::string phases_text(const Forecast& f) {
+  const bool disk = f.arena_bytes[index(Space::Disk)] > 0;
+  auto line = [&](std::string_view what, const auto& cell) {
+    const std::string last = disk ? fmt::format("  {:>12}", cell(Space::Disk)) : "";
+    return fmt::format("{:<13} {:>12}  {:>12}{}\n", what, cell(Space::Device), cell(Space::Host), last);
+  };
+  std::string text = line("phase", [](Space space) { return std::string(name(space)); });
+  for (const Forecast::Phase& phase : f.phases)
+    text += line("  " + phase.name, [&](Space space) { return format_size(phase.bytes[index(space)]); });
+  return text;
+}
+
 // Of blocks that are full: with shorter documents and tokens without loss a step is quicker.
 std::string time_text(const Arrangement& a, const Pricing& pricing) {
   const auto rate = static_cast<double>(a.cut.step_tokens()) / a.step_seconds;
@@ -85,15 +117,32 @@ std::string time_text(const Arrangement& a, const Pricing& pricing) {
                      a.step_seconds < 0.1 ? 4 : 2, grouped(std::llround(rate)), pricing.file);
 }
 
+// "fits: device and host together 1.20 GiB of 20.95 GiB free"
+std::string memory_text(const Planned& planned, const Options& options) {
+  const Arrangement& a = planned.shown();
+  std::vector<std::string> parts;
+  for (const Need& need : needs(a.forecast.arena_bytes, a.cut.ranks, planned.caps))
+    parts.push_back(fmt::format("{} {} of {} {}", need.what, format_size(need.bytes), format_size(need.allowed),
+                                limit_word(options, need.allowed)));
+  return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
+}
+
 }  // namespace
 
 nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
-  nlohmann::ordered_json json{
-      {"fits", planned.fit.chosen.has_value()},   {"hash", fmt::format("{:016x}", planned.compiled.hash)},
-      {"arrangement", arrangement_json(a)},       {"device_bytes", device_bytes(a.forecast)},
-      {"host_bytes", host_bytes(a.forecast)},     {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
-      {"driver_bytes", planned.caps.driver_bytes}};
+  nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
+                              {"hash", fmt::format("{:016x}", planned.compiled.hash)},
+                              {"arrangement", arrangement_json(a)},
+                              {"device_bytes", device_bytes(a.forecast)},
+                              {"host_bytes", a.forecast.arena_bytes[index(Space::Host)]},
+                              {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
+                              {"driver_bytes", planned.caps.driver_bytes}};
+  const int node_ranks = planned.caps.node_ranks.value_or(a.cut.ranks);
+  json["node"]["ranks"] = node_ranks;
+  for (const Space space : kSpaces)
+    json["node"][fmt::format("{}_bytes", name(space))] =
+        static_cast<uint64_t>(node_ranks) * a.forecast.arena_bytes[index(space)];
   for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
   for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
@@ -108,20 +157,25 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   }
   json["step_seconds"] = nullptr;
   if (planned.pricing.measured()) json["step_seconds"] = a.step_seconds;
-  json["alternatives"] = nlohmann::ordered_json::array();
-  for (const Arrangement& other : planned.fit.tried)
-    json["alternatives"].push_back({{"arrangement", other.words},
-                                    {"fits", other.fits},
-                                    {"device_bytes", device_bytes(other.forecast)},
-                                    {"host_bytes", host_bytes(other.forecast)},
-                                    {"relative_time", other.step_seconds / a.step_seconds}});
+  json["alternatives"] = json["more_memory"] = json["changes"] = nlohmann::ordered_json::array();
+  for (size_t i = 0; i < planned.fit.tried.size(); i++)
+    if (i != planned.fit.chosen) json["alternatives"].push_back(alternative_json(planned, planned.fit.tried[i]));
+  for (const Otherwise& more : planned.more) {
+    json["more_memory"].push_back(alternative_json(planned, more.arrangement));
+    json["more_memory"].back()["gigabytes"] = more.gigabytes;
+  }
+  json["less_memory"] = nullptr;
+  if (planned.less) json["less_memory"] = alternative_json(planned, *planned.less);
+  for (const Change& change : planned.changes) {
+    json["changes"].push_back(alternative_json(planned, change.arrangement));
+    json["changes"].back()["option"] = change.option;
+  }
   return json;
 }
 
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
-  const Need need = tightest(a, planned.caps);
   std::string text =
       fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
                   grouped(table.count(false)), grouped(table.count(true)),
@@ -134,17 +188,10 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   if (planned.pricing.measured()) text += time_text(a, planned.pricing);
-  text += fmt::format("{:<13} {}: {} {} of {} {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", need.what,
-                      format_size(need.bytes), format_size(need.allowed), limit_word(options, need.allowed));
+  text += memory_text(planned, options);
   text += classes_text(a.forecast);
-  text += fmt::format("{:<13} {:>12}  {:>12}\n", "phase", "device", "host");
-  for (const Forecast::Phase& phase : a.forecast.phases)
-    text += fmt::format("  {:<11} {:>12}  {:>12}\n", phase.name, format_size(phase.bytes[index(Space::Device)]),
-                        format_size(phase.bytes[index(Space::Host)]));
-  if (planned.fit.chosen) {
-    text += neighbour_text("cheaper", neighbour(planned, true), a);
-    text += neighbour_text("faster", neighbour(planned, false), a);
-  }
+  text += phases_text(a.forecast);
+  text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }
 

@@ -70,4 +70,9 @@ Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
   return overlaps ? Lanes::Threads : Lanes::Inline;
 }
 
+int zero_stage(const Strategy& strategy) {
+  const GroupPlacement& first = strategy.groups.front();
+  return first.shard_weights ? 3 : !first.shard_states ? 0 : strategy.reduce_at_once ? 2 : 1;
+}
+
 }  // namespace snug

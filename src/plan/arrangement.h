@@ -65,6 +65,7 @@ std::string offload_words(const Fates& fates);
 struct GroupPlacement {
   bool shard_weights = false, shard_states = false;
   Space weights = Space::Device, states = Space::Device, gradients = Space::Device;
+  bool operator==(const GroupPlacement&) const = default;
 };
 
 struct Strategy {
@@ -77,6 +78,7 @@ struct Strategy {
   int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
   Space offloaded_to = Space::Host;    // where forward values wait
   int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it
+  bool operator==(const Strategy&) const = default;
 };
 
 // A strategy that keeps everything on the device of one rank.
@@ -85,6 +87,8 @@ Strategy plain_strategy(size_t blocks, Recompute recompute = Recompute::None);
 // Placement of ZeRO's stages (Rajbhandari et al., arXiv:1910.02054): 1 shards optimizer state; 2 gradients as well, as
 // soon as a group's are complete; 3 weights as well.
 void set_zero_stage(Strategy& strategy, int stage);
+// The stage that the first group's placement is of.
+int zero_stage(const Strategy& strategy);
 
 // How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
 enum class Lanes : uint8_t { Inline, Threads };

@@ -90,7 +90,7 @@ class Compiler {
       : spec_(spec),
         facts_(facts),
         layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, spec.numerics.coded_base()),
-        storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, spec.purpose == Purpose::Train),
+        storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, trains()),
         job_{result_.set, facts,          spec_.config,   spec_.table,
              storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
@@ -98,10 +98,15 @@ class Compiler {
   }
 
   Compiled run() {
-    lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
+    if (spec_.purpose != Purpose::Step)
+      lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
     switch (spec_.purpose) {
       case Purpose::Train:
-        lower_training();
+        lower_step();
+        lower_around_steps();
+        break;
+      case Purpose::Step:
+        lower_step();
         break;
       case Purpose::Evaluate:
         lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
@@ -117,6 +122,7 @@ class Compiler {
     note_owned();
     result_.plan = pack(result_.set, facts_.alignment());
     sync(result_.set, result_.plan);
+    if (spec_.purpose == Purpose::Step) return std::move(result_);
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
     result_.numerics_hash = hash_numerics(spec_);
@@ -133,7 +139,9 @@ class Compiler {
                       Space::Device, Life::Persistent);
   }
 
-  void lower_training() {
+  bool trains() const { return spec_.purpose == Purpose::Train || spec_.purpose == Purpose::Step; }
+
+  void lower_step() {
     const StepBuffers step = make_step_buffers(job_, spec_.cut);
     const int64_t passes = spec_.cut.passes;
     std::map<Task, std::vector<PassPosition>> positions;
@@ -155,6 +163,9 @@ class Compiler {
     if (spec_.strategy.defer_updates) lower_flush(job_, add(Task::Flush), step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
+  }
+
+  void lower_around_steps() {
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
 
     Output state = state_output(job_);

@@ -10,7 +10,8 @@
 
 namespace snug {
 
-enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
+// Step: of training, its passes and update alone, to look at arrangements: neither verified nor hashed, never run.
+enum class Purpose : uint8_t { Train, Step, Evaluate, Generate, Merge };
 
 // Everything that decides the programs.
 struct JobSpec {
@@ -74,7 +75,8 @@ struct Compiled {
   ProgramId at(Task task) const { return programs.at(task); }
 };
 
-// Pure but for the facts: equal specs give equal programs on every machine. Every result has passed verify().
+// Pure but for the facts: equal specs give equal programs on every machine. Every result but that of
+// Purpose::Step has passed verify().
 Compiled compile(const JobSpec& spec, const OpFacts& facts);
 
 }  // namespace snug

@@ -2,256 +2,582 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <set>
+#include <utility>
+
+#include "plan/prober.h"
 
 namespace snug {
 namespace {
 
-// Of a pass: their numbers are 32 bits wide.
-constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
-
 // Times closer than this are one: the arrangement with fewer bytes is taken.
 constexpr double kEqualTime = 1.02;
 
-// Every way to cut a step that the user left open: all divisors of the batch.
-std::vector<Cut> cuts(const Cut& base, const Choices& choices) {
-  if (choices.batch_size % choices.ranks != 0)
-    user_error("batch_size: found {}, expected a multiple of {} ranks", choices.batch_size, choices.ranks);
-  const int64_t batch = choices.batch_size / choices.ranks;
-  if (choices.micro_batch && choices.passes && *choices.micro_batch * *choices.passes != batch)
-    user_error("micro_batch_size {} times gradient_accumulation_steps {} on {} ranks makes {} blocks, batch_size is {}",
-               *choices.micro_batch, *choices.passes, choices.ranks,
-               *choices.micro_batch * *choices.passes * choices.ranks, choices.batch_size);
-  std::vector<Cut> result;
-  for (int64_t micro = 1; micro <= batch; micro++) {
-    if (batch % micro != 0 || micro * base.sequence_length > kMostTokens) continue;
-    if (choices.micro_batch && micro != *choices.micro_batch) continue;
-    if (choices.passes && batch / micro != *choices.passes) continue;
-    Cut cut = base;
-    cut.micro_batch = micro;
-    cut.passes = batch / micro;
-    cut.ranks = choices.ranks;
-    result.push_back(cut);
-  }
-  if (result.empty() && choices.micro_batch && batch % *choices.micro_batch == 0)
-    user_error("micro_batch_size {} of sequence_length {}: found {} tokens a pass, expected at most {}",
-               *choices.micro_batch, base.sequence_length, *choices.micro_batch * base.sequence_length, kMostTokens);
-  if (result.empty())
-    user_error("{} {} does not divide batch_size {}{}",
-               choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
-               choices.micro_batch ? *choices.micro_batch : *choices.passes, choices.batch_size,
-               choices.ranks > 1 ? fmt::format(" over {} ranks", choices.ranks) : "");
-  return result;
-}
+// Larger passes that are no faster, after which none is looked at but the largest.
+constexpr int kPatience = 2;
 
-std::vector<std::vector<Recompute>> recomputes(const Choices& choices, size_t blocks) {
-  if (choices.recomputed_blocks) {
-    std::vector<Recompute> mixed(blocks, Recompute::None);
-    std::fill_n(mixed.begin(), std::min<size_t>(blocks, static_cast<size_t>(*choices.recomputed_blocks)),
-                Recompute::Block);
-    return {mixed};
-  }
-  std::vector<std::vector<Recompute>> all;
-  for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
-    if (!choices.recompute || *choices.recompute == r) all.emplace_back(blocks, r);
-  return all;
-}
+// Of different cuts and stages, the chosen one among them.
+constexpr size_t kTried = 3;
 
-// What is offloaded at one level of need, where the user left it open.
-struct Level {
-  Offload activations, states, gradients, parameters;
+// What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
+constexpr double kBetter = 0.995;
+
+// The price, by share of a step, of a dial that is turned further than it need be.
+constexpr double kNegligible = 0.001;
+
+// Ops and arrangements compiled, after which refining ends; and ops, after which the search is content with what fits.
+constexpr uint64_t kRefining = 400'000, kMostOps = 2'500'000;
+constexpr size_t kRefinements = 60;
+
+// Ops of an arrangement that takes long to compile.
+constexpr uint64_t kDearOps = 15'000;
+
+// Where turning everything on leaves this share of what is allowed missing, nothing fits.
+constexpr double kHopeless = 0.25;
+
+// Blocks of all passes of a program in layer-major order, beyond which it takes too long to compile.
+constexpr int64_t kMostBlocks = 256;
+
+// What must be relieved first: a rank's device, then the node's memory.
+enum class Place : uint8_t { Device, Node };
+
+// What turning a dial costs, in seconds a byte, and how far it is to be turned.
+struct Offer {
+  double price = 0;
+  int64_t position = 0;
 };
-
-// Where device and host are one memory, only the disk is elsewhere.
-std::vector<Level> levels(const Choices& choices, bool shared) {
-  std::vector<Level> all{{}};
-  if (!shared) all.push_back({{1, Space::Host}, {}, {}, {}});
-  for (const Space space : shared ? std::vector{Space::Disk} : std::vector{Space::Host, Space::Disk}) {
-    const Offload away{1, space}, activations = shared ? Offload{} : Offload{1, Space::Host};
-    all.push_back({activations, away, {}, {}});
-    all.push_back({activations, away, away, {}});
-    all.push_back({activations, away, away, away});
-  }
-  for (Level& level : all) {
-    level.activations = choices.activations.value_or(level.activations);
-    level.states = choices.states.value_or(level.states);
-    level.gradients = choices.gradients.value_or(level.gradients);
-    level.parameters = choices.parameters.value_or(level.parameters);
-  }
-  return all;
-}
-
-void place(Strategy& strategy, const Level& level, size_t blocks) {
-  // The last groups first: their bytes are at home longest before they are used again.
-  auto apply = [&](const Offload& offload, Space GroupPlacement::*field) {
-    const size_t groups = strategy.groups.size();
-    const auto away = static_cast<size_t>(std::llround(offload.share * static_cast<double>(groups)));
-    for (size_t g = groups - away; g < groups; g++) strategy.groups[g].*field = offload.space;
-  };
-  apply(level.states, &GroupPlacement::states);
-  apply(level.gradients, &GroupPlacement::gradients);
-  apply(level.parameters, &GroupPlacement::weights);
-  for (auto b = std::llround(level.activations.share * static_cast<double>(blocks)); b > 0; b--) {
-    Fates& fates = strategy.fates[static_cast<size_t>(b - 1)];
-    fates = offloaded(fates);
-  }
-  strategy.offloaded_to = level.activations.space;
-}
-
-std::vector<int> stages(const Choices& choices) {
-  if (choices.zero) return {*choices.zero};
-  return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2, 3};
-}
-
-std::string offload_words(const Strategy& strategy) {
-  std::vector<std::string> words;
-  if (const auto away = std::ranges::count(strategy.fates, Fate::Offload, &Fates::input); away > 0)
-    words.push_back(fmt::format("activations of {} blocks on the {}", away, name(strategy.offloaded_to)));
-  auto count = [&](std::string_view what, Space GroupPlacement::*field) {
-    for (const Space space : {Space::Host, Space::Disk}) {
-      const auto away = std::ranges::count(strategy.groups, space, field);
-      if (away == 0) continue;
-      const bool all = static_cast<size_t>(away) == strategy.groups.size();
-      words.push_back(
-          all ? fmt::format("{} on the {}", what, name(space))
-              : fmt::format("{} of {} of {} groups on the {}", what, away, strategy.groups.size(), name(space)));
-    }
-  };
-  count("states", &GroupPlacement::states);
-  count("gradients", &GroupPlacement::gradients);
-  count("weights", &GroupPlacement::weights);
-  return words.empty() ? "no offload" : fmt::format("{}", fmt::join(words, ", "));
-}
-
-std::string words(const Cut& cut, const Strategy& strategy, int stage) {
-  std::set<std::string> kinds;
-  for (const Fates& fates : strategy.fates) kinds.insert(recompute_words(fates));
-  const std::string recompute =
-      kinds.size() == 1
-          ? *kinds.begin()
-          : fmt::format("{} of {} blocks", std::ranges::count(strategy.fates, Fate::Recompute, &Fates::residual),
-                        strategy.fates.size());
-  std::string ranks;
-  if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage);
-  if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
-  return fmt::format("{}{} {} of {} {}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
-                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
-                     strategy.layer_major ? ", layer by layer" : "", recompute, offload_words(strategy));
-}
 
 }  // namespace
 
-uint64_t total_bytes(const Arrangement& a) {
-  return static_cast<uint64_t>(a.cut.ranks) *
-         (a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)]);
-}
-
-Need tightest(const PerSpace<uint64_t>& bytes, int rank_count, const Caps& caps) {
-  const auto ranks = static_cast<uint64_t>(rank_count);
-  const uint64_t device = bytes[index(Space::Device)] + caps.driver_bytes, host = ranks * bytes[index(Space::Host)];
-  const Need memory = caps.shared ? Need{"device and host together", host + ranks * device, caps.host_bytes}
-                                  : Need{"host", host, caps.host_bytes};
-  const Need all[] = {memory,
-                      {"the device of a rank", device, caps.device_bytes},
-                      {"the disk", ranks * bytes[index(Space::Disk)], caps.disk_bytes}};
-  return *std::ranges::max_element(all, {}, [](const Need& need) {
-    return static_cast<double>(need.bytes) / static_cast<double>(std::max<uint64_t>(need.allowed, 1));
-  });
-}
-
-namespace {
-
-class Fitting {
+class Fitter::Search {
  public:
-  Fitting(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts, const Pricing& pricing,
-          const Alive& alive)
-      : spec_(spec), choices_(choices), caps_(caps), facts_(facts), pricing_(pricing), alive_(alive) {}
+  Search(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive)
+      : choices_(choices), prober_(spec, choices, facts, pricing, alive), blocks_(spec.table.blocks.size()) {}
 
-  FitResult run() {
-    for (const Level& level : levels(choices_, caps_.shared)) {
-      for (const Cut& cut : cuts(spec_.cut, choices_))
-        for (const auto& recompute : recomputes(choices_, spec_.table.blocks.size()))
-          for (const int stage : stages(choices_)) try_one(level, cut, recompute, stage);
-      if (std::ranges::any_of(result_.tried, &Arrangement::fits)) break;
+  // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
+  // as much in all others beside what stays on a rank. Where they take more, what is chosen is mended.
+  FitResult fit(const Caps& caps) {
+    caps_ = caps;
+    started_at_ = prober_.ops();
+    std::vector<Found> all = search();
+    for (;;) {  // ends: what does not fit has more around its steps than any before
+      FitResult result = choose(all);
+      if (result.chosen) note_around(result.compiled, probe(chosen_));
+      if (!result.chosen || result.tried[*result.chosen].fits) return result;
+      all = {judged(chosen_, true)};
+      work_out(all[0]);
+      if (!all[0].fits) all = search();
     }
-    choose();
-    if (result_.chosen) vary(result_.tried[*result_.chosen]);
-    return std::move(result_);
   }
+
+  std::optional<Arrangement> near(const Caps& caps) {
+    caps_ = caps;
+    rough_ = true;
+    started_at_ = prober_.ops();
+    const std::vector<Cut>& cuts = prober_.cuts();
+    const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
+    const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
+    std::optional<Found> best;
+    for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
+      Point p = prober_.undialled_point(cuts[static_cast<size_t>(i)], chosen_.stage);
+      p.layer_major = chosen_.layer_major;
+      p.deferred = chosen_.deferred;
+      p.far_ahead = chosen_.far_ahead;
+      const auto found = least(p, best ? best->seconds : std::numeric_limits<double>::infinity());
+      if (found && found->fits && (!best || found->seconds < best->seconds)) best = found;
+    }
+    return best ? std::optional(arrangement(best->point)) : std::nullopt;
+  }
+
+  Arrangement smallest(const Caps& caps) {
+    caps_ = caps;
+    rough_ = true;
+    started_at_ = prober_.ops();
+    const Point undialled = prober_.undialled_point(prober_.cuts()[0], prober_.stages().back());
+    Point p = all_on(undialled);
+    if (!kept(p, Place::Node) && !is_hopeless(p, 0))
+      p = least(undialled, std::numeric_limits<double>::infinity())->point;
+    if (!kept(p, Place::Node)) return arrangement(p);
+    const Compiled whole = prober_.compiled_in_full(p);
+    return arrangement(p, &whole);
+  }
+
+  size_t compiled() const { return prober_.compiled(); }
+  uint64_t ops() const { return prober_.ops(); }
+  const std::string& fastest_words() const { return fastest_words_; }
 
  private:
-  void try_one(const Level& level, const Cut& cut, const std::vector<Recompute>& recompute, int stage) {
-    Strategy strategy = plain_strategy(spec_.table.blocks.size());
-    std::ranges::transform(recompute, strategy.fates.begin(), fates_of);
-    strategy.replicas = choices_.replicas;
-    strategy.layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
-    set_zero_stage(strategy, stage);
-    place(strategy, level, strategy.fates.size());
-    const std::string text = words(cut, strategy, stage);
-    if (seen_.insert(text).second) add(cut, strategy, text);
+  struct Found {
+    Point point;
+    double seconds = 0;
+    uint64_t bytes = 0;  // of a rank's device and host
+    bool fits = false;
+  };
+
+  Found judged(const Point& p, bool fits) {
+    const Probe& at = probe(p);
+    if (fits && at.seconds < fastest_) {
+      fastest_ = at.seconds;
+      fastest_words_ = arrangement_words(p.cut, prober_.strategy(p));
+    }
+    const PerSpace<uint64_t> bytes = bytes_of(p);
+    return {p, at.seconds, bytes[index(Space::Device)] + bytes[index(Space::Host)], fits};
   }
 
-  void add(const Cut& cut, const Strategy& strategy, std::string text) {
-    JobSpec candidate = spec_;
-    candidate.cut = cut;
-    candidate.strategy = strategy;
-    const Compiled compiled = compile(candidate, facts_);
-    Pricing priced = pricing_;
-    priced.lanes = lanes_of(strategy, cut);
-    Arrangement a{cut, strategy, std::move(text), forecast(compiled), step_seconds(compiled, priced), false};
-    const Need need = tightest(a, caps_);
-    a.fits = need.bytes <= need.allowed;
-    result_.tried.push_back(std::move(a));
-    call(alive_);
+  // Of compiling, so far.
+  struct Effort {
+    uint64_t ops = 0;
+    size_t arrangements = 0;
+  };
+  Effort effort() const { return {prober_.ops(), prober_.compiled()}; }
+  bool tired(const Effort& since) const {
+    return prober_.ops() - since.ops > kRefining || prober_.compiled() - since.arrangements > kRefinements;
+  }
+  bool spent(uint64_t times = 1) const { return prober_.ops() - started_at_ > times * kMostOps; }
+
+  const std::vector<Dial>& dials(const Point& p) const { return prober_.dials(p); }
+  const Probe& probe(const Point& p) { return prober_.probe(p); }
+
+  bool fit_all(const PerSpace<uint64_t>& bytes) const {
+    return std::ranges::all_of(needs(bytes, choices_.ranks, caps_),
+                               [](const Need& need) { return need.bytes <= need.allowed; });
   }
 
-  // Where transfers can hide behind computing, the same with them in other places of the step.
-  void vary(const Arrangement chosen) {
-    if (lanes_of(chosen.strategy, chosen.cut) == Lanes::Inline) return;
-    const bool orders_are_open = !choices_.layer_major && chosen.cut.passes > 1;
-    for (const bool layer_major : {false, true})
-      for (const bool deferred : {false, true}) {
-        if ((!layer_major && !deferred) || (layer_major && !orders_are_open)) continue;
-        Strategy strategy = chosen.strategy;
-        strategy.layer_major = layer_major || strategy.layer_major;
-        strategy.defer_updates = deferred;
-        add(chosen.cut, strategy,
-            fmt::format("{}{}{}", chosen.words, layer_major ? ", layer by layer" : "",
-                        deferred ? ", deferred updates" : ""));
+  // Of a step, or what loading, saving and evaluating take, if that is known to be more: about as much in all
+  // arrangements beside what stays on a rank, and worked out where it decides.
+  PerSpace<uint64_t> bytes_of(const Point& p) {
+    const Probe& step = probe(p);
+    PerSpace<uint64_t> bytes = step.bytes;
+    for (size_t space = 0; space < bytes.size(); space++)
+      if (around_[space] > 0) bytes[space] = std::max(bytes[space], step.persistent[space] + around_[space]);
+    return bytes != step.bytes && fit_all(step.bytes) && !fit_all(bytes) ? prober_.whole_bytes(p) : bytes;
+  }
+  void note_around(const Compiled& whole, const Probe& step) {
+    for (size_t space = 0; space < around_.size(); space++)
+      around_[space] = std::max(around_[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
+  }
+
+  // ---- What a place has ---------------------------------------------------------------------------------------------
+
+  // The need beyond its cap by most, or nearest to it. Place::Node: of all of them.
+  Need tightest(const Point& p, Place place) {
+    const PerSpace<uint64_t> bytes = bytes_of(p);
+    std::vector<Need> all = needs(bytes, choices_.ranks, caps_);
+    if (place == Place::Device)
+      all = {{"the device of a rank", bytes[index(Space::Device)] + caps_.driver_bytes, caps_.device_bytes}};
+    return *std::ranges::max_element(all, {}, excess_of);
+  }
+  static double excess_of(const Need& need) {
+    return static_cast<double>(need.bytes) - static_cast<double>(need.allowed);
+  }
+  double excess(const Point& p, Place place) { return excess_of(tightest(p, place)); }
+  bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
+
+  bool device_is_apart() const { return !caps_.shared || caps_.device_bytes < caps_.host_bytes; }
+
+  // On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
+  std::vector<size_t> helping(const Point& p, Place place) const {
+    std::vector<size_t> found;
+    for (size_t d = 0; d < dials(p).size(); d++) {
+      const Dial& dial = dials(p)[d];
+      const bool compute = dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Shard;
+      if (compute || dial.to_disk == (place == Place::Node)) found.push_back(d);
+    }
+    return found;
+  }
+  std::vector<size_t> helping(const Point& p) const {
+    if (!device_is_apart()) return helping(p, Place::Node);
+    std::vector<size_t> all(p.at.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    return all;
+  }
+  std::vector<size_t> turned_of(const Point& p) const {
+    std::vector<size_t> turned;
+    for (size_t d = 0; d < p.at.size(); d++)
+      if (p.at[d] > 0) turned.push_back(d);
+    return turned;
+  }
+
+  // ---- The search ---------------------------------------------------------------------------------------------------
+
+  std::vector<Found> search() {
+    rough_ = true;
+    fastest_ = std::numeric_limits<double>::infinity();
+    std::vector<Found> all;
+    for (const int stage : stages()) climb(stage, all);
+    rough_ = false;
+    if (!std::ranges::any_of(all, &Found::fits)) return all;
+    std::erase_if(all, [](const Found& found) { return !found.fits; });
+    std::ranges::stable_sort(all, {}, &Found::seconds);
+    all.resize(std::min(all.size(), kTried));
+    const Effort before = effort();
+    for (Found& found : all) {
+      if (spent() || tired(before)) break;
+      work_out(found);
+      refine(found, before);
+    }
+    if (!spent()) vary(all);
+    return all;
+  }
+
+  // The least that is needed under the caps as they are known now, in the same cut and order.
+  void work_out(Found& found) {
+    Point undialled = prober_.undialled_point(found.point.cut, found.point.stage);
+    undialled.layer_major = found.point.layer_major;
+    undialled.deferred = found.point.deferred;
+    undialled.far_ahead = found.point.far_ahead;
+    const Found least = *this->least(undialled, std::numeric_limits<double>::infinity());
+    if (!kept(found.point, Place::Node) || (least.fits && least.seconds < found.seconds)) found = least;
+  }
+
+  // Stage 2 alone if it is as fast as stage 0: it takes fewer bytes.
+  std::vector<int> stages() {
+    if (prober_.stages().size() == 1) return prober_.stages();
+    const Cut& cut = prober_.cuts()[0];
+    const double sharded = probe(prober_.undialled_point(cut, 2)).seconds,
+                 whole = probe(prober_.undialled_point(cut, 0)).seconds;
+    return sharded <= kEqualTime * whole ? std::vector{2} : std::vector{0, 2};
+  }
+
+  // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be turned on to
+  // make room. The largest is looked at in any case, as a single pass needs no accumulators.
+  void climb(int stage, std::vector<Found>& all) {
+    const std::vector<Cut>& cuts = prober_.cuts();
+    std::vector<Point> undialled;
+    for (const Cut& cut : cuts) undialled.push_back(prober_.undialled_point(cut, stage));
+    prober_.look_at(undialled);
+    int worse = 0;
+    for (size_t i = 0; i < cuts.size(); i++) {
+      const double limit = fastest_ / kEqualTime;
+      const std::optional<Found> found = least(undialled[i], limit);
+      if (found) all.push_back(*found);
+      worse = found && found->fits && found->seconds <= limit ? 0 : worse + 1;
+      if (found && !found->fits) worse = kPatience;
+      if (spent() && std::isfinite(fastest_)) return;
+      if (worse >= kPatience && i + 1 < cuts.size()) i = cuts.size() - 2;
+    }
+  }
+
+  Point all_on(Point p) {
+    for (const size_t d : helping(p)) p.at[d] = dials(p)[d].most;
+    return p;
+  }
+  // Whether this share of the memory that is allowed is missing with all on; of disks others may need less.
+  bool is_hopeless(const Point& all_on, double share) {
+    PerSpace<uint64_t> bytes = bytes_of(all_on);
+    bytes[index(Space::Disk)] = 0;
+    return std::ranges::any_of(needs(bytes, choices_.ranks, caps_), [&](const Need& need) {
+      return excess_of(need) > share * static_cast<double>(need.allowed);
+    });
+  }
+
+  // The least that must be turned on at a cut and stage; with all on where that is not enough. First with the host's
+  // help, then, if that asks too much of the host, without. Nothing if it takes longer than `limit` with all off.
+  std::optional<Found> least(const Point& undialled, double limit) {
+    if (probe(undialled).seconds > limit) return std::nullopt;
+    if (!kept(undialled, Place::Node) && is_hopeless(all_on(undialled), kHopeless))
+      return judged(all_on(undialled), false);
+    std::optional<Found> best;
+    if (device_is_apart()) {
+      Point p = undialled;
+      std::vector<size_t> turned;
+      const bool relieved = relieve(p, Place::Device, helping(p, Place::Device), turned);
+      const bool sufficed = relieved && kept(p, Place::Node);
+      best = settled(p, helping(p, Place::Node), turned);
+      if (sufficed || (best->fits && probe(undialled).seconds >= kBetter * best->seconds)) return best;
+    }
+    const Found other = settled(undialled, helping(undialled, Place::Node), {});
+    const bool better = !best || !best->fits || (other.fits && other.seconds < best->seconds);
+    return better ? other : best;
+  }
+
+  // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.
+  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned) {
+    if (!relieve(p, Place::Node, std::move(left), turned)) return judged(p, false);
+    for (auto d = turned.rbegin(); d != turned.rend() && !rough_ && !spent(); ++d) turn_back(p, *d);
+    return judged(p, true);
+  }
+
+  // Prices were measured one by one, and the last dial goes only so far: perhaps it is faster without one of its dials,
+  // and others turned further.
+  void refine(Found& best, const Effort& before) {
+    Point undialled = best.point;
+    std::ranges::fill(undialled.at, 0);
+    if (probe(undialled).seconds >= kBetter * best.seconds) return;
+    for (bool better = true; std::exchange(better, false);)
+      for (size_t d = 0; d < best.point.at.size() && !tired(before); d++) {
+        if (best.point.at[d] == 0) continue;
+        Point without = best.point;
+        without.at[d] = 0;
+        std::vector<size_t> others = helping(without);
+        std::erase(others, d);
+        const Found found = settled(without, others, turned_of(without));
+        if (!found.fits || found.seconds >= kBetter * best.seconds) continue;
+        best = found;
+        better = true;
       }
-    choose();
   }
 
-  void choose() {
-    std::ranges::stable_sort(result_.tried, {}, &Arrangement::step_seconds);
-    result_.chosen.reset();
-    const auto fastest = std::ranges::find(result_.tried, true, &Arrangement::fits);
-    if (fastest == result_.tried.end()) return;
-    auto chosen = fastest;
-    for (auto other = fastest; other != result_.tried.end(); ++other)
-      if (other->fits && other->step_seconds <= kEqualTime * fastest->step_seconds &&
-          total_bytes(*other) < total_bytes(*chosen))
-        chosen = other;
-    result_.chosen = static_cast<size_t>(chosen - result_.tried.begin());
+  // The fastest in other orders, where transfers can hide behind computing.
+  void vary(std::vector<Found>& all) {
+    Found best = *std::ranges::min_element(all, {}, &Found::seconds);
+    if (lanes_of(prober_.strategy(best.point), best.point.cut) == Lanes::Inline) return;
+    rough_ = true;
+    auto attempt = [&](const Point& p) {
+      if (probe(p).seconds >= kBetter * best.seconds) return;
+      const Found other = settled(p, helping(p), turned_of(p));
+      if (!other.fits || other.seconds >= kBetter * best.seconds) return;
+      all.push_back(other);
+      best = other;
+    };
+    auto attempt_with = [&](bool Point::*order) {
+      Point p = best.point;
+      p.*order = true;
+      attempt(p);
+    };
+    attempt_with(&Point::far_ahead);
+    attempt_with(&Point::deferred);
+    const int64_t passes = best.point.cut.passes;
+    if (choices_.layer_major || passes == 1 || passes * static_cast<int64_t>(blocks_) > kMostBlocks) return;
+    attempt_with(&Point::layer_major);
   }
 
-  const JobSpec& spec_;
-  const Choices& choices_;
-  const Caps& caps_;
-  const OpFacts& facts_;
-  const Pricing& pricing_;
-  const Alive& alive_;
-  FitResult result_;
-  std::set<std::string> seen_;
+  // ---- Dials --------------------------------------------------------------------------------------------------------
+
+  // Turns dials on, those first that cost the fewest seconds for the bytes they free, and the last of them only as far
+  // as it takes. False where all that frees something is on, and not enough. All at once where it has taken too long.
+  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned) {
+    std::erase_if(left, [&](size_t d) { return p.at[d] == dials(p)[d].most; });
+    std::vector<size_t> useless;  // as the others stand now
+    while (!kept(p, place)) {
+      if (spent(2)) {
+        p = all_on(p);
+        return kept(p, place);
+      }
+      look_at_offers(p, left, place);
+      std::optional<Offer> best;
+      size_t chosen = 0;
+      for (const size_t d : left) {
+        if (std::ranges::count(useless, d) > 0) continue;
+        const std::optional<Offer> offer = offer_of(p, d, place);
+        if (offer && (!best || offer->price < best->price)) {
+          best = offer;
+          chosen = d;
+        }
+      }
+      if (!best) return false;
+      Point q = p;
+      q.at[chosen] = std::max(p.at[chosen], best->position);
+      if (excess(q, place) >= excess(p, place)) {  // an offer of another cut, or with other dials on
+        best = measured_offer(p, chosen, place);
+        if (!best) {
+          useless.push_back(chosen);
+          continue;
+        }
+        q.at[chosen] = best->position;
+      }
+      useless.clear();
+      std::erase(left, chosen);
+      turned.push_back(chosen);
+      const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
+      if (kept(p, place)) turn_to_least(p, chosen, before, place);
+    }
+    return true;
+  }
+
+  // Offers are measured once for all cuts and caps: whatever the cut, the product of passes and of tokens in each is
+  // the same, so that computing again frees as much less, and transfers of weights come as much more often, as there
+  // are more passes. Only states are fetched once a step. What is worth something depends on which dials of its kind
+  // are on, and on where bytes are short; what is worth nothing, on all of them.
+  std::optional<Offer> offer_of(const Point& p, size_t d, Place place) {
+    const auto [kind, all] = offer_keys(p, d, place);
+    if (worthless_.contains(all)) return std::nullopt;
+    auto known = offers_.find(kind);
+    if (known == offers_.end()) {
+      const std::optional<Offer> measured = measured_offer(p, d, place);
+      if (!measured) return worthless_.insert(all), std::nullopt;
+      known = offers_.emplace(kind, *measured).first;
+    }
+    Offer offer = known->second;
+    if (dials(p)[d].kind == Dial::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
+    return offer;
+  }
+
+  // By what an offer is known, and by what it is known to be none.
+  std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, Place place) {
+    const Probe& before = probe(p);
+    std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, p.far_ahead,
+                                   int(place), before.update_fullest, tightest(p, place).what, d);
+    std::string all = kind;
+    for (size_t other = 0; other < p.at.size(); other++) {
+      if (p.at[other] == 0) continue;
+      all += fmt::format(" {}", other);
+      if (akin(dials(p)[other], dials(p)[d])) kind += fmt::format(" {}", other);
+    }
+    return {kind, all};
+  }
+
+  // Compiles at once what measuring the offers of these dials begins with.
+  void look_at_offers(const Point& p, const std::vector<size_t>& left, Place place) {
+    std::vector<Point> points;
+    for (const size_t d : left) {
+      const auto [kind, all] = offer_keys(p, d, place);
+      if (worthless_.contains(all) || offers_.contains(kind)) continue;
+      points.push_back(p);
+      points.back().at[d] = dials(p)[d].most;
+    }
+    prober_.look_at(points);
+  }
+
+  // Whether they move the same bytes.
+  static bool akin(const Dial& a, const Dial& b) {
+    const auto values = [](const Dial& dial) {
+      return dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Activations;
+    };
+    const auto weights = [](const Dial& dial) {
+      return dial.kind == Dial::Kind::Shard || dial.kind == Dial::Kind::Weights;
+    };
+    return a.kind == b.kind || (values(a) && values(b)) || (weights(a) && weights(b));
+  }
+
+  // Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
+  // all blocks but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
+  // are as if the step had one pass.
+  std::optional<Offer> measured_offer(Point p, size_t d, Place place) {
+    const Dial& dial = dials(p)[d];
+    const double seconds = probe(p).seconds, over = excess(p, place);
+    const int64_t at = p.at[d];
+    const int64_t part = dial.kind == Dial::Kind::Recompute ? dial.most - 1 : std::midpoint(at, dial.most);
+    for (const int64_t position : {dial.most, part}) {
+      p.at[d] = std::max(at, position);
+      const double freed = over - excess(p, place);
+      if (freed <= 0) continue;
+      const double price = (probe(p).seconds - seconds) / freed;
+      return Offer{dial.kind == Dial::Kind::States ? price * static_cast<double>(p.cut.passes) : price, p.at[d]};
+    }
+    return std::nullopt;
+  }
+
+  // Where the dial stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
+  // that the line between the ends says where to look. A rough look is content with what it finds at once, any other
+  // with what takes next to no longer than the least could.
+  void turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
+    auto at = [&](int64_t position) {
+      Point q = p;
+      q.at[d] = position;
+      return excess(q, place);
+    };
+    int64_t enough = p.at[d];
+    auto matters = [&] {
+      Point q = p;
+      q.at[d] = too_few;
+      const double best = probe(q).seconds;
+      q.at[d] = enough;
+      return probe(q).seconds > (1 + kNegligible) * best;
+    };
+    for (int looks = 0; enough - too_few > 1 && (rough_ ? looks == 0 : matters()); looks++) {
+      const double over = at(too_few), under = at(enough);
+      const double share = looks % 3 == 2 ? 0.5 : over / (over - under);
+      const int64_t guess = too_few + std::llround(std::ceil(share * static_cast<double>(enough - too_few)));
+      const int64_t position = std::clamp(guess, too_few + 1, enough - 1);
+      (at(position) <= 0 ? enough : too_few) = position;
+    }
+    p.at[d] = enough;
+  }
+
+  // Later dials may have freed what this one was for.
+  void turn_back(Point& p, size_t d) {
+    auto suffices = [&](int64_t position) {
+      Point q = p;
+      q.at[d] = position;
+      return kept(q, Place::Node);
+    };
+    if (p.at[d] == 0 || !suffices(p.at[d] - 1)) return;
+    p.at[d]--;
+    if (p.at[d] > 0 && suffices(0))
+      p.at[d] = 0;
+    else if (p.at[d] > 0)
+      turn_to_least(p, d, 0, Place::Node);
+  }
+
+  // ---- The choice ---------------------------------------------------------------------------------------------------
+
+  Arrangement arrangement(const Point& p, const Compiled* whole = nullptr) {
+    Arrangement a = prober_.arrangement(p, whole);
+    a.fits = fit_all(whole ? a.forecast.arena_bytes : bytes_of(p));
+    return a;
+  }
+
+  FitResult choose(std::vector<Found> all) {
+    FitResult result;
+    std::ranges::stable_sort(all, {}, &Found::seconds);
+    auto chosen = std::ranges::min_element(all, {}, &Found::bytes);
+    if (std::ranges::any_of(all, &Found::fits)) {
+      const double limit = kEqualTime * all[0].seconds;
+      const auto equal = std::ranges::find_if(all, [&](const Found& found) { return found.seconds > limit; });
+      chosen = std::ranges::min_element(all.begin(), equal, {}, &Found::bytes);
+      result.chosen = static_cast<size_t>(chosen - all.begin());
+    } else {
+      all = {*chosen};
+      chosen = all.begin();
+    }
+    chosen_ = chosen->point;
+    result.compiled = prober_.compiled_in_full(chosen_);
+    for (const Found& found : all)
+      result.tried.push_back(arrangement(found.point, &found == &*chosen ? &result.compiled : nullptr));
+    return result;
+  }
+
+  Choices choices_;
+  Prober prober_;
+  size_t blocks_;
+  std::map<std::string, Offer> offers_;
+  std::set<std::string> worthless_;
+  Caps caps_;
+  PerSpace<uint64_t> around_{};  // what loading, saving and evaluating took beside what persists
+  bool rough_ = false;
+  uint64_t started_at_ = 0;  // Prober::ops() then
+  Point chosen_;
+  double fastest_ = std::numeric_limits<double>::infinity();
+  std::string fastest_words_;
 };
 
-}  // namespace
+uint64_t total_bytes(const Arrangement& a) {
+  return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
+}
+
+std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
+  const auto together = static_cast<uint64_t>(caps.node_ranks.value_or(ranks));
+  const uint64_t device = rank_bytes[index(Space::Device)] + caps.driver_bytes,
+                 host = together * rank_bytes[index(Space::Host)], disk = together * rank_bytes[index(Space::Disk)];
+  std::vector<Need> needs;
+  if (!caps.shared || caps.device_bytes < caps.host_bytes)
+    needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});
+  if (caps.shared)
+    needs.push_back({"device and host together", host + together * device, caps.host_bytes});
+  else
+    needs.push_back({"the host", host, caps.host_bytes});
+  if (disk > 0) needs.push_back({"the disk", disk, caps.disk_bytes});
+  return needs;
+}
+
+Fitter::Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+               const Alive& alive)
+    : search_(std::make_unique<Search>(spec, choices, facts, pricing, alive)) {}
+Fitter::~Fitter() = default;
+
+FitResult Fitter::fit(const Caps& caps) { return search_->fit(caps); }
+std::optional<Arrangement> Fitter::near(const Caps& caps) { return search_->near(caps); }
+Arrangement Fitter::smallest(const Caps& caps) { return search_->smallest(caps); }
+size_t Fitter::compiled() const { return search_->compiled(); }
+uint64_t Fitter::ops() const { return search_->ops(); }
+std::string Fitter::fastest() const { return search_->fastest_words(); }
 
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
               const Pricing& pricing, const Alive& alive) {
-  if (choices.ranks % choices.replicas != 0)
-    user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
-  return Fitting(spec, choices, caps, facts, pricing, alive).run();
+  return Fitter(spec, choices, facts, pricing, alive).fit(caps);
 }
 
 }  // namespace snug

@@ -1,7 +1,8 @@
-// Finds the arrangements of a job that fit the memory it may use, fastest first.
+// Finds the fastest arrangement of a job that fits the memory it may use.
 #pragma once
 
 #include <limits>
+#include <memory>
 #include <optional>
 
 #include "base/alive.h"
@@ -31,45 +32,74 @@ struct Choices {
 
 struct Caps {
   uint64_t device_bytes = std::numeric_limits<uint64_t>::max();  // a rank
-  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a machine
+  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a node
   uint64_t disk_bytes = std::numeric_limits<uint64_t>::max();    // likewise
-  bool shared = false;        // device and host are one memory (CPU): host_bytes holds for both together
-  uint64_t driver_bytes = 0;  // taken beside the arenas, and counted against device_bytes
+  std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
+  bool shared = false;            // device and host are one memory (CPU): host_bytes holds for both together
+  uint64_t driver_bytes = 0;      // taken beside the arenas, and counted against device_bytes
 };
 
 struct Arrangement {
   Cut cut;
   Strategy strategy;
-  std::string words;  // "2 passes of 8 blocks, recompute mlp, no offload"
-  Forecast forecast;
+  std::string words;        // "2 passes of 8 blocks, recompute mlp, no offload"
+  Forecast forecast;        // of arrangements that are not chosen: a step's bytes alone
   double step_seconds = 0;  // by the pricing that fit() was given
   bool fits = false;
 };
 
-// Of device and host together, over all ranks.
+// Of device and host together, of a rank.
 uint64_t total_bytes(const Arrangement& arrangement);
 
 // What an arrangement takes of one thing that is capped.
 struct Need {
-  std::string_view what;  // "device and host together"
+  std::string what;  // "a rank's device"
   uint64_t bytes = 0, allowed = 0;
 };
-// The cap that ranks of so many bytes each come closest to, or break by most.
-Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
-inline Need tightest(const Arrangement& a, const Caps& caps) {
-  return tightest(a.forecast.arena_bytes, a.cut.ranks, caps);
-}
+// Of every cap that is not implied by another.
+std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
 
 struct FitResult {
-  std::vector<Arrangement> tried;  // fastest first
-  std::optional<size_t> chosen;    // of those that fit and are within 2 % of the fastest such, the smallest
+  // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, the smallest
+  // alone.
+  std::vector<Arrangement> tried;
+  std::optional<size_t> chosen;  // of those that fit and are within 2 % of the fastest such, the smallest
+  Compiled compiled;             // the chosen one, or the smallest
 };
 
-// Compiles candidates (a fraction of a second each even for 70B) and orders them: first those that keep everything on
-// the device, and only if none of them fits those that offload states, then gradients, then parameters as well; of the
-// best also with updates deferred and in layer-major order, where there are transfers to hide. `spec`
-// gives everything but cut and strategy; `pricing` all but how lanes are run (lanes_of()); `alive`: called for each
-// candidate. UserError if batch_size, ranks, micro-batch and passes do not agree.
+// A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
+// `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
+// costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
+// then worked out: what is not needed is turned back, down to a block or a group; other orders of the step, and doing
+// without one of the things that were turned on, are tried. Every arrangement that is compared was compiled and priced;
+// what was compiled for one set of caps is remembered for the next.
+class Fitter {
+ public:
+  // `spec` gives everything but cut and strategy, `pricing` all but how lanes are run (lanes_of()); they must outlive
+  // the fitter. `alive`: called for each arrangement that is compiled. UserError if batch_size, ranks, micro-batch and
+  // passes do not agree.
+  Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+         const Alive& alive = {});
+  ~Fitter();
+
+  FitResult fit(const Caps& caps);
+  // The best of a few under other caps: cut as what the last fit() chose, or into the next larger or smaller passes.
+  std::optional<Arrangement> near(const Caps& caps);
+  // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes turned on.
+  Arrangement smallest(const Caps& caps);
+
+  // So far: how many arrangements were compiled, how many ops they have, and which is the fastest that fits; empty if
+  // there is none.
+  size_t compiled() const;
+  uint64_t ops() const;
+  std::string fastest() const;
+
+ private:
+  class Search;
+  std::unique_ptr<Search> search_;
+};
+
+// The search for one set of caps.
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
               const Pricing& pricing = {}, const Alive& alive = {});
 

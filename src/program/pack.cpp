@@ -51,7 +51,10 @@ class Placed {
 
   void add(const LiveSpan& span, const ByteSpan& bytes) {
     const Taken taken{span.begin, span.end, bytes};
-    for (size_t page = span.begin / kPage; page <= (span.end - 1) / kPage; page++) pages_[page].push_back(taken);
+    for (size_t page = span.begin / kPage; page <= (span.end - 1) / kPage; page++) {
+      std::vector<Taken>& there = pages_[page];
+      there.insert(std::ranges::upper_bound(there, taken, by_offset), taken);
+    }
     recent_.push_back(taken);
   }
 
@@ -65,11 +68,13 @@ class Placed {
       return;
     }
     const auto before = static_cast<std::ptrdiff_t>(found.size());
-    for (size_t page = first; page <= last; page++)
+    for (size_t page = first; page <= last; page++) {
+      const auto middle = static_cast<std::ptrdiff_t>(found.size());
       for (const Taken& taken : pages_[page])
         if (taken.begin < span.end && span.begin < taken.end && page == std::max(first, taken.begin / kPage))
           found.push_back(taken.bytes);
-    std::sort(found.begin() + before, found.end(), lower);
+      std::inplace_merge(found.begin() + before, found.begin() + middle, found.end(), lower);
+    }
   }
 
  private:
@@ -82,9 +87,9 @@ class Placed {
   };
 
   static bool lower(const ByteSpan& a, const ByteSpan& b) { return a.offset < b.offset; }
+  static bool by_offset(const Taken& a, const Taken& b) { return lower(a.bytes, b.bytes); }
 
   void sort_recent() {
-    const auto by_offset = [](const Taken& a, const Taken& b) { return lower(a.bytes, b.bytes); };
     std::ranges::sort(recent_, by_offset);
     const auto middle = static_cast<std::ptrdiff_t>(sorted_.size());
     sorted_.insert(sorted_.end(), recent_.begin(), recent_.end());
@@ -92,7 +97,7 @@ class Placed {
     recent_.clear();
   }
 
-  std::vector<std::vector<Taken>> pages_;  // by op / kPage: all that is live there
+  std::vector<std::vector<Taken>> pages_;  // by op / kPage: all that is live there, ascending by offset
   std::vector<Taken> sorted_, recent_;     // all, once; those that sort_recent() has not merged yet
 };
 

@@ -67,12 +67,17 @@ Progress::~Progress() { clear(); }
 
 void Progress::update(int64_t done, const std::string& details) {
   if (!terminal_) return;
+  shown_ = true;
+  if (total_ == 0) {
+    fmt::print(stderr, "\r\033[K{} {}  {}", what_, done, details);
+    std::fflush(stderr);
+    return;
+  }
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =
       done > before_ ? spent * static_cast<double>(total_ - done) / static_cast<double>(done - before_) : 0;
   fmt::print(stderr, "\r\033[K{} {}/{}  {}  {} left", what_, done, total_, details, format_duration(left));
   std::fflush(stderr);
-  shown_ = true;
 }
 
 void Progress::clear() {

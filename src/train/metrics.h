@@ -37,7 +37,7 @@ class MetricsFile {
 // One line on standard error that is written over while a terminal watches; nothing in a pipe.
 class Progress {
  public:
-  // `what` names what is counted ("step"): `total` in all, `before` of them done before now.
+  // `what` names what is counted ("step"): `total` in all, 0 if nobody knows, `before` of them done before now.
   // Nothing at all unless it is `shown`.
   Progress(std::string what, int64_t before, int64_t total, bool shown = true);
   ~Progress();

@@ -1,0 +1,118 @@
+#include "cli/advice.h"
+
+#include <algorithm>
+#include <set>
+
+#include "cli/job.h"
+
+namespace snug {
+namespace {
+
+constexpr double kFaster = 0.995;
+constexpr int64_t kShortest = 64, kLowestRank = 8;
+constexpr int64_t kMost = 8;           // gigabytes more
+constexpr uint64_t kEffort = 300'000;  // ops compiled, after which fewer steps between are looked at
+
+class Adviser {
+ public:
+  Adviser(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps, const Pricing& pricing,
+          const Alive& alive)
+      : options_(options), evaluate_(evaluate), facts_(facts), caps_(caps), pricing_(pricing), alive_(alive) {}
+
+  std::vector<Change> changes() {
+    if (options_.state_format == "fp32") try_word("state_format", "bf16", "moments are rounded stochastically");
+    if (options_.state_format != "8bit" && options_.compute == "bf16")
+      try_word("state_format", "8bit", "moments and the trained weights themselves are rounded stochastically");
+    if (options_.method == "lora")
+      for (const std::string_view format : {"int8", "nf4"})
+        if (options_.base_format != format) try_word("base_format", format, "frozen weights are rounded");
+    if (options_.method == "lora" && options_.adapter.empty())
+      try_less("lora_rank", &Options::lora_rank, kLowestRank, "adapters have fewer parameters");
+    try_less("sequence_length", &Options::sequence_length, kShortest, "longer samples are cut");
+    if (options_.method == "full") try_word("method", "lora", "adapters are trained instead of all weights");
+    return std::move(changes_);
+  }
+
+ private:
+  std::optional<Arrangement> fitting(const Options& changed) const {
+    JobSpec spec = make_job(changed, Purpose::Train);
+    spec.evaluate = evaluate_;
+    Arrangement least = Fitter(spec, choices_of(changed), facts_, pricing_, alive_).smallest(caps_);
+    return least.fits ? std::optional(std::move(least)) : std::nullopt;
+  }
+
+  bool add(const std::string& key, const std::string& value, std::string_view effect) {
+    Options changed = options_;
+    find_option(key, "advice").set(changed, value);
+    const std::optional<Arrangement> found = fitting(changed);
+    std::string flag = "--" + key;
+    std::ranges::replace(flag, '_', '-');
+    if (found) changes_.push_back({fmt::format("{} {}", flag, value), std::string(effect), *found});
+    return found.has_value();
+  }
+
+  // Where a milder format of the same option fits, the harder one is not named.
+  void try_word(const std::string& key, std::string_view value, std::string_view effect) {
+    if (!tried_.contains(key) && add(key, std::string(value), effect)) tried_.insert(key);
+  }
+
+  // The most that fits, halving.
+  void try_less(const std::string& key, int64_t Options::*field, int64_t least, std::string_view effect) {
+    if (options_.*field <= least || !add(key, fmt::format("{}", least), effect)) return;
+    for (int64_t value = options_.*field / 2; value > least; value /= 2) {
+      if (!add(key, fmt::format("{}", value), effect)) continue;
+      changes_.erase(changes_.end() - 2);
+      return;
+    }
+  }
+
+  const Options& options_;
+  bool evaluate_;
+  const OpFacts& facts_;
+  const Caps& caps_;
+  const Pricing& pricing_;
+  const Alive& alive_;
+  std::set<std::string> tried_;
+  std::vector<Change> changes_;
+};
+
+}  // namespace
+
+std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
+  auto with = [&](int64_t gigabytes) {
+    const auto more = static_cast<uint64_t>(gigabytes) << 30;
+    Caps larger = caps;
+    larger.device_bytes += more;
+    if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.node_ranks.value_or(chosen.cut.ranks));
+    return fitter.near(larger);
+  };
+  const std::optional<Arrangement> most = with(kMost);
+  if (!most || most->step_seconds > kFaster * chosen.step_seconds) return {};
+  std::vector<Otherwise> bought;
+  double seconds = chosen.step_seconds;
+  const uint64_t before = fitter.ops();
+  for (int64_t gigabytes = 1; gigabytes <= kMost; gigabytes *= 2) {
+    if (gigabytes < kMost && fitter.ops() - before > kEffort) continue;
+    const std::optional<Arrangement> best = gigabytes < kMost ? with(gigabytes) : most;
+    if (!best || best->step_seconds > kFaster * seconds) continue;
+    seconds = best->step_seconds;
+    bought.push_back({gigabytes, *best});
+  }
+  return bought;
+}
+
+std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
+  const uint64_t device = chosen.forecast.arena_bytes[index(Space::Device)] + caps.driver_bytes,
+                 taken = total_bytes(chosen) * static_cast<uint64_t>(caps.node_ranks.value_or(chosen.cut.ranks));
+  Caps smaller = caps;
+  smaller.device_bytes = device - device / 4;
+  if (caps.shared) smaller.host_bytes = taken - taken / 4;
+  return fitter.near(smaller);
+}
+
+std::vector<Change> changes_that_fit(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps,
+                                     const Pricing& pricing, const Alive& alive) {
+  return Adviser(options, evaluate, facts, caps, pricing, alive).changes();
+}
+
+}  // namespace snug

@@ -1,0 +1,169 @@
+#include "plan/dials.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+namespace snug {
+namespace {
+
+using Field = Space GroupPlacement::*;
+
+// The last groups first: their bytes are at home longest before they are used again.
+void send_away(Strategy& strategy, Field field, int64_t count, Space space) {
+  const auto groups = static_cast<int64_t>(strategy.groups.size());
+  for (int64_t g = groups - count; g < groups; g++) strategy.groups[static_cast<size_t>(g)].*field = space;
+}
+
+void place(Strategy& strategy, Field field, const std::optional<Offload>& pinned) {
+  if (pinned)
+    send_away(strategy, field, std::llround(pinned->share * static_cast<double>(strategy.groups.size())),
+              pinned->space);
+}
+
+struct Kind {
+  Dial::Kind kind;
+  std::optional<Offload> Choices::*pinned;
+  Field field;
+};
+constexpr std::array kOffloads{Kind{Dial::Kind::States, &Choices::states, &GroupPlacement::states},
+                               Kind{Dial::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
+                               Kind{Dial::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
+
+constexpr std::array kKinds{&Fates::input, &Fates::attention, &Fates::residual, &Fates::mlp, &Fates::adapter};
+
+// What this recomputes is computed again as well, in the first blocks.
+void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
+  const Fates more = fates_of(recompute);
+  for (int64_t b = 0; b < count; b++)
+    for (const auto kind : kKinds)
+      if (more.*kind == Fate::Recompute) strategy.fates[static_cast<size_t>(b)].*kind = Fate::Recompute;
+}
+
+// The first blocks: their values are wanted last.
+void send_values_away(Strategy& strategy, std::optional<Fate Fates::*> kind, int64_t count, Space space) {
+  for (int64_t b = 0; b < count; b++)
+    for (const auto each : kKinds) {
+      Fate& fate = strategy.fates[static_cast<size_t>(b)].*each;
+      if (fate == Fate::Recompute || (kind && *kind != each)) continue;
+      fate = Fate::Offload;
+      strategy.offloaded_to = space;
+    }
+}
+
+// By what is said of a block: how many blocks, in the order of the first.
+template <class Words>
+std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
+  std::vector<std::pair<std::string, size_t>> counts;
+  for (const Fates& fates : strategy.fates) {
+    const std::string text = words(fates);
+    const auto known = std::ranges::find(counts, text, &std::pair<std::string, size_t>::first);
+    if (known == counts.end())
+      counts.emplace_back(text, 1);
+    else
+      known->second++;
+  }
+  return counts;
+}
+
+std::string recompute_words(const Strategy& strategy) {
+  const auto counts = counted(strategy, [](const Fates& fates) { return recompute_words(fates); });
+  if (counts.size() == 1) return counts[0].first;
+  std::vector<std::string> words;
+  for (const auto& [what, count] : counts)
+    if (what != "none") words.push_back(fmt::format("{} in {} of {} blocks", what, count, strategy.fates.size()));
+  return fmt::format("{}", fmt::join(words, " and "));
+}
+
+std::string offload_words(const Strategy& strategy) {
+  std::vector<std::string> words;
+  const auto of_block = [](const Fates& fates) {
+    return fates == offloaded(fates) ? "activations" : offload_words(fates);
+  };
+  for (const auto& [what, count] : counted(strategy, of_block))
+    if (what != "none")
+      words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "block" : "blocks",
+                                  name(strategy.offloaded_to)));
+  auto count = [&](std::string_view what, Field field) {
+    for (const Space space : {Space::Host, Space::Disk}) {
+      const auto away = std::ranges::count(strategy.groups, space, field);
+      if (away == 0) continue;
+      const bool all = static_cast<size_t>(away) == strategy.groups.size();
+      words.push_back(
+          all ? fmt::format("{} on the {}", what, name(space))
+              : fmt::format("{} of {} of {} groups on the {}", what, away, strategy.groups.size(), name(space)));
+    }
+  };
+  count("states", &GroupPlacement::states);
+  count("gradients", &GroupPlacement::gradients);
+  count("weights", &GroupPlacement::weights);
+  return words.empty() ? "no offload" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string stage_words(const Strategy& strategy) {
+  const auto groups = static_cast<std::ptrdiff_t>(strategy.groups.size());
+  const auto sharded = std::ranges::count(strategy.groups, true, &GroupPlacement::shard_weights);
+  if (sharded > 0 && sharded < groups) return fmt::format("3 in {} of {} groups", sharded, groups);
+  return fmt::format("{}", zero_stage(strategy));
+}
+
+}  // namespace
+
+std::vector<int> open_stages(const Choices& choices) {
+  if (choices.zero) return {*choices.zero};
+  return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2};
+}
+
+Strategy undialled(const Choices& choices, int stage, size_t blocks) {
+  Strategy strategy = plain_strategy(blocks, choices.recompute.value_or(Recompute::None));
+  strategy.replicas = choices.replicas;
+  set_zero_stage(strategy, stage);
+  if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
+  if (choices.recomputed_blocks)
+    compute_again(strategy, Recompute::Block, std::min(static_cast<int64_t>(blocks), *choices.recomputed_blocks));
+  for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
+  if (choices.activations)
+    send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(blocks)),
+                     choices.activations->space);
+  return strategy;
+}
+
+std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks) {
+  const auto block_count = static_cast<int64_t>(blocks), groups = block_count + 2;
+  std::vector<Dial> dials;
+  if (!choices.recompute && !choices.recomputed_blocks)
+    for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
+      dials.push_back(
+          {Dial::Kind::Recompute, false, block_count, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
+  if (!choices.zero && stage == 2)
+    dials.push_back({Dial::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
+                       for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
+                     }});
+  for (const Space space : {Space::Host, Space::Disk}) {
+    const bool to_disk = space == Space::Disk;
+    for (const std::optional<Fate Fates::*> kind :
+         {std::optional(&Fates::mlp), std::optional(&Fates::attention), std::optional<Fate Fates::*>()})
+      if (!choices.activations)
+        dials.push_back({Dial::Kind::Activations, to_disk, block_count,
+                         [=](Strategy& s, int64_t n) { send_values_away(s, kind, n, space); }});
+    for (const Kind& kind : kOffloads)
+      if (!(choices.*kind.pinned))
+        dials.push_back({kind.kind, to_disk, groups,
+                         [field = kind.field, space](Strategy& s, int64_t n) { send_away(s, field, n, space); }});
+  }
+  return dials;
+}
+
+std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
+  std::string ranks;
+  if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
+  if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
+  return fmt::format("{}{} {} of {} {}{}{}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
+                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
+                     strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
+                     strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy),
+                     offload_words(strategy));
+}
+
+}  // namespace snug

@@ -1,0 +1,198 @@
+#include "plan/prober.h"
+
+#include <algorithm>
+#include <atomic>
+#include <thread>
+
+#include "base/parallel.h"
+
+namespace snug {
+namespace {
+
+// Of a pass: their numbers are 32 bits wide.
+constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
+
+// Every way to cut a step that the user left open: all divisors of the batch.
+std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
+  if (choices.batch_size % choices.ranks != 0)
+    user_error("batch_size: found {}, expected a multiple of {} ranks", choices.batch_size, choices.ranks);
+  const int64_t batch = choices.batch_size / choices.ranks;
+  if (choices.micro_batch && choices.passes && *choices.micro_batch * *choices.passes != batch)
+    user_error("micro_batch_size {} times gradient_accumulation_steps {} on {} ranks makes {} blocks, batch_size is {}",
+               *choices.micro_batch, *choices.passes, choices.ranks,
+               *choices.micro_batch * *choices.passes * choices.ranks, choices.batch_size);
+  std::vector<Cut> result;
+  for (int64_t micro = 1; micro <= batch; micro++) {
+    if (batch % micro != 0 || micro * base.sequence_length > kMostTokens) continue;
+    if (choices.micro_batch && micro != *choices.micro_batch) continue;
+    if (choices.passes && batch / micro != *choices.passes) continue;
+    Cut cut = base;
+    cut.micro_batch = micro;
+    cut.passes = batch / micro;
+    cut.ranks = choices.ranks;
+    result.push_back(cut);
+  }
+  if (result.empty() && choices.micro_batch && batch % *choices.micro_batch == 0)
+    user_error("micro_batch_size {} of sequence_length {}: found {} tokens a pass, expected at most {}",
+               *choices.micro_batch, base.sequence_length, *choices.micro_batch * base.sequence_length, kMostTokens);
+  if (result.empty())
+    user_error("{} {} does not divide batch_size {}{}",
+               choices.micro_batch ? "micro_batch_size" : "gradient_accumulation_steps",
+               choices.micro_batch ? *choices.micro_batch : *choices.passes, choices.batch_size,
+               choices.ranks > 1 ? fmt::format(" over {} ranks", choices.ranks) : "");
+  return result;
+}
+
+// How far ahead is far: in groups, and in ops for which the buffers of copies stay reserved.
+constexpr int64_t kFarGroups = 3, kFarOps = 60;
+
+// That compile arrangements of more ops than these; fewer are done before another thread has begun.
+constexpr size_t kMostThreads = 4;
+constexpr uint64_t kLongOps = 1000;
+
+uint64_t ops_of(const Compiled& compiled) {
+  uint64_t ops = 0;
+  for (const Program& program : compiled.set.programs) ops += program.ops.size();
+  return ops;
+}
+
+// Of one job, the same for the same arrangement alone.
+std::string key_of(const Cut& cut, const Strategy& s) {
+  std::string key = fmt::format("{} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once, s.layer_major,
+                                s.defer_updates, s.gather_ahead, int(s.offloaded_to));
+  auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
+  for (const Fates& f : s.fates) add(f.input, f.attention, f.residual, f.mlp, f.adapter);
+  for (const GroupPlacement& g : s.groups) add(g.shard_weights, g.shard_states, g.weights, g.states, g.gradients);
+  return key;
+}
+
+}  // namespace
+
+Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+               const Alive& alive)
+    : spec_(spec),
+      choices_(choices),
+      facts_(facts),
+      pricing_(pricing),
+      alive_(alive),
+      cuts_(open_cuts(spec.cut, choices)) {
+  if (choices.ranks % choices.replicas != 0)
+    user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
+  for (const int stage : open_stages(choices)) dials_[stage] = open_dials(choices, stage, spec.table.blocks.size());
+}
+
+std::vector<int> Prober::stages() const {
+  std::vector<int> stages;
+  for (const auto& [stage, dials] : dials_) stages.push_back(stage);
+  return stages;
+}
+
+Point Prober::undialled_point(const Cut& cut, int stage) const {
+  const bool layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
+  return {cut, stage, layer_major, false, false, std::vector<int64_t>(dials_.at(stage).size())};
+}
+
+Strategy Prober::strategy(const Point& p) const {
+  Strategy strategy = undialled(choices_, p.stage, spec_.table.blocks.size());
+  strategy.layer_major = p.layer_major;
+  strategy.defer_updates = p.deferred;
+  if (p.far_ahead) {
+    strategy.gather_ahead = kFarGroups;
+    strategy.retire_lag = kFarOps;
+  }
+  for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);
+  return strategy;
+}
+
+JobSpec Prober::job(const Point& p, Purpose purpose) const {
+  JobSpec job = spec_;
+  job.purpose = purpose;
+  job.cut = p.cut;
+  job.strategy = strategy(p);
+  return job;
+}
+
+double Prober::seconds_of(const Compiled& compiled, const JobSpec& job) const {
+  Pricing pricing = pricing_;
+  pricing.lanes = lanes_of(job.strategy, job.cut);
+  return step_seconds(compiled, pricing);
+}
+
+void Prober::look(Look& look) const {
+  const Compiled compiled = compile(look.job, facts_);
+  look.ops = ops_of(compiled);
+  look.probe.seconds = seconds_of(compiled, look.job);
+  look.probe.bytes = compiled.plan.reserved_bytes;
+  for (const Buffer& buffer : compiled.set.buffers)
+    if (buffer.life == Life::Persistent) look.probe.persistent[index(buffer.space)] += buffer.bytes;
+  look.probe.update_fullest = compiled.plan.peak[index(Space::Device)].program == compiled.at(Task::Update);
+}
+
+void Prober::note(uint64_t ops) {
+  compiled_++;
+  ops_ += ops;
+  call(alive_);
+}
+
+void Prober::look_at(const std::vector<Point>& points) {
+  std::vector<Look> looks;
+  for (const Point& p : points) {
+    std::string key = key_of(p.cut, strategy(p));
+    if (probes_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
+    looks.push_back({std::move(key), job(p, Purpose::Step), {}, 0, {}});
+  }
+  std::atomic<size_t> next = 0;
+  const int team = threads();
+  auto work = [&] {
+    set_threads(team);  // which kernels' scratch depends on
+    for (size_t i = next++; i < looks.size(); i = next++) try {
+        look(looks[i]);
+      } catch (...) {
+        looks[i].error = std::current_exception();
+      }
+  };
+  {
+    std::vector<std::jthread> helpers;
+    const size_t most = ops_ > kLongOps * compiled_ ? kMostThreads : 1;
+    for (size_t t = 1; t < std::min({looks.size(), static_cast<size_t>(team), most}); t++) helpers.emplace_back(work);
+    work();
+  }
+  for (Look& look : looks) {
+    if (look.error) std::rethrow_exception(look.error);
+    probes_.emplace(std::move(look.key), look.probe);
+    note(look.ops);
+  }
+}
+
+const Probe& Prober::probe(const Point& p) {
+  const std::string key = key_of(p.cut, strategy(p));
+  auto known = probes_.find(key);
+  if (known == probes_.end()) {
+    look_at({p});
+    known = probes_.find(key);
+  }
+  return known->second;
+}
+
+const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
+  const std::string key = key_of(p.cut, strategy(p));
+  if (!whole_.contains(key)) compiled_in_full(p);
+  return whole_.at(key);
+}
+
+Compiled Prober::compiled_in_full(const Point& p) {
+  Compiled compiled = compile(job(p, Purpose::Train), facts_);
+  note(ops_of(compiled));
+  whole_[key_of(p.cut, strategy(p))] = compiled.plan.reserved_bytes;
+  return compiled;
+}
+
+Arrangement Prober::arrangement(const Point& p, const Compiled* whole) {
+  Arrangement a{p.cut, strategy(p), {}, {}, probe(p).seconds, false};
+  a.words = arrangement_words(a.cut, a.strategy);
+  a.forecast.arena_bytes = probe(p).bytes;
+  if (whole) a.forecast = forecast(*whole);
+  return a;
+}
+
+}  // namespace snug

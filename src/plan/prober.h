@@ -1,0 +1,80 @@
+// Arrangements as points of a search: compiled, priced and remembered.
+#pragma once
+
+#include <exception>
+#include <map>
+#include <unordered_map>
+
+#include "plan/dials.h"
+
+namespace snug {
+
+// A cut, a stage, an order of the step, how far ahead transfers begin, and the positions of the dials that the stage
+// leaves open.
+struct Point {
+  Cut cut;
+  int stage = 0;
+  bool layer_major = false, deferred = false, far_ahead = false;
+  std::vector<int64_t> at;
+};
+
+// What the search looks at: of a step alone.
+struct Probe {
+  double seconds = 0;
+  PerSpace<uint64_t> bytes{}, persistent{};  // of a rank; what stays from step to step
+  bool update_fullest = false;               // the device is fullest in the update, not in a pass
+};
+
+class Prober {
+ public:
+  // References must outlive the prober. UserError if batch_size, ranks, micro-batch and passes do not agree.
+  Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive);
+
+  const std::vector<Cut>& cuts() const { return cuts_; }  // that the choices leave open, the smallest passes first
+  std::vector<int> stages() const;
+  const std::vector<Dial>& dials(const Point& p) const { return dials_.at(p.stage); }
+  // With all dials at 0.
+  Point undialled_point(const Cut& cut, int stage) const;
+
+  Strategy strategy(const Point& p) const;
+  const Probe& probe(const Point& p);
+  // The same for several at once, on as many threads as there are (a few at most).
+  void look_at(const std::vector<Point>& points);
+  // Bytes of a rank with loading, saving and evaluating.
+  const PerSpace<uint64_t>& whole_bytes(const Point& p);
+  // With these.
+  Compiled compiled_in_full(const Point& p);
+  // Whether it fits is left open, and the forecast is of a step alone but for `whole`.
+  Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
+
+  // So far: how many were compiled, and how many ops they have.
+  size_t compiled() const { return compiled_; }
+  uint64_t ops() const { return ops_; }
+
+ private:
+  JobSpec job(const Point& p, Purpose purpose) const;
+  struct Look {
+    std::string key;
+    JobSpec job;
+    Probe probe;
+    uint64_t ops = 0;
+    std::exception_ptr error;
+  };
+  void look(Look& look) const;
+  void note(uint64_t ops);
+  double seconds_of(const Compiled& compiled, const JobSpec& job) const;
+
+  const JobSpec& spec_;
+  Choices choices_;
+  const OpFacts& facts_;
+  Pricing pricing_;
+  Alive alive_;
+  std::vector<Cut> cuts_;
+  std::map<int, std::vector<Dial>> dials_;  // by stage
+  std::unordered_map<std::string, Probe> probes_;
+  std::unordered_map<std::string, PerSpace<uint64_t>> whole_;
+  size_t compiled_ = 0;
+  uint64_t ops_ = 0;
+};
+
+}  // namespace snug
