@@ -1,0 +1,2 @@
+add_executable(step step.cpp)
+target_link_libraries(step PRIVATE snug_cli)

@@ -1,0 +1,182 @@
+// Where a training step's time goes: each kind of op, its share of the step, and for products and attention their rate
+// beside the best that a large square product reaches in the same run.
+//
+//   step key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
+//
+// Runs the arrangement that the planner chooses, on random tokens that all carry loss, one op after the other.
+#include <chrono>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "base/parallel.h"
+#include "cli/job.h"
+#include "full_batch.h"
+
+namespace {
+
+using namespace snug;
+using Clock = std::chrono::steady_clock;
+
+constexpr int kSteps = 4;
+
+double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+struct Spent {
+  double seconds = 0, flops = 0, bytes = 0;
+};
+
+// A backend with a clock around every launch, which has done its work when it returns.
+class TimedBackend : public Backend {
+ public:
+  explicit TimedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+
+  std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
+  Launch bind(const Op& op, std::span<const TensorView> views) override {
+    // "block.3.fwd.gate_up" -> "fwd.gate_up": the same op of all blocks is one row.
+    std::string row = op.site;
+    if (row.starts_with("block.")) row = row.substr(row.find('.', 6) + 1);
+    if (row.starts_with("norm.") || row.ends_with(".adamw")) row = "update." + std::string(kind(op.attrs));
+    return [this, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op)](const PassFacts& facts) {
+      const auto start = Clock::now();
+      launch(facts);
+      if (streams()) streams()->finish();
+      spent.seconds += since(start);
+      spent.flops += work.flops;
+      spent.bytes += work.bytes;
+    };
+  }
+  void read(void* to, const std::byte* from, uint64_t bytes) override { backend_->read(to, from, bytes); }
+  void write(std::byte* to, const void* from, uint64_t bytes) override { backend_->write(to, from, bytes); }
+  Streams* streams() override { return backend_->streams(); }
+
+  std::map<std::string, Spent>& rows() { return rows_; }
+
+ private:
+  std::unique_ptr<Backend> backend_;
+  std::map<std::string, Spent> rows_;
+};
+
+// FLOP/s of a square product of this size, in the best of ten runs.
+double square_rate(const Target& target, int64_t size, DType dtype) {
+  const OpFacts& facts = target.facts();
+  ProgramSet set;
+  std::vector<Operand> operands;
+  for (const char* name : {"a", "b", "c"})
+    operands.push_back(new_tensor(set, name, dtype, {size, size}, Role::Activation));
+  operands = {snug::read(operands[0]), snug::read(operands[1]), snug::write(operands[2])};
+  if (const uint64_t scratch = facts.scratch_bytes(Gemm{}, operands))
+    operands.push_back(new_tensor(set, "scratch", DType::U8, {static_cast<int64_t>(scratch)}, Role::Scratch));
+  const uint64_t alignment = facts.alignment();
+  uint64_t bytes = 0;
+  for (const Buffer& buffer : set.buffers) bytes += (buffer.bytes + alignment - 1) / alignment * alignment;
+  const std::unique_ptr<Backend> backend = target.backend(0);
+  std::byte* next = backend->reserve(Space::Device, bytes);
+  const Random random(1, RandomPurpose::DataOrder);
+  std::vector<TensorView> views;
+  for (const Operand& operand : operands) {
+    const uint64_t of_buffer = set.buffers[operand.buffer].bytes;
+    std::vector<uint16_t> values(of_buffer / 2);  // with small exponents, in bf16 and in halves of fp32
+    for (size_t i = 0; i < values.size(); i++) values[i] = static_cast<uint16_t>(0x3c00 | random.below(i, 0x400));
+    backend->write(next, values.data(), of_buffer / 2 * 2);
+    views.push_back({next, operand.dtype, operand.shape, operand.row_stride});
+    next += (of_buffer + alignment - 1) / alignment * alignment;
+  }
+  Op op;
+  op.operands = operands;
+  op.attrs = Gemm{};
+  const Launch launch = backend->bind(op, views);
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 10; i++) {
+    const auto start = Clock::now();
+    launch({});
+    if (backend->streams()) backend->streams()->finish();
+    best = std::min(best, since(start));
+  }
+  return 2.0 * std::pow(static_cast<double>(size), 3) / best;
+}
+
+void load(Session& session) {
+  const JobSpec& spec = session.spec();
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+    fill_batch(views, facts, spec.cut, spec.config.vocabulary);
+  });
+  session.on(HostJob::TakeMetrics, [](const HostTask&, std::span<const TensorView>, PassFacts&) {});
+  session.load();
+}
+
+// The median but for the first.
+double step_seconds(Session& session) {
+  const JobSpec& spec = session.spec();
+  PassFacts facts;
+  facts.loss_scale = 1.0f / static_cast<float>(spec.cut.tokens() * spec.cut.passes);
+  std::vector<double> seconds;
+  for (int step = 0; step <= kSteps; step++) {
+    facts.step = step + 1;
+    const auto start = Clock::now();
+    for (const Task task : session.compiled().passes) session.run(task, facts);
+    session.run(Task::Update, facts);
+    session.view(session.compiled().update.partials);  // when all has run
+    seconds.push_back(since(start));
+  }
+  std::sort(seconds.begin() + 1, seconds.end());
+  return seconds[1 + kSteps / 2];
+}
+
+void report(const Planned& planned, TimedBackend& backend, double whole, double apart) {
+  const double tokens = static_cast<double>(planned.spec.cut.tokens() * planned.spec.cut.passes);
+  const int64_t size = planned.target.cuda() ? 8192 : 1024;
+  const double ceiling = square_rate(planned.target, size, planned.spec.numerics.compute);
+  fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s\n",
+             planned.shown().words, tokens / whole, 1e3 * whole, 1e3 * apart, size, ceiling / 1e9);
+  std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
+  std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
+  for (const auto& [name, spent] : rows) {
+    const double seconds = spent.seconds / (kSteps + 1);
+    if (seconds < 0.002 * apart) continue;
+    fmt::print("{:<34} {:5.1f} %  {:9.3f} ms  {:7.0f} GB/s", name, 100 * seconds / apart, 1e3 * seconds,
+               spent.bytes / spent.seconds / 1e9);
+    if (spent.flops > 0)
+      fmt::print("  {:8.0f} GFLOP/s, {:3.0f} %", spent.flops / spent.seconds / 1e9,
+                 100 * spent.flops / spent.seconds / ceiling);
+    fmt::print("\n");
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) try {
+  Options options;
+  for (int i = 1; i < argc; i++) {
+    const std::string pair = argv[i];
+    const size_t equals = std::min(pair.find('='), pair.size());
+    find_option(pair.substr(0, equals), "the command line")
+        .set(options, pair.substr(std::min(equals + 1, pair.size())));
+  }
+  Planned planned = plan_training(options, false, Aim::Run);
+  const Session::Means means{.threads = thread_count(options),
+                             .disk_directory = disk_directory(options),
+                             .backend = [&] { return planned.target.backend(0); }};
+  double whole = 0;
+  {
+    Session session(planned.spec, planned.compiled, means);
+    load(session);
+    whole = step_seconds(session);
+  }
+  TimedBackend* timed = nullptr;
+  Session::Means with_clock = means;
+  with_clock.backend = [&] {
+    auto backend = std::make_unique<TimedBackend>(planned.target.backend(0));
+    timed = backend.get();
+    return backend;
+  };
+  Session session(planned.spec, planned.compiled, with_clock);
+  load(session);
+  for (auto& [name, spent] : timed->rows()) spent = {};
+  const double apart = step_seconds(session);
+  report(planned, *timed, whole, apart);
+  return 0;
+} catch (const std::exception& error) {
+  fmt::print(stderr, "{}\n", error.what());
+  return 1;
+}
