@@ -33,6 +33,15 @@ inline void add_gemm(OpCases& cases) {
          Gemm{.transpose_a = true, .addend = true},
          {in("a", t, {33, 8}), in("b", t, {33, 9}), in("c", DType::F32, {8, 9}), out("d", DType::F32, {8, 9})},
          {}});
+    for (const int64_t k : {8, 16, 48})  // adapters' ranks
+      for (const bool tb : {false, true})
+        cases.push_back(
+            {fmt::format("gemm.{}.rank{}.tb{:d}", name(t), k, tb),
+             Gemm{.transpose_b = tb, .alpha = 2, .addend = tb},
+             tb ? std::vector{in("a", t, {150, k}, uniform(), 16), in("b", t, {288, k}), in("c", t, {150, 288}),
+                              out("d", t, {150, 288}, 8)}
+                : std::vector{in("a", t, {150, k}), in("b", t, {k, 288}, uniform(), 8), out("d", t, {150, 288})},
+             {}});
   }
 }
 

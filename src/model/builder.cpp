@@ -84,6 +84,17 @@ Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
                  })[0];
 }
 
+namespace {
+
+bool adapts_all(const Lora& lora, int64_t rows) {
+  for (const LoraPart& part : lora.parts) rows -= part.row_end - part.row_begin;
+  return rows == 0;
+}
+
+}  // namespace
+
+// What comes through the adapter is written first where it fills the whole result: the product with the weight then
+// adds to it in the only pass over the result that it makes anyway.
 Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual) {
   const int64_t rows = state(x).shape.rows();
   std::optional<Value> xa;
@@ -92,14 +103,21 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
     adapter_inputs_[linear.weight] = *xa;
   }
   return produce({{linear.site, {rows, linear.out}, compute_, keep}}, [=, this](std::span<const Operand> out) {
+    std::optional<Operand> addend;
+    if (residual) addend = use(*residual);
+    const bool adapter_first = xa && adapts_all(linear.lora, linear.out);
+    if (adapter_first) {
+      emit_lora_forward(linear, read(use(*xa)), addend, out[0]);
+      addend = out[0];
+    }
     const Operand input = read(use(x));
     std::vector<Operand> operands{input, read(placement_.weight(linear.weight, linear.count))};
-    if (residual) operands.push_back(read(use(*residual)));
+    if (addend) operands.push_back(read(*addend));
     if (linear.bias != kNoParam) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
     operands.push_back(write(out[0]));
-    emitter_.op(linear.site, Gemm{.transpose_b = true, .addend = residual.has_value(), .bias = linear.bias != kNoParam},
+    emitter_.op(linear.site, Gemm{.transpose_b = true, .addend = addend.has_value(), .bias = linear.bias != kNoParam},
                 operands);
-    if (xa) emit_lora_forward(linear, read(use(*xa)), out[0]);
+    if (xa && !adapter_first) emit_lora_forward(linear, read(use(*xa)), out[0], out[0]);
   })[0];
 }
 
@@ -127,15 +145,17 @@ Value Builder::lora_input(Value x, const Linear& linear) {
                  })[0];
 }
 
-void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y) {
+// y = addend + xa B^T, in the columns of the parts.
+void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const std::optional<Operand>& addend,
+                                const Operand& y) {
   const int64_t rank = linear.lora.rank;
   for (size_t i = 0; i < linear.lora.parts.size(); i++) {
     const LoraPart& part = linear.lora.parts[i];
     const int64_t column = static_cast<int64_t>(i) * rank;
-    const Operand target = columns(y, part.row_begin, part.row_end);
-    emitter_.op(
-        linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = true},
-        {read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1)), read(target), write(target)});
+    std::vector<Operand> operands{read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1))};
+    if (addend) operands.push_back(read(columns(*addend, part.row_begin, part.row_end)));
+    operands.push_back(write(columns(y, part.row_begin, part.row_end)));
+    emitter_.op(linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = addend.has_value()}, operands);
   }
 }
 
@@ -183,10 +203,15 @@ Value Builder::swiglu(Value gate_up) {
 Value Builder::linear_backward(Value dy, Value x, const Linear& linear, bool wanted) {
   const Operand gradient = read(use(dy));
   Value dx;
-  if (wanted) {
-    dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
-    emitter_.op(linear.site + ".dx", Gemm{},
-                {gradient, read(placement_.weight(linear.weight, linear.count)), write(use(dx))});
+  if (wanted) dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
+  const std::optional<Operand> to = wanted ? std::optional(use(dx)) : std::nullopt;
+  const bool adapted = !linear.lora.parts.empty();
+  if (adapted) emit_lora_backward(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear, to);
+  if (to) {
+    std::vector<Operand> operands{gradient, read(placement_.weight(linear.weight, linear.count))};
+    if (adapted) operands.push_back(read(*to));
+    operands.push_back(write(*to));
+    emitter_.op(linear.site + ".dx", Gemm{.addend = adapted}, operands);
   }
   if (trainable(linear.weight)) {
     const Operand input = read(use(x));
@@ -195,13 +220,12 @@ Value Builder::linear_backward(Value dy, Value x, const Linear& linear, bool wan
     if (linear.bias != kNoParam)
       emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
   }
-  if (!linear.lora.parts.empty())
-    emit_lora_backward(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear,
-                       wanted ? std::optional(use(dx)) : std::nullopt);
   return dx;
 }
 
-void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx) {
+// Gradients of the adapter, and what comes to dx through it.
+void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear,
+                                 const std::optional<Operand>& dx) {
   const Lora& lora = linear.lora;
   const int count = static_cast<int>(lora.parts.size());
   const Operand xa = use(adapter_inputs_.at(linear.weight));
@@ -218,15 +242,9 @@ void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Line
               {read(dxa), x, write(placement_.gradient(lora.a, count))});
   if (!dx) return;
   const Operand a = read(placement_.weight(lora.a, count));
-  if (!drops(linear)) {
-    emitter_.op(linear.site + ".lora_dx", Gemm{.addend = true}, {read(dxa), a, read(*dx), write(*dx)});
-    return;
-  }
-  const Operand dropped = emitter_.tensor("d" + linear.site + ".dropped", compute_, dx->shape);
-  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(dropped)});
-  const Operand whole = emitter_.tensor("d" + linear.site + ".whole", compute_, dx->shape);
-  emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(dropped), write(whole)});
-  emitter_.op(linear.site + ".add", Accumulate{}, {read(whole), update(*dx)});
+  const Operand product = drops(linear) ? emitter_.tensor("d" + linear.site + ".dropped", compute_, dx->shape) : *dx;
+  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(product)});
+  if (drops(linear)) emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(*dx)});
 }
 
 void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx) {

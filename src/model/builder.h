@@ -133,8 +133,9 @@ class Builder {
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
   Value lora_input(Value x, const Linear& linear);
-  void emit_lora_forward(const Linear& linear, const Operand& xa, const Operand& y);
-  void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, std::optional<Operand> dx);
+  void emit_lora_forward(const Linear& linear, const Operand& xa, const std::optional<Operand>& addend,
+                         const Operand& y);
+  void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, const std::optional<Operand>& dx);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
 
   Emitter& emitter_;

@@ -43,9 +43,25 @@ template <int N, class T>
 __device__ Pack<T, N> load(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
+// In accesses as wide as can be. By assembly: the compiler stores a struct of 16-bit members two by two.
 template <int N, class T>
 __device__ void save(T* to, const Pack<T, N>& values) {
-  *reinterpret_cast<Pack<T, N>*>(to) = values;
+  constexpr int kWords = sizeof(values) / 4;
+  if constexpr (sizeof(values) < 4) {
+    *reinterpret_cast<Pack<T, N>*>(to) = values;
+  } else {
+    uint32_t words[kWords];
+    memcpy(words, &values, sizeof(values));
+    auto* const at = reinterpret_cast<uint32_t*>(to);
+    if constexpr (kWords == 1) asm volatile("st.b32 [%0], %1;" ::"l"(at), "r"(words[0]) : "memory");
+    if constexpr (kWords == 2)
+      asm volatile("st.v2.b32 [%0], {%1, %2};" ::"l"(at), "r"(words[0]), "r"(words[1]) : "memory");
+#pragma unroll
+    for (int i = 0; i + 3 < kWords; i += 4)
+      asm volatile("st.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(at + i), "r"(words[i]), "r"(words[i + 1]),
+                   "r"(words[i + 2]), "r"(words[i + 3])
+                   : "memory");
+  }
 }
 
 template <int N, class T>
