@@ -154,7 +154,7 @@ int main(int argc, char** argv) try {
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
   Planned planned = plan_training(options, false, Aim::Run);
-  const Session::Means means{.threads = thread_count(options),
+  const Session::Means means{.threads = planned.pricing.threads,
                              .disk_directory = disk_directory(options),
                              .backend = [&] { return planned.target.backend(0); }};
   double whole = 0;

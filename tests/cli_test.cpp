@@ -78,6 +78,12 @@ TEST_F(Cli, RefusesWrongValues) {
   expect_refusal(job("train", {"--out", "/proc/run"}), {"/proc/run", "--out"});
   expect_refusal(job("train", {"--gradient-accumulation-steps", "9000000000000000000"}), {"accumulation_steps"});
   expect_refusal(job("train", {"--batch-size", "0"}), {"batch_size", "'0'"});
+  expect_refusal(job("train", {"--threads", "100000"}), {"threads", "'100000'", "at most 1024"});
+  put(at("file"), "");
+  for (const std::string command : {"train", "plan"}) {
+    expect_refusal(job(command, {"--disk-dir", "nowhere"}), {"disk_dir", "'nowhere'", "a directory"});
+    expect_refusal(job(command, {"--disk-dir", "file"}), {"disk_dir", "file 'file'", "a directory"});
+  }
   expect_refusal(job("train", {"--sequence-length", "9000000000000000000"}), {"sequence_length"});
   expect_refusal(job("train", {"--schedule", "sine"}), {"schedule", "'sine'", "cosine"});
   expect_refusal(job("train", {"--recompute", "99"}), {"recompute", "99", "2"});
@@ -130,7 +136,7 @@ TEST_F(Cli, PlanLooksAtNodesElsewhere) {
   spread.insert(spread.end(), {"--nodes", "4"});
   const auto together = nlohmann::json::parse(one.out), apart = nlohmann::json::parse(run(job("plan", spread)).out);
   EXPECT_EQ(together["device_bytes"], apart["device_bytes"]);
-  EXPECT_EQ(together["host_bytes"], apart["host_bytes"]);
+  EXPECT_EQ(together["host_bytes"].get<int64_t>(), 4 * apart["host_bytes"].get<int64_t>());
   EXPECT_EQ(together["node"]["host_bytes"].get<int64_t>(), 4 * apart["node"]["host_bytes"].get<int64_t>());
   expect_refusal(job("train", {"--nodes", "2", "--ranks", "2"}), {"nodes", "found 2", "mpirun"});
   expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "1 ranks"});
@@ -156,6 +162,25 @@ TEST_F(Cli, PlanNamesTheChangesThatFit) {
   }
   EXPECT_THAT(options, testing::Contains(StartsWith("--lora-rank")));
   EXPECT_THAT(options, testing::Not(testing::Contains(StartsWith("--sequence-length"))));
+}
+
+// Of what is pinned it is said what to lift: one thing, or where that is not enough all.
+TEST_F(Cli, PlanNamesThePinsToLift) {
+  auto changes = [&](const Words& more) {
+    std::vector<std::string> options;
+    for (const auto& change : nlohmann::json::parse(run(job("plan", more)).out)["changes"])
+      options.push_back(change["option"]);
+    return options;
+  };
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--method", "full"})).out);
+  const std::string half = std::to_string(plan["device_bytes"].get<int64_t>() / 2);
+  const Words small{"--json", "--method", "full", "--host-memory", half, "--compute", "fp32"};
+  Words states = small, all = small;
+  states.insert(states.end(), {"--offload-states", "none"});
+  EXPECT_THAT(changes(states), testing::Contains("--offload-states auto"));
+  for (const char* what : {"states", "gradients", "parameters", "activations"})
+    all.insert(all.end(), {std::string("--offload-") + what, "none"});
+  EXPECT_THAT(changes(all), testing::Contains(HasSubstr("--offload-states auto")));
 }
 
 TEST_F(Cli, PlanPricesAStepByAProfile) {
@@ -196,6 +221,91 @@ TEST_F(Cli, TrainTakesWhatPlanSays) {
   for (std::string line; std::getline(lines, line);)
     EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);
   EXPECT_EQ(run(job("train")).code, 2) << "holds a run";
+}
+
+// Ranks share the cores, and scratch depends on how many a rank has.
+TEST_F(Cli, RanksTakeWhatPlanSays) {
+  for (const Words& more : {Words{"--ranks", "2", "--threads", "0"}, Words{"--ranks", "2", "--threads", "3"}}) {
+    Words words = job("plan", more);
+    words.push_back("--json");
+    const auto plan = nlohmann::json::parse(run(words).out);
+    words = job("train", more);
+    words.push_back("--overwrite");
+    ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+    const auto ran = nlohmann::json::parse(text_of(at("run/plan.json")));
+    for (const char* key : {"device_bytes", "host_bytes", "classes", "hash"}) EXPECT_EQ(ran[key], plan[key]) << key;
+    std::istringstream lines(text_of(at("run/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);
+  }
+}
+
+// What more memory would buy is looked at by plan alone, and of a node's ranks all rows of the table speak together.
+TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
+  const Outcome train = run(job("train", {"--ranks", "2"}));
+  EXPECT_THAT(train.err, testing::Not(HasSubstr("more memory")));
+  EXPECT_TRUE(nlohmann::json::parse(text_of(at("run/plan.json")))["more_memory"].is_null());
+  const std::string plan = run(job("plan", {"--ranks", "2"})).out;
+  EXPECT_THAT(plan, HasSubstr("fits: device and host of a node "));
+  EXPECT_THAT(plan, HasSubstr("-25 %         device and host of a node "));
+}
+
+TEST_F(Cli, WhatIsNoRunsIsLeftAlone) {
+  fs::create_directory(at("mine"));
+  const std::pair<const char*, const char*> files[] = {
+      {"adapter", "notes.txt"}, {"model", "w"}, {"checkpoints", "step-3"}};
+  for (const auto& [name, file] : files) {
+    fs::create_directory(at("mine") / name);
+    put(at("mine") / name / file, "mine");
+    for (const Words& more : {Words{}, Words{"--overwrite"}, Words{"--resume"}}) {
+      Words words = job("train", {"--out", "mine"});
+      words.insert(words.end(), more.begin(), more.end());
+      expect_refusal(words, {"mine: holds", name, "--out"});
+    }
+    EXPECT_EQ(text_of(at("mine") / name / file), "mine");
+    fs::remove_all(at("mine") / name);
+  }
+  put(at("mine/metrics.jsonl"), "mine");
+  expect_refusal(job("train", {"--out", "mine"}), {"metrics.jsonl"});
+}
+
+TEST_F(Cli, AnOldRunStaysUntilTheNewOneBegins) {
+  ASSERT_EQ(run(job("train")).code, 0);
+  const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
+  put(at("mute.jsonl"), R"({"input_ids": [1, 2], "labels": [-100, -100]})");
+  for (const Words& more :
+       {Words{"--trace", "nowhere/trace.json"}, Words{"--disk-dir", "nowhere"}, Words{"--validation", "mute.jsonl"}}) {
+    Words words = job("train", more);
+    words.push_back("--overwrite");
+    EXPECT_EQ(run(words).code, 2);
+    EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter) << text_of(at("stderr"));
+    EXPECT_TRUE(fs::exists(at("run/checkpoints/step-6")));
+  }
+  fs::remove_all(at("run"));
+  EXPECT_EQ(run(job("train", {"--trace", "nowhere/trace.json"})).code, 2);
+  ASSERT_EQ(run(job("train", {"--trace", "run/trace.json"})).code, 0) << "no run was begun: " << text_of(at("stderr"));
+  ASSERT_EQ(run(job("train", {"--overwrite", "--max-steps", "2"})).code, 0);
+  EXPECT_FALSE(fs::exists(at("run/checkpoints/step-6")));
+  EXPECT_EQ(losses("run").size(), 2u);
+}
+
+// A checkpoint says what made it, and which step it is of.
+TEST_F(Cli, ACheckpointKnowsItsProgramAndItsStep) {
+  auto state = [&](const char* step) {
+    return nlohmann::json::parse(text_of(at("run/checkpoints") / step / "state.json"));
+  };
+  auto hash = [&] { return nlohmann::json::parse(text_of(at("run/plan.json")))["hash"]; };
+  ASSERT_EQ(run(job("train", {"--max-steps", "2", "--recompute", "block", "--schedule", "constant"})).code, 0);
+  EXPECT_EQ(state("step-2")["program_hash"], hash());
+  const auto before = hash();
+  ASSERT_EQ(run({"train", "--out", "run", "--resume", "--max-steps", "3", "--recompute", "none"}).code, 0)
+      << text_of(at("stderr"));
+  EXPECT_NE(hash(), before);
+  EXPECT_EQ(state("step-3")["program_hash"], hash());
+  fs::rename(at("run/checkpoints/step-3"), at("run/checkpoints/step-9"));
+  const Outcome renamed = run({"train", "--out", "run", "--resume", "--max-steps", "12"});
+  EXPECT_EQ(renamed.code, 2);
+  EXPECT_THAT(renamed.err, HasSubstr("step 3, expected that of step 9"));
 }
 
 TEST_F(Cli, ResumesToTheSameBytes) {
@@ -240,6 +350,16 @@ TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   apart.insert(apart.end(), tail.begin(), tail.end());
   merged.insert(merged.end(), tail.begin(), tail.end());
   EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
+}
+
+TEST_F(Cli, EvaluatesOnTheDeviceAndWithinTheMemoryThatIsNamed) {
+  const Words words{"eval", "--model", kModels / "llama", "--data", kModels / "data.jsonl", "--device", "cpu"};
+  EXPECT_EQ(run(words).code, 0) << text_of(at("stderr"));
+  Words capped = words;
+  capped.insert(capped.end(), {"--host-memory", "1MiB"});
+  EXPECT_EQ(run(capped).code, 3);
+  for (const char* command : {"generate", "merge"})
+    EXPECT_THAT(run({command, "--help"}).out, testing::AllOf(HasSubstr("--device"), HasSubstr("--device-memory")));
 }
 
 TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {

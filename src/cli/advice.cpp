@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "cli/job.h"
 
@@ -10,8 +11,10 @@ namespace {
 
 constexpr double kFaster = 0.995;
 constexpr int64_t kShortest = 64, kLowestRank = 8;
-constexpr int64_t kMost = 8;           // gigabytes more
 constexpr uint64_t kEffort = 300'000;  // ops compiled, after which fewer steps between are looked at
+
+// Options by key, and the text that they get.
+using Settings = std::vector<std::pair<std::string, std::string>>;
 
 class Adviser {
  public:
@@ -20,6 +23,7 @@ class Adviser {
       : options_(options), evaluate_(evaluate), facts_(facts), caps_(caps), pricing_(pricing), alive_(alive) {}
 
   std::vector<Change> changes() {
+    lift_pins();
     if (options_.state_format == "fp32") try_word("state_format", "bf16", "moments are rounded stochastically");
     if (options_.state_format != "8bit" && options_.compute == "bf16")
       try_word("state_format", "8bit", "moments and the trained weights themselves are rounded stochastically");
@@ -41,14 +45,46 @@ class Adviser {
     return least.fits ? std::optional(std::move(least)) : std::nullopt;
   }
 
-  bool add(const std::string& key, const std::string& value, std::string_view effect) {
+  bool add(const Settings& settings, std::string_view effect) {
     Options changed = options_;
-    find_option(key, "advice").set(changed, value);
+    std::string flags;
+    for (const auto& [key, value] : settings) {
+      find_option(key, "advice").set(changed, value);
+      std::string name = key;
+      std::ranges::replace(name, '_', '-');
+      flags += fmt::format("{}--{} {}", flags.empty() ? "" : " ", name, value);
+    }
     const std::optional<Arrangement> found = fitting(changed);
-    std::string flag = "--" + key;
-    std::ranges::replace(flag, '_', '-');
-    if (found) changes_.push_back({fmt::format("{} {}", flag, value), std::string(effect), *found});
+    if (found) changes_.push_back({flags, std::string(effect), *found});
     return found.has_value();
+  }
+  bool add(const std::string& key, const std::string& value, std::string_view effect) {
+    return add({{key, value}}, effect);
+  }
+
+  // What the user pinned of cut and strategy: one thing, or else all of them.
+  void lift_pins() {
+    constexpr std::string_view kSameBits = "changes no bit", kOtherSums = "passes are summed in another order";
+    Settings all;
+    bool lifted = false;
+    auto lift = [&](const Settings& pins, std::string_view effect) {
+      all.insert(all.end(), pins.begin(), pins.end());
+      lifted |= add(pins, effect);
+    };
+    const int64_t passes = options_.batch_size / options_.ranks;
+    Settings cut;
+    if (options_.micro_batch_size.value_or(1) > 1) cut.emplace_back("micro_batch_size", "1");
+    if (options_.gradient_accumulation_steps.value_or(passes) < passes)
+      cut.emplace_back("gradient_accumulation_steps", fmt::format("{}", passes));
+    if (!cut.empty()) lift(cut, kOtherSums);
+    size_t pins = cut.empty() ? 0 : 1;
+    for (const std::string key : {"recompute", "zero", "order", "offload_states", "offload_gradients",
+                                  "offload_parameters", "offload_activations"}) {
+      if (find_option(key, "advice").get(options_) == "auto") continue;
+      lift({{key, "auto"}}, kSameBits);
+      pins++;
+    }
+    if (!lifted && pins > 1) add(all, cut.empty() ? kSameBits : kOtherSums);
   }
 
   // Where a milder format of the same option fits, the harder one is not named.
@@ -86,14 +122,14 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
     if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.node_ranks.value_or(chosen.cut.ranks));
     return fitter.near(larger);
   };
-  const std::optional<Arrangement> most = with(kMost);
+  const std::optional<Arrangement> most = with(kMostMore);
   if (!most || most->step_seconds > kFaster * chosen.step_seconds) return {};
   std::vector<Otherwise> bought;
   double seconds = chosen.step_seconds;
   const uint64_t before = fitter.ops();
-  for (int64_t gigabytes = 1; gigabytes <= kMost; gigabytes *= 2) {
-    if (gigabytes < kMost && fitter.ops() - before > kEffort) continue;
-    const std::optional<Arrangement> best = gigabytes < kMost ? with(gigabytes) : most;
+  for (int64_t gigabytes = 1; gigabytes <= kMostMore; gigabytes *= 2) {
+    if (gigabytes < kMostMore && fitter.ops() - before > kEffort) continue;
+    const std::optional<Arrangement> best = gigabytes < kMostMore ? with(gigabytes) : most;
     if (!best || best->step_seconds > kFaster * seconds) continue;
     seconds = best->step_seconds;
     bought.push_back({gigabytes, *best});

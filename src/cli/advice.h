@@ -12,20 +12,23 @@ struct Otherwise {
   Arrangement arrangement;
 };
 
+inline constexpr int64_t kMostMore = 8;  // gigabytes
+
 // What 1, 2, 4 and 8 GiB more would buy; only what is faster than all with less.
 std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Arrangement& chosen);
 // What would be chosen where a quarter of the memory that the choice takes is not there; nothing if little like it
 // fits.
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen);
 
-// A change of what is trained, or in which formats, with which the job fits.
+// A change of what is trained, in which formats or under which pins, with which the job fits.
 struct Change {
   std::string option;       // "--state-format 8bit"
   std::string effect;       // what it changes beside the memory
   Arrangement arrangement;  // its smallest
 };
 
-// The least of each kind that suffices, those first that change the least; none if no change of one option does.
+// The least of each kind that suffices, those first that change the least: pins of the arrangement come first, one of
+// them or else all together. None if no such change suffices.
 std::vector<Change> changes_that_fit(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps,
                                      const Pricing& pricing, const Alive& alive);
 

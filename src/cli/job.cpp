@@ -85,9 +85,9 @@ PeftConfig adapter_of(const Options& options) {
   return config;
 }
 
-int thread_count(const Options& options) {
-  return options.threads > 0 ? static_cast<int>(options.threads)
-                             : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()));
+int thread_count(const Options& options, int node_ranks) {
+  if (options.threads > 0) return static_cast<int>(options.threads);
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / node_ranks);
 }
 
 JobSpec make_job(const Options& options, Purpose purpose) {
@@ -166,6 +166,13 @@ std::filesystem::path disk_directory(const Options& options) {
   return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
 }
 
+void refuse_disk_dir(const Options& options, Aim aim) {
+  if (options.disk_dir.empty() || (aim == Aim::Look && !options.machine.empty())) return;
+  if (!std::filesystem::is_directory(options.disk_dir))
+    user_error("disk_dir: found {} '{}', expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
+               options.disk_dir);
+}
+
 namespace {
 
 // What is free on the machine in question: of its memory and of its disk.
@@ -198,9 +205,9 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
   return caps;
 }
 
-Pricing pricing_of(const Options& options, const Target& target) {
+Pricing pricing_of(const Options& options, const Target& target, int threads) {
   Pricing pricing;
-  pricing.threads = thread_count(options);
+  pricing.threads = threads;
   if (target.machine()) pricing.machine = *target.machine();
   pricing.file = options.machine;
   return pricing;
@@ -227,10 +234,13 @@ Planned plan_training(const Options& options, bool evaluate, Aim aim, Comm* laun
     user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
   Target target(options);
   Caps caps = caps_of(options, target, aim);
-  const Pricing pricing = pricing_of(options, target);
+  if (launched) caps.node_ranks = most_ranks_of_a_node(*launched);
+  // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
+  const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
+  const Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
+  set_threads(pricing.threads);
   Planned planned{
       .target = std::move(target), .spec = make_job(options, Purpose::Train), .caps = caps, .pricing = pricing};
-  if (launched) planned.caps.node_ranks = most_ranks_of_a_node(*launched);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);

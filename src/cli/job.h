@@ -25,13 +25,16 @@ enum class Aim : uint8_t { Look, Run };
 // say what a machine elsewhere has, by options or by its profile.
 Caps caps_of(const Options& options, const Target& target, Aim aim = Aim::Run);
 
-// Rates of --machine, else rough ones.
-Pricing pricing_of(const Options& options, const Target& target);
+// Rates of --machine, else rough ones; for a rank with so many threads.
+Pricing pricing_of(const Options& options, const Target& target, int threads);
 
-int thread_count(const Options& options);
+// Threads of each of so many ranks of this machine: --threads, or their share of the cores.
+int thread_count(const Options& options, int node_ranks = 1);
 
 // Where what is offloaded to disk lies.
 std::filesystem::path disk_directory(const Options& options);
+// UserError if --disk-dir names none; a plan for a machine elsewhere may.
+void refuse_disk_dir(const Options& options, Aim aim);
 
 struct Planned {
   Target target;
@@ -39,10 +42,10 @@ struct Planned {
   Compiled compiled{};
   FitResult fit{};
   Caps caps;
-  Pricing pricing;
-  std::vector<Otherwise> more{};      // memory, if something fits and the aim is to look
-  std::optional<Arrangement> less{};  //   likewise
-  std::vector<Change> changes{};      // if nothing fits
+  Pricing pricing;                               // and the threads that each rank runs with
+  std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the aim is to look
+  std::optional<Arrangement> less{};             //   likewise
+  std::vector<Change> changes{};                 // if nothing fits
   // The arrangement that is chosen; where none fits, the smallest.
   const Arrangement& shown() const;
 };

@@ -22,7 +22,8 @@ struct Command {
   std::function<int(const Options&, const CommandFlags&)> run;
 };
 
-const std::vector<std::string> kModelKeys{"model", "init", "adapter", "seed", "compute", "base_format", "threads"};
+const std::vector<std::string> kModelKeys{"model",       "init",    "adapter", "seed",          "compute",
+                                          "base_format", "threads", "device",  "device_memory", "host_memory"};
 const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",         "prompt",       "max_samples",
                                          "template", "train_on",    "sequence_length", "long_samples", "packing"};
 

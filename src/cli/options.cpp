@@ -21,6 +21,8 @@ constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
 // Products of a few counts stay within 64 bits.
 constexpr int64_t kMaxCount = 1 << 20, kMaxOpenCount = 1 << 30;
+// More than a machine has; the system refuses a process some tens of thousands.
+constexpr int64_t kMaxThreads = 1024;
 
 int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {
   int64_t value = 0;
@@ -123,9 +125,10 @@ OptionSpec word_option(const std::string& key, std::string Options::*field, std:
           [field](const Options& o) { return o.*field; }};
 }
 
-OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help) {
+OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64_t least, std::string help,
+                          int64_t most = kMaxCount) {
   return {key, std::move(help),
-          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, kMaxCount); },
+          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, most); },
           [field](const Options& o) { return fmt::format("{}", o.*field); }};
 }
 
@@ -288,7 +291,8 @@ std::vector<OptionSpec> machine_specs() {
       word_option("device", &O::device, {"auto", "cpu", "cuda"}, "where to compute; auto: on a GPU if there is one"),
       text_option("machine", &O::machine,
                   "to plan for: a profile that 'snug doctor' wrote, or GPUs by name, such as H100 or 8xRTX4090 (this)"),
-      integer_option("threads", &O::threads, 0, "CPU threads; 0 = all cores (0)"),
+      integer_option("threads", &O::threads, 0, "CPU threads of each rank; 0 = its share of the machine's cores (0)",
+                     kMaxThreads),
       integer_option("ranks", &O::ranks, 1, "ranks of the job, as threads unless mpirun starts them (1)"),
       integer_option("nodes", &O::nodes, 1, "plan alone: machines that the ranks are spread over, evenly (1)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},

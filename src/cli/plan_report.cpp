@@ -8,6 +8,13 @@ namespace {
 
 uint64_t device_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Device)]; }
 
+int node_ranks(const Planned& planned) { return planned.caps.node_ranks.value_or(planned.shown().cut.ranks); }
+
+// Of all ranks of a node.
+uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
+  return static_cast<uint64_t>(node_ranks(planned)) * f.arena_bytes[index(space)];
+}
+
 // "134,515,008"
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
@@ -41,14 +48,23 @@ nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangemen
   return {{"arrangement", other.words},
           {"fits", other.fits},
           {"device_bytes", device_bytes(other.forecast)},
-          {"host_bytes", other.forecast.arena_bytes[index(Space::Host)]},
-          {"disk_bytes", other.forecast.arena_bytes[index(Space::Disk)]},
+          {"host_bytes", node_bytes(planned, other.forecast, Space::Host)},
+          {"disk_bytes", node_bytes(planned, other.forecast, Space::Disk)},
           {"relative_time", other.step_seconds / planned.shown().step_seconds}};
 }
 
-// "12.3 GiB, 104 % of the time: 2 passes of 8 blocks, ..."
+// What is capped, and how much of it an arrangement takes: "the device of a rank 12.30 GiB, the host of a node 1.00
+// GiB".
+std::string taken(const Planned& planned, const Arrangement& a) {
+  std::vector<std::string> parts;
+  for (const Need& need : needs(a.forecast.arena_bytes, a.cut.ranks, planned.caps))
+    parts.push_back(fmt::format("{} {}", need.what, format_size(need.bytes)));
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+// "device and host together 12.30 GiB, 104 % of the time: 2 passes of 8 blocks, ..."
 std::string beside(const Planned& planned, const Arrangement& other) {
-  return fmt::format("{}, {:.0f} % of the time: {}\n", format_size(total_bytes(other)),
+  return fmt::format("{}, {:.0f} % of the time: {}\n", taken(planned, other),
                      100 * other.step_seconds / planned.shown().step_seconds, other.words);
 }
 
@@ -59,9 +75,17 @@ std::string alternatives_text(const Planned& planned) {
     if (i != planned.fit.chosen && planned.fit.tried[i].fits)
       text += fmt::format("{:<13} {}", "runner-up", beside(planned, planned.fit.tried[i]));
   if (planned.less) text += fmt::format("{:<13} {}", "-25 %", beside(planned, *planned.less));
-  for (const Otherwise& more : planned.more)
-    text += fmt::format("{:<13} {}", fmt::format("+{} GiB", more.gigabytes), beside(planned, more.arrangement));
-  if (planned.more.empty()) text += fmt::format("{:<13} {}\n", "more memory", "up to 8 GiB would make it no faster");
+  if (!planned.more) return text;
+  const int ranks = node_ranks(planned);
+  const bool shared = planned.caps.shared;  // then a node's memory is what there is more of
+  for (const Otherwise& more : *planned.more)
+    text += fmt::format(
+        "{:<13} {}",
+        fmt::format("+{} GiB{}", more.gigabytes * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each"),
+        beside(planned, more.arrangement));
+  if (planned.more->empty())
+    text += fmt::format("{:<13} up to {} GiB{} would make it no faster\n", "more memory",
+                        kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
   return text;
 }
 
@@ -69,7 +93,7 @@ std::string changes_text(const Planned& planned) {
   std::string text;
   for (const Change& change : planned.changes)
     text += fmt::format("{:<13} {} ({}): {}, {}\n", "would fit", change.option, change.effect,
-                        format_size(total_bytes(change.arrangement)), change.arrangement.words);
+                        taken(planned, change.arrangement), change.arrangement.words);
   return text;
 }
 
@@ -85,8 +109,8 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
                      counted(data.steps_per_epoch, "step"), grouped(tokens_per_step));
 }
 
-std::string classes_text(const Forecast& f) {
-  std::string text = fmt::format("{:<13} at {}\n", "fullest", f.peak_site);
+std::string classes_text(const Forecast& f, int ranks) {
+  std::string text = fmt::format("{:<13} {}at {}\n", "fullest", ranks > 1 ? "on a rank, " : "", f.peak_site);
   std::vector<Forecast::Class> classes = f.classes;
   std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
   for (const Forecast::Class& c : classes)
@@ -98,13 +122,13 @@ std::string classes_text(const Forecast& f) {
 }
 
 // The disk's only if something waits there.
-std::string phases_text(const Forecast& f) {
+std::string phases_text(const Forecast& f, int ranks) {
   const bool disk = f.arena_bytes[index(Space::Disk)] > 0;
   auto line = [&](std::string_view what, const auto& cell) {
     const std::string last = disk ? fmt::format("  {:>12}", cell(Space::Disk)) : "";
     return fmt::format("{:<13} {:>12}  {:>12}{}\n", what, cell(Space::Device), cell(Space::Host), last);
   };
-  std::string text = line("phase", [](Space space) { return std::string(name(space)); });
+  std::string text = line(ranks > 1 ? "phase, a rank" : "phase", [](Space space) { return std::string(name(space)); });
   for (const Forecast::Phase& phase : f.phases)
     text += line("  " + phase.name, [&](Space space) { return format_size(phase.bytes[index(space)]); });
   return text;
@@ -135,14 +159,12 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
                               {"hash", fmt::format("{:016x}", planned.compiled.hash)},
                               {"arrangement", arrangement_json(a)},
                               {"device_bytes", device_bytes(a.forecast)},
-                              {"host_bytes", a.forecast.arena_bytes[index(Space::Host)]},
-                              {"disk_bytes", a.forecast.arena_bytes[index(Space::Disk)]},
+                              {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},
+                              {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
                               {"driver_bytes", planned.caps.driver_bytes}};
-  const int node_ranks = planned.caps.node_ranks.value_or(a.cut.ranks);
-  json["node"]["ranks"] = node_ranks;
+  json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
-    json["node"][fmt::format("{}_bytes", name(space))] =
-        static_cast<uint64_t>(node_ranks) * a.forecast.arena_bytes[index(space)];
+    json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);
   for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
   for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
@@ -157,14 +179,15 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   }
   json["step_seconds"] = nullptr;
   if (planned.pricing.measured()) json["step_seconds"] = a.step_seconds;
-  json["alternatives"] = json["more_memory"] = json["changes"] = nlohmann::ordered_json::array();
+  json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
+  json["more_memory"] = json["less_memory"] = nullptr;  // of a run: nobody looked
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen) json["alternatives"].push_back(alternative_json(planned, planned.fit.tried[i]));
-  for (const Otherwise& more : planned.more) {
+  if (planned.more) json["more_memory"] = nlohmann::ordered_json::array();
+  for (const Otherwise& more : planned.more.value_or(std::vector<Otherwise>())) {
     json["more_memory"].push_back(alternative_json(planned, more.arrangement));
     json["more_memory"].back()["gigabytes"] = more.gigabytes;
   }
-  json["less_memory"] = nullptr;
   if (planned.less) json["less_memory"] = alternative_json(planned, *planned.less);
   for (const Change& change : planned.changes) {
     json["changes"].push_back(alternative_json(planned, change.arrangement));
@@ -184,13 +207,14 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),
                       grouped(a.cut.sequence_length), name(planned.spec.numerics.compute),
                       planned.target.cuda() ? machine->cards->name
-                                            : fmt::format("cpu with {}", counted(thread_count(options), "thread")));
+                                            : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
+                                                          a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   if (planned.pricing.measured()) text += time_text(a, planned.pricing);
   text += memory_text(planned, options);
-  text += classes_text(a.forecast);
-  text += phases_text(a.forecast);
+  text += classes_text(a.forecast, a.cut.ranks);
+  text += phases_text(a.forecast, a.cut.ranks);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

@@ -1,19 +1,15 @@
 // snug train: plan, then the run, on every rank.
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <cstring>
-#include <ctime>
 
-#include "base/disk.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/interrupt.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "cli/run_directory.h"
 #include "train/export.h"
 #include "train/rehearsal.h"
 
@@ -54,14 +50,6 @@ Interval interval_of(const Cadence& cadence) {
 
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
-std::string default_out(const Options& options) {
-  const std::time_t now = std::time(nullptr);
-  char date[32];
-  std::strftime(date, sizeof date, "%Y-%m-%d-%H%M%S", std::localtime(&now));
-  const auto model = std::filesystem::absolute(options.model).lexically_normal();
-  return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
-}
-
 // A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
 void keep_cut_of_run(Options& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
@@ -88,39 +76,12 @@ std::optional<SavedState> saved_by_others(const Options& options) {
   return saved;
 }
 
-void refuse_out(const Options& options) {
-  const std::filesystem::path out = options.out;
-  if (std::filesystem::exists(out) && !std::filesystem::is_directory(out))
-    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
-  if (is_file(out / "job.yaml") && !options.resume && !options.overwrite)
-    user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
-  if (options.overwrite && !options.resume)
-    for (const std::string& input : {options.model, options.adapter}) {
-      if (input.empty()) continue;
-      const auto inside =
-          std::filesystem::weakly_canonical(input).lexically_relative(std::filesystem::weakly_canonical(out));
-      if (!inside.empty() && *inside.begin() != "..")
-        user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
-    }
-  const std::filesystem::path there = existing_part(out);
-  std::string probe = there / ".snug-XXXXXX";
-  if (!mkdtemp(probe.data()))
-    user_error("{}: nothing can be made in '{}' ({}), expected a directory to write to; --out names another",
-               options.out, there.string(), std::strerror(errno));
-  std::filesystem::remove(probe);
-}
+bool replaces_run(const Options& options) { return options.overwrite && !options.resume; }
 
-void clear_run_directory(const Options& options, const Alive& alive) {
+// Not before all that may refuse the run has had its say: what was there stays till then.
+void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const Alive& alive) {
   const std::filesystem::path out = options.out;
-  if (options.overwrite && !options.resume)
-    for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "model", "checkpoints"})
-      remove_tree(out / name, alive);
-  std::filesystem::create_directories(out);
-}
-
-// Not before a run that is resumed was found to be the same one.
-void write_run_files(const Options& options, const Planned& planned, const DataSummary& data) {
-  const std::filesystem::path out = options.out;
+  if (replaces_run(options)) clear_run(options.out, alive);
   Options effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
@@ -214,11 +175,11 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
-    clear_run_directory(options, alive);
+    std::filesystem::create_directories(options.out);
   }
   JobSpec spec = run.planned.spec;
   spec.rank = rank;
-  const int threads = options.threads > 0 ? thread_count(options) : std::max(1, thread_count(options) / cut.ranks);
+  const int threads = run.planned.pricing.threads;
   set_threads(threads);
   Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, run.planned.target.facts());
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
@@ -228,7 +189,8 @@ int train_rank(const Run& run, int rank, Comm* comm) {
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
          return run.planned.target.backend(rank);
        }});
-  rehearse_saving(session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options)});
+  rehearse_saving(
+      session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
   session.load();
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
@@ -239,7 +201,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   if (reports && trainer.step() >= steps)
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
-  if (reports && trainer.step() < steps) write_run_files(options, run.planned, summarise(data.stream()));
+  if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
   const Ending ending = trainer.run();
   export_result(session, options);
   if (reports) {
@@ -272,6 +234,7 @@ int train_command(Options options, const CommandFlags& flags) {
     options.out = default_out(options);
   }
   Target(options).require_here();
+  refuse_disk_dir(options, Aim::Run);
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));

@@ -555,11 +555,13 @@ std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const C
   std::vector<Need> needs;
   if (!caps.shared || caps.device_bytes < caps.host_bytes)
     needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});
+  const std::string_view whose = together > 1 ? " of a node" : "";
   if (caps.shared)
-    needs.push_back({"device and host together", host + together * device, caps.host_bytes});
+    needs.push_back({together > 1 ? "device and host of a node" : "device and host together", host + together * device,
+                     caps.host_bytes});
   else
-    needs.push_back({"the host", host, caps.host_bytes});
-  if (disk > 0) needs.push_back({"the disk", disk, caps.disk_bytes});
+    needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes});
+  if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes});
   return needs;
 }
 

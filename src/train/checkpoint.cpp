@@ -111,7 +111,12 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
                  all[all.size() - 2]);
     }
   };
-  const CheckpointState state = good([&] { return read_state(last / "state.json"); });
+  const CheckpointState state = good([&] {
+    const CheckpointState read = read_state(last / "state.json");
+    if (read.step != all.back())
+      user_error("{}: found the state of step {}, expected that of step {}", last.string(), read.step, all.back());
+    return read;
+  });
   auto expect = [&](uint64_t found, uint64_t expected, std::string_view what) {
     if (found != expected)
       user_error("{}: made under {} (found {}, expected {}); resume with the options of the run's job.yaml",

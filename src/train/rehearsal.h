@@ -11,6 +11,7 @@ struct SavingPlan {
   int64_t steps = 0;           // of the run: it saves no more often
   bool keeps_best = false;     // one more
   uint64_t beside_export = 0;  // bytes of files that are copied beside what is exported
+  bool replaces = false;       // checkpoints and results that are there are removed before the first step
 };
 
 // Makes the directory of checkpoints, writes, syncs and removes a small file there on each rank, and compares what the

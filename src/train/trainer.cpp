@@ -76,7 +76,9 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
 }
 
 void Trainer::restore() {
-  if (!checkpoints_.steps().empty()) state_ = checkpoints_.restore_last(session_, state_);
+  if (checkpoints_.steps().empty()) return;
+  state_ = checkpoints_.restore_last(session_, state_);
+  state_.program_hash = session_.compiled().hash;  // another strategy may go on
 }
 
 void Trainer::agree() {

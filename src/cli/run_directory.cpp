@@ -1,0 +1,95 @@
+#include "cli/run_directory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <filesystem>
+
+#include "base/disk.h"
+#include "base/error.h"
+#include "base/file.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kJob = "job.yaml";
+constexpr const char* kPlan = "plan.json";
+constexpr const char* kResults[] = {"metrics.jsonl", "adapter", "model", "checkpoints"};
+
+fs::path plain(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
+
+// An empty directory is nothing, nor is one with what a start left that was killed before its first step.
+bool holds_something(const fs::path& path) {
+  if (!fs::is_directory(path)) return fs::exists(fs::symlink_status(path));
+  return std::ranges::any_of(fs::directory_iterator(path), [](const fs::directory_entry& entry) {
+    return !entry.path().filename().string().starts_with("rehearsal-");
+  });
+}
+
+// Names alone do not make a run: they may be somebody's.
+void refuse_what_is_no_runs(const fs::path& out) {
+  if (is_file(out / kJob) && is_file(out / kPlan)) return;
+  auto refuse = [&](const char* name) {
+    if (holds_something(out / name))
+      user_error("{}: holds '{}', but no run ({} and {}), so that is left alone; --out names another", out.string(),
+                 name, kJob, kPlan);
+  };
+  refuse(kPlan);
+  for (const char* name : kResults) refuse(name);
+}
+
+void require_writable(const fs::path& directory, const std::string& what, std::string_view option) {
+  std::string probe = directory / ".snug-XXXXXX";
+  if (!mkdtemp(probe.data()))
+    user_error("{}: nothing can be made in '{}' ({}), expected a directory to write to; {} names another", what,
+               directory.string(), std::strerror(errno), option);
+  fs::remove(probe);
+}
+
+void refuse_trace(const Options& options) {
+  if (options.trace.empty()) return;
+  if (fs::is_directory(options.trace))
+    user_error("trace: found the directory '{}', expected the name of a file", options.trace);
+  const fs::path directory = fs::absolute(options.trace).parent_path();
+  if (plain(directory) == plain(options.out)) return;  // it is made with the run
+  if (!fs::is_directory(directory))
+    user_error("trace: found '{}', expected a file in a directory that is there", options.trace);
+  require_writable(directory, options.trace, "--trace");
+}
+
+}  // namespace
+
+std::string default_out(const Options& options) {
+  const std::time_t now = std::time(nullptr);
+  char date[32];
+  std::strftime(date, sizeof date, "%Y-%m-%d-%H%M%S", std::localtime(&now));
+  const auto model = fs::absolute(options.model).lexically_normal();
+  return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
+}
+
+void refuse_out(const Options& options) {
+  const fs::path out = options.out;
+  if (fs::exists(out) && !fs::is_directory(out))
+    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
+  if (is_file(out / kJob) && !options.resume && !options.overwrite)
+    user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
+  refuse_what_is_no_runs(out);
+  if (options.overwrite && !options.resume)
+    for (const std::string& input : {options.model, options.adapter}) {
+      if (input.empty()) continue;
+      const auto inside = plain(input).lexically_relative(plain(out));
+      if (!inside.empty() && *inside.begin() != "..")
+        user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
+    }
+  require_writable(existing_part(out), options.out, "--out");
+  refuse_trace(options);
+}
+
+void clear_run(const std::string& out, const Alive& alive) {
+  for (const char* name : kResults) remove_tree(fs::path(out) / name, alive);
+  for (const char* name : {kPlan, kJob}) remove_tree(fs::path(out) / name, alive);
+}
+
+}  // namespace snug

@@ -1,0 +1,19 @@
+// The directory that a run writes into.
+#pragma once
+
+#include "base/alive.h"
+#include "cli/options.h"
+
+namespace snug {
+
+// runs/<date>-<model>
+std::string default_out(const Options& options);
+
+// UserError before anything is planned: where --out holds a run already, or something that a run would replace and that
+// is no run's; where --overwrite would remove what is read; where out or the trace cannot be written.
+void refuse_out(const Options& options);
+
+// Removes the run that is there; what says that it is one goes last.
+void clear_run(const std::string& out, const Alive& alive);
+
+}  // namespace snug
