@@ -31,6 +31,7 @@ STEPS = 10
 WARMUP_STEPS = 2
 SAMPLES_PER_STEP = 4
 LOGIT_SAMPLES = 4
+PROMPT_TOKENS, REPLY_TOKENS = 150, 12
 LLAMA3_ROPE = {
     "rope_type": "llama3",
     "rope_theta": 7000.0,
@@ -233,6 +234,20 @@ def logits_and_gradients(folder, samples):
     return tensors, loss
 
 
+def write_generation(folder, seed):
+    """Greedy tokens after a long prompt, each the likeliest by far more than fp32 errs, and the prompt's last logits."""
+    model = load_model(folder, torch.float32)
+    torch.manual_seed(100 + seed)
+    prompt = torch.randint(VOCABULARY, (PROMPT_TOKENS,)).tolist()
+    reply = greedy(model, prompt, REPLY_TOKENS)
+    with torch.no_grad():
+        logits = model(input_ids=torch.tensor([prompt + reply])).logits[0, PROMPT_TOKENS - 1 :]
+    top = logits[:-1].topk(2).values
+    margin = float((top[:, 0] - top[:, 1]).min())
+    assert margin > 1e-3, f"{folder.name}: the reply is decided by {margin}"
+    write_json(folder / "generation.json", {"prompt": prompt, "reply": reply, "logits": logits[0].tolist()})
+
+
 def full_training(folder, samples):
     """(c) ten steps on all weights; two or three of the final ones stand for the rest."""
     model = load_model(folder, torch.float32)
@@ -286,6 +301,7 @@ def write_family(folder, family, samples, seed):
     reference["bf16"] = bfloat16_runs(folder, samples)
     save_file({name: t.contiguous() for name, t in tensors.items()}, folder / "reference.safetensors")
     write_json(folder / "reference.json", reference)
+    write_generation(folder, seed)
     for path in folder.rglob("*.safetensors"):
         path.chmod(0o644)  # safetensors makes them private
     print(f"{folder.name}: loss {loss:.4f}, full {full['loss'][-1]:.4f}, lora {reference['lora']['loss'][-1]:.4f}")

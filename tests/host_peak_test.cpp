@@ -164,7 +164,7 @@ TEST_F(HostPeak, OfLoadingIsThePlansAndEveryByteIsReadOnce) {
     const std::string in = fmt::format("cd {} && ", directory_.path().string());
     ASSERT_EQ(std::system(fmt::format("{} {} plan {} --ranks 4 --json >plan.json", in, SNUG_BINARY, job).c_str()), 0);
     const auto plan = nlohmann::json::parse(text_of(at("plan.json")));
-    const uint64_t planned = 4 * (plan["device_bytes"].get<uint64_t>() + plan["host_bytes"].get<uint64_t>());
+    const uint64_t planned = 4 * plan["device_bytes"].get<uint64_t>() + plan["host_bytes"].get<uint64_t>();
     forget_pages(directory_.path());
     const Usage usage = run_in_group(
         fmt::format("{} exec timeout 200 {} -n 4 --oversubscribe --allow-run-as-root {} train {} --out run --overwrite "

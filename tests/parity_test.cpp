@@ -38,7 +38,7 @@ TEST_P(Parity, GradientsOfEveryParameterAgree) {
   }
 }
 
-// Logits at every position, through prefill and decoding with caches.
+// Logits at every position, one token after the other with caches.
 TEST_P(Parity, LogitsOfEveryPositionAgree) {
   const auto reference = read_tensors(folder() / "reference.safetensors");
   JobSpec spec = tiny_job(GetParam(), std::nullopt, DType::F32);
@@ -66,6 +66,45 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
     const double error = relative_error(logits, reference.at(fmt::format("logits.{}", s)));
     EXPECT_TRUE(error <= 1e-5) << "sample " << s << " is off by " << error;
   }
+}
+
+// A prompt of two prefills and a rest: the logits after it, whether it was fed in pieces or token by token, and the
+// tokens that follow.
+TEST_P(Parity, GenerationAfterALongPromptAgrees) {
+  const auto reference = read_json(folder() / "generation.json");
+  const auto prompt = reference["prompt"].get<std::vector<int32_t>>();
+  const auto reply = reference["reply"].get<std::vector<int32_t>>();
+  ASSERT_GT(prompt.size(), 2 * static_cast<size_t>(kPrefillTokens));
+  JobSpec spec = tiny_job(GetParam(), std::nullopt, DType::F32);
+  spec.purpose = Purpose::Generate;
+  spec.cache_positions = static_cast<int64_t>(prompt.size() + reply.size());
+  TinySession session(spec, 1);
+  session.load();
+  Generator generator(session, {static_cast<int64_t>(reply.size()), 0, 0, {}});
+  EXPECT_EQ(generator.generate(prompt), reply);
+  const std::vector<float> decoded = generator.score(prompt);
+  std::vector<float> logits;
+  size_t fed = 0;
+  session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    for (int64_t i = 0; i < views[0].count(); i++) {
+      const size_t at = fed + static_cast<size_t>(i);
+      views[0].as<int32_t>()[i] = prompt[at];
+      views[1].as<int32_t>()[i] = static_cast<int32_t>(at);
+    }
+  });
+  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
+  });
+  while (fed < prompt.size()) {
+    const bool prefill = prompt.size() - fed >= static_cast<size_t>(kPrefillTokens);
+    PassFacts facts;
+    facts.position = static_cast<int64_t>(fed);
+    session.run(prefill ? Task::Prefill : Task::Decode, facts);
+    fed += prefill ? static_cast<size_t>(kPrefillTokens) : 1;
+  }
+  const auto expected = reference["logits"].get<std::vector<float>>();
+  EXPECT_LE(relative_error(logits, expected), 1e-5);
+  EXPECT_LE(relative_error({decoded.end() - std::ssize(expected), decoded.end()}, expected), 1e-5);
 }
 
 // Ten steps, loss by loss and norm by norm, and what they leave.

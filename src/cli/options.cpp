@@ -27,9 +27,10 @@ constexpr int64_t kMaxThreads = 1024;
 int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {
   int64_t value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc() || end != text.data() + text.size() || value < least)
+  const bool too_large = error == std::errc::result_out_of_range && !text.starts_with('-');
+  if ((error != std::errc() && !too_large) || end != text.data() + text.size() || (value < least && !too_large))
     user_error("{}: found '{}', expected a whole number of at least {}", key, text, least);
-  if (value > most) user_error("{}: found '{}', expected a whole number of at most {}", key, text, most);
+  if (value > most || too_large) user_error("{}: found '{}', expected a whole number of at most {}", key, text, most);
   return value;
 }
 
@@ -72,16 +73,21 @@ std::string join_list(const std::vector<std::string>& items) {
   return text;
 }
 
+// "30min" -> "30", "min"
+std::pair<std::string, std::string> split_unit(const std::string& text) {
+  const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
+  return {text.substr(0, end), text.substr(end)};
+}
+
 Cadence parse_cadence(const std::string& text, const std::string& key) {
   if (text == "epoch") return {Cadence::Unit::Epochs, 1};
+  const auto [digits, unit] = split_unit(text);
+  if (!digits.empty() && unit.empty()) return {Cadence::Unit::Steps, parse_integer(digits, key, 0)};
   const std::pair<std::string_view, int64_t> units[] = {{"min", 60}, {"h", 3600}, {"s", 1}};
-  for (const auto& [suffix, seconds] : units)
-    if (text.ends_with(suffix))
-      return {Cadence::Unit::Seconds,
-              seconds * parse_integer(text.substr(0, text.size() - suffix.size()), key, 1, kMaxCount)};
-  if (text.empty() || text.find_first_not_of("0123456789") != text.npos)
-    user_error("{}: found '{}', expected steps, 'epoch' or a duration such as 30min", key, text);
-  return {Cadence::Unit::Steps, parse_integer(text, key, 0)};
+  for (const auto& [name, seconds] : units)
+    if (!digits.empty() && unit == name)
+      return {Cadence::Unit::Seconds, seconds * parse_integer(digits, key, 1, kMaxCount)};
+  user_error("{}: found '{}', expected steps, 'epoch' or a duration such as 30min", key, text);
 }
 
 std::string write_cadence(const Cadence& cadence) {
@@ -423,17 +429,18 @@ std::string write_job_file(const Options& options) {
 }
 
 uint64_t parse_size(const std::string& text, const std::string& key) {
-  const std::pair<std::string_view, double> units[] = {{"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30},
-                                                       {"TiB", 0x1p40}, {"kB", 1e3},     {"MB", 1e6},
-                                                       {"GB", 1e9},     {"TB", 1e12},    {"B", 1}};
-  for (const auto& [suffix, factor] : units)
-    if (text.ends_with(suffix)) {
-      const std::string number = text.substr(0, text.size() - suffix.size());
-      return static_cast<uint64_t>(parse_number(number, key, 0, 1e15 / factor) * factor);
-    }
-  if (text.empty() || text.find_first_not_of("0123456789") != text.npos)
+  const std::pair<std::string_view, double> units[] = {
+      {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40}, {"kB", 1e3},
+      {"MB", 1e6},     {"GB", 1e9},     {"TB", 1e12},    {"B", 1},        {"", 1}};
+  constexpr double kMost = 1e15;
+  const auto [digits, suffix] = split_unit(text);
+  const auto unit = std::ranges::find(units, suffix, &std::pair<std::string_view, double>::first);
+  double value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (unit == std::end(units) || error != std::errc() || end != digits.data() + digits.size())
     user_error("{}: found '{}', expected a size such as 24GiB, 80GB or 512MiB, or bytes", key, text);
-  return static_cast<uint64_t>(parse_integer(text, key, 0));
+  if (value * unit->second > kMost) user_error("{}: found '{}', expected at most {} TB", key, text, kMost / 1e12);
+  return static_cast<uint64_t>(value * unit->second);
 }
 
 std::string format_size(uint64_t bytes) {

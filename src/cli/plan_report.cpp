@@ -6,13 +6,28 @@
 namespace snug {
 namespace {
 
-uint64_t device_bytes(const Forecast& f) { return f.arena_bytes[index(Space::Device)]; }
+// Of a rank, with what the driver takes there.
+uint64_t device_bytes(const Planned& planned, const Forecast& f) {
+  return f.arena_bytes[index(Space::Device)] + planned.caps.driver_bytes;
+}
 
 int node_ranks(const Planned& planned) { return planned.caps.node_ranks.value_or(planned.shown().cut.ranks); }
 
 // Of all ranks of a node.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  return static_cast<uint64_t>(node_ranks(planned)) * f.arena_bytes[index(space)];
+  const uint64_t rank = space == Space::Device ? device_bytes(planned, f) : f.arena_bytes[index(space)];
+  return static_cast<uint64_t>(node_ranks(planned)) * rank;
+}
+
+// What fills a device, and when.
+std::vector<Forecast::Class> classes_of(const Planned& planned) {
+  std::vector<Forecast::Class> classes = planned.shown().forecast.classes;
+  if (planned.caps.driver_bytes > 0) classes.push_back({"driver", planned.caps.driver_bytes});
+  std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
+  return classes;
+}
+uint64_t phase_bytes(const Planned& planned, const Forecast::Phase& phase, Space space) {
+  return phase.bytes[index(space)] + (space == Space::Device ? planned.caps.driver_bytes : 0);
 }
 
 // "134,515,008"
@@ -47,7 +62,7 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
 nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangement& other) {
   return {{"arrangement", other.words},
           {"fits", other.fits},
-          {"device_bytes", device_bytes(other.forecast)},
+          {"device_bytes", device_bytes(planned, other.forecast)},
           {"host_bytes", node_bytes(planned, other.forecast, Space::Host)},
           {"disk_bytes", node_bytes(planned, other.forecast, Space::Disk)},
           {"relative_time", other.step_seconds / planned.shown().step_seconds}};
@@ -109,28 +124,31 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
                      counted(data.steps_per_epoch, "step"), grouped(tokens_per_step));
 }
 
-std::string classes_text(const Forecast& f, int ranks) {
-  std::string text = fmt::format("{:<13} {}at {}\n", "fullest", ranks > 1 ? "on a rank, " : "", f.peak_site);
-  std::vector<Forecast::Class> classes = f.classes;
-  std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
-  for (const Forecast::Class& c : classes)
+std::string classes_text(const Planned& planned) {
+  const Arrangement& a = planned.shown();
+  const uint64_t all = device_bytes(planned, a.forecast);
+  std::string text =
+      fmt::format("{:<13} {}at {}\n", "fullest", a.cut.ranks > 1 ? "on a rank, " : "", a.forecast.peak_site);
+  for (const Forecast::Class& c : classes_of(planned))
     text += fmt::format("  {:<11} {:>12}  {:>5.1f} %\n", c.name, format_size(c.bytes),
-                        100 * static_cast<double>(c.bytes) / static_cast<double>(device_bytes(f)));
-  text += fmt::format("  {:<11} {:>12}  = {} bytes\n", "together", format_size(device_bytes(f)),
-                      grouped(static_cast<int64_t>(device_bytes(f))));
+                        100 * static_cast<double>(c.bytes) / static_cast<double>(all));
+  text +=
+      fmt::format("  {:<11} {:>12}  = {} bytes\n", "together", format_size(all), grouped(static_cast<int64_t>(all)));
   return text;
 }
 
 // The disk's only if something waits there.
-std::string phases_text(const Forecast& f, int ranks) {
+std::string phases_text(const Planned& planned) {
+  const Forecast& f = planned.shown().forecast;
   const bool disk = f.arena_bytes[index(Space::Disk)] > 0;
   auto line = [&](std::string_view what, const auto& cell) {
     const std::string last = disk ? fmt::format("  {:>12}", cell(Space::Disk)) : "";
     return fmt::format("{:<13} {:>12}  {:>12}{}\n", what, cell(Space::Device), cell(Space::Host), last);
   };
-  std::string text = line(ranks > 1 ? "phase, a rank" : "phase", [](Space space) { return std::string(name(space)); });
+  std::string text = line(planned.shown().cut.ranks > 1 ? "phase, a rank" : "phase",
+                          [](Space space) { return std::string(name(space)); });
   for (const Forecast::Phase& phase : f.phases)
-    text += line("  " + phase.name, [&](Space space) { return format_size(phase.bytes[index(space)]); });
+    text += line("  " + phase.name, [&](Space space) { return format_size(phase_bytes(planned, phase, space)); });
   return text;
 }
 
@@ -158,15 +176,16 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
                               {"hash", fmt::format("{:016x}", planned.compiled.hash)},
                               {"arrangement", arrangement_json(a)},
-                              {"device_bytes", device_bytes(a.forecast)},
+                              {"device_bytes", device_bytes(planned, a.forecast)},
                               {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},
                               {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
                               {"driver_bytes", planned.caps.driver_bytes}};
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
     json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);
-  for (const Forecast::Phase& phase : a.forecast.phases) json["phases"][phase.name] = phase.bytes[index(Space::Device)];
-  for (const Forecast::Class& c : a.forecast.classes) json["classes"][c.name] = c.bytes;
+  for (const Forecast::Phase& phase : a.forecast.phases)
+    json["phases"][phase.name] = phase_bytes(planned, phase, Space::Device);
+  for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
@@ -213,8 +232,8 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
   if (planned.pricing.measured()) text += time_text(a, planned.pricing);
   text += memory_text(planned, options);
-  text += classes_text(a.forecast, a.cut.ranks);
-  text += phases_text(a.forecast, a.cut.ranks);
+  text += classes_text(planned);
+  text += phases_text(planned);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

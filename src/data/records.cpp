@@ -31,7 +31,7 @@ RecordReader::RecordReader(std::filesystem::path path, uint64_t max_record_bytes
   } else if (ending == ".txt") {
     kind_ = Kind::Text;
   } else {
-    user_error("data: found '{}', expected a file that ends in .json, .jsonl or .txt", name_);
+    user_error("{}: found another ending, expected a file that ends in .json, .jsonl or .txt", name_);
   }
   file_ = File::open_read(path_, IoMode::Buffered);
   buffer_.resize(kBufferBytes);

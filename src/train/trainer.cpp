@@ -164,7 +164,7 @@ void Trainer::do_step(int64_t number) {
   metrics_.loss_tokens = counts.loss_tokens;
   metrics_.step_seconds = seconds_since(begun_);
   begun_ = Clock::now();
-  metrics_.device_bytes = session_.arena_bytes(Space::Device);
+  metrics_.device_bytes = session_.arena_bytes(Space::Device) + options_.driver_bytes;
   metrics_.host_bytes = session_.arena_bytes(Space::Host);
 }
 
