@@ -386,9 +386,13 @@ const OptionSpec& find_option(const std::string& key, const std::string& where) 
 }
 
 void read_job_file(const std::string& path, Options& options) {
+  parse_job(read_text(path, kMaxJobFile), path, options);
+}
+
+void parse_job(const std::string& text, const std::string& path, Options& options) {
   YAML::Node root;
   try {
-    root = YAML::Load(read_text(path, kMaxJobFile));
+    root = YAML::Load(text);
   } catch (const YAML::Exception& error) {
     user_error("{}: not readable as YAML: {}", path, error.what());
   }
@@ -404,9 +408,9 @@ void read_job_file(const std::string& path, Options& options) {
       user_error("{}, key '{}': found a list, expected one value", path, spec.key);
     try {
       if (item.second.IsNull()) continue;
-      const std::string text = flattened(item.second, spec.key, path);
+      const std::string value = flattened(item.second, spec.key, path);
       try {
-        spec.set(options, text);
+        spec.set(options, value);
       } catch (const UserError& error) {
         user_error("{}, {}", path, error.what());
       }

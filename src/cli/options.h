@@ -84,6 +84,8 @@ const OptionSpec& find_option(const std::string& key, const std::string& where);
 // Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas (\, is a
 // comma within an item).
 void read_job_file(const std::string& path, Options& options);
+// The same of its text.
+void parse_job(const std::string& text, const std::string& path, Options& options);
 
 // Every option as it took effect, as a job file.
 std::string write_job_file(const Options& options);

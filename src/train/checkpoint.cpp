@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <nlohmann/json.hpp>
 
 #include "base/disk.h"
 #include "base/file.h"
-#include "base/hash.h"
 
 namespace snug {
 namespace {
@@ -15,39 +13,6 @@ constexpr std::string_view kPrefix = "step-";
 constexpr uint64_t kMaxStateFile = 1 << 16;
 
 std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
-CheckpointState read_state(const std::filesystem::path& path) {
-  auto json = nlohmann::ordered_json::parse(read_text(path, kMaxStateFile), nullptr, false);
-  if (!json.is_object() || !json.contains("checksum"))
-    user_error("{}: damaged: found no state of a checkpoint", path.string());
-  const nlohmann::ordered_json checksum = json["checksum"];
-  json.erase("checksum");
-  if (checksum != hex(hash_of(json.dump()))) user_error("{}: damaged: its checksum is another", path.string());
-  try {
-    CheckpointState state;
-    state.step = json.at("step").get<int64_t>();
-    state.numerics_hash = std::stoull(json.at("numerics_hash").get<std::string>(), nullptr, 16);
-    state.data_order = std::stoull(json.at("data_order").get<std::string>(), nullptr, 16);
-    state.program_hash = std::stoull(json.at("program_hash").get<std::string>(), nullptr, 16);
-    state.best_step = json.at("best_step").get<int64_t>();
-    if (!json.at("best_eval_loss").is_null()) state.best_eval_loss = json.at("best_eval_loss").get<double>();
-    return state;
-  } catch (const std::exception& error) {
-    user_error("{}: not the state of a checkpoint: {}", path.string(), error.what());
-  }
-}
-
-std::string to_json(const CheckpointState& state) {
-  nlohmann::ordered_json json{{"step", state.step},
-                              {"numerics_hash", hex(state.numerics_hash)},
-                              {"data_order", hex(state.data_order)},
-                              {"program_hash", hex(state.program_hash)},
-                              {"best_step", state.best_step},
-                              {"best_eval_loss", nullptr}};
-  if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
-  json["checksum"] = hex(hash_of(json.dump()));
-  return json.dump(2) + "\n";
-}
 
 }  // namespace
 
@@ -83,7 +48,7 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.write(Task::Save, partial_name(directory(state.step)));
   session.barrier();
   if (pending) {
-    write_text(pending->path() / "state.json", to_json(state));
+    write_text(pending->path() / "state.json", write_state(state));
     pending->publish();
     remove_old(state, session.alive());
   }
@@ -112,7 +77,8 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
     }
   };
   const CheckpointState state = good([&] {
-    const CheckpointState read = read_state(last / "state.json");
+    const std::filesystem::path path = last / "state.json";
+    const CheckpointState read = parse_state(read_text(path, kMaxStateFile), path.string());
     if (read.step != all.back())
       user_error("{}: found the state of step {}, expected that of step {}", last.string(), read.step, all.back());
     return read;

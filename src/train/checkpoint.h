@@ -5,19 +5,10 @@
 #include <optional>
 #include <vector>
 
+#include "train/checkpoint_state.h"
 #include "train/session.h"
 
 namespace snug {
-
-// What stands in a checkpoint beside the tensors.
-struct CheckpointState {
-  int64_t step = 0;
-  uint64_t numerics_hash = 0;  // resuming checks it
-  uint64_t data_order = 0;     //   and this: a hash of what decides which tokens each step sees
-  uint64_t program_hash = 0;   // information
-  std::optional<double> best_eval_loss;
-  int64_t best_step = 0;
-};
 
 class Checkpoints {
  public:

@@ -1,0 +1,26 @@
+// Job files: anything but a UserError, or options that are read back as they are written, is a fault.
+#include <cstdint>
+
+#include "base/error.h"
+#include "cli/options.h"
+
+namespace {
+
+std::string written(const std::string& yaml) {
+  snug::Options options;
+  snug::parse_job(yaml, "fuzz", options);
+  return snug::write_job_file(options);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  std::string first;
+  try {
+    first = written(std::string(reinterpret_cast<const char*>(data), size));
+  } catch (const snug::UserError&) {
+    return 0;
+  }
+  snug::check(written(first) == first, "written and read: {}", first);
+  return 0;
+}
