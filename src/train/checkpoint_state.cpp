@@ -31,19 +31,18 @@ nlohmann::ordered_json fields_of(const CheckpointState& state) {
   return json;
 }
 
-std::string checksum_of(const CheckpointState& state) { return hex(hash_of(fields_of(state).dump())); }
-
 }  // namespace
 
 std::string write_state(const CheckpointState& state) {
   nlohmann::ordered_json json = fields_of(state);
-  json["checksum"] = checksum_of(state);
+  json["checksum"] = hex(hash_of(json.dump()));
   return json.dump(2) + "\n";
 }
 
 CheckpointState parse_state(std::string_view text, const std::string& source) {
-  const Json json = parse_json(text, source);
-  const JsonObject fields(json, source);
+  const std::string place = source + ": damaged";
+  const Json json = parse_json(text, place);
+  const JsonObject fields(json, place);
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   constexpr double kLargest = std::numeric_limits<double>::max();
   CheckpointState state;
@@ -53,7 +52,7 @@ CheckpointState parse_state(std::string_view text, const std::string& source) {
   state.program_hash = hash_in(fields, "program_hash");
   state.best_step = fields.integer("best_step", 0, kMost);
   if (fields.has("best_eval_loss")) state.best_eval_loss = fields.number("best_eval_loss", -kLargest, kLargest);
-  if (fields.string("checksum") != checksum_of(state)) user_error("{}: damaged: its checksum is another", source);
+  if (write_state(state) != text) user_error("{}: its checksum is another", place);
   return state;
 }
 

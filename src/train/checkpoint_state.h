@@ -18,7 +18,7 @@ struct CheckpointState {
 };
 
 std::string write_state(const CheckpointState& state);
-// UserError with `source` (the file's name) if it is no state, or one whose checksum is another.
+// UserError with `source` (the file's name) if it is not, to the byte, a state that was written.
 CheckpointState parse_state(std::string_view json, const std::string& source);
 
 }  // namespace snug
