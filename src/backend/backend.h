@@ -40,9 +40,10 @@ class Backend {
   // One block of zeroed bytes for a space's arena, aligned to OpFacts::alignment(); called once a space, by Arena only.
   // Released with the backend. DeviceError with the number of bytes if the machine refuses.
   virtual std::byte* reserve(Space space, uint64_t bytes) = 0;
-  // Prepares an op on given addresses (operands in ops.h's order). All allocation and look-up happens here; the launch
-  // itself allocates nothing. InternalError if the operands are not what the op's kind says, or if a library wants more
-  // scratch than the facts declared. HostTask, ReadFile and WriteFile are the executor's, not the backend's.
+  // Prepares an op on given addresses (operands in ops.h's order). All allocation and look-up happens here, and ops may
+  // be tried out, which overwrites their operands; the launch itself allocates nothing. InternalError if the operands
+  // are not what the op's kind says, or if a library wants more scratch than the facts declared. HostTask, ReadFile and
+  // WriteFile are the executor's, not the backend's.
   virtual Launch bind(const Op& op, std::span<const TensorView> views) = 0;
   // Bytes of a space for the caller to look at, and from the caller, when nothing runs.
   virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }

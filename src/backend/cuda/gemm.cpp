@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
+#include <map>
 
 #include "backend/cuda/check.h"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/product_search.h"
 #include "backend/product.h"
 
 namespace snug::cuda {
@@ -26,12 +29,21 @@ uint32_t alignment(const std::byte* data) {
   return 1u << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(data) | 256));
 }
 
+// Products of fewer operations run by the library's first choice.
+constexpr double kSearchedFlops = 1 << 30;
+constexpr int kMostAlgorithms = 8, kRounds = 3;
+constexpr double kRoundSeconds = 2e-3;  // that an algorithm runs at most in a round, but for a single run
+
+// What a product's algorithms are chosen by: shape, layout, alignment.
+using ProductKey = std::vector<int64_t>;
+using Algorithms = std::map<ProductKey, cublasLtMatmulAlgo_t>;
+
 // A product made ready. The library's matrices lie column by column, where ours turned lie row by row: it computes
 // d^T = op(b)^T op(a)^T, so its A is our b.
 class BoundProduct {
  public:
-  BoundProduct(cublasLtHandle_t library, const Gemm& gemm, const Product& p, std::span<const TensorView> views,
-               cudaStream_t stream)
+  BoundProduct(cublasLtHandle_t library, Algorithms& known, const Gemm& gemm, const Product& p,
+               std::span<const TensorView> views, cudaStream_t stream)
       : library_(library), stream_(stream), alpha_(p.alpha), beta_(p.addend ? 1 : 0), product_(p) {
     a_ = views[0].data;
     b_ = views[1].data;
@@ -39,7 +51,10 @@ class BoundProduct {
     c_ = p.addend ? views[2].data : d_;
     scratch_ = views.back().data;
     describe(gemm, p, p.bias ? views[p.operands - 2].data : nullptr);
-    choose(p);
+    const ProductKey key = key_of(gemm, p);
+    const auto same = known.find(key);
+    if (same == known.end()) choose(views.first(p.operands));
+    algorithm_ = known.try_emplace(key, algorithm_).first->second;
   }
 
   void run() {
@@ -80,7 +95,25 @@ class BoundProduct {
                   product_, "layout");
   }
 
-  void choose(const Product& p) {
+  ProductKey key_of(const Gemm& gemm, const Product& p) const {
+    ProductKey key{gemm.transpose_a,
+                   gemm.transpose_b,
+                   p.m,
+                   p.n,
+                   p.k,
+                   p.addend,
+                   p.in_place,
+                   p.bias,
+                   static_cast<int64_t>(p.bias_dtype)};
+    for (const MatrixLayout* matrix : {&p.a, &p.b, &p.d, p.addend ? &p.c : &p.d})
+      key.insert(key.end(), {static_cast<int64_t>(matrix->dtype), matrix->row_stride, matrix->col_stride});
+    for (const std::byte* data : {a_, b_, c_, static_cast<const std::byte*>(d_)}) key.push_back(alignment(data));
+    return key;
+  }
+
+  // The library's candidates, its first choice first.
+  std::vector<cublasLtMatmulAlgo_t> candidates(int most) {
+    const Product& p = product_;
     cublasLtMatmulPreferenceOpaque_t preference;
     check_product(cublasLtMatmulPreferenceInit(&preference), p, "preference");
     const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
@@ -92,14 +125,54 @@ class BoundProduct {
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(a_));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(c_));
     prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(d_));
-    cublasLtMatmulHeuristicResult_t result{};
+    std::vector<cublasLtMatmulHeuristicResult_t> results(static_cast<size_t>(most));
     int found = 0;
     check_product(cublasLtMatmulAlgoGetHeuristic(library_, &operation_, &b_layout_, &a_layout_, &c_layout_, &d_layout_,
-                                                 &preference, 1, &result, &found),
+                                                 &preference, most, results.data(), &found),
                   p, "choice of an algorithm");
-    check(found == 1 && result.workspaceSize <= kGemmScratchBytes,
-          "gemm [{}, {}, {}]: cuBLASLt has no algorithm within {} bytes of scratch", p.m, p.n, p.k, kGemmScratchBytes);
-    algorithm_ = result.algo;
+    std::vector<cublasLtMatmulAlgo_t> algorithms;
+    for (const cublasLtMatmulHeuristicResult_t& result : std::span(results).first(static_cast<size_t>(found)))
+      if (result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= kGemmScratchBytes)
+        algorithms.push_back(result.algo);
+    check(!algorithms.empty(), "gemm [{}, {}, {}]: cuBLASLt has no algorithm within {} bytes of scratch", p.m, p.n, p.k,
+          kGemmScratchBytes);
+    return algorithms;
+  }
+
+  // The fastest of those that give the bits of the library's first choice, so that what a search finds on a warm card
+  // and on a cool one differs in time alone.
+  void choose(std::span<const TensorView> views) {
+    const Product& p = product_;
+    const bool large =
+        2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= kSearchedFlops;
+    std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(large ? kMostAlgorithms : 1);
+    algorithm_ = algorithms[0];
+    if (algorithms.size() == 1) return;
+    for (size_t i = 0; i + 1 < views.size(); i++) fill_with_numbers(views[i], static_cast<uint32_t>(i), stream_);
+    const TensorView& addend = views[p.addend ? 2 : views.size() - 1];
+    uint64_t expected = 0;
+    std::erase_if(algorithms, [&](const cublasLtMatmulAlgo_t& algorithm) {
+      algorithm_ = algorithm;
+      fill_with_numbers(addend, 2, stream_);  // the result may have taken its place
+      run();
+      const uint64_t digest = digest_of(views.back(), scratch_, stream_);
+      if (&algorithm == algorithms.data()) expected = digest;
+      return digest != expected;
+    });
+    algorithm_ = fastest(algorithms);
+  }
+
+  cublasLtMatmulAlgo_t fastest(const std::vector<cublasLtMatmulAlgo_t>& algorithms) {
+    algorithm_ = algorithms[0];
+    const double once = seconds_of(stream_, 1, [&] { run(); });
+    const int times = std::clamp(static_cast<int>(kRoundSeconds / once), 1, 20);
+    std::vector<double> seconds(algorithms.size(), std::numeric_limits<double>::infinity());
+    for (int round = 0; round < kRounds; round++)  // in turn: a card slows down as it grows warm
+      for (size_t i = 0; i < algorithms.size(); i++) {
+        algorithm_ = algorithms[i];
+        seconds[i] = std::min(seconds[i], seconds_of(stream_, times, [&] { run(); }));
+      }
+    return algorithms[static_cast<size_t>(std::ranges::min_element(seconds) - seconds.begin())];
   }
 
   cublasLtHandle_t library_;
@@ -117,6 +190,7 @@ class BoundProduct {
 
 struct Products::Library {
   cublasLtHandle_t handle = nullptr;
+  Algorithms algorithms;
 };
 
 Products::Products() : library_(std::make_unique<Library>()) {
@@ -145,7 +219,7 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
     used[2] = views[p.operands - 1];
     p.c = p.d;
   }
-  const auto bound = std::make_shared<BoundProduct>(library_->handle, gemm, p, used, stream);
+  const auto bound = std::make_shared<BoundProduct>(library_->handle, library_->algorithms, gemm, p, used, stream);
   if (!widen) return [bound](const PassFacts&) { bound->run(); };
   return [bound, widen](const PassFacts& facts) {
     widen(facts);

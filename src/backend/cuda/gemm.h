@@ -17,7 +17,9 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // The algorithm is the library's first choice for the shape, layout and alignment, looked up here and kept.
+  // Looks for the fastest of the library's algorithms for the shape, layout and alignment, once for each: of those that
+  // give the same bits as its first choice. Large products run here to that end, and overwrite what their operands
+  // hold.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
 
  private:
