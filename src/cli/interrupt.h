@@ -3,8 +3,8 @@
 
 namespace snug {
 
-// While one exists, the first SIGINT or SIGTERM is noted; a second one ends the process as if there were no handler. To be
-// made on the first thread: it is the one that a process's signals reach.
+// While one exists, the first SIGINT or SIGTERM is noted; a second one ends the process as if there were no handler. To
+// be made on the first thread: it is the one that a process's signals reach.
 class InterruptGuard {
  public:
   InterruptGuard();

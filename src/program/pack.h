@@ -3,8 +3,9 @@
 // A buffer is live from its first use to the `retire` of its last, in issue order, in every program where it is used;
 // a carried buffer also through the programs that lie between (liveness over Program::next), a persistent one always.
 // Buffers share bytes only if they are never live at the same op; sync() then makes that safe across lanes.
-// Persistent first, in table order from offset 0; then the others, each into the tightest hole, largest first (Pisarchyk
-// and Lee, arXiv:2001.03288); where that leaves over 1 % in holes, other orders are tried and the best is taken.
+// Persistent first, in table order from offset 0; then the others, each into the tightest hole, largest first
+// (Pisarchyk and Lee, arXiv:2001.03288); where that leaves over 1 % in holes, other orders are tried and the best is
+// taken.
 #pragma once
 
 #include "program/program.h"
