@@ -283,14 +283,14 @@ TEST(Fit, CountsTheRanksOfANode) {
     return need == all.end() ? 0 : need->bytes;
   };
   EXPECT_EQ(of("the device of a rank"), 10u);
-  EXPECT_EQ(of("the host"), 24u);
-  EXPECT_EQ(of("the disk"), 56u);
+  EXPECT_EQ(of("the host of a node"), 24u);
+  EXPECT_EQ(of("the disk of a node"), 56u);
   caps.node_ranks = 2;
   EXPECT_EQ(of("the device of a rank"), 10u);
-  EXPECT_EQ(of("the host"), 6u);
-  EXPECT_EQ(of("the disk"), 14u);
+  EXPECT_EQ(of("the host of a node"), 6u);
+  EXPECT_EQ(of("the disk of a node"), 14u);
   caps.shared = true;
-  EXPECT_EQ(of("device and host together"), 26u);
+  EXPECT_EQ(of("device and host of a node"), 26u);
   EXPECT_EQ(of("the device of a rank"), 0u);  // implied
   caps.device_bytes = 20;
   EXPECT_EQ(of("the device of a rank"), 10u);
