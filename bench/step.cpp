@@ -1,9 +1,10 @@
 // Where a training step's time goes: each kind of op, its share of the step, and for products and attention their rate
 // beside the best that a large square product reaches in the same run.
 //
-//   step key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
+//   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
-// Runs the arrangement that the planner chooses, on random tokens that all carry loss, one op after the other.
+// Runs the arrangement that the planner chooses, on random tokens that all carry loss: as it is, which is all with
+// --whole, and then one op after the other.
 #include <chrono>
 #include <cmath>
 #include <map>
@@ -123,12 +124,10 @@ double step_seconds(Session& session) {
   return seconds[1 + kSteps / 2];
 }
 
-void report(const Planned& planned, TimedBackend& backend, double whole, double apart) {
-  const double tokens = static_cast<double>(planned.spec.cut.tokens() * planned.spec.cut.passes);
+void report(const Planned& planned, TimedBackend& backend, double apart) {
   const int64_t size = planned.target.cuda() ? 8192 : 1024;
   const double ceiling = square_rate(planned.target, size, planned.spec.numerics.compute);
-  fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s\n",
-             planned.shown().words, tokens / whole, 1e3 * whole, 1e3 * apart, size, ceiling / 1e9);
+  fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s\n", 1e3 * apart, size, ceiling / 1e9);
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [name, spent] : rows) {
@@ -147,7 +146,8 @@ void report(const Planned& planned, TimedBackend& backend, double whole, double 
 
 int main(int argc, char** argv) try {
   Options options;
-  for (int i = 1; i < argc; i++) {
+  const bool only_whole = argc > 1 && argv[1] == std::string_view("--whole");
+  for (int i = only_whole ? 2 : 1; i < argc; i++) {
     const std::string pair = argv[i];
     const size_t equals = std::min(pair.find('='), pair.size());
     find_option(pair.substr(0, equals), "the command line")
@@ -163,6 +163,10 @@ int main(int argc, char** argv) try {
     load(session);
     whole = step_seconds(session);
   }
+  const Cut& cut = planned.spec.cut;
+  fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} forecast\n", planned.shown().words,
+             static_cast<double>(cut.tokens() * cut.passes) / whole, 1e3 * whole, 1e3 * planned.shown().step_seconds);
+  if (only_whole) return 0;
   TimedBackend* timed = nullptr;
   Session::Means with_clock = means;
   with_clock.backend = [&] {
@@ -174,7 +178,7 @@ int main(int argc, char** argv) try {
   load(session);
   for (auto& [name, spent] : timed->rows()) spent = {};
   const double apart = step_seconds(session);
-  report(planned, *timed, whole, apart);
+  report(planned, *timed, apart);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
