@@ -87,6 +87,7 @@ TEST_F(Cli, RefusesWrongValues) {
   expect_refusal(job("train", {"--sequence-length", "9000000000000000000"}), {"sequence_length"});
   expect_refusal(job("train", {"--schedule", "sine"}), {"schedule", "'sine'", "cosine"});
   expect_refusal(job("train", {"--recompute", "99"}), {"recompute", "99", "2"});
+  expect_refusal(job("train", {"--offload-states", ""}), {"offload_states", "found nothing", "'auto'"});
   put(at("job.yaml"), "learning_rate: fast\n");
   expect_refusal({"train", "job.yaml"}, {"job.yaml", "learning_rate", "'fast'"});
 }

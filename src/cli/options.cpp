@@ -364,10 +364,25 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
 
 }  // namespace
 
+namespace {
+
+// A job file leaves out what is empty, and would be read back with the default.
+void refuse_empty(OptionSpec& spec) {
+  const std::string usual = spec.get(Options());
+  if (usual.empty()) return;
+  spec.set = [set = std::move(spec.set), get = spec.get, key = spec.key, usual](Options& o, const std::string& text) {
+    set(o, text);
+    if (get(o).empty()) user_error("{}: found nothing, expected a value such as '{}'", key, usual);
+  };
+}
+
+}  // namespace
+
 const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
     std::vector<OptionSpec> all = training_specs();
     std::ranges::move(machine_specs(), std::back_inserter(all));
+    std::ranges::for_each(all, refuse_empty);
     return all;
   }();
   return specs;
