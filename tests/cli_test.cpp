@@ -88,6 +88,8 @@ TEST_F(Cli, RefusesWrongValues) {
   expect_refusal(job("train", {"--schedule", "sine"}), {"schedule", "'sine'", "cosine"});
   expect_refusal(job("train", {"--recompute", "99"}), {"recompute", "99", "2"});
   expect_refusal(job("train", {"--offload-states", ""}), {"offload_states", "found nothing", "'auto'"});
+  put(at("job.yaml"), "model: m\xff\n");
+  expect_refusal({"train", "job.yaml"}, {"job.yaml", "byte 8", "UTF-8"});
   put(at("job.yaml"), "learning_rate: fast\n");
   expect_refusal({"train", "job.yaml"}, {"job.yaml", "learning_rate", "'fast'"});
 }

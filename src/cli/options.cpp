@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "format/unicode.h"
 
 namespace snug {
 namespace {
@@ -405,6 +406,12 @@ void read_job_file(const std::string& path, Options& options) {
 }
 
 void parse_job(const std::string& text, const std::string& path, Options& options) {
+  if (const std::optional<size_t> at = find_invalid_utf8(text))
+    user_error("{}: byte {} belongs to no character of UTF-8, which job files are written in", path, *at);
+  const auto control = std::ranges::find_if(
+      text, [](char c) { return (c >= 0 && c < ' ' && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; });
+  if (control != text.end())
+    user_error("{}: byte {} is a control character, which no job file has", path, control - text.begin());
   YAML::Node root;
   try {
     root = YAML::Load(text);
