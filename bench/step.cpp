@@ -1,18 +1,17 @@
 // Where a training step's time goes: each kind of op, its share of the step, and for products and attention their rate
-// beside the best that a large square product reaches in the same run.
+// beside what a large square product reaches in the same run.
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
 // Runs the arrangement that the planner chooses, on random tokens that all carry loss: as it is, which is all with
 // --whole, and then one op after the other.
 #include <chrono>
-#include <cmath>
 #include <map>
-#include <numeric>
 
 #include "base/parallel.h"
 #include "cli/job.h"
 #include "full_batch.h"
+#include "measure/op_timer.h"
 
 namespace {
 
@@ -58,43 +57,14 @@ class TimedBackend : public Backend {
   std::map<std::string, Spent> rows_;
 };
 
-// FLOP/s of a square product of this size, in the best of ten runs.
+// FLOP/s of a square product of this size.
 double square_rate(const Target& target, int64_t size, DType dtype) {
-  const OpFacts& facts = target.facts();
-  ProgramSet set;
-  std::vector<Operand> operands;
-  for (const char* name : {"a", "b", "c"})
-    operands.push_back(new_tensor(set, name, dtype, {size, size}, Role::Activation));
-  operands = {snug::read(operands[0]), snug::read(operands[1]), snug::write(operands[2])};
-  if (const uint64_t scratch = facts.scratch_bytes(Gemm{}, operands))
-    operands.push_back(new_tensor(set, "scratch", DType::U8, {static_cast<int64_t>(scratch)}, Role::Scratch));
-  const uint64_t alignment = facts.alignment();
-  uint64_t bytes = 0;
-  for (const Buffer& buffer : set.buffers) bytes += (buffer.bytes + alignment - 1) / alignment * alignment;
   const std::unique_ptr<Backend> backend = target.backend(0);
-  std::byte* next = backend->reserve(Space::Device, bytes);
-  const Random random(1, RandomPurpose::DataOrder);
-  std::vector<TensorView> views;
-  for (const Operand& operand : operands) {
-    const uint64_t of_buffer = set.buffers[operand.buffer].bytes;
-    std::vector<uint16_t> values(of_buffer / 2);  // with small exponents, in bf16 and in halves of fp32
-    for (size_t i = 0; i < values.size(); i++) values[i] = static_cast<uint16_t>(0x3c00 | random.below(i, 0x400));
-    backend->write(next, values.data(), of_buffer / 2 * 2);
-    views.push_back({next, operand.dtype, operand.shape, operand.row_stride});
-    next += (of_buffer + alignment - 1) / alignment * alignment;
-  }
-  Op op;
-  op.operands = operands;
-  op.attrs = Gemm{};
-  const Launch launch = backend->bind(op, views);
-  double best = std::numeric_limits<double>::infinity();
-  for (int i = 0; i < 10; i++) {
-    const auto start = Clock::now();
-    launch({});
-    if (backend->streams()) backend->streams()->finish();
-    best = std::min(best, since(start));
-  }
-  return 2.0 * std::pow(static_cast<double>(size), 3) / best;
+  const Shape square{size, size};
+  const OperandList operands = OperandList().r(dtype, square).r(dtype, square).w(dtype, square);
+  const uint64_t half = 3 * static_cast<uint64_t>(size * size) * element_bytes(dtype);  // and room for scratch
+  OpTimer timer(*backend, target.facts(), wall_seconds, {.half = half, .round = 0});
+  return OpTimer::work_of(Gemm{}, operands).flops / timer.seconds(Gemm{}, operands);
 }
 
 void load(Session& session) {

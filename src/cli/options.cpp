@@ -363,9 +363,7 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
   return join_list(items);
 }
 
-}  // namespace
-
-namespace {
+bool is_control(char c) { return (c >= 0 && c < ' ') || c == 0x7f; }
 
 // A job file leaves out what is empty, and would be read back with the default.
 void refuse_empty(OptionSpec& spec) {
@@ -408,8 +406,8 @@ void read_job_file(const std::string& path, Options& options) {
 void parse_job(const std::string& text, const std::string& path, Options& options) {
   if (const std::optional<size_t> at = find_invalid_utf8(text))
     user_error("{}: byte {} belongs to no character of UTF-8, which job files are written in", path, *at);
-  const auto control = std::ranges::find_if(
-      text, [](char c) { return (c >= 0 && c < ' ' && c != '\n' && c != '\r' && c != '\t') || c == 0x7f; });
+  const auto control =
+      std::ranges::find_if(text, [](char c) { return is_control(c) && c != '\n' && c != '\r' && c != '\t'; });
   if (control != text.end())
     user_error("{}: byte {} is a control character, which no job file has", path, control - text.begin());
   YAML::Node root;
@@ -448,7 +446,10 @@ std::string write_job_file(const Options& options) {
   for (const OptionSpec& spec : option_specs()) {
     const std::string text = spec.get(options);
     if (text.empty()) continue;
-    out << YAML::Key << spec.key << YAML::Value << text;
+    out << YAML::Key << spec.key << YAML::Value;
+    if (std::ranges::any_of(text, is_control))
+      out << YAML::DoubleQuoted;  // else some of them stand there as they are, and are read as others
+    out << text;
   }
   out << YAML::EndMap;
   return std::string(out.c_str()) + "\n";

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/hash.h"
+
 namespace snug {
 namespace {
 
@@ -174,7 +176,7 @@ std::string memory_text(const Planned& planned, const Options& options) {
 nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
-                              {"hash", fmt::format("{:016x}", planned.compiled.hash)},
+                              {"hash", hex(planned.compiled.hash)},
                               {"arrangement", arrangement_json(a)},
                               {"device_bytes", device_bytes(planned, a.forecast)},
                               {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},

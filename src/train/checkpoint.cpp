@@ -5,14 +5,13 @@
 
 #include "base/disk.h"
 #include "base/file.h"
+#include "base/hash.h"
 
 namespace snug {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
 constexpr uint64_t kMaxStateFile = 1 << 16;
-
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
 
 }  // namespace
 

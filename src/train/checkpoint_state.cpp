@@ -10,8 +10,6 @@
 namespace snug {
 namespace {
 
-std::string hex(uint64_t value) { return fmt::format("{:016x}", value); }
-
 uint64_t hash_in(const JsonObject& fields, std::string_view key) {
   const std::string text = fields.string(key);
   uint64_t value = 0;

@@ -6,6 +6,7 @@
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "base/disk.h"
+#include "base/hash.h"
 #include "base/parallel.h"
 #include "train/trace_json.h"
 
@@ -81,8 +82,7 @@ namespace {
 std::filesystem::path checksum_name(std::filesystem::path path) { return path += ".xxh3"; }
 
 void require_checksum(const std::filesystem::path& path, const Alive& alive) {
-  const std::string expected = read_text(checksum_name(path), 64),
-                    found = fmt::format("{:016x}\n", file_checksum(path, alive));
+  const std::string expected = read_text(checksum_name(path), 64), found = hex(file_checksum(path, alive)) + "\n";
   if (found != expected)
     user_error("{}: damaged: found checksum {}, expected {}", path.string(), found.substr(0, 16),
                expected.substr(0, 16));
@@ -113,7 +113,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     call(alive());
   }
   if (task == Task::Save)
-    for (const File& file : files) write_text(checksum_name(file.path()), fmt::format("{:016x}\n", file.checksum()));
+    for (const File& file : files) write_text(checksum_name(file.path()), hex(file.checksum()) + "\n");
   if (writes && !outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
 }
 
