@@ -123,7 +123,7 @@ int main(int argc, char** argv) try {
     find_option(pair.substr(0, equals), "the command line")
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
-  Planned planned = plan_training(options, false, Aim::Run);
+  Planned planned = plan_training(options, Target(options), false, Aim::Run);
   const Session::Means means{.threads = planned.pricing.threads,
                              .disk_directory = disk_directory(options),
                              .backend = [&] { return planned.target.backend(0); }};

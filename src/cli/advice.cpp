@@ -119,7 +119,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
     const auto more = static_cast<uint64_t>(gigabytes) << 30;
     Caps larger = caps;
     larger.device_bytes += more;
-    if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.node_ranks.value_or(chosen.cut.ranks));
+    if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
     return fitter.near(larger);
   };
   const std::optional<Arrangement> most = with(kMostMore);
@@ -139,7 +139,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
   const uint64_t device = chosen.forecast.arena_bytes[index(Space::Device)] + caps.driver_bytes,
-                 taken = total_bytes(chosen) * static_cast<uint64_t>(caps.node_ranks.value_or(chosen.cut.ranks));
+                 taken = total_bytes(chosen) * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;
   smaller.device_bytes = device - device / 4;
   if (caps.shared) smaller.host_bytes = taken - taken / 4;

@@ -53,7 +53,7 @@ int plan_command(const Options& options, const CommandFlags& flags) {
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
   }
-  const Planned planned = plan_training(options, !options.validation.empty(), Aim::Look);
+  const Planned planned = plan_training(options, Target(options), !options.validation.empty(), Aim::Look);
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, summary);
     try {

@@ -226,13 +226,13 @@ std::string best_so_far(const Fitter& fitter) {
 
 }  // namespace
 
-Planned plan_training(const Options& options, bool evaluate, Aim aim, Comm* launched, std::optional<SavedState> saved) {
+Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
+                      std::optional<SavedState> saved) {
   if (aim == Aim::Run && options.nodes > 1)
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
   if (options.nodes > options.ranks)
     user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
-  Target target(options);
   Caps caps = caps_of(options, target, aim);
   if (launched) caps.node_ranks = most_ranks_of_a_node(*launched);
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.

@@ -52,7 +52,7 @@ struct Planned {
 
 // Searches the arrangements of a training job; the ranks of a launched one find the same. `saved`: what is restored, if
 // other ranks saved it.
-Planned plan_training(const Options& options, bool evaluate, Aim aim, Comm* launched = nullptr,
+Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched = nullptr,
                       std::optional<SavedState> saved = std::nullopt);
 
 // CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.

@@ -13,7 +13,7 @@ uint64_t device_bytes(const Planned& planned, const Forecast& f) {
   return f.arena_bytes[index(Space::Device)] + planned.caps.driver_bytes;
 }
 
-int node_ranks(const Planned& planned) { return planned.caps.node_ranks.value_or(planned.shown().cut.ranks); }
+int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
 
 // Of all ranks of a node.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {

@@ -234,12 +234,14 @@ int train_command(Options options, const CommandFlags& flags) {
     if (comm) user_error("--out is required where a launcher starts the ranks: the run's directory, the same on all");
     options.out = default_out(options);
   }
-  Target(options).require_here();
+  Target target(options);
+  target.require_here();
   refuse_disk_dir(options, Aim::Run);
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
-  const Planned planned = plan_training(options, corpus.validates(), Aim::Run, comm.get(), saved_by_others(options));
+  const Planned planned =
+      plan_training(options, std::move(target), corpus.validates(), Aim::Run, comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   if (planned.target.cuda() && planned.spec.cut.ranks > 1)
     user_error("ranks: found {} of GPUs, expected 1 in this version; --device cpu takes more", planned.spec.cut.ranks);

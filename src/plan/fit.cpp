@@ -549,7 +549,7 @@ uint64_t total_bytes(const Arrangement& a) {
 }
 
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
-  const auto together = static_cast<uint64_t>(caps.node_ranks.value_or(ranks));
+  const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
   const uint64_t device = rank_bytes[index(Space::Device)] + caps.driver_bytes,
                  host = together * rank_bytes[index(Space::Host)], disk = together * rank_bytes[index(Space::Disk)];
   std::vector<Need> needs;

@@ -35,8 +35,9 @@ struct Caps {
   uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a node
   uint64_t disk_bytes = std::numeric_limits<uint64_t>::max();    // likewise
   std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
-  bool shared = false;            // device and host are one memory (CPU): host_bytes holds for both together
-  uint64_t driver_bytes = 0;      // taken beside the arenas, and counted against device_bytes
+  int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
+  bool shared = false;        // device and host are one memory (CPU): host_bytes holds for both together
+  uint64_t driver_bytes = 0;  // taken beside the arenas, and counted against device_bytes
 };
 
 struct Arrangement {
