@@ -94,6 +94,22 @@ TEST_F(Cli, RefusesWrongValues) {
   expect_refusal({"train", "job.yaml"}, {"job.yaml", "learning_rate", "'fast'"});
 }
 
+TEST_F(Cli, WhatIsSaidOfAdaptersThatAreNotTrainedIsRefused) {
+  for (const auto& [flag, value] : {std::pair("--lora-rank", "8"),
+                                    {"--lora-alpha", "16"},
+                                    {"--lora-dropout", "0.1"},
+                                    {"--lora-rslora", "true"},
+                                    {"--lora-targets", "q_proj"}})
+    expect_refusal(job("train", {"--method", "full", flag, value}), {"found " + std::string(value), "--method full"});
+  expect_refusal(job("train", {"--method", "full", "--base-format", "bf16"}), {"base_format: found bf16", "fp32"});
+  const std::string adapter = kModels / "llama" / "adapter_qv";
+  expect_refusal(job("train", {"--adapter", adapter, "--lora-rank", "3"}), {"lora_rank: found 3", "as in " + adapter});
+  expect_refusal(job("train", {"--adapter", adapter, "--lora-targets", "o_proj"}), {"expected q_proj,v_proj"});
+  // What the run's own job file says of the adapter is what the adapter is.
+  ASSERT_EQ(run(job("train", {"--adapter", adapter, "--lora-targets", "v_proj,q_proj", "--max-steps", "1"})).code, 0);
+  EXPECT_EQ(run({"train", "--out", "run", "--resume", "--max-steps", "2"}).code, 0);
+}
+
 TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   const std::string huge = "99999999999999999999";
   expect_refusal(job("train", {"--batch-size", huge}), {"batch_size", "'" + huge + "'", "at most"});

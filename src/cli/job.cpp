@@ -85,6 +85,36 @@ PeftConfig adapter_of(const Options& options) {
   return config;
 }
 
+void take_adapter(Options& options, const PeftConfig& adapter) {
+  options.lora_rank = adapter.rank;
+  options.lora_alpha = adapter.alpha;
+  options.lora_rslora = adapter.rslora;
+  options.lora_dropout = adapter.dropout;
+  options.lora_targets = adapter.target_modules;
+}
+
+namespace {
+
+// Nothing that is said of adapters is passed over: where all weights are trained there are none, and those of --adapter
+// are as they are.
+void refuse_other_adapters(Options options) {
+  const bool full = options.method == "full";
+  if (!full && options.adapter.empty()) return;
+  std::ranges::sort(options.lora_targets);  // an adapter's are
+  const Options usual;
+  Options own;
+  if (!full) take_adapter(own, adapter_of(options));
+  for (const char* key : {"lora_rank", "lora_alpha", "lora_rslora", "lora_dropout", "lora_targets"}) {
+    const OptionSpec& spec = find_option(key, "job");
+    const std::string found = spec.get(options);
+    if (found == spec.get(usual) || found == spec.get(own)) continue;
+    if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
+    user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
+  }
+}
+
+}  // namespace
+
 int thread_count(const Options& options, int node_ranks) {
   if (options.threads > 0) return static_cast<int>(options.threads);
   return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / node_ranks);
@@ -98,6 +128,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   const bool adapted = !options.adapter.empty() || (training && options.method == "lora");
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
+  if (training) refuse_other_adapters(options);
   if (adapted) {
     const PeftConfig adapter = adapter_of(options);
     spec.table = lora_parameters(spec.config, adapter, true);
@@ -113,6 +144,9 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   if (spec.numerics.coded_base() && training && options.method == "full")
     user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
                name(spec.numerics.base_format));
+  if (training && options.method == "full" && spec.numerics.base != spec.numerics.compute)
+    user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
+               name(spec.numerics.base), name(spec.numerics.compute));
   require_codable(spec);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table.blocks.size());

@@ -14,6 +14,8 @@ JobSpec make_job(const Options& options, Purpose purpose);
 
 // The adapter that is trained, evaluated or merged: of --adapter, or of the lora options.
 PeftConfig adapter_of(const Options& options);
+// The lora options as that adapter has them.
+void take_adapter(Options& options, const PeftConfig& adapter);
 
 // What the user pinned of cut and strategy.
 Choices choices_of(const Options& options);

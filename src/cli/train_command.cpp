@@ -88,14 +88,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   effective.learning_rate = learning_rate(options);
   const Numerics& numerics = planned.spec.numerics;
   effective.base_format = numerics.coded_base() ? name(numerics.base_format) : name(numerics.base);
-  if (options.method == "lora") {
-    const PeftConfig adapter = adapter_of(options);
-    effective.lora_rank = adapter.rank;
-    effective.lora_alpha = adapter.alpha;
-    effective.lora_rslora = adapter.rslora;
-    effective.lora_dropout = adapter.dropout;
-    effective.lora_targets = adapter.target_modules;
-  }
+  if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, data).dump(2, ' ', false, kReplace) + "\n");
