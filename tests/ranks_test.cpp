@@ -65,5 +65,24 @@ TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
   }
 }
 
+// Each process would do the same, and write to the same place.
+TEST(Ranks, CommandsThatTakeOneProcessRefuseSeveral) {
+  const TempDirectory directory;
+  const std::string llama = (kModels / "llama").string(), data = (kModels / "data.jsonl").string();
+  for (const auto& [name, options] : {std::pair("eval", fmt::format("--data {}", data)),
+                                      {"plan", fmt::format("--data {}", data)},
+                                      {"merge", fmt::format("--adapter {}/adapter_qv --out merged", llama)}}) {
+    const std::string command = fmt::format(
+        "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} -n 2 --oversubscribe --allow-run-as-root {} {} --model {} "
+        "{} >log 2>&1",
+        directory.path().string(), SNUG_MPIRUN, SNUG_BINARY, name, llama, options);
+    EXPECT_NE(std::system(command.c_str()), 0) << name;
+    EXPECT_NE(text_of(directory.path() / "log").find(fmt::format("2 processes, expected one of 'snug {}'", name)),
+              std::string::npos)
+        << text_of(directory.path() / "log");
+    EXPECT_FALSE(std::filesystem::exists(directory.path() / "merged"));
+  }
+}
+
 }  // namespace
 }  // namespace snug

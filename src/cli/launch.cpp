@@ -16,6 +16,14 @@ namespace snug {
 
 std::unique_ptr<Comm> launched() { return started_by_mpi() ? open_mpi() : nullptr; }
 
+void require_one_process(std::string_view command) {
+  const std::unique_ptr<Comm> comm = launched();
+  if (const int ranks = comm ? comm->topology().ranks : 1; ranks > 1)
+    user_error(
+        "command line: the launcher started {} processes, expected one of 'snug {}': only train runs on several{}",
+        ranks, command, command == "plan" ? "; here --ranks says how many" : "");
+}
+
 int most_ranks_of_a_node(Comm& launched) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string_view>
 
 #include "comm/comm.h"
 
@@ -10,6 +11,9 @@ namespace snug {
 
 // The connection of a process that a launcher (mpirun, srun) started as one of several ranks; null otherwise.
 std::unique_ptr<Comm> launched();
+
+// UserError if a launcher started several processes: of a command that would do the same in each of them.
+void require_one_process(std::string_view command);
 
 // Runs `work` on every rank of this process and returns what rank 0's returned, or this process's rank's: one rank of a
 // launched job, or else each on a thread of its own. One rank alone has no connection (null). If ranks end in error,

@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/launch.h"
 
 namespace {
 
@@ -181,6 +182,7 @@ int dispatch(int argc, char** argv) {
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")
         user_error("--model is required: a model directory in Hugging Face's layout");
+      if (all[i].name != "train") require_one_process(all[i].name);
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);
     }
