@@ -389,6 +389,13 @@ TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   EXPECT_NEAR(nlohmann::json::parse(run(apart).out)["loss"], nlohmann::json::parse(run(merged).out)["loss"], 1e-5);
 }
 
+// Where the tensors of a safetensors file begin, and what its header says of them.
+std::pair<uint64_t, nlohmann::json> header_of(const std::string& file) {
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  return {8 + length, nlohmann::json::parse(file.substr(8, length))};
+}
+
 TEST_F(Cli, EvaluatesOnTheDeviceAndWithinTheMemoryThatIsNamed) {
   const Words words{"eval", "--model", kModels / "llama", "--data", kModels / "data.jsonl", "--device", "cpu"};
   EXPECT_EQ(run(words).code, 0) << text_of(at("stderr"));
@@ -399,20 +406,45 @@ TEST_F(Cli, EvaluatesOnTheDeviceAndWithinTheMemoryThatIsNamed) {
     EXPECT_THAT(run({command, "--help"}).out, testing::AllOf(HasSubstr("--device"), HasSubstr("--device-memory")));
 }
 
+// Byte `at` of a tensor of a model file becomes the first of a float that is no number.
+void put_nan(const fs::path& path, const std::string& tensor, size_t at) {
+  std::string file = text_of(path);
+  const auto [start, header] = header_of(file);
+  const uint64_t begin = header[tensor]["data_offsets"][0];
+  const float nan = std::nanf("");
+  std::memcpy(file.data() + start + begin + at, &nan, sizeof(nan));
+  put(path, file);
+}
+
 TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {
   fs::copy(kModels / "llama", at("broken"), fs::copy_options::recursive);
-  std::string file = text_of(at("broken/model.safetensors"));
-  uint64_t length = 0;
-  std::memcpy(&length, file.data(), sizeof(length));
-  const auto header = nlohmann::json::parse(file.substr(8, length));
-  const uint64_t begin = header["model.layers.1.mlp.up_proj.weight"]["data_offsets"][0];
-  const float nan = std::nanf("");
-  std::memcpy(file.data() + 8 + length + begin + 40, &nan, sizeof(nan));
-  put(at("broken/model.safetensors"), file);
-  for (const std::string method : {"lora", "full"}) {
-    const Outcome outcome = run(job("train", {"--method", method, "--overwrite"}, at("broken")));
+  const std::string name = "model.layers.1.mlp.up_proj.weight";
+  put_nan(at("broken/model.safetensors"), name, 40);
+  for (const Words& more : {Words{},
+                            {"--method", "full"},
+                            {"--method", "full", "--ranks", "4", "--zero", "3"},
+                            {"--base-format", "int8", "--ranks", "2"},
+                            {"--base-format", "nf4"},
+                            {"--base-format", "fp8"}}) {
+    Words words = job("train", {"--overwrite"}, at("broken"));
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(words);
     EXPECT_EQ(outcome.code, 2);
-    EXPECT_THAT(outcome.err, HasSubstr("'model.layers.1.mlp.up_proj.weight' holds a value that is not finite"));
+    EXPECT_THAT(outcome.err, HasSubstr("'" + name + "' holds a value that is not finite")) << more.size();
+  }
+}
+
+TEST_F(Cli, AScaleThatIsNoNumberIsNamed) {
+  put(at("small.jsonl"), R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3]})");
+  const std::string down = "model.layers.0.mlp.down_proj.";
+  for (const auto& [model, scale] :
+       {std::pair("int8", "SCB"), {"nf4", "weight.nested_absmax"}, {"nf4_single", "weight.absmax"}}) {
+    fs::copy(kModels.parent_path() / "bnb" / model, at(model), fs::copy_options::recursive);
+    put_nan(at(model) / "model.safetensors", down + scale, 0);
+    const Outcome outcome = run({"train", "--model", model, "--data", "small.jsonl", "--sequence-length", "8",
+                                 "--batch-size", "1", "--out", "run", "--overwrite"});
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, HasSubstr("'" + down + "weight' holds a value that is not finite"));
   }
 }
 

@@ -210,9 +210,20 @@ class Compiler {
         owned.weight = slice(storage_.values(param.group, kind), mine);
         if (param.trainable && !step_.gradients.empty())
           owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
+        if (kind == SegmentKind::Coded) owned.scales = scales_of(static_cast<ParamId>(i), mine);
       }
       result_.owned.push_back(owned);
     }
+  }
+
+  std::vector<Operand> scales_of(ParamId id, const Span& mine) const {
+    const int group = spec_.table[id].group;
+    std::vector<Operand> scales;
+    for (const Array& array : storage_.weights(group, SegmentKind::Coded))
+      if (array.held.array.dtype == DType::F32) scales.push_back(slice(array.held, mine));
+    const Span table = storage_.table_span(id);
+    if (table.count() > 0) scales.push_back(elements(storage_.table(group), table.begin, table.end));
+    return scales;
   }
 
   const JobSpec& spec_;

@@ -62,9 +62,10 @@ struct Compiled {
   UpdateProgram update;
   // What this rank owns of each parameter, by ParamId: elements, and their bytes.
   struct Owned {
-    Span span;         // of the parameter
-    Operand weight;    // as stored
-    Operand gradient;  // of trainable parameters, between the last pass and the update
+    Span span;                    // of the parameter
+    Operand weight;               // as stored
+    Operand gradient;             // of trainable parameters, between the last pass and the update
+    std::vector<Operand> scales;  // of coded parameters: the fp32 numbers that scale them
   };
   std::vector<Owned> owned;
   uint64_t hash = 0;           // of programs and plan

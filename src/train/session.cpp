@@ -172,6 +172,10 @@ uint64_t Session::sum_over_ranks(uint64_t value) {
   return std::accumulate(all.begin(), all.end(), uint64_t{0});
 }
 
+uint64_t Session::least_over_ranks(uint64_t value) {
+  return comm_ ? *std::ranges::min_element(comm_->tell(value)) : value;
+}
+
 void Session::start_trace(int64_t steps) {
   std::vector<ProgramId> programs;
   for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,

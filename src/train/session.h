@@ -65,6 +65,8 @@ class Session {
   Alive alive() const { return heartbeat_of(comm_); }
   // The sum of a number over all ranks; all of them call it.
   uint64_t sum_over_ranks(uint64_t value);
+  // The least of them, likewise.
+  uint64_t least_over_ranks(uint64_t value);
   // What rank 0 says, on all ranks.
   uint64_t as_rank_0(uint64_t value);
 

@@ -181,22 +181,26 @@ void Trainer::run_passes(const PassFacts& facts) {
 
 namespace {
 
-// The first parameter, of those that this rank has in memory, that holds a value which is not finite.
-std::optional<std::string> non_finite_weight(Session& session) {
-  const Compiled& compiled = session.compiled();
-  for (size_t i = 0; i < compiled.owned.size(); i++) {
-    const auto& [span, weight, gradient] = compiled.owned[i];
-    if (span.count() == 0 || compiled.set.buffers[weight.buffer].space == Space::Disk) continue;
-    std::vector<std::byte> bytes;
-    const TensorView view = session.view(weight, bytes);
-    auto finite = [&]<class T>(const T* values) {
-      return std::all_of(values, values + view.count(), [](T x) { return std::isfinite(static_cast<float>(x)); });
-    };
-    if ((view.dtype == DType::F32 && !finite(view.as<float>())) ||
-        (view.dtype == DType::BF16 && !finite(view.as<BFloat16>())))
-      return session.spec().table.params[i].name;
-  }
-  return std::nullopt;
+// Whether all numbers are, of an operand in memory; codes are none.
+bool is_finite(Session& session, const Operand& operand) {
+  if (session.compiled().set.buffers[operand.buffer].space == Space::Disk) return true;
+  std::vector<std::byte> bytes;
+  const TensorView view = session.view(operand, bytes);
+  auto finite = [&]<class T>(const T* values) {
+    return std::all_of(values, values + view.count(), [](T x) { return std::isfinite(static_cast<float>(x)); });
+  };
+  return view.dtype == DType::F32 ? finite(view.as<float>()) : view.dtype != DType::BF16 || finite(view.as<BFloat16>());
+}
+
+// The first parameter, of those that this rank has in memory, that holds a value which is not finite; UINT64_MAX if
+// there is none.
+uint64_t non_finite_weight(Session& session) {
+  const auto good = [&](const Operand& operand) { return is_finite(session, operand); };
+  const std::vector<Compiled::Owned>& all = session.compiled().owned;
+  const auto bad = std::ranges::find_if(all, [&](const Compiled::Owned& owned) {
+    return owned.span.count() > 0 && !(good(owned.weight) && std::ranges::all_of(owned.scales, good));
+  });
+  return bad == all.end() ? UINT64_MAX : static_cast<uint64_t>(bad - all.begin());
 }
 
 }  // namespace
@@ -211,11 +215,11 @@ void Trainer::refuse_non_finite(int64_t number) {
                                       [](float sum) { return std::isfinite(sum); }))
       found = session_.spec().table[units.param].name;
   session_.flush();
-  if (const auto weight = non_finite_weight(session_))
+  if (const uint64_t weight = session_.least_over_ranks(non_finite_weight(session_)); weight != UINT64_MAX)
     user_error(
         "step {}: the loss is {}, as '{}' holds a value that is not finite; nothing was updated: look at the "
         "model's files",
-        number, loss_sum_, *weight);
+        number, loss_sum_, session_.spec().table.params[weight].name);
   if (!found.empty())
     user_error(
         "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are good: "
