@@ -1,30 +1,55 @@
-// Ctrl-C in the midst of a product: the handler leaves the stack of the thread alone.
+// Ctrl-C in the midst of a product: no thread that computes is disturbed.
 #include "cli/interrupt.h"
 
 #include <gtest/gtest.h>
-#include <signal.h>
+#include <unistd.h>
 
 namespace snug {
 namespace {
 
-TEST(Interrupt, IsNotedOnAStackOfItsOwn) {
-  stack_t own{};
-  {
-    const InterruptGuard guard;
-    for (const int signal : {SIGINT, SIGTERM}) {
-      struct sigaction action {};
-      sigaction(signal, nullptr, &action);
-      EXPECT_TRUE(action.sa_flags & SA_ONSTACK);
-    }
-    sigaltstack(nullptr, &own);
-    EXPECT_EQ(own.ss_flags, 0);
-    EXPECT_GE(own.ss_size, 64u << 10);
+bool blocked(int signal) {
+  sigset_t now;
+  pthread_sigmask(SIG_BLOCK, nullptr, &now);
+  return sigismember(&now, signal) == 1;
+}
+
+void wait_until_noted(const InterruptGuard& guard) {
+  for (int i = 0; i < 1000 && !guard.interrupted(); i++) usleep(10'000);
+}
+
+TEST(Interrupt, ReachesNoThreadThatComputes) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    InterruptGuard guard;
+    guard.hold();
+    bool there = false;
+    std::thread([&] { there = blocked(SIGINT) && blocked(SIGTERM); }).join();
+    EXPECT_TRUE(there && blocked(SIGINT) && blocked(SIGTERM));
     EXPECT_FALSE(guard.interrupted());
-    raise(SIGINT);
+    kill(getpid(), signal);
+    wait_until_noted(guard);
     EXPECT_TRUE(guard.interrupted());
   }
-  sigaltstack(nullptr, &own);
-  EXPECT_EQ(own.ss_flags, SS_DISABLE);
+  EXPECT_FALSE(blocked(SIGINT) || blocked(SIGTERM));
+}
+
+TEST(Interrupt, EndsTheProcessBeforeItIsHeldAndTheSecondTime) {
+  EXPECT_EXIT(
+      {
+        const InterruptGuard guard;
+        kill(getpid(), SIGTERM);
+        pause();
+      },
+      testing::KilledBySignal(SIGTERM), "");
+  EXPECT_EXIT(
+      {
+        InterruptGuard guard;
+        guard.hold();
+        kill(getpid(), SIGINT);
+        wait_until_noted(guard);
+        kill(getpid(), SIGINT);
+        pause();
+      },
+      testing::KilledBySignal(SIGINT), "");
 }
 
 }  // namespace

@@ -1,17 +1,32 @@
 // SIGINT and SIGTERM as a question that the training loop asks after each step.
 #pragma once
 
+#include <signal.h>
+
+#include <atomic>
+#include <thread>
+
 namespace snug {
 
-// While one exists, the first SIGINT or SIGTERM is noted; a second one ends the process as if there were no handler. To
-// be made on the first thread: it is the one that a process's signals reach.
+// While one exists, a thread waits for both signals and no other receives them: no handler ever runs in the midst of a
+// library's code (oneDNN's fp32 products keep data where one would write). To be made before any other thread, which
+// would not inherit that. A signal ends the process as if nobody waited for it, until hold(): then the first one is
+// noted, and a second one ends.
 class InterruptGuard {
  public:
   InterruptGuard();
   ~InterruptGuard();
   InterruptGuard(const InterruptGuard&) = delete;
   InterruptGuard& operator=(const InterruptGuard&) = delete;
-  bool interrupted() const;
+  void hold() { holds_ = true; }
+  bool interrupted() const { return noted_; }
+
+ private:
+  void wait();
+
+  std::atomic<bool> holds_ = false, noted_ = false, over_ = false;
+  sigset_t before_;  // what the first thread blocked
+  std::thread waiter_;
 };
 
 }  // namespace snug

@@ -215,6 +215,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
 }  // namespace
 
 int train_command(Options options, const CommandFlags& flags) {
+  InterruptGuard guard;
   const std::unique_ptr<Comm> comm = launched();
   if (comm) {
     const int64_t ranks = comm->topology().ranks;
@@ -239,7 +240,7 @@ int train_command(Options options, const CommandFlags& flags) {
   if (planned.target.cuda() && planned.spec.cut.ranks > 1)
     user_error("ranks: found {} of GPUs, expected 1 in this version; --device cpu takes more", planned.spec.cut.ranks);
   require_fit(planned, options);
-  const InterruptGuard guard;
+  guard.hold();
   const Run run{options, flags, corpus, planned, guard};
   return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, comm.get(),
                    [&](int rank, Comm* ranks) { return train_rank(run, rank, ranks); });
