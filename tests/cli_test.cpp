@@ -381,7 +381,7 @@ TEST_F(Cli, ADiskThatIsAllowedTooLittleIsNamed) {
 
 TEST_F(Cli, MergedEvaluatesAsBaseAndAdapter) {
   const std::string base = kModels / "llama", adapter = kModels / "llama" / "adapter_qv", data = kModels / "data.jsonl";
-  ASSERT_EQ(run({"merge", "--model", base, "--adapter", adapter, "--out", "merged", "--compute", "fp32"}).code, 0);
+  ASSERT_EQ(run({"merge", "--model", base, "--adapter", adapter, "--out", "merged"}).code, 0);
   const Words tail{"--data", data, "--sequence-length", "48", "--compute", "fp32", "--json"};
   Words apart{"eval", "--model", base, "--adapter", adapter}, merged{"eval", "--model", "merged"};
   apart.insert(apart.end(), tail.begin(), tail.end());
@@ -394,6 +394,25 @@ std::pair<uint64_t, nlohmann::json> header_of(const std::string& file) {
   uint64_t length = 0;
   std::memcpy(&length, file.data(), sizeof(length));
   return {8 + length, nlohmann::json::parse(file.substr(8, length))};
+}
+
+TEST_F(Cli, MergedIsStoredAsTheModelIs) {
+  const std::string adapter = kModels / "llama" / "adapter_qv";
+  const auto merge = [&](const std::string& model, const Words& more, const std::string& out) {
+    Words words{"merge", "--model", model, "--adapter", adapter, "--out", out};
+    words.insert(words.end(), more.begin(), more.end());
+    EXPECT_EQ(run(words).code, 0) << text_of(at("stderr"));
+    std::set<std::string> types;
+    const auto header = header_of(text_of(at(out) / "model.safetensors")).second;
+    for (const auto& [name, tensor] : header.items())
+      if (name != "__metadata__") types.insert(tensor["dtype"]);
+    return types;
+  };
+  const std::string fp32 = kModels / "llama";
+  EXPECT_EQ(merge(fp32, {}, "wide"), std::set<std::string>{"F32"});
+  EXPECT_EQ(merge(fp32, {"--base-format", "bf16"}, "narrow"), std::set<std::string>{"BF16"});
+  EXPECT_EQ(merge(fp32, {"--base-format", "int8"}, "coded"), std::set<std::string>{"BF16"});
+  EXPECT_EQ(merge(at("narrow"), {"--compute", "fp32"}, "again"), std::set<std::string>{"BF16"});
 }
 
 TEST_F(Cli, EvaluatesOnTheDeviceAndWithinTheMemoryThatIsNamed) {

@@ -44,6 +44,14 @@ void choose_base(Numerics& n, const Options& options, const WeightSources& sourc
                name(sources.format), options.model);
 }
 
+// A merged model is stored as its base is, unless base_format says how; codes become numbers of the products' format.
+void keep_stored_form(JobSpec& spec, const Options& options) {
+  Numerics& n = spec.numerics;
+  if (!n.coded_base() && !options.base_format && spec.sources.linears && *spec.sources.linears != DType::F16)
+    n.base = *spec.sources.linears;
+  spec.export_dtype = n.coded_base() ? n.compute : n.base;
+}
+
 // Rows and blocks are coded as a whole.
 void require_codable(const JobSpec& spec) {
   for (const ParamSpec& param : spec.table.params)
@@ -141,6 +149,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
   choose_base(spec.numerics, options, spec.sources);
+  if (purpose == Purpose::Merge) keep_stored_form(spec, options);
   if (spec.numerics.coded_base() && training && options.method == "full")
     user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
                name(spec.numerics.base_format));

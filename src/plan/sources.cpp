@@ -71,7 +71,10 @@ class Finder {
     }
     const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
     note_form(index, stored);
-    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype);
+    if (stored.storage == WeightStorage::Plain) {
+      if (sources_.linears != DType::F32) sources_.linears = stored.weight->dtype;
+      return at(*stored.weight, *stored.weight->dtype);
+    }
     if (stored.storage == WeightStorage::Int8)
       return CodedPlace{at(*stored.weight, DType::I8), at(*stored.scales, DType::F32)};
     CodedPlace place{at(*stored.weight, DType::U8), at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32)};

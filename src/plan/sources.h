@@ -16,6 +16,8 @@ struct WeightSources {
   // How the files hold linears; Plain means that they may be quantised as they are read.
   BaseFormat format = BaseFormat::Plain;
   bool plain_scales = false;  // Nf4
+  // In what format, if they hold them as numbers: the widest of all.
+  std::optional<DType> linears;
 };
 
 struct SourceRequest {
