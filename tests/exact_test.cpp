@@ -40,6 +40,30 @@ TEST(Exact, ArenasHaveTheForecastBytes) {
   }
 }
 
+// Parts differ in what parameters they hold, and other ranks than the first write no model.
+TEST(Exact, RanksTakeTheSameButForHowTheirPartsLie) {
+  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b";
+  for (const Space states : {Space::Device, Space::Host}) {
+    JobSpec spec;
+    spec.config = read_hf_config(model);
+    spec.table = full_parameters(spec.config, true);
+    spec.sources = find_sources(spec.table, {model, false, 0, std::nullopt});
+    spec.cut.ranks = 8;
+    spec.strategy = plain_strategy(spec.table.blocks.size(), Recompute::Block);
+    set_zero_stage(spec.strategy, 3);
+    for (GroupPlacement& group : spec.strategy.groups) group.states = states;
+    std::vector<uint64_t> together;
+    for (const int rank : {0, 1, 4, 7}) {
+      spec.rank = rank;
+      const Compiled compiled = compile(spec, CpuFacts());
+      together.push_back(compiled.plan.reserved_bytes[index(Space::Device)] +
+                         compiled.plan.reserved_bytes[index(Space::Host)]);
+    }
+    const auto [least, most] = std::ranges::minmax(together);
+    EXPECT_LE(most - least, least / 100) << fmt::format("{}", fmt::join(together, " "));
+  }
+}
+
 TEST(Exact, PackingIsWithinTwoPercentOfLiveBytes) {
   for (const bool lora : {true, false})
     for (const std::string family : {"llama", "qwen2", "llama3"}) {
