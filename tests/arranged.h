@@ -3,12 +3,16 @@
 
 #include <gtest/gtest.h>
 
-#include <mutex>
+#include <unistd.h>
+
+#include <map>
 #include <thread>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
+#include "base/file.h"
 #include "base/parallel.h"
+#include "comm/mpi.h"
 #include "comm/threads.h"
 #include "plan/forecast.h"
 #include "tiny_model.h"
@@ -71,11 +75,11 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   return spec;
 }
 
-// What a run leaves: numbers of each step, and every trained parameter, put together from what ranks own.
+// What a run leaves: numbers of each step, and the bytes of every trained parameter and of its state, by array.
 struct Outcome {
   std::vector<StepResult> steps;
   std::vector<double> evaluations;
-  std::vector<std::vector<float>> weights;
+  std::map<std::string, std::string> saved;
   bool operator==(const Outcome&) const = default;
 };
 
@@ -92,17 +96,29 @@ class CountingBackend : public CpuBackend {
   PerSpace<uint64_t>& reserved_;
 };
 
-// What was reserved is what was forecast, and its classes are all of the device's.
+// What was reserved is what was forecast, some phase fills it, and its classes are all of the device's.
 inline void expect_as_forecast(const Compiled& compiled, const PerSpace<uint64_t>& reserved) {
   const Forecast f = forecast(compiled);
-  for (const Space space : {Space::Device, Space::Host}) EXPECT_EQ(reserved[index(space)], f.arena_bytes[index(space)]);
+  for (const Space space : kSpaces) {
+    EXPECT_EQ(reserved[index(space)], f.arena_bytes[index(space)]);
+    uint64_t fullest = 0;
+    for (const Forecast::Phase& phase : f.phases) fullest = std::max(fullest, phase.bytes[index(space)]);
+    EXPECT_EQ(fullest, f.arena_bytes[index(space)]);
+  }
   uint64_t classes = 0;
   for (const Forecast::Class& c : f.classes) classes += c.bytes;
   EXPECT_EQ(classes, f.arena_bytes[index(Space::Device)]);
 }
 
-// Runs `work` on every rank with a session of its own.
-inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work) {
+// The connection of this process, if mpirun started it as one of several ranks.
+inline Comm* process_rank() {
+  static const std::unique_ptr<Comm> comm = started_by_mpi() ? open_mpi() : nullptr;
+  return comm.get();
+}
+
+// Runs `work` on every rank with a session of its own: ranks are threads, or this process is one of them.
+inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work,
+                     Comm* process = nullptr) {
   auto run = [&](int rank, Comm* comm) {
     set_threads(1);
     const JobSpec spec = arranged(job, a, rank);
@@ -111,8 +127,13 @@ inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::functi
                                                         return std::make_unique<CountingBackend>(reserved);
                                                       }});
     work(session);
+    reserved[index(Space::Disk)] = session.arena_bytes(Space::Disk);
     expect_as_forecast(session.compiled(), reserved);
   };
+  if (process) {
+    process->set_replicas(a.replicas);
+    return run(process->topology().rank, process);
+  }
   if (a.ranks == 1) return run(0, nullptr);
   const auto comms = thread_ranks(a.ranks, a.replicas);
   std::vector<std::exception_ptr> errors(comms.size());
@@ -133,18 +154,28 @@ inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::functi
     if (error) std::rethrow_exception(error);
 }
 
-inline void take_weights(Session& session, Outcome& outcome) {
-  static std::mutex mutex;
-  const std::lock_guard lock(mutex);
-  const ParamTable& table = session.spec().table;
-  outcome.weights.resize(table.params.size());
-  for (size_t i = 0; i < table.params.size(); i++) {
-    if (!table.params[i].trainable) continue;
-    outcome.weights[i].resize(static_cast<size_t>(table.params[i].shape.count()));
-    const Compiled::Owned& owned = session.compiled().owned[i];
-    if (owned.span.count() == 0 || session.compiled().set.buffers[owned.weight.buffer].space == Space::Disk) continue;
-    std::ranges::copy(values(session, owned.weight), outcome.weights[i].begin() + owned.span.begin);
+// All ranks save what they own; rank 0 puts it together.
+inline void take_saved(Session& session, Outcome& outcome) {
+  const std::filesystem::path directory =
+      std::filesystem::temp_directory_path() /
+      fmt::format("snug-ranks-{}", session.as_rank_0(static_cast<uint64_t>(getpid())));
+  std::filesystem::create_directories(directory);
+  session.barrier();
+  session.write(Task::Save, directory);
+  session.barrier();
+  if (session.rank() == 0) {
+    const SavedState saved = find_saved_state(directory);
+    std::vector<File> files;
+    for (const auto& path : saved.files) files.push_back(File::open_read(path, IoMode::Buffered));
+    for (const auto& [name, stretches] : saved.arrays)
+      for (const auto& [span, place] : stretches) {
+        std::string bytes(static_cast<size_t>(span.count()) * element_bytes(place.dtype), '\0');
+        files[static_cast<size_t>(place.file)].read(place.offset, std::as_writable_bytes(std::span(bytes)));
+        outcome.saved[name] += bytes;
+      }
+    std::filesystem::remove_all(directory);
   }
+  session.barrier();
 }
 
 // The samples of a rank in a pass are those of its blocks in the step: pass after pass, rank after rank.
@@ -158,9 +189,9 @@ inline void train_steps(Session& session, int64_t first, int64_t last, Outcome& 
 }
 
 // The evaluation between steps makes a deferred update at once; what it leaves is seen by the step after it.
-inline Outcome train(const JobSpec& job, const Arrangement& a) {
+inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = nullptr) {
   Outcome outcome;
-  on_ranks(job, a, [&](Session& session) {
+  const auto work = [&](Session& session) {
     session.load();
     train_steps(session, 1, kSteps, outcome);
     const auto samples = step_samples(tiny_samples(), 1, static_cast<size_t>(session.spec().cut.micro_batch));
@@ -171,16 +202,12 @@ inline Outcome train(const JobSpec& job, const Arrangement& a) {
     evaluate();
     train_steps(session, kSteps + 1, kSteps + 1, outcome);
     evaluate();
-    take_weights(session, outcome);
-  });
+    take_saved(session, outcome);
+  };
+  on_ranks(job, a, work, process);
   return outcome;
 }
 
 inline Space space_of(uint64_t draw) { return std::array{Space::Device, Space::Host, Space::Disk}[draw % 3]; }
-
-// Weights on the disk are compared through a checkpoint elsewhere; here only those that have an address.
-inline bool same(const Outcome& a, const Outcome& b, bool weights) {
-  return a.steps == b.steps && a.evaluations == b.evaluations && (!weights || a.weights == b.weights);
-}
 
 }  // namespace snug

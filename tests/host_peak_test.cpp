@@ -155,8 +155,9 @@ TEST_F(HostPeak, OfLoadingIsThePlansAndEveryByteIsReadOnce) {
   const uint64_t model_bytes = write_model(directory_.path());
   ASSERT_GE(model_bytes, 1'000'000'000u);
   for (const std::string options :
-       {"--base-format bf16 --zero 3", "--base-format int8 --zero 3", "--base-format nf4 --zero 3",
-        "--base-format fp8 --zero 3", "--base-format nf4 --zero 0 --offload-parameters none"}) {
+       {"--base-format fp32 --zero 3", "--base-format bf16 --zero 3", "--base-format int8 --zero 3",
+        "--base-format nf4 --zero 3", "--base-format fp8 --zero 3",
+        "--base-format nf4 --zero 0 --offload-parameters none"}) {
     SCOPED_TRACE(options);
     const std::string job = fmt::format(
         "--model . --data data.jsonl --sequence-length 16 --batch-size 4 --max-steps 1 --threads 1 --lora-rank 4 {}",
