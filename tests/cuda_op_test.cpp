@@ -40,6 +40,12 @@ TEST_P(CudaOpTest, GivesTheReferenceInPlaceAndAlikeEveryTime) {
 
 TEST_P(CudaOpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner().bind_wrongly(GetParam()), ""); }
 
+TEST(CudaOpRestore, GivesTheForwardsBits) {
+  Device device;
+  device.runner.after_launch = [&] { device.backend.streams()->finish(); };
+  EXPECT_EQ(restore_wrongly(device.runner), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), [](const auto& info) {
   std::string name = info.param.name;
   for (char& c : name)

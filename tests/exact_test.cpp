@@ -150,12 +150,13 @@ TEST(Exact, ADroppedWaitOfAnyStageGoesWrongUnderTheReplay) {
       op.waits.erase(op.waits.begin() + static_cast<std::ptrdiff_t>(place.second));
       bool wrong = false;
       for (uint64_t order = 0; order < kOrders && !wrong; order++) {
-        std::vector<ProgramId> sequence{compiled.at(Task::Load)};
+        std::vector<ProgramId> sequence{compiled.at(order % 2 == 0 ? Task::Load : Task::Restore)};
         for (int step = 0; step < 3; step++) {
           std::vector<Task> tasks = compiled.passes;
           if (spec.strategy.defer_updates && step == 1) tasks[0] = pending(tasks[0]);
           tasks.push_back(Task::Update);
           if (spec.strategy.defer_updates && step != 0) tasks.push_back(Task::Flush);
+          if (step == 1) tasks.push_back(Task::Save);
           for (const Task task : tasks) sequence.push_back(compiled.at(task));
         }
         wrong = replay(compiled.set, compiled.plan, sequence, order, {2, 1, 0}).corrupted_reads > 0;

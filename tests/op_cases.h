@@ -162,17 +162,17 @@ inline void add_norm(OpCases& cases) {
                        {in("x", t, shape, uniform(-3, 3), 7), in("gain", t, {n}), out("y", t, shape),
                         out("rstd", DType::F32, {rows})},
                        {}});
-      for (const bool accumulate : {false, true})
+      for (const auto& [accumulate, restore] : {std::pair(false, false), {true, false}, {true, true}})
         for (const bool gain : {false, true}) {
-          OpCase c{
-              fmt::format("rms_norm_backward.{}{}{}", suffix, accumulate ? ".accumulate" : "", gain ? ".gain" : ""),
-              RmsNormBackward{accumulate, gain},
-              {in("dy", t, shape), in("x", t, shape, uniform(-3, 3)), in("gain", t, {n}),
-               in("rstd", DType::F32, {rows}, uniform(0.5, 2)),
-               accumulate ? inout("dx", t, shape) : out("dx", t, shape)},
-              {},
-              4e-6,
-              1e-4};  // rstd here is not x's own: terms up to 100 cancel
+          OpCase c{fmt::format("rms_norm_backward.{}{}{}{}", suffix, accumulate ? ".accumulate" : "",
+                               gain ? ".gain" : "", restore ? ".restore" : ""),
+                   RmsNormBackward{accumulate, gain, restore},
+                   {restore ? inout("dy", t, shape) : in("dy", t, shape), in("x", t, shape, uniform(-3, 3)),
+                    in("gain", t, {n}), in("rstd", DType::F32, {rows}, uniform(0.5, 2)),
+                    accumulate ? inout("dx", t, shape) : out("dx", t, shape)},
+                   {},
+                   4e-6,
+                   1e-4};  // rstd here is not x's own: terms up to 100 cancel
           if (gain) c.operands.push_back(out("dgain", DType::F32, {n}));
           cases.push_back(c);
         }
@@ -192,12 +192,13 @@ inline void add_pointwise(OpCases& cases) {
                      SwiGlu{},
                      {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)},
                      {}});
-    cases.push_back(
-        {fmt::format("swiglu_backward.{}", name(t)),
-         SwiGluBackward{},
-         {in("dh", t, {9, 35}, uniform(), 1), in("gate_up", t, {9, 70}, gates), out("dgate_up", t, {9, 70}, 3)},
-         {},
-         2e-5});
+    for (const bool restore : {false, true})
+      cases.push_back({fmt::format("swiglu_backward.{}{}", name(t), restore ? ".restore" : ""),
+                       SwiGluBackward{restore},
+                       {restore ? inout("dh", t, {9, 35}, uniform(), 1) : in("dh", t, {9, 35}, uniform(), 1),
+                        in("gate_up", t, {9, 70}, gates), out("dgate_up", t, {9, 70}, 3)},
+                       {},
+                       2e-5});
     cases.push_back({fmt::format("column_sum.{}", name(t)),
                      ColumnSum{},
                      {in("x", t, {203, 150}, uniform(), 9), out("sum", t, {150})},

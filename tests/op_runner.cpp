@@ -243,4 +243,41 @@ std::string OpRunner::bind_wrongly(const OpCase& c) {
   return "";
 }
 
+std::string restore_wrongly(OpRunner& runner) {
+  const Shape shape{67, 200}, wide{67, 400};
+  Numbers numbers(1);
+  std::vector<double> values;
+  for (int i = 0; i < 9973; i++) values.push_back(numbers.uniform(-6, 6));
+  std::string said;
+  for (const DType t : kActivations) {
+    const uint64_t bytes = static_cast<uint64_t>(shape.count()) * element_bytes(t);
+    const auto compare = [&](const OpCase& forward, size_t made, const OpCase& backward) {
+      OpRunner::Images first, second;
+      said += runner.run(forward, &first) + runner.run(backward, &second);
+      if (std::memcmp(first[made].data() + kMargin, second[0].data() + kMargin, bytes) != 0)
+        said += backward.name + ": other bits\n";
+    };
+    const CaseOperand x = in("x", t, shape, list(values)), gain = in("gain", t, {200}, list(values));
+    const OpCase norm{"rms_norm", RmsNorm{1e-5f}, {x, gain, out("y", t, shape), out("rstd", DType::F32, {67})}, {}};
+    OpRunner::Images made;
+    said += runner.run(norm, &made);
+    std::vector<double> factors;
+    for (size_t i = 0; i < 67; i++) factors.push_back(as_number<float>(made[3].data() + kMargin + 4 * i));
+    compare(norm, 2,
+            {"rms_norm_backward",
+             RmsNormBackward{true, false, true},
+             {inout("dy", t, shape), x, gain, in("rstd", DType::F32, {67}, list(factors)), inout("dx", t, shape)},
+             {},
+             2e-5,
+             1e-3});
+    compare({"swiglu", SwiGlu{}, {in("gate_up", t, wide, list(values)), out("h", t, shape)}, {}}, 1,
+            {"swiglu_backward",
+             SwiGluBackward{true},
+             {inout("dh", t, shape), in("gate_up", t, wide, list(values)), out("dgate_up", t, wide)},
+             {},
+             2e-5});
+  }
+  return said;
+}
+
 }  // namespace snug

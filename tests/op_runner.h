@@ -46,4 +46,7 @@ class OpRunner {
   std::byte* block_;
 };
 
+// Whether a backward with `restore` gives the bits of the forward, in fp32 and bf16; what differs, in words.
+std::string restore_wrongly(OpRunner& runner);
+
 }  // namespace snug

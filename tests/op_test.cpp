@@ -58,6 +58,13 @@ INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), [](const au
   return name;
 });
 
+TEST(OpRestore, GivesTheForwardsBits) {
+  CpuBackend backend;
+  const CpuFacts facts;
+  OpRunner runner(backend, facts, std::memcpy);
+  EXPECT_EQ(restore_wrongly(runner), "");
+}
+
 TEST(OpCases, CoverEveryKindThatABackendRuns) {
   std::vector<bool> covered(std::variant_size_v<Attrs>, false);
   for (const OpCase& c : op_cases()) covered[c.attrs.index()] = true;

@@ -76,7 +76,7 @@ Value Builder::embedding(const Operand& ids, ParamId table) {
 
 Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
   const Shape shape = state(x).shape;
-  return produce({{"norm", shape, compute_, Keep::Cheap}, {"rstd", {shape.rows()}, DType::F32, Keep::Cheap}},
+  return produce({{"norm", shape, compute_, Keep::Cheap}, {"rstd", {shape.rows()}, DType::F32, Keep::Few}},
                  [=, this](std::span<const Operand> out) {
                    const Operand input = use(x);
                    emitter_.op("rms_norm", RmsNorm{static_cast<float>(epsilon)},
@@ -200,61 +200,85 @@ Value Builder::swiglu(Value gate_up) {
 
 // ---- Backward -------------------------------------------------------------------------------------------------------
 
-Value Builder::linear_backward(Value dy, Value x, const Linear& linear, bool wanted) {
+Value Builder::linear_backward(Value dy, const Linear& linear) {
   const Operand gradient = read(use(dy));
-  Value dx;
-  if (wanted) dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
-  const std::optional<Operand> to = wanted ? std::optional(use(dx)) : std::nullopt;
+  const Value dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
   const bool adapted = !linear.lora.parts.empty();
-  if (adapted) emit_lora_backward(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear, to);
-  if (to) {
-    std::vector<Operand> operands{gradient, read(placement_.weight(linear.weight, linear.count))};
-    if (adapted) operands.push_back(read(*to));
-    operands.push_back(write(*to));
-    emitter_.op(linear.site + ".dx", Gemm{.addend = adapted}, operands);
-  }
-  if (trainable(linear.weight)) {
-    const Operand input = read(use(x));
-    emitter_.op(linear.site + ".dw", Gemm{.transpose_a = true},
-                {gradient, input, write(placement_.gradient(linear.weight, linear.count))});
-    if (linear.bias != kNoParam)
-      emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
-  }
+  if (adapted) emit_lora_backward(gradient, linear, use(dx));
+  std::vector<Operand> operands{gradient, read(placement_.weight(linear.weight, linear.count))};
+  if (adapted) operands.push_back(read(use(dx)));
+  operands.push_back(write(use(dx)));
+  emitter_.op(linear.site + ".dx", Gemm{.addend = adapted}, operands);
   return dx;
 }
 
-// Gradients of the adapter, and what comes to dx through it.
-void Builder::emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear,
-                                 const std::optional<Operand>& dx) {
-  const Lora& lora = linear.lora;
-  const int count = static_cast<int>(lora.parts.size());
-  const Operand xa = use(adapter_inputs_.at(linear.weight));
-  const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, xa.shape);
-  for (int i = 0; i < count; i++) {
-    const LoraPart& part = lora.parts[static_cast<size_t>(i)];
-    const Operand dpart = columns(dy, part.row_begin, part.row_end);
-    emitter_.op(linear.site + ".lora_db", Gemm{.transpose_a = true},
-                {dpart, read(columns(xa, i * lora.rank, (i + 1) * lora.rank)), write(placement_.gradient(part.b, 1))});
-    emitter_.op(linear.site + ".lora_dxa", Gemm{.alpha = lora.scale},
-                {dpart, read(placement_.weight(part.b, 1)), write(columns(dxa, i * lora.rank, (i + 1) * lora.rank))});
-  }
-  emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
-              {read(dxa), x, write(placement_.gradient(lora.a, count))});
-  if (!dx) return;
-  const Operand a = read(placement_.weight(lora.a, count));
-  const Operand product = drops(linear) ? emitter_.tensor("d" + linear.site + ".dropped", compute_, dx->shape) : *dx;
-  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(product)});
-  if (drops(linear)) emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(*dx)});
+void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
+  const Operand gradient = read(use(dy));
+  if (!linear.lora.parts.empty())
+    emit_lora_gradients(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear);
+  if (!trainable(linear.weight)) return;
+  const Operand input = read(use(x));
+  emitter_.op(linear.site + ".dw", Gemm{.transpose_a = true},
+              {gradient, input, write(placement_.gradient(linear.weight, linear.count))});
+  if (linear.bias != kNoParam)
+    emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
 }
 
-void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx) {
-  const bool trained = trainable(gain);
-  use(y);  // its second output, the row factors, comes with it
+// Of what the adapter's first product gave; computed where it is asked for first.
+Operand Builder::lora_input_gradient(const Operand& dy, const Linear& linear) {
+  if (const auto found = dxa_.find(linear.weight); found != dxa_.end()) return found->second;
+  const Lora& lora = linear.lora;
+  const int64_t count = static_cast<int64_t>(lora.parts.size());
+  const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, {dy.shape.rows(), count * lora.rank});
+  for (int64_t i = 0; i < count; i++) {
+    const LoraPart& part = lora.parts[static_cast<size_t>(i)];
+    emitter_.op(linear.site + ".lora_dxa", Gemm{.alpha = lora.scale},
+                {columns(dy, part.row_begin, part.row_end), read(placement_.weight(part.b, 1)),
+                 write(columns(dxa, i * lora.rank, (i + 1) * lora.rank))});
+  }
+  return dxa_[linear.weight] = dxa;
+}
+
+// What comes to dx through the adapter.
+void Builder::emit_lora_backward(const Operand& dy, const Linear& linear, const Operand& dx) {
+  const Operand dxa = lora_input_gradient(dy, linear);
+  const Operand a = read(placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
+  const Operand product = drops(linear) ? emitter_.tensor("d" + linear.site + ".dropped", compute_, dx.shape) : dx;
+  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(product)});
+  if (drops(linear)) emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(dx)});
+}
+
+void Builder::emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear) {
+  const Lora& lora = linear.lora;
+  const Operand xa = use(adapter_inputs_.at(linear.weight)), dxa = lora_input_gradient(dy, linear);
+  for (size_t i = 0; i < lora.parts.size(); i++) {
+    const LoraPart& part = lora.parts[i];
+    const int64_t column = static_cast<int64_t>(i) * lora.rank;
+    emitter_.op(linear.site + ".lora_db", Gemm{.transpose_a = true},
+                {columns(dy, part.row_begin, part.row_end), read(columns(xa, column, column + lora.rank)),
+                 write(placement_.gradient(part.b, 1))});
+  }
+  emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
+              {read(dxa), x, write(placement_.gradient(lora.a, static_cast<int>(lora.parts.size())))});
+}
+
+// Whether the reader's gradients need a value that is neither kept nor computed again yet.
+bool Builder::restores(Value value, const Linear& reader) {
+  const State& asked = state(value);
+  return (trainable(reader.weight) || !reader.lora.parts.empty()) && !asked.again &&
+         !placement_.keeps(block_, asked.keep);
+}
+
+void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx, const Linear& reader) {
+  const bool trained = trainable(gain), restored = restores(y, reader);
   const Value rstd{nodes_[static_cast<size_t>(state(y).node)].outputs[1]};
-  std::vector<Operand> operands{read(use(dy)), read(use(x)), read(placement_.weight(gain, 1)), read(use(rstd)),
-                                update(use(dx))};
+  const Operand gradient = use(dy);
+  std::vector<Operand> operands{restored ? update(gradient) : read(gradient), read(use(x)),
+                                read(placement_.weight(gain, 1)), read(use(rstd)), update(use(dx))};
   if (trained) operands.push_back(write(placement_.gradient(gain, 1)));
-  emitter_.op("rms_norm.backward", RmsNormBackward{.accumulate = true, .gain_gradient = trained}, operands);
+  emitter_.op("rms_norm.backward", RmsNormBackward{.accumulate = true, .gain_gradient = trained, .restore = restored},
+              operands);
+  if (restored) restore(y, gradient);
 }
 
 void Builder::rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
@@ -272,10 +296,13 @@ Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadSh
   return dqkv;
 }
 
-Value Builder::swiglu_backward(Value dh, Value gate_up) {
-  const Operand inputs = use(gate_up);
+Value Builder::swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader) {
+  const Operand inputs = use(gate_up), gradient = use(dh);
   const Value dgate_up = make("dgate_up", inputs.shape, compute_);
-  emitter_.op("swiglu.backward", SwiGluBackward{}, {read(use(dh)), read(inputs), write(use(dgate_up))});
+  const bool restored = restores(h, reader);
+  emitter_.op("swiglu.backward", SwiGluBackward{restored},
+              {restored ? update(gradient) : read(gradient), read(inputs), write(use(dgate_up))});
+  if (restored) restore(h, gradient);
   return dgate_up;
 }
 

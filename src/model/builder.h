@@ -24,6 +24,7 @@ enum class Keep : uint8_t {
   Mlp,        // gate and up
   Adapter,    // x A^T of a low-rank adapter
   Cheap,      // norms and SwiGLU: little work for many bytes
+  Few,        // the norms' row factors
 };
 
 // Answers of lowering.
@@ -78,14 +79,17 @@ class Builder {
   Value swiglu(Value gate_up);
 
   // ---- Backward: each takes the gradient of the forward call's result ----
-  // Emits gradients of trainable parameters; returns that of x (no value if `wanted` is false).
-  Value linear_backward(Value dy, Value x, const Linear& linear, bool wanted = true);
-  // dx += what flows through the norm.
-  void rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx);
+  // The gradient of x, without that of parameters.
+  Value linear_backward(Value dy, const Linear& linear);
+  // The gradients of the linear's trainable parameters.
+  void weight_gradients(Value dy, Value x, const Linear& linear);
+  // dx += what flows through the norm. Where weight_gradients(., y, reader) comes next and y is not there, it comes in
+  // the place of dy; likewise below.
+  void rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx, const Linear& reader);
   void rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table);
   Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
                            int64_t longest);
-  Value swiglu_backward(Value dh, Value gate_up);
+  Value swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader);
   void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate);
 
   // ---- For the head and for lowering ----
@@ -135,7 +139,10 @@ class Builder {
   Value lora_input(Value x, const Linear& linear);
   void emit_lora_forward(const Linear& linear, const Operand& xa, const std::optional<Operand>& addend,
                          const Operand& y);
-  void emit_lora_backward(const Operand& dy, const Operand& x, const Linear& linear, const std::optional<Operand>& dx);
+  Operand lora_input_gradient(const Operand& dy, const Linear& linear);
+  void emit_lora_backward(const Operand& dy, const Linear& linear, const Operand& dx);
+  void emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear);
+  bool restores(Value value, const Linear& reader);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
 
   Emitter& emitter_;
@@ -150,7 +157,8 @@ class Builder {
   std::vector<State> values_;
   std::vector<Node> nodes_;
   std::map<ParamId, Value> adapter_inputs_;  // by the linear's weight: scale x A^T
-  std::map<ParamId, Value> dropped_;         //   and what the adapter saw of x
+  std::map<ParamId, Value> dropped_;         //   what the adapter saw of x,
+  std::map<ParamId, Operand> dxa_;           //   and the gradient of x A^T
 };
 
 }  // namespace snug

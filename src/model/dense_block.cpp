@@ -17,16 +17,22 @@ Value DenseBlock::forward(Builder& b, Value x) {
 }
 
 void DenseBlock::backward(Builder& b, Value dy, bool wanted) {
-  const Value dh = b.linear_backward(dy, h_, params_.down);
-  const Value dgate_up = b.swiglu_backward(dh, gate_up_);
-  const Value dn2 = b.linear_backward(dgate_up, n2_, params_.gate_up);
-  b.rms_norm_backward(dn2, r_, params_.mlp_norm, n2_, dy);
-  const Value dattention = b.linear_backward(dy, attention_, params_.o);
+  const Value dh = b.linear_backward(dy, params_.down);
+  const Value dgate_up = b.swiglu_backward(dh, gate_up_, h_, params_.down);
+  b.weight_gradients(dy, h_, params_.down);
+  const Value dn2 = b.linear_backward(dgate_up, params_.gate_up);
+  b.rms_norm_backward(dn2, r_, params_.mlp_norm, n2_, dy, params_.gate_up);
+  b.weight_gradients(dgate_up, n2_, params_.gate_up);
+  const Value dattention = b.linear_backward(dy, params_.o);
+  b.weight_gradients(dy, attention_, params_.o);
   const Value dqkv =
       b.attention_backward(dattention, qkv_, attention_, context_.heads, context_.documents, context_.longest_document);
   b.rope_backward(dqkv, context_.heads, context_.positions, context_.rope_table);
-  const Value dn1 = b.linear_backward(dqkv, n1_, params_.qkv, wanted);
-  if (wanted) b.rms_norm_backward(dn1, x_, params_.attention_norm, n1_, dy);
+  if (wanted) {
+    const Value dn1 = b.linear_backward(dqkv, params_.qkv);
+    b.rms_norm_backward(dn1, x_, params_.attention_norm, n1_, dy, params_.qkv);
+  }
+  b.weight_gradients(dqkv, n1_, params_.qkv);
 }
 
 }  // namespace snug

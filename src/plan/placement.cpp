@@ -118,13 +118,14 @@ Fate fate_of(const Fates& fates, Keep keep) {
     case Keep::Adapter:
       return fates.adapter;
     case Keep::Cheap:
+    case Keep::Few:
       break;
   }
   return Fate::Recompute;
 }
 
 bool PassPlacement::keeps(int block, Keep keep) {
-  if (keep == Keep::Input || block < 0) return true;
+  if (keep == Keep::Input || keep == Keep::Few || block < 0) return true;
   if (!strategy_) return false;
   return fate_of(strategy_->fates[static_cast<size_t>(block)], keep) != Fate::Recompute;
 }

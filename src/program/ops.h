@@ -89,17 +89,20 @@ struct RmsNorm {
   float epsilon = 0;
 };
 
-// dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd.
-// dy r [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient.
+// dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd. With
+// `restore` dy becomes y, as RmsNorm gave it.
+// dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient.
 struct RmsNormBackward {
-  bool accumulate = false, gain_gradient = false;
+  bool accumulate = false, gain_gradient = false, restore = false;
 };
 
 // h = silu(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
 struct SwiGlu {};
 
-// dh r [T, F], gate_up r [T, 2F], dgate_up w [T, 2F].
-struct SwiGluBackward {};
+// dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu gave it.
+struct SwiGluBackward {
+  bool restore = false;
+};
 
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
 struct Accumulate {};

@@ -46,10 +46,10 @@ constexpr auto describe(const CacheAppend&) { return describe_as("cache_append",
 constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale"); }
 constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon"); }
 constexpr auto describe(const RmsNormBackward&) {
-  return describe_as("rms_norm_backward", "accumulate", "gain_gradient");
+  return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore");
 }
 constexpr auto describe(const SwiGlu&) { return describe_as("swiglu"); }
-constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward"); }
+constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore"); }
 constexpr auto describe(const Accumulate&) { return describe_as("accumulate"); }
 constexpr auto describe(const Cast&) { return describe_as("cast"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }

@@ -152,8 +152,8 @@ class Reference {
   }
 
   void operator()(const RmsNormBackward& op) {
-    const Tensor &dy = o_[0], &x = o_[1], &gain = o_[2], &rstd = o_[3];
-    Tensor& dx = o_[4];
+    const Tensor &x = o_[1], &gain = o_[2], &rstd = o_[3];
+    Tensor &dy = o_[0], &dx = o_[4];
     if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
     for (int64_t t = 0; t < x.rows(); t++) {
       double mean = 0;
@@ -163,18 +163,20 @@ class Reference {
         dx(t, i) = before + rstd[t] * (gain[i] * dy(t, i) - x(t, i) * rstd[t] * rstd[t] * mean);
         if (op.gain_gradient) o_[5][i] += dy(t, i) * x(t, i) * rstd[t];
       }
+      for (int64_t i = 0; op.restore && i < x.cols(); i++) dy(t, i) = gain[i] * x(t, i) * rstd[t];
     }
   }
 
   void operator()(const SwiGlu&) { o_[1].values = swiglu(o_[0].matrix()).data; }
 
-  void operator()(const SwiGluBackward&) {
+  void operator()(const SwiGluBackward& op) {
     const int64_t n = o_[0].cols();
     for (int64_t t = 0; t < o_[0].rows(); t++)
       for (int64_t i = 0; i < n; i++) {
         const double d = o_[0](t, i), gate = o_[1](t, i), up = o_[1](t, n + i), s = 1 / (1 + std::exp(-gate));
         o_[2](t, i) = d * up * s * (1 + gate * (1 - s));
         o_[2](t, n + i) = d * gate * s;
+        if (op.restore) o_[0](t, i) = gate * s * up;
       }
   }
 

@@ -30,7 +30,7 @@ struct Bind {
   Launch operator()(const RmsNorm& a) const { return cpu::bind_rms_norm(a, operands); }
   Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
   Launch operator()(const SwiGlu&) const { return cpu::bind_swiglu(operands); }
-  Launch operator()(const SwiGluBackward&) const { return cpu::bind_swiglu_backward(operands); }
+  Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
   Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }

@@ -9,14 +9,19 @@ namespace {
 constexpr int64_t kPartialRows = 32;  // rows of a block, whose part of dgain is summed in one go
 
 template <class T, class G>
+void scale_row(const T* x, const G* gain, float r, T* y, int64_t n) {
+#pragma omp simd
+  for (int64_t i = 0; i < n; i++) store(y[i], to_float(x[i]) * r * to_float(gain[i]));
+}
+
+template <class T, class G>
 float norm_row(const T* x, const G* gain, T* y, int64_t n, float epsilon) {
   const float squares = sum(n, [=](int64_t i) {
     const float value = to_float(x[i]);
     return value * value;
   });
   const float r = 1.0f / std::sqrt(squares / static_cast<float>(n) + epsilon);
-#pragma omp simd
-  for (int64_t i = 0; i < n; i++) store(y[i], to_float(x[i]) * r * to_float(gain[i]));
+  scale_row(x, gain, r, y, n);
   return r;
 }
 
@@ -78,9 +83,11 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
         share(blocks, [&](int64_t block) {
           float* const sums = norm.gain_gradient ? partial + block * cols : nullptr;
           if (sums) std::fill_n(sums, cols, 0.0f);
-          for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++)
+          for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++) {
             norm_row_backward(dy_rows[row], x_rows[row], gain.as<G>(), rstd[row], norm.accumulate, dx_rows[row], sums,
                               cols);
+            if (norm.restore) scale_row(x_rows[row], gain.as<G>(), rstd[row], dy_rows[row], cols);
+          }
         });
         if (!norm.gain_gradient) return;
         const Rows<float> partials({reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols});

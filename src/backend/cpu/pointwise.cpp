@@ -27,22 +27,24 @@ Launch bind_swiglu(Operands operands) {
   });
 }
 
-Launch bind_swiglu_backward(Operands operands) {
+Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
   const TensorView dh = operands.take("dh", kActivation);
   const int64_t rows = dh.rows(), n = dh.cols();
   const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
   const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
   operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
-    return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up)](const PassFacts&) {
+    return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up),
+            restore = swiglu.restore](const PassFacts&) {
       share_rows(rows, n, [&](int64_t row) {
-        const T *dout = gradient[row], *gate = from[row], *up = gate + n;
-        T *dgate = to[row], *dup = dgate + n;
+        const T *gate = from[row], *up = gate + n;
+        T *dout = gradient[row], *dgate = to[row], *dup = dgate + n;
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
-          const float d = to_float(dout[i]), g = to_float(gate[i]), s = sigmoid(g);
-          store(dgate[i], d * to_float(up[i]) * (s * (1.0f + g * (1.0f - s))));
+          const float d = to_float(dout[i]), g = to_float(gate[i]), u = to_float(up[i]), s = sigmoid(g);
+          store(dgate[i], d * u * (s * (1.0f + g * (1.0f - s))));
           store(dup[i], d * (g * s));
+          if (restore) store(dout[i], g * s * u);
         }
       });
     };

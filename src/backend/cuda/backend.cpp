@@ -34,7 +34,7 @@ struct Bind {
   Launch operator()(const RmsNorm& a) const { return cuda::bind_rms_norm(a, operands, stream); }
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
   Launch operator()(const SwiGlu&) const { return cuda::bind_swiglu(operands, stream); }
-  Launch operator()(const SwiGluBackward&) const { return cuda::bind_swiglu_backward(operands, stream); }
+  Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
   Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }

@@ -22,7 +22,7 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream);
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
 Launch bind_swiglu(Operands operands, cudaStream_t stream);
-Launch bind_swiglu_backward(Operands operands, cudaStream_t stream);
+Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_accumulate(Operands operands, cudaStream_t stream);
 
 Launch bind_rope_table(const RopeTable& table, Operands operands, cudaStream_t stream);

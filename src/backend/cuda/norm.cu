@@ -48,7 +48,7 @@ struct Backward {
   const float* rstd;
   float* partial;  // by block: its rows' part of dgain
   int64_t rows, n, block_rows;
-  bool accumulate;
+  bool accumulate, restore;
 };
 
 // A block takes block_rows rows one after the other and sums their part of dgain; without `partial` only one.
@@ -76,6 +76,12 @@ __global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(Backward<T>
 #pragma unroll
       for (int k = 0; k < N; k++) result[k] += r * (factors[k] * d[k] - values[k] * slope);
       save_floats<N>(op.dx.at(row, col), result);
+      if (op.restore) {
+        Pack<float, N> y;
+#pragma unroll
+        for (int k = 0; k < N; k++) y[k] = values[k] * r * factors[k];
+        save_floats<N>(op.dy.at(row, col), y);
+      }
       if (!partial) continue;
       Pack<float, N> sums{};
       if (row > begin) sums = load<N>(partial + col);
@@ -129,8 +135,8 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
     return dispatch_activation(gain.dtype, [&]<class G>() {
       return dispatch_wide(wide({dy, x, gain, dx}), [&]<int N>() -> Launch {
         return [=](const PassFacts&) {
-          const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx), rstd,           partial,
-                               rows,        cols,       block_rows,  norm.accumulate};
+          const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
+                               cols,        block_rows, norm.accumulate, norm.restore};
           rms_norm_backward_kernel<N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, gain.as<G>());
           check_launch("rms_norm_backward");
           if (!partial) return;

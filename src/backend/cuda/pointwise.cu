@@ -23,19 +23,22 @@ template <class T>
 struct SwiGluBackwardBody {
   Rows<T> dh, gate_up, dgate_up;
   int64_t n;
+  bool restore;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const auto d = load_floats<N>(dh.at(row, col));
     const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
-    Pack<float, N> dgate, dup;
+    Pack<float, N> dgate, dup, h;
 #pragma unroll
     for (int k = 0; k < N; k++) {
       const float g = gate[k], s = sigmoid<T>(g);
       dgate[k] = d[k] * up[k] * (s * (1.0f + g * (1.0f - s)));
       dup[k] = d[k] * (g * s);
+      h[k] = g * s * up[k];
     }
     save_floats<N>(dgate_up.at(row, col), dgate);
     save_floats<N>(dgate_up.at(row, n + col), dup);
+    if (restore) save_floats<N>(dh.at(row, col), h);
   }
 };
 
@@ -72,7 +75,7 @@ Launch bind_swiglu(Operands operands, cudaStream_t stream) {
   });
 }
 
-Launch bind_swiglu_backward(Operands operands, cudaStream_t stream) {
+Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream) {
   const TensorView dh = operands.take("dh", kActivation);
   const int64_t rows = dh.rows(), n = dh.cols();
   const TensorView gate_up = operands.matrix("gate_up", {dh.dtype}, rows, 2 * n);
@@ -81,7 +84,7 @@ Launch bind_swiglu_backward(Operands operands, cudaStream_t stream) {
   return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
     return [=](const PassFacts&) {
       launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
-                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n});
+                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore});
     };
   });
 }
