@@ -18,9 +18,9 @@ TEST(CudaFacts, AGainsGradientNeedsARowOfSumsForEveryEightRows) {
   EXPECT_EQ(scratch(RmsNormBackward{false, false}, {17, 5}), 0);
 }
 
-TEST(CudaFacts, AttentionsBackwardNeedsANumberForEveryTokenAndHead) {
-  EXPECT_EQ(scratch(AttentionBackward{{32, 8, 128}}, {4096, 4096}), 4096 * 32 * sizeof(float));
-  EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 6144}), 0);
+TEST(CudaFacts, AttentionNeedsCountersAndItsBackwardANumberForEveryTokenAndHead) {
+  EXPECT_EQ(scratch(AttentionBackward{{32, 8, 128}}, {4096, 4096}), 256 + 4096 * 32 * sizeof(float));
+  EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 6144}), 256);
 }
 
 }  // namespace

@@ -184,19 +184,20 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
   const TensorView documents = take_documents(operands, tokens);
   const TensorView out = operands.matrix("out", {qkv.dtype}, tokens, attention.shape.heads * attention.shape.dim);
   const TensorView lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
+  std::byte* const counters = operands.scratch(kTileCounterBytes);
   operands.done();
-  AttentionKernel tiled = nullptr;
-  if (qkv.dtype == DType::BF16 && wide({qkv, out})) {
-    tiled = warpgroup_attention(heads.dim);
-    if (!tiled) tiled = tiled_attention(heads.dim);
-  }
   return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
     const AttentionRows<T> op{Rows<T>(qkv), documents.as<int32_t>(), Rows<T>(out), Rows<float>(lse), tokens,
                               heads,        attention.scale};
+    AttentionLaunch tiled;
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (wide({qkv, out})) {
+        tiled = warpgroup_attention(op, counters, stream);
+        if (!tiled) tiled = tiled_attention(op, stream);
+      }
     return [=](const PassFacts& facts) {
       const int count = documents_of(facts, documents);
-      if constexpr (std::is_same_v<T, BFloat16>)
-        if (tiled) return tiled(op, count, stream);
+      if (tiled) return tiled(count);
       attention_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       check_launch("attention");
     };
@@ -214,21 +215,22 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
   const TensorView lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
   const TensorView documents = take_documents(operands, tokens);
   const TensorView dqkv = operands.matrix("dqkv", {dout.dtype}, tokens, attention.shape.width());
-  auto* const delta = reinterpret_cast<float*>(operands.scratch(attention_backward_scratch_bytes(attention, tokens)));
+  std::byte* const counters = operands.scratch(attention_backward_scratch_bytes(attention, tokens));
+  auto* const delta = reinterpret_cast<float*>(counters + kTileCounterBytes);
   operands.done();
-  AttentionGradientKernel tiled = nullptr;
-  if (dout.dtype == DType::BF16 && wide({dout, qkv, out, dqkv})) {
-    tiled = warpgroup_attention_gradient(heads.dim);
-    if (!tiled) tiled = tiled_attention_gradient(heads.dim);
-  }
   return dispatch_activation(dout.dtype, [&]<class T>() -> Launch {
     const AttentionGradientRows<T> op{
         Rows<T>(dout), Rows<T>(qkv), Rows<T>(out), Rows<float>(lse), documents.as<int32_t>(), Rows<T>(dqkv),
         delta,         tokens,       heads,        attention.scale};
+    AttentionLaunch tiled;
+    if constexpr (std::is_same_v<T, BFloat16>)
+      if (wide({dout, qkv, out, dqkv})) {
+        tiled = warpgroup_attention_gradient(op, counters, stream);
+        if (!tiled) tiled = tiled_attention_gradient(op, stream);
+      }
     return [=](const PassFacts& facts) {
       const int count = documents_of(facts, documents);
-      if constexpr (std::is_same_v<T, BFloat16>)
-        if (tiled) return tiled(op, count, stream);
+      if (tiled) return tiled(count);
       query_gradient_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       key_gradient_kernel<<<grid(tokens, heads.kv_heads), 32 * kWarps, 0, stream>>>(op, count);
       check_launch("attention_backward");

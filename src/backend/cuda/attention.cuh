@@ -1,6 +1,8 @@
 // What the ways to compute attention share.
 #pragma once
 
+#include <functional>
+
 #include "backend/cuda/device.cuh"
 
 namespace snug::cuda {
@@ -14,6 +16,8 @@ struct Heads {
   __device__ int key(int kv_head) const { return (heads + kv_head) * dim; }
   __device__ int value(int kv_head) const { return (heads + kv_heads + kv_head) * dim; }
   __device__ int group() const { return heads / kv_heads; }
+  int64_t width() const { return (heads + 2 * kv_heads) * dim; }
+  int64_t out_width() const { return heads * dim; }
   int heads, kv_heads, dim;
 };
 
@@ -55,14 +59,14 @@ struct AttentionGradientRows {
   float scale;
 };
 
-// On the tensor cores, for rows that can be read 16 bytes at a time: what enqueues it for a number of documents, made
-// ready; none where it is not made for heads of this size.
-using AttentionKernel = void (*)(const AttentionRows<BFloat16>&, int documents, cudaStream_t);
-using AttentionGradientKernel = void (*)(const AttentionGradientRows<BFloat16>&, int documents, cudaStream_t);
-AttentionKernel tiled_attention(int64_t dim);
-AttentionGradientKernel tiled_attention_gradient(int64_t dim);
-// The same by Hopper's warpgroups; none on other devices.
-AttentionKernel warpgroup_attention(int64_t dim);
-AttentionGradientKernel warpgroup_attention_gradient(int64_t dim);
+// On the tensor cores, for rows that can be read 16 bytes at a time: what enqueues it for a number of documents; none
+// where it is not made for heads of this size.
+using AttentionLaunch = std::function<void(int documents)>;
+AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream);
+AttentionLaunch tiled_attention_gradient(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
+// The same by Hopper's warpgroups; none on other devices. `counters`: of kTileCounterBytes.
+AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counters, cudaStream_t stream);
+AttentionLaunch warpgroup_attention_gradient(const AttentionGradientRows<BFloat16>& op, std::byte* counters,
+                                             cudaStream_t stream);
 
 }  // namespace snug::cuda

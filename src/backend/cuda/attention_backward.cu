@@ -180,17 +180,6 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   save_sums<D>(op.dqkv.at(first, op.heads.value(kv_head)), op.dqkv.stride, tokens - first, dv, {1.0f, 1.0f});
 }
 
-template <int D>
-void launch(const GradientRows& op, int documents, cudaStream_t stream) {
-  const unsigned tiles = blocks_of(op.tokens, kOwn);
-  launch_delta(op, stream);
-  const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
-      keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
-  key_gradient_kernel<D><<<keys, kTileThreads, kKeyBytes<D>, stream>>>(op, documents);
-  query_gradient_kernel<D><<<queries, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
-  check_launch("attention_backward");
-}
-
 }  // namespace
 
 void launch_delta(const GradientRows& op, cudaStream_t stream) {
@@ -199,14 +188,22 @@ void launch_delta(const GradientRows& op, cudaStream_t stream) {
   });
 }
 
-AttentionGradientKernel tiled_attention_gradient(int64_t dim) {
-  AttentionGradientKernel kernel = nullptr;
-  dispatch_dim(dim, [&]<int D>() {
-    kernel = launch<D>;
+AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t stream) {
+  AttentionLaunch launch;
+  const unsigned tiles = blocks_of(op.tokens, kOwn);
+  const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
+      keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
+  dispatch_dim(op.heads.dim, [&]<int D>() {
     allow_shared(key_gradient_kernel<D>, kKeyBytes<D>, "attention_backward");
     allow_shared(query_gradient_kernel<D>, kQueryBytes<D>, "attention_backward");
+    launch = [=](int documents) {
+      launch_delta(op, stream);
+      key_gradient_kernel<D><<<keys, kTileThreads, kKeyBytes<D>, stream>>>(op, documents);
+      query_gradient_kernel<D><<<queries, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
+      check_launch("attention_backward");
+    };
   });
-  return kernel;
+  return launch;
 }
 
 }  // namespace snug::cuda

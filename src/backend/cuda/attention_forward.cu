@@ -78,22 +78,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
 }
 
-template <int D>
-void launch(const AttentionRows<BFloat16>& op, int documents, cudaStream_t stream) {
-  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads));
-  attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
-  check_launch("attention");
-}
-
 }  // namespace
 
-AttentionKernel tiled_attention(int64_t dim) {
-  AttentionKernel kernel = nullptr;
-  dispatch_dim(dim, [&]<int D>() {
-    kernel = launch<D>;
+AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
+  AttentionLaunch launch;
+  dispatch_dim(op.heads.dim, [&]<int D>() {
     allow_shared(attention_forward_kernel<D>, kForwardBytes<D>, "attention");
+    launch = [=, grid = dim3(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads))](int documents) {
+      attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
+      check_launch("attention");
+    };
   });
-  return kernel;
+  return launch;
 }
 
 }  // namespace snug::cuda

@@ -29,34 +29,8 @@ __device__ inline uint32_t tiles_start() {
   return (shared_address(shared_bytes) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
 }
 
-// Where piece `piece` (8 columns) of a row lies in a tile of `rows` rows.
-__device__ inline uint32_t piece_offset(int row, int piece, int rows) {
-  return static_cast<uint32_t>((piece / 8 * rows + row) * kRowBytes + ((piece % 8) ^ (row % 8)) * 16);
-}
-
-// As fetch_tile().
-template <int D, int rows>
-__device__ void fetch_panels(uint32_t tile, const BFloat16* from, int64_t stride, int left) {
-  constexpr int kPieces = D / 8, kRows = kTileThreads / kPieces;  // rows at once
-  static_assert(rows % kRows == 0 && kRows % 8 == 0);
-  const int first = static_cast<int>(threadIdx.x) / kPieces, piece = static_cast<int>(threadIdx.x) % kPieces;
-  const uint32_t to = tile + piece_offset(first, piece, rows);
-  const BFloat16* source = from + first * stride + piece * 8;
-#pragma unroll
-  for (int row = 0; row < rows; row += kRows, source += kRows * stride) {
-    const bool inside = first + row < left;
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to + static_cast<uint32_t>(row * kRowBytes)),
-                 "l"(inside ? source : from), "r"(inside ? 16 : 0));
-  }
-}
 __device__ inline void fetch_float(uint32_t to, const float* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(inside ? 4 : 0));
-}
-// Until what all threads fetched may be multiplied.
-__device__ inline void await_tiles() {
-  wait_fetches<0>();
-  SNUG_HOPPER("fence.proxy.async.shared::cta;" ::: "memory");
-  __syncthreads();
 }
 __device__ inline float2 shared_floats(uint32_t address) {
   float2 x;

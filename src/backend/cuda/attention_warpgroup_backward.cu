@@ -1,72 +1,110 @@
-// attention_backward.cu by warpgroups. A product of one step runs while the weights of the next are computed; the tile
-// that it reads is the last but one of three that tiles are fetched into.
+// attention_backward.cu by warpgroups. A product of one step runs while the weights of the next are computed.
+#include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
-#include "backend/cuda/attention_warpgroup.cuh"
 
 namespace snug::cuda {
 namespace {
 
 using GradientRows = AttentionGradientRows<BFloat16>;
 
-constexpr int kStages = 3;
+constexpr int kStages = 4;
 
-// Two tiles of kStep rows, and one float a row from two vectors.
-template <int D>
-inline constexpr int kStageBytes = 2 * kStep* kBytesPerRow<D> + kTileAlignment;
+// A stage is two tiles of kStep rows, and one float a row from two vectors.
 template <int D>
 inline constexpr int kOwnBytes = kOwn* kBytesPerRow<D>;
 template <int D>
+inline constexpr int kTileBytes = kStep* kBytesPerRow<D>;
+inline constexpr int kFloatBytes = kStep * static_cast<int>(sizeof(float));
+template <int D>
+inline constexpr int kStageBytes = 2 * kTileBytes<D> + kTileAlignment;
+template <int D>
 inline constexpr int kSharedBytes = kTileAlignment + kStages* kStageBytes<D> + 2 * kOwnBytes<D>;
 
-template <int D>
-__global__ void __launch_bounds__(kTileThreads, 1)
-    query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
-  const uint32_t queries = tiles_start(), gradients = queries + kOwnBytes<D>, stages = gradients + kOwnBytes<D>;
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
+struct Backward {
+  GradientRows op;
+  Panels qkv, dout, own_qkv, own_dout;  // in boxes of kStep and of kOwn rows
+  int* next;                            // the first tile that nobody has taken
+  int documents;
+};
 
-  fetch_panels<D, kOwn>(queries, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, tokens - first);
-  fetch_panels<D, kOwn>(gradients, op.dout.at(first, op.heads.query(head)), op.dout.stride, tokens - first);
+// What both sides know of the tiles in shared memory.
+template <int D>
+struct Tiles {
+  Ring<1> own;
+  Ring<kStages> stages;
+  uint32_t start;
+  __device__ uint32_t first() const { return start; }
+  __device__ uint32_t second() const { return start + kOwnBytes<D>; }
+  __device__ uint32_t stage() const {
+    return start + 2 * kOwnBytes<D> + static_cast<uint32_t>(stages.slot) * kStageBytes<D>;
+  }
+};
+
+// ---- Gradients of the queries ---------------------------------------------------------------------------------------
+
+__device__ int query_steps(int first, int least, int tokens) {
+  return max(0, (min(first + kOwn, tokens) - least + kStep - 1) / kStep);
+}
+
+template <int D>
+__device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, uint32_t own_full) {
+  const GradientRows& op = b.op;
+  const int tokens = static_cast<int>(op.tokens);
+  const Tile place(tile, op.tokens, true);
+  const int kv_head = place.head / op.heads.group();
+  const int least = first_seen(place.first, tokens, op.starts, b.documents);
+  const int steps = query_steps(place.first, least, tokens);
+  if (threadIdx.x % 32 != 0) return;
+  arrive_and_expect(own_full, 2 * kOwnBytes<D>);
+  fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.query(place.head), place.first, kOwn, own_full);
+  fetch_rows<D>(tiles.second(), b.own_dout, op.heads.query(place.head), place.first, kOwn, own_full);
+  for (int step = 0; step < steps; step++) {
+    const int at = least + step * kStep;
+    tiles.stages.await_empty();
+    const uint32_t full = tiles.stages.full(), keys = tiles.stage();
+    arrive_and_expect(full, 2 * kTileBytes<D>);
+    fetch_rows<D>(keys, b.qkv, op.heads.key(kv_head), at, kStep, full);
+    fetch_rows<D>(keys + kTileBytes<D>, b.qkv, op.heads.value(kv_head), at, kStep, full);
+    tiles.stages.advance();
+  }
+}
+
+template <int D>
+__device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
+  const GradientRows& op = b.op;
+  const Tile place(tile, op.tokens, true);
+  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
   int row[2], begin[2];
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, documents);
+    const Document document = document_of(row[half], op.starts, b.documents);
     begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
     if (row[half] >= tokens) continue;
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
   }
-  int least = min(begin[0], begin[1]);
-  int largest = max(begin[0], begin[1]);
-  extremes(least, largest);
-
-  const int end = min(first + kOwn, tokens), steps = max(0, end - least + kStep - 1) / kStep;
-  const auto keys_of = [&](int step) { return stages + static_cast<uint32_t>(step % kStages * kStageBytes<D>); };
-  const auto fetch = [&](int step) {
-    const int at = least + step * kStep;
-    const uint32_t keys = keys_of(step), values = keys + kStep * kBytesPerRow<D>;
-    fetch_panels<D, kStep>(keys, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, tokens - at);
-    fetch_panels<D, kStep>(values, op.qkv.at(at, op.heads.value(kv_head)), op.qkv.stride, tokens - at);
-    commit_fetches();
-  };
+  const TileDocuments documents(first, op.starts, b.documents);
+  const int least = first_seen(first, tokens, op.starts, b.documents), steps = query_steps(first, least, tokens);
+  const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
   Fragment ds[kStep / 16];
-  if (steps > 0) fetch(0);
+  uint32_t keys_before = 0;
+  Ring<kStages> before = tiles.stages;
   for (int step = 0; step < steps; step++) {
-    await_tiles();
     const int at = least + step * kStep;
+    const uint32_t keys = tiles.stage();
     Sum s[kSteps], dp[kSteps];
+    tiles.stages.await_full();
     begin_products();
-    start_turned<D>(s, queries, keys_of(step));
+    start_turned<D>(s, tiles.first(), keys);
     commit_products();
-    start_turned<D>(dp, gradients, keys_of(step) + kStep * kBytesPerRow<D>);
+    start_turned<D>(dp, tiles.second(), keys + kTileBytes<D>);
     commit_products();
-    if (step > 0) start_add<D>(dq, ds, keys_of(step - 1));
+    if (step > 0) start_add<D>(dq, ds, keys_before);
     commit_products();
-    if (step + 1 < steps) fetch(step + 1);
     wait_products<2>();
     settle(s);
     if (at + kStep > first || at < largest) hide_unseen(s, at, row, begin);
@@ -76,21 +114,68 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       for (int i = 0; i < 4; i++) s[n][i] = power_of_two(fmaf(s[n][i], scale, -lse[i / 2]));
     wait_products<1>();
     settle(dp);
+    if (step + 1 == steps) tiles.own.release();
 #pragma unroll
     for (int n = 0; n < kSteps; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - delta[i / 2];
     wait_products<0>();
     settle(dq);
+    if (step > 0) before.release();
+    before = tiles.stages;
+    keys_before = keys;
+    tiles.stages.advance();
     round_to_left(ds, s);
   }
   if (steps > 0) {
-    start_add<D>(dq, ds, keys_of(steps - 1));
+    start_add<D>(dq, ds, keys_before);
     commit_products();
     wait_products<0>();
     settle(dq);
+    before.release();
+  } else {
+    tiles.own.release();
   }
   save_sums<D>(op.dqkv.at(first, op.heads.query(head)), op.dqkv.stride, tokens - first, dq, {op.scale, op.scale});
+}
+
+// ---- Gradients of keys and values -----------------------------------------------------------------------------------
+
+// Steps over the queries of one head that see rows from `first` on.
+__device__ int key_steps(int first, int last) { return max(0, last - first + kStep - 1) / kStep; }
+
+template <int D>
+__device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uint32_t own_full) {
+  const GradientRows& op = b.op;
+  const int tokens = static_cast<int>(op.tokens), lane = static_cast<int>(threadIdx.x) % 32;
+  const Tile place(tile, op.tokens, false);
+  const int steps = key_steps(place.first, last_seeing(place.first, op.starts, b.documents));
+  if (lane == 0) {
+    arrive_and_expect(own_full, 2 * kOwnBytes<D>);
+    fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.key(place.head), place.first, kOwn, own_full);
+    fetch_rows<D>(tiles.second(), b.own_qkv, op.heads.value(place.head), place.first, kOwn, own_full);
+  }
+  for (int i = 0; i < steps * op.heads.group(); i++) {
+    const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kStep;
+    tiles.stages.await_empty();
+    const uint32_t full = tiles.stages.full(), queries = tiles.stage();
+    if (lane == 0) {
+      arrive_and_expect(full, 2 * kTileBytes<D>);
+      fetch_rows<D>(queries, b.qkv, op.heads.query(head), at, kStep, full);
+      fetch_rows<D>(queries + kTileBytes<D>, b.dout, op.heads.query(head), at, kStep, full);
+    }
+    const uint32_t floats = queries + 2 * kTileBytes<D> + static_cast<uint32_t>(lane) * 4;
+#pragma unroll
+    for (int part = 0; part < kStep; part += 32) {
+      const int query = at + part + lane;
+      const bool inside = query < tokens;
+      fetch_float(floats + static_cast<uint32_t>(part) * 4, op.lse.at(head, inside ? query : 0), inside);
+      fetch_float(floats + static_cast<uint32_t>(kStep + part) * 4, op.delta + head * op.tokens + (inside ? query : 0),
+                  inside);
+    }
+    arrive_after_fetches(full);
+    tiles.stages.advance();
+  }
 }
 
 // Of products with the queries from `at` on: those before the key, and those after its document.
@@ -105,53 +190,34 @@ __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const 
 }
 
 template <int D>
-__global__ void __launch_bounds__(kTileThreads, 1)
-    key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
-  const uint32_t keys = tiles_start(), values = keys + kOwnBytes<D>, stages = values + kOwnBytes<D>;
-  const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOwn;
-  const int tokens = static_cast<int>(op.tokens), thread = static_cast<int>(threadIdx.x);
-  fetch_panels<D, kOwn>(keys, op.qkv.at(first, op.heads.key(kv_head)), op.qkv.stride, tokens - first);
-  fetch_panels<D, kOwn>(values, op.qkv.at(first, op.heads.value(kv_head)), op.qkv.stride, tokens - first);
+__device__ void key_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
+  const GradientRows& op = b.op;
+  const Tile place(tile, op.tokens, false);
+  const int first = place.first, tokens = static_cast<int>(op.tokens);
   int row[2], end[2];  // the tokens of the document; none see a row outside documents
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
-    end[half] = static_cast<int>(document_of(row[half], op.starts, documents).end);
+    end[half] = static_cast<int>(document_of(row[half], op.starts, b.documents).end);
   }
-  int least = min(end[0], end[1]), last = max(end[0], end[1]);
-  extremes(least, last);
-
-  const int steps = max(0, last - first + kStep - 1) / kStep, all_steps = steps * op.heads.group();
-  const auto stage_of = [&](int i) { return stages + static_cast<uint32_t>(i % kStages * kStageBytes<D>); };
-  const auto fetch = [&](int i) {
-    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * kStep;
-    const uint32_t queries = stage_of(i), gradients = queries + kStep * kBytesPerRow<D>;
-    fetch_panels<D, kStep>(queries, op.qkv.at(at, op.heads.query(head)), op.qkv.stride, tokens - at);
-    fetch_panels<D, kStep>(gradients, op.dout.at(at, op.heads.query(head)), op.dout.stride, tokens - at);
-    if (thread < 2 * kStep) {
-      const int query = at + thread % kStep, inside = query < tokens;
-      const float* const from =
-          thread < kStep ? op.lse.at(head, inside ? query : 0) : op.delta + head * op.tokens + (inside ? query : 0);
-      fetch_float(gradients + kStep * kBytesPerRow<D> + static_cast<uint32_t>(thread) * 4, from, inside);
-    }
-    commit_fetches();
-  };
+  const TileDocuments documents(first, op.starts, b.documents);
+  const int least = documents.ragged() ? 0 : static_cast<int>(documents.first.end);
+  const int steps = key_steps(first, last_seeing(first, op.starts, b.documents));
   const float scale = op.scale * kLog2E;
   Sum dk[D / 8] = {}, dv[D / 8] = {};
   Fragment p[kStep / 16], ds[kStep / 16];
-  if (all_steps > 0) fetch(0);
+  const int all_steps = steps * op.heads.group();
   for (int i = 0; i < all_steps; i++) {
-    await_tiles();
     const int at = first + i % steps * kStep;
-    const uint32_t queries = stage_of(i), gradients = queries + kStep * kBytesPerRow<D>;
-    const uint32_t floats = gradients + kStep * kBytesPerRow<D> + static_cast<uint32_t>(thread) % 4 * 8;
+    const uint32_t queries = tiles.stage(), gradients = queries + kTileBytes<D>;
+    const uint32_t floats = gradients + kTileBytes<D> + threadIdx.x % 4 * 8;
     Sum s[kSteps], dp[kSteps];  // rows are keys here, columns queries
+    tiles.stages.await_full();
     begin_products();
-    start_turned<D>(s, keys, queries);
+    start_turned<D>(s, tiles.first(), queries);
     commit_products();
-    start_turned<D>(dp, values, gradients);
+    start_turned<D>(dp, tiles.second(), gradients);
     commit_products();
-    if (i + 1 < all_steps) fetch(i + 1);
     wait_products<1>();
     settle(s);
     if (at < first + kOwn || at + kStep > least) hide_blind(s, at, row, end);
@@ -167,47 +233,93 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     commit_products();
     wait_products<1>();
     settle(dp);
+    if (i + 1 == all_steps) tiles.own.release();
 #pragma unroll
     for (int n = 0; n < kSteps; n++) {
-      const float2 delta = shared_floats(floats + static_cast<uint32_t>(kStep * 4 + n * 32));
+      const float2 delta = shared_floats(floats + static_cast<uint32_t>(kFloatBytes + n * 32));
 #pragma unroll
       for (int j = 0; j < 4; j++) s[n][j] *= dp[n][j] - (j % 2 ? delta.y : delta.x);
     }
     round_to_left(ds, s);
     start_add<D>(dk, ds, queries);
     commit_products();
+    wait_products<0>();
+    settle(dk);
+    settle(dv);
+    tiles.stages.release();
+    tiles.stages.advance();
   }
-  wait_products<0>();
-  wait_fetches<0>();
-  settle(dk);
-  settle(dv);
-  save_sums<D>(op.dqkv.at(first, op.heads.key(kv_head)), op.dqkv.stride, tokens - first, dk, {op.scale, op.scale});
-  save_sums<D>(op.dqkv.at(first, op.heads.value(kv_head)), op.dqkv.stride, tokens - first, dv, {1.0f, 1.0f});
+  if (steps == 0) tiles.own.release();
+  save_sums<D>(op.dqkv.at(first, op.heads.key(place.head)), op.dqkv.stride, tokens - first, dk, {op.scale, op.scale});
+  save_sums<D>(op.dqkv.at(first, op.heads.value(place.head)), op.dqkv.stride, tokens - first, dv, {1.0f, 1.0f});
+}
+
+// ---- Kernels --------------------------------------------------------------------------------------------------------
+
+template <int D, bool of_keys>
+__global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __grid_constant__ Backward b) {
+  __shared__ uint64_t barriers[(Ring<1>::kBytes + Ring<kStages>::kBytes) / 8];
+  __shared__ int taken;
+  const uint32_t at = shared_address(barriers);
+  Tiles<D> tiles{{at}, {at + Ring<1>::kBytes}, tiles_start()};
+  if (threadIdx.x == 0) {
+    tiles.own.make(1, kTileWarps);
+    tiles.stages.make(of_keys ? 1 + 32 : 1, kTileWarps);
+  }
+  publish_barriers();
+  const int count = Tile::count(b.op.tokens, of_keys ? b.op.heads.kv_heads : b.op.heads.heads);
+  if (fetches()) {
+    give_registers<kFetchRegisters>();
+    if (threadIdx.x >= kTileThreads + 32) return;
+    take_tiles(b.next, tiles.own, &taken, count, [&](int tile, uint32_t full) {
+      if constexpr (of_keys)
+        fetch_for_keys<D>(b, tiles, tile, full);
+      else
+        fetch_for_queries<D>(b, tiles, tile, full);
+    });
+  } else {
+    take_registers<kProductRegisters>();
+    work_on_tiles(tiles.own, &taken, count, [&](int tile) {
+      if constexpr (of_keys)
+        key_gradient<D>(b, tiles, tile);
+      else
+        query_gradient<D>(b, tiles, tile);
+    });
+  }
 }
 
 template <int D>
-void launch(const GradientRows& op, int documents, cudaStream_t stream) {
-  const unsigned tiles = blocks_of(op.tokens, kOwn);
-  launch_delta(op, stream);
-  const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
-      keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
-  key_gradient_kernel<D><<<keys, kTileThreads, kSharedBytes<D>, stream>>>(op, documents);
-  query_gradient_kernel<D><<<queries, kTileThreads, kSharedBytes<D>, stream>>>(op, documents);
-  check_launch("attention_backward");
-}
-
-template <int D>
-AttentionGradientKernel prepare() {
-  allow_shared(key_gradient_kernel<D>, kSharedBytes<D>, "attention_backward");
-  allow_shared(query_gradient_kernel<D>, kSharedBytes<D>, "attention_backward");
-  return launch<D>;
+AttentionLaunch prepare(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
+  allow_shared(gradient_kernel<D, true>, kSharedBytes<D>, "attention_backward");
+  allow_shared(gradient_kernel<D, false>, kSharedBytes<D>, "attention_backward");
+  const int64_t width = op.heads.width(), out_width = op.heads.out_width();
+  Backward keys{op,
+                panels_of(op.qkv, width, op.tokens, kStep),
+                panels_of(op.dout, out_width, op.tokens, kStep),
+                panels_of(op.qkv, width, op.tokens, kOwn),
+                panels_of(op.dout, out_width, op.tokens, kOwn),
+                reinterpret_cast<int*>(counters),
+                0};
+  Backward queries = keys;
+  queries.next++;
+  const auto grid = static_cast<unsigned>(multiprocessors());
+  return [=](int documents) mutable {
+    keys.documents = queries.documents = documents;
+    check_cuda(cudaMemsetAsync(keys.next, 0, 2 * sizeof(int), stream), "attention_backward");
+    launch_delta(op, stream);
+    gradient_kernel<D, true><<<grid, kPipelineThreads, kSharedBytes<D>, stream>>>(keys);
+    gradient_kernel<D, false><<<grid, kPipelineThreads, kSharedBytes<D>, stream>>>(queries);
+    check_launch("attention_backward");
+  };
 }
 
 }  // namespace
 
-AttentionGradientKernel warpgroup_attention_gradient(int64_t dim) {
-  if (!warpgroups()) return nullptr;
-  return dim == 128 ? prepare<128>() : dim == 64 ? prepare<64>() : nullptr;
+AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
+  if (!warpgroups()) return {};
+  return op.heads.dim == 128  ? prepare<128>(op, counters, stream)
+         : op.heads.dim == 64 ? prepare<64>(op, counters, stream)
+                              : AttentionLaunch();
 }
 
 }  // namespace snug::cuda

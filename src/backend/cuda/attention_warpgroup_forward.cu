@@ -1,7 +1,7 @@
-// attention_forward.cu by warpgroups: the products with a step's values run while the next step's weights are computed
-// (Shah et al., arXiv:2407.08608).
+// attention_forward.cu by warpgroups: the products with a step's values run while the next step's weights are computed,
+// and while one warpgroup computes weights the other multiplies (Shah et al., arXiv:2407.08608).
+#include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
-#include "backend/cuda/attention_warpgroup.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -12,98 +12,184 @@ __device__ const bool has_warpgroups = true;
 __device__ const bool has_warpgroups = false;
 #endif
 
-constexpr int kKeys = 128, kStages = 3;  // keys a step
+constexpr int kKeys = 128, kStages = 2;  // keys a step
 template <int D>
-inline constexpr int kStageBytes = 2 * kKeys* kBytesPerRow<D>;
+inline constexpr int kTileBytes = kKeys* kBytesPerRow<D>;
+static_assert(kKeys == kOwn);
 template <int D>
-inline constexpr int kForwardBytes = kTileAlignment + kOwn* kBytesPerRow<D> + kStages* kStageBytes<D>;
+inline constexpr int kForwardBytes = kTileAlignment + (1 + 2 * kStages) * kTileBytes<D>;
 
-template <int D>
-__global__ void __launch_bounds__(kTileThreads, 1)
-    attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
-  const uint32_t queries = tiles_start(), stages = queries + kOwn * kBytesPerRow<D>;
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
-  // Late tiles see most keys: they come first.
-  const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
+struct Forward {
+  AttentionRows<BFloat16> op;
+  Panels qkv;
+  int* next;  // the first tile that nobody has taken
+  int documents;
+};
 
-  fetch_panels<D, kOwn>(queries, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, tokens - first);
-  int row[2], begin[2];  // of rows outside documents: beyond all keys
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, documents);
-    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+// What both sides know of the tiles in shared memory.
+template <int D>
+struct Tiles {
+  Ring<1> own;
+  Ring<kStages> keys, values;
+  uint32_t queries;
+  __device__ uint32_t keys_at() const { return queries + static_cast<uint32_t>(1 + keys.slot) * kTileBytes<D>; }
+  __device__ uint32_t values_at() const {
+    return queries + static_cast<uint32_t>(1 + kStages + values.slot) * kTileBytes<D>;
   }
-  int least = min(begin[0], begin[1]);
-  int largest = max(begin[0], begin[1]);
-  extremes(least, largest);
+};
 
-  const int end = min(first + kOwn, tokens), steps = max(0, end - least + kKeys - 1) / kKeys;
-  const auto keys_of = [&](int step) { return stages + static_cast<uint32_t>(step % kStages * kStageBytes<D>); };
-  const auto values_of = [&](int step) { return keys_of(step) + kKeys * kBytesPerRow<D>; };
-  const auto fetch = [&](int step) {
-    const int at = least + step * kKeys;
-    fetch_panels<D, kKeys>(keys_of(step), op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, tokens - at);
-    fetch_panels<D, kKeys>(values_of(step), op.qkv.at(at, op.heads.value(kv_head)), op.qkv.stride, tokens - at);
-    commit_fetches();
-  };
-  RowSoftmax softmax;
-  Sum out[D / 8] = {};
-  Fragment weights[kKeys / 16];
-  if (steps > 0) fetch(0);
+__device__ int steps_of(int first, int least, int tokens) {
+  return max(0, (min(first + kOwn, tokens) - least + kKeys - 1) / kKeys);
+}
+
+template <int D>
+__device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint32_t own_full) {
+  const Heads& heads = f.op.heads;
+  const int tokens = static_cast<int>(f.op.tokens), kv_head = tile.head / heads.group();
+  const int least = first_seen(tile.first, tokens, f.op.starts, f.documents);
+  const int steps = steps_of(tile.first, least, tokens);
+  if (threadIdx.x % 32 != 0) return;
+  arrive_and_expect(own_full, kTileBytes<D>);
+  fetch_rows<D>(tiles.queries, f.qkv, heads.query(tile.head), tile.first, kOwn, own_full);
   for (int step = 0; step < steps; step++) {
-    await_tiles();
     const int at = least + step * kKeys;
-    Sum s[kKeys / 8];
-    begin_products();
-    start_turned<D>(s, queries, keys_of(step));
-    commit_products();
-    if (step > 0) start_add<D>(out, weights, values_of(step - 1));
-    commit_products();
-    if (step + 1 < steps) fetch(step + 1);
-    wait_products<1>();
-    settle(s);
-    if (at + kKeys > first || at < largest) hide_unseen(s, at, row, begin);
-    float factor[2];
-    softmax.add(s, op.scale * kLog2E, factor);
-    wait_products<0>();
-    settle(out);
-#pragma unroll
-    for (int n = 0; n < D / 8; n++)
-#pragma unroll
-      for (int i = 0; i < 4; i++) out[n][i] *= factor[i / 2];
-    round_to_left(weights, s);
+    tiles.keys.await_empty();
+    arrive_and_expect(tiles.keys.full(), kTileBytes<D>);
+    fetch_rows<D>(tiles.keys_at(), f.qkv, heads.key(kv_head), at, kKeys, tiles.keys.full());
+    tiles.keys.advance();
+    tiles.values.await_empty();
+    arrive_and_expect(tiles.values.full(), kTileBytes<D>);
+    fetch_rows<D>(tiles.values_at(), f.qkv, heads.value(kv_head), at, kKeys, tiles.values.full());
+    tiles.values.advance();
   }
-  if (steps > 0) {
-    start_add<D>(out, weights, values_of(steps - 1));
-    commit_products();
-    wait_products<0>();
-    settle(out);
-  }
-  wait_fetches<0>();
+}
 
+template <int D>
+__device__ void save_rows(const AttentionRows<BFloat16>& op, const Tile& tile, const int (&row)[2],
+                          const RowSoftmax& softmax, const Sum (&out)[D / 8]) {
+  const int tokens = static_cast<int>(op.tokens);
   float inverse[2];
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const float total = softmax.total(half);
     inverse[half] = total > 0 ? 1.0f / total : 0.0f;
     if (threadIdx.x % 4 == 0 && row[half] < tokens)
-      *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
+      *op.lse.at(tile.head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
   }
-  save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
+  save_sums<D>(op.out.at(tile.first, op.heads.query(tile.head)), op.out.stride, tokens - tile.first, out, inverse);
 }
 
 template <int D>
-void launch(const AttentionRows<BFloat16>& op, int documents, cudaStream_t stream) {
-  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads));
-  attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
-  check_launch("attention");
+__device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
+  const AttentionRows<BFloat16>& op = f.op;
+  const int first = tile.first, tokens = static_cast<int>(op.tokens);
+  int row[2], begin[2];  // of rows outside documents: beyond all keys
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    row[half] = first + own_row(half);
+    const Document document = document_of(row[half], op.starts, f.documents);
+    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+  }
+  const TileDocuments documents(first, op.starts, f.documents);
+  const int least = first_seen(first, tokens, op.starts, f.documents), steps = steps_of(first, least, tokens);
+  const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
+
+  RowSoftmax softmax;
+  Sum out[D / 8] = {}, s[kKeys / 8];
+  Fragment weights[kKeys / 16];
+  const auto start_scores = [&] {
+    tiles.keys.await_full();
+    await_turn();
+    begin_products();
+    start_turned<D>(s, tiles.queries, tiles.keys_at());
+    commit_products();
+  };
+  const auto weigh = [&](int step, float(&factor)[2]) {
+    settle(s);
+    tiles.keys.release();
+    tiles.keys.advance();
+    if (step + 1 == steps) tiles.own.release();
+    const int at = least + step * kKeys;
+    if (at + kKeys > first || at < largest) hide_unseen(s, at, row, begin);
+    softmax.add(s, op.scale * kLog2E, factor);
+  };
+  const auto start_values = [&] {
+    tiles.values.await_full();
+    start_add<D>(out, weights, tiles.values_at());
+    commit_products();
+  };
+  const auto finish_values = [&] {
+    wait_products<0>();
+    settle(out);
+    tiles.values.release();
+    tiles.values.advance();
+  };
+  if (steps == 0) {
+    tiles.own.release();
+  } else {
+    float factor[2];
+    start_scores();
+    give_turn();
+    wait_products<0>();
+    weigh(0, factor);
+    round_to_left(weights, s);
+    for (int step = 1; step < steps; step++) {
+      start_scores();
+      start_values();
+      give_turn();
+      wait_products<1>();
+      weigh(step, factor);
+      finish_values();
+#pragma unroll
+      for (int n = 0; n < D / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) out[n][i] *= factor[i / 2];
+      round_to_left(weights, s);
+    }
+    start_values();
+    finish_values();
+  }
+
+  save_rows<D>(op, tile, row, softmax, out);
 }
 
 template <int D>
-AttentionKernel prepare() {
+__global__ void __launch_bounds__(kPipelineThreads, 1) attention_forward_kernel(const __grid_constant__ Forward f) {
+  __shared__ uint64_t barriers[(Ring<1>::kBytes + 2 * Ring<kStages>::kBytes) / 8];
+  __shared__ int taken;
+  const uint32_t at = shared_address(barriers);
+  Tiles<D> tiles{{at}, {at + Ring<1>::kBytes}, {at + Ring<1>::kBytes + Ring<kStages>::kBytes}, tiles_start()};
+  if (threadIdx.x == 0) {
+    tiles.own.make(1, kTileWarps);
+    tiles.keys.make(1, kTileWarps);
+    tiles.values.make(1, kTileWarps);
+  }
+  publish_barriers();
+  const int count = Tile::count(f.op.tokens, f.op.heads.heads);
+  // Late tiles see most keys.
+  if (fetches()) {
+    give_registers<kFetchRegisters>();
+    if (threadIdx.x >= kTileThreads + 32) return;
+    take_tiles(f.next, tiles.own, &taken, count,
+               [&](int number, uint32_t full) { fetch<D>(f, tiles, Tile(number, f.op.tokens, true), full); });
+  } else {
+    take_registers<kProductRegisters>();
+    if (threadIdx.x >= 128) give_turn();
+    work_on_tiles(tiles.own, &taken, count, [&](int number) { attend<D>(f, tiles, Tile(number, f.op.tokens, true)); });
+  }
+}
+
+template <int D>
+AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D>, kForwardBytes<D>, "attention");
-  return launch<D>;
+  Forward f{op, panels_of(op.qkv, op.heads.width(), op.tokens, kOwn), reinterpret_cast<int*>(counter), 0};
+  const auto grid = static_cast<unsigned>(multiprocessors());
+  return [=](int documents) mutable {
+    f.documents = documents;
+    check_cuda(cudaMemsetAsync(f.next, 0, sizeof(int), stream), "attention");
+    attention_forward_kernel<D><<<grid, kPipelineThreads, kForwardBytes<D>, stream>>>(f);
+    check_launch("attention");
+  };
 }
 
 }  // namespace
@@ -114,9 +200,11 @@ bool warpgroups() {
   return has;
 }
 
-AttentionKernel warpgroup_attention(int64_t dim) {
-  if (!warpgroups()) return nullptr;
-  return dim == 128 ? prepare<128>() : dim == 64 ? prepare<64>() : nullptr;
+AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
+  if (!warpgroups()) return {};
+  return op.heads.dim == 128  ? prepare<128>(op, counter, stream)
+         : op.heads.dim == 64 ? prepare<64>(op, counter, stream)
+                              : AttentionLaunch();
 }
 
 }  // namespace snug::cuda

@@ -16,6 +16,7 @@ struct ScratchBytes {
     const Shape& dy = first("rms_norm_backward");
     return cuda::rms_norm_backward_scratch_bytes(op, dy.rows(), dy.cols());
   }
+  uint64_t operator()(const Attention&) const { return cuda::kTileCounterBytes; }
   uint64_t operator()(const AttentionBackward& op) const {
     return cuda::attention_backward_scratch_bytes(op, first("attention_backward").rows());
   }
@@ -35,7 +36,7 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t ro
 }
 
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens) {
-  return static_cast<uint64_t>(tokens * attention.shape.heads) * sizeof(float);
+  return kTileCounterBytes + static_cast<uint64_t>(tokens * attention.shape.heads) * sizeof(float);
 }
 
 }  // namespace cuda

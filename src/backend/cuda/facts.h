@@ -19,7 +19,9 @@ inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 inline constexpr int64_t kNormBlockRows = 8;  // rows whose part of a gain's gradient is summed in one go
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
-// One fp32 for each token and query head: the sum of dout out.
+inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's blocks take their tiles by
+
+// Counters, and one fp32 for each token and query head: the sum of dout out.
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
 
 }  // namespace cuda

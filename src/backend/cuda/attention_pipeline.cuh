@@ -1,0 +1,189 @@
+// How tiles reach the warpgroups of attention: a warpgroup of its own fetches them by the Tensor Memory Accelerator
+// into rings in shared memory, ahead of those that multiply, and takes one block of work after the other from a
+// counter, so that a block's first tiles come while the one before is written (Shah et al., arXiv:2407.08608).
+#pragma once
+
+#include <cudaTypedefs.h>
+
+#include "backend/cuda/attention_warpgroup.cuh"
+
+namespace snug::cuda {
+
+inline constexpr int kPipelineThreads = kTileThreads + 128;  // those that fetch come last
+// Registers of a thread that fetches, and of one that multiplies.
+inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
+
+// ---- Barriers in shared memory (PTX ISA, "mbarrier") ----------------------------------------------------------------
+
+__device__ inline void make_barrier(uint32_t barrier, int arrivals) {
+  SNUG_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+__device__ inline void arrive(uint32_t barrier) {
+  SNUG_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+}
+// Arrives, and has the barrier wait for so many fetched bytes as well.
+__device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
+  SNUG_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// Arrives when what this thread fetched by cp.async is there.
+__device__ inline void arrive_after_fetches(uint32_t barrier) {
+  SNUG_HOPPER("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+}
+// Until the phase of this parity is over.
+__device__ inline void await(uint32_t barrier, uint32_t parity) {
+  SNUG_HOPPER(
+      "{.reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE:}" ::"r"(
+          barrier),
+      "r"(parity)
+      : "memory");
+}
+
+// A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
+// written. Each side walks the ring with a cursor of its own.
+template <int stages>
+struct Ring {
+  uint32_t barriers;
+  int slot = 0;
+  uint32_t parity = 0;
+
+  static constexpr int kBytes = 2 * stages * 8;
+  // By one thread, before any waits.
+  __device__ void make(int fetchers, int readers) const {
+    for (int i = 0; i < stages; i++) {
+      make_barrier(barriers + static_cast<uint32_t>(8 * i), fetchers);
+      make_barrier(barriers + static_cast<uint32_t>(8 * (stages + i)), readers);
+    }
+  }
+  __device__ uint32_t full() const { return barriers + static_cast<uint32_t>(8 * slot); }
+  __device__ uint32_t empty() const { return barriers + static_cast<uint32_t>(8 * (stages + slot)); }
+  __device__ void await_full() const { await(full(), parity); }
+  __device__ void await_empty() const { await(empty(), parity ^ 1); }
+  // By every warp that read the slot.
+  __device__ void release() const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) arrive(empty());
+  }
+  __device__ void advance() {
+    if (++slot < stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+// After barriers were made, by all threads.
+__device__ inline void publish_barriers() {
+  SNUG_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
+  __syncthreads();
+}
+
+// ---- Warpgroups -----------------------------------------------------------------------------------------------------
+
+__device__ inline bool fetches() { return threadIdx.x >= kTileThreads; }
+template <int registers>
+__device__ void give_registers() {
+  SNUG_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ void take_registers() {
+  SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// Two warpgroups that begin their products in turns, so that one computes weights while the other multiplies.
+__device__ inline void await_turn() {
+  SNUG_HOPPER("bar.sync %0, %1;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128), "n"(kTileThreads) : "memory");
+}
+__device__ inline void give_turn() {
+  SNUG_HOPPER("bar.arrive %0, %1;" ::"r"(2 - static_cast<int>(threadIdx.x) / 128), "n"(kTileThreads) : "memory");
+}
+
+// ---- Tiles ----------------------------------------------------------------------------------------------------------
+
+// Panels of a matrix whose rows lie in global memory: where boxes of 64 columns and so many rows are fetched from. Rows
+// beyond the last are zeros.
+struct Panels {
+  CUtensorMap map;
+};
+// Threading: from any thread.
+Panels panels_of(const Rows<BFloat16>& matrix, int64_t columns, int64_t rows, int box_rows);
+
+// Columns [column, column + D) of rows from `row` on into a tile; the barrier expects the bytes.
+template <int D>
+__device__ void fetch_rows(uint32_t tile, const Panels& from, int column, int row, int rows, uint32_t barrier) {
+#pragma unroll
+  for (int panel = 0; panel < D / kPanel; panel++)
+    SNUG_HOPPER(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
+        "[%4];" ::"r"(tile + static_cast<uint32_t>(panel * rows * kRowBytes)),
+        "l"(&from.map), "r"(column + panel * kPanel), "r"(row), "r"(barrier)
+        : "memory");
+}
+
+// Of this thread's device.
+int multiprocessors();
+
+// The documents of a tile's first and last row.
+struct TileDocuments {
+  __device__ TileDocuments(int first, const int32_t* starts, int documents)
+      : first(document_of(first, starts, documents)), last(document_of(first + kOwn - 1, starts, documents)) {}
+  // Whether some rows lie outside documents.
+  __device__ bool ragged() const { return first.end == first.begin || last.end == last.begin; }
+  Document first, last;
+};
+
+// The first token that any of the rows [first, first + kOwn) sees; `tokens` if all lie outside documents.
+__device__ inline int first_seen(int first, int tokens, const int32_t* starts, int documents) {
+  const int row = max(first, min(starts[0], first + kOwn - 1));
+  const Document document = document_of(row, starts, documents);
+  return document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+}
+// Beyond the last token that sees any of them; 0 if all lie outside documents.
+__device__ inline int last_seeing(int first, const int32_t* starts, int documents) {
+  const int row = min(first + kOwn - 1, max(starts[documents] - 1, first));
+  return static_cast<int>(document_of(row, starts, documents).end);
+}
+
+// ---- Work -----------------------------------------------------------------------------------------------------------
+
+// kOwn rows of one head, by their number; the `late` ones of a head first, or the early ones.
+struct Tile {
+  __device__ Tile(int number, int64_t tokens, bool late) {
+    const int tiles = count(tokens, 1);
+    head = number / tiles;
+    first = (late ? tiles - 1 - number % tiles : number % tiles) * kOwn;
+  }
+  __device__ static int count(int64_t tokens, int heads) {
+    return (static_cast<int>(tokens) + kOwn - 1) / kOwn * heads;
+  }
+  int head, first;
+};
+
+// By a warp that fetches: takes one tile after the other from `next`, tells their numbers by `taken`, and has `fetch`
+// fill its own rows, for which the barrier it is given waits, and what comes after them.
+template <class Fetch>
+__device__ void take_tiles(int* next, Ring<1> own, int* taken, int count, const Fetch& fetch) {
+  const bool leads = threadIdx.x % 32 == 0;
+  for (;;) {
+    own.await_empty();
+    const int tile = __shfl_sync(kAll, leads ? atomicAdd(next, 1) : 0, 0);
+    if (leads) *taken = tile;
+    if (tile >= count) {
+      if (leads) arrive(own.full());
+      return;
+    }
+    fetch(tile, own.full());
+    own.advance();
+  }
+}
+
+// By those that multiply. `work` releases the tile's own rows.
+template <class Work>
+__device__ void work_on_tiles(Ring<1>& own, const int* taken, int count, const Work& work) {
+  for (;; own.advance()) {
+    own.await_full();
+    const int tile = *const_cast<const volatile int*>(taken);
+    if (tile >= count) return;
+    work(tile);
+  }
+}
+
+}  // namespace snug::cuda
