@@ -59,8 +59,8 @@ std::string memory_text(const Machine& machine) {
     text +=
         fmt::format("{:<13} {} x {}: {}, {} free; context and libraries take {}\n", "GPUs", cards->count, cards->name,
                     format_size(cards->memory_bytes), format_size(cards->free_bytes), format_size(cards->driver_bytes));
-    text += fmt::format("{:<13} {} to a GPU, {} back (PCIe 4: 25, PCIe 5: 55)\n", "bus", bytes_text(cards->to_device),
-                        bytes_text(cards->from_device));
+    text += fmt::format("{:<13} {} to a GPU, {} back, both at once (PCIe 4: 25, PCIe 5: 51)\n", "bus",
+                        bytes_text(cards->to_device), bytes_text(cards->from_device));
   }
   return text;
 }

@@ -23,7 +23,8 @@ class OperandList {
   std::vector<Operand> operands_;
 };
 
-// Writes what an op must find in its integers, which are 0, 1, 2, ... modulo 512 before; floats are small numbers.
+// Writes what an op must find in its integers, which are 0, 1, 2, ... modulo 512 before; floats are normally
+// distributed, as a processor's power goes by the bits that change.
 using FillOperands = std::function<void(std::span<const TensorView>)>;
 
 class OpTimer {
@@ -35,24 +36,30 @@ class OpTimer {
   };
   OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room);
 
+  // From here on a card does large products before what takes long is timed, so that it runs at the clock that it holds
+  // within its power while it trains. Takes some of the room.
+  void keep_hot();
+
   // Seconds of one launch, on the calling thread's team or a card: the lower quartile of some. Launches go round
   // several sets of operands, so that little of what one reads is in the innermost caches, as in a step.
   double seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass = {},
                  const FillOperands& fill = {});
-  // Bytes a second from one space to another.
-  double copy_rate(Space from, Space to);
+  // Bytes a second from the host to a card while as many go back.
+  double bus_rate();
   // The op as work() counts it.
   static Work work_of(const Attrs& attrs, const OperandList& list);
 
  private:
   std::vector<TensorView> place(std::vector<Operand>& operands, uint64_t& read_end, uint64_t& write_end);
   void prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill);
+  void heat(double seconds);
   double time(std::span<const Launch> launches, const PassFacts& pass);
 
   Backend& backend_;
   const OpFacts& facts_;
   Clock clock_;
   Room room_;
+  Launch heat_;
   ProgramSet set_;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;

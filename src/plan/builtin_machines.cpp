@@ -23,7 +23,10 @@ constexpr std::array kModels{
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
-constexpr double kReachedFlops = 0.7, kReachedMemory = 0.88, kReachedPci = 0.85, kReachedLink = 0.6;
+constexpr double kReachedFlops = 0.7, kReachedMemory = 0.88, kReachedPci = 0.79, kReachedLink = 0.6;
+// Attention of heads of 128, as a part of the rate of large products, by the length of documents.
+const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
+    kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
 constexpr double kOpSeconds = 4e-6;
 constexpr uint64_t kDriverBytes = 560ull << 20;
 
@@ -37,6 +40,11 @@ Cards cards_of(const Model& model, int count) {
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
+  for (const bool backward : {false, true}) {
+    RateCurve curve = backward ? kAttentionBackward : kAttention;
+    for (double& rate : curve.rates) rate *= cards.rates.flops;
+    cards.rates.attention.push_back({DType::BF16, backward, 128, curve});
+  }
   return cards;
 }
 

@@ -58,7 +58,7 @@ struct Cards {
   int count = 1;
   uint64_t memory_bytes = 0, free_bytes = 0;
   uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
-  double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena
+  double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
   Rates rates;
 };
 
