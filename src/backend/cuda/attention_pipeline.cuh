@@ -180,7 +180,9 @@ template <class Work>
 __device__ void work_on_tiles(Ring<1>& own, const int* taken, int count, const Work& work) {
   for (;; own.advance()) {
     own.await_full();
-    const int tile = *const_cast<const volatile int*>(taken);
+    int tile = 0;  // read by the thread that releases it
+    if (threadIdx.x % 32 == 0) tile = *const_cast<const volatile int*>(taken);
+    tile = __shfl_sync(kAll, tile, 0);
     if (tile >= count) return;
     work(tile);
   }
