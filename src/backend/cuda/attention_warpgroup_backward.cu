@@ -263,8 +263,8 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
   const uint32_t at = shared_address(barriers);
   Tiles<D> tiles{{at}, {at + Ring<1>::kBytes}, tiles_start()};
   if (threadIdx.x == 0) {
-    tiles.own.make(1, kTileWarps);
-    tiles.stages.make(of_keys ? 1 + 32 : 1, kTileWarps);
+    tiles.own.make(1, kTileThreads);
+    tiles.stages.make(of_keys ? 1 + 32 : 1, kTileThreads);
   }
   publish_barriers();
   const int count = Tile::count(b.op.tokens, of_keys ? b.op.heads.kv_heads : b.op.heads.heads);

@@ -160,9 +160,9 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) attention_forward_kernel(
   const uint32_t at = shared_address(barriers);
   Tiles<D> tiles{{at}, {at + Ring<1>::kBytes}, {at + Ring<1>::kBytes + Ring<kStages>::kBytes}, tiles_start()};
   if (threadIdx.x == 0) {
-    tiles.own.make(1, kTileWarps);
-    tiles.keys.make(1, kTileWarps);
-    tiles.values.make(1, kTileWarps);
+    tiles.own.make(1, kTileThreads);
+    tiles.keys.make(1, kTileThreads);
+    tiles.values.make(1, kTileThreads);
   }
   publish_barriers();
   const int count = Tile::count(f.op.tokens, f.op.heads.heads);
