@@ -150,10 +150,12 @@ class BruteForce {
             for (int64_t g = groups - weights; g < groups; g++)
               spec.strategy.groups[static_cast<size_t>(g)].weights = space;
             const Compiled compiled = compile(spec, CpuFacts());
+            PerSpace<uint64_t> fullest = compiled.plan.reserved_bytes;
+            for (spec.rank = 1; spec.rank < ranks_; spec.rank++)
+              raise(fullest, compile(spec, CpuFacts()).plan.reserved_bytes);
             Pricing pricing = balanced();
             pricing.lanes = lanes_of(spec.strategy, spec.cut);
-            tried_.push_back({step_seconds(compiled, pricing), compiled.plan.reserved_bytes,
-                              arrangement_words(spec.cut, spec.strategy)});
+            tried_.push_back({step_seconds(compiled, pricing), fullest, arrangement_words(spec.cut, spec.strategy)});
           }
   }
 
@@ -314,6 +316,26 @@ double ops_of_step(const Compiled& compiled) {
   for (const Task task : compiled.passes) add(task);
   add(Task::Update);
   return ops;
+}
+
+TEST(Fit, TakesOnEveryRankWhatTheFullestNeeds) {
+  Choices choices;
+  choices.batch_size = choices.ranks = 4;
+  choices.zero = 3;
+  choices.states = Offload{1, Space::Disk};
+  JobSpec spec = tiny_job("llama", std::nullopt, DType::BF16);
+  const FitResult result = fit(spec, choices, {}, CpuFacts());
+  spec.cut = chosen(result).cut;
+  spec.strategy = chosen(result).strategy;
+  PerSpace<uint64_t> fullest{}, first{};
+  for (spec.rank = 0; spec.rank < 4; spec.rank++) {
+    const PerSpace<uint64_t> bytes = compile(spec, CpuFacts()).plan.reserved_bytes;
+    if (spec.rank == 0) first = bytes;
+    raise(fullest, bytes);
+  }
+  EXPECT_NE(first, fullest);
+  EXPECT_EQ(result.compiled.plan.reserved_bytes, fullest);
+  EXPECT_EQ(chosen(result).forecast.arena_bytes, fullest);
 }
 
 TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {

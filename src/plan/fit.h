@@ -65,7 +65,7 @@ struct FitResult {
   // alone.
   std::vector<Arrangement> tried;
   std::optional<size_t> chosen;  // of those that fit and are within 2 % of the fastest such, the smallest
-  Compiled compiled;             // the chosen one, or the smallest
+  Compiled compiled;             // the chosen one, or the smallest: the first rank's, in arenas of the fullest rank's
 };
 
 // A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as

@@ -50,6 +50,10 @@ constexpr int64_t kFarGroups = 3, kFarOps = 60;
 constexpr size_t kMostThreads = 4;
 constexpr uint64_t kLongOps = 1000;
 
+// Ranks hold other parameters in their parts, which take a little more or less. Of more ranks than these some are
+// looked at.
+constexpr int kComparedRanks = 8;
+
 uint64_t ops_of(const Compiled& compiled) {
   uint64_t ops = 0;
   for (const Program& program : compiled.set.programs) ops += program.ops.size();
@@ -181,8 +185,16 @@ const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
 }
 
 Compiled Prober::compiled_in_full(const Point& p) {
-  Compiled compiled = compile(job(p, Purpose::Train), facts_);
+  JobSpec spec = job(p, Purpose::Train);
+  Compiled compiled = compile(spec, facts_);
   note(ops_of(compiled));
+  const int others = std::min(p.cut.ranks, kComparedRanks) - 1;
+  for (int i = 1; i <= others; i++) {
+    spec.rank = static_cast<int>(int64_t{i} * (p.cut.ranks - 1) / others);
+    const Compiled other = compile(spec, facts_);
+    note(ops_of(other));
+    raise(compiled.plan.reserved_bytes, other.plan.reserved_bytes);
+  }
   whole_[key_of(p.cut, strategy(p))] = compiled.plan.reserved_bytes;
   return compiled;
 }

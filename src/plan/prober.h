@@ -40,9 +40,9 @@ class Prober {
   const Probe& probe(const Point& p);
   // The same for several at once, on as many threads as there are (a few at most).
   void look_at(const std::vector<Point>& points);
-  // Bytes of a rank with loading, saving and evaluating.
+  // Bytes of the fullest rank with loading, saving and evaluating.
   const PerSpace<uint64_t>& whole_bytes(const Point& p);
-  // With these.
+  // With these, for the first rank, in arenas as the fullest of the ranks needs them.
   Compiled compiled_in_full(const Point& p);
   // Whether it fits is left open, and the forecast is of a step alone but for `whole`.
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);

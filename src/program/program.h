@@ -1,6 +1,7 @@
 // The one description of what a job allocates and executes: flat lists of ops over a table of buffers.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -42,6 +43,10 @@ enum class Role : uint8_t {
 template <class T>
 using PerSpace = std::array<T, kSpaces.size()>;  // indexed by Space
 constexpr size_t index(Space space) { return static_cast<size_t>(space); }
+// To the larger of both, in each space.
+inline void raise(PerSpace<uint64_t>& bytes, const PerSpace<uint64_t>& other) {
+  for (size_t i = 0; i < bytes.size(); i++) bytes[i] = std::max(bytes[i], other[i]);
+}
 constexpr size_t index(Lane lane) { return static_cast<size_t>(lane); }
 
 std::string_view name(Space space);
