@@ -160,13 +160,8 @@ void OpTimer::heat(double seconds) {
 
 void OpTimer::keep_hot() {
   const auto side = static_cast<uint64_t>(kHotSize) * sizeof(BFloat16) * static_cast<uint64_t>(kHotSize);
-  Op op;
-  op.attrs = Gemm{};
-  op.site = "heat";
   const Shape square{kHotSize, kHotSize};
-  op.operands = OperandList().r(DType::BF16, square).r(DType::BF16, square).w(DType::BF16, square).operands();
-  const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(op.attrs, op.operands));
-  op.operands.push_back({3, Access::Write, DType::U8, {scratch}, 0, scratch});
+  Op op = with_scratch(Gemm{}, OperandList().r(DType::BF16, square).r(DType::BF16, square).w(DType::BF16, square));
   room_.half -= 2 * side;
   uint64_t read_end = 2 * room_.half, write_end = read_end + 2 * side;
   const std::vector<TensorView> views = place(op.operands, read_end, write_end);
@@ -174,14 +169,27 @@ void OpTimer::keep_hot() {
   heat(kFirstHeat);
 }
 
+Op OpTimer::with_scratch(const Attrs& attrs, const OperandList& list) const {
+  Op op;
+  op.attrs = attrs;
+  op.operands = list.operands();
+  op.site = "measured";
+  if (const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(attrs, op.operands)))
+    op.operands.push_back({static_cast<BufferId>(op.operands.size()), Access::Write, DType::U8, {scratch}, 0, scratch});
+  return op;
+}
+
 double OpTimer::bus_rate() {
   const auto bytes = static_cast<int64_t>(kHostBytes);
   auto copy = [&](Lane lane) {  // each way its own bytes of the device
+    const bool in = lane == Lane::CopyIn;
     const Operand host{1, Access::Read, DType::U8, {bytes}, 0, bytes};
-    const Operand device{0, Access::Read, DType::U8, {bytes}, lane == Lane::CopyIn ? 0 : kHostBytes, bytes};
-    Op op{.attrs = Copy{}, .operands = {snug::read(host), snug::write(device)}, .waits = {}, .site = "measured"};
+    const Operand device{0, Access::Read, DType::U8, {bytes}, in ? 0 : kHostBytes, bytes};
+    Op op;
+    op.attrs = Copy{};
     op.lane = lane;
-    if (lane == Lane::CopyOut) op.operands = {snug::read(device), snug::write(host)};
+    op.operands = {snug::read(in ? host : device), snug::write(in ? device : host)};
+    op.site = "measured";
     std::vector<TensorView> views;
     for (const Operand& o : op.operands) views.push_back(arena_->view(o, plan_, set_));
     return backend_.bind(op, views);
@@ -191,16 +199,14 @@ double OpTimer::bus_rate() {
 }
 
 double OpTimer::seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass, const FillOperands& fill) {
-  std::vector<Operand> operands = list.operands();
-  if (const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(attrs, operands)))
-    operands.push_back({static_cast<BufferId>(operands.size()), Access::Write, DType::U8, {scratch}, 0, scratch});
+  const Op measured = with_scratch(attrs, list);
   uint64_t bytes = 0;
-  for (const Operand& operand : operands) bytes += operand.extent();
+  for (const Operand& operand : measured.operands) bytes += operand.extent();
   const uint64_t sets = std::clamp<uint64_t>(room_.round / std::max<uint64_t>(bytes, 1), 1, kMostSets);
   uint64_t read_end = 0, write_end = room_.half;
   std::vector<Launch> launches;
   for (uint64_t i = 0; i < sets; i++) {
-    Op op{.attrs = attrs, .operands = operands, .waits = {}, .site = "measured"};
+    Op op = measured;
     const std::vector<TensorView> views = place(op.operands, read_end, write_end);
     check(read_end <= room_.half && write_end <= 2 * room_.half,
           "operands of {} to be timed need {} bytes to read and {} to write", kind(attrs), read_end,

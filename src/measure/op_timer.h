@@ -50,6 +50,8 @@ class OpTimer {
   static Work work_of(const Attrs& attrs, const OperandList& list);
 
  private:
+  // The op with the scratch that it asks for.
+  Op with_scratch(const Attrs& attrs, const OperandList& list) const;
   std::vector<TensorView> place(std::vector<Operand>& operands, uint64_t& read_end, uint64_t& write_end);
   void prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill);
   void heat(double seconds);

@@ -35,6 +35,11 @@ __device__ inline Document document_of(int64_t token, const int32_t* starts, int
   }
   return {starts[low], starts[low + 1]};
 }
+// The first token that a token sees; `tokens` for one outside documents, which sees none.
+__device__ inline int first_seen_by(int token, int tokens, const int32_t* starts, int documents) {
+  const Document document = document_of(token, starts, documents);
+  return document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+}
 
 template <class T>
 struct AttentionRows {

@@ -42,12 +42,10 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   fetch_tile<D>(values, op.dout.at(first, op.heads.query(head)), op.dout.stride, kOwn, tokens - first);
   commit_fetches();
   int row[2], begin[2];
+  own_rows(first, tokens, op.starts, documents, row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, documents);
-    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
     if (row[half] >= tokens) continue;
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
@@ -65,7 +63,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   }
   __syncthreads();
 
-  const int end = min(first + kOwn, tokens), steps = max(0, end - least + kStep - 1) / kStep;
+  const int steps = steps_over<kStep>(first, least, tokens);
   const auto fetch = [&](int step) {
     const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
     fetch_tile<D>(keys + offset, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, kStep, tokens - at);

@@ -18,13 +18,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
   fetch_tile<D>(keys, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, kOwn, tokens - first);
   commit_fetches();
-  int row[2], begin[2];  // of rows outside documents: beyond all keys
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, documents);
-    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
-  }
+  int row[2], begin[2];
+  own_rows(first, tokens, op.starts, documents, row, begin);
   int least = min(begin[0], begin[1]);
   int largest = max(begin[0], begin[1]);
   extremes(least, largest);
@@ -35,7 +30,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   for (int k = 0; k < D / 16; k++) load_left<D>(queries[k], keys, k);
   __syncthreads();
 
-  const int end = min(first + kOwn, tokens), steps = max(0, end - least + kStep - 1) / kStep;
+  const int steps = steps_over<kStep>(first, least, tokens);
   const auto fetch = [&](int step) {
     const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
     fetch_tile<D>(keys + offset, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, kStep, tokens - at);
@@ -66,16 +61,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     multiply_add<D>(out, s, values + offset);
     __syncthreads();
   }
-
-  float inverse[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const float total = softmax.total(half);
-    inverse[half] = total > 0 ? 1.0f / total : 0.0f;
-    if (threadIdx.x % 4 == 0 && row[half] < tokens)
-      *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
-  }
-  save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
+  save_attention<D>(op, head, first, row, softmax, out);
 }
 
 }  // namespace

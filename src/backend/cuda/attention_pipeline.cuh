@@ -118,6 +118,15 @@ __device__ void fetch_rows(uint32_t tile, const Panels& from, int column, int ro
 // Of this thread's device.
 int multiprocessors();
 
+// What `prepare` makes of a head dimension that these kernels are written for; nothing for others and for other cards.
+template <class Prepare>
+AttentionLaunch for_pipeline(int64_t dim, const Prepare& prepare) {
+  if (!warpgroups()) return {};
+  if (dim == 128) return prepare.template operator()<128>();
+  if (dim == 64) return prepare.template operator()<64>();
+  return {};
+}
+
 // The documents of a tile's first and last row.
 struct TileDocuments {
   __device__ TileDocuments(int first, const int32_t* starts, int documents)
@@ -130,8 +139,7 @@ struct TileDocuments {
 // The first token that any of the rows [first, first + kOwn) sees; `tokens` if all lie outside documents.
 __device__ inline int first_seen(int first, int tokens, const int32_t* starts, int documents) {
   const int row = max(first, min(starts[0], first + kOwn - 1));
-  const Document document = document_of(row, starts, documents);
-  return document.end > document.begin ? static_cast<int>(document.begin) : tokens;
+  return first_seen_by(row, tokens, starts, documents);
 }
 // Beyond the last token that sees any of them; 0 if all lie outside documents.
 __device__ inline int last_seeing(int first, const int32_t* starts, int documents) {

@@ -56,4 +56,20 @@ __device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int 
     }
 }
 
+// The tile of a head that begins at row `first`, and what its rows' weights were divided by.
+template <int D>
+__device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, const int (&row)[2],
+                               const RowSoftmax& softmax, const Sum (&out)[D / 8]) {
+  const int tokens = static_cast<int>(op.tokens);
+  float inverse[2];
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    const float total = softmax.total(half);
+    inverse[half] = total > 0 ? 1.0f / total : 0.0f;
+    if (threadIdx.x % 4 == 0 && row[half] < tokens)
+      *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
+  }
+  save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
+}
+
 }  // namespace snug::cuda

@@ -167,6 +167,20 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, const Sum 
 __device__ inline int own_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
+// Both of this thread's rows of the tile that begins at `first`, and the first token that each sees.
+__device__ inline void own_rows(int first, int tokens, const int32_t* starts, int documents, int (&row)[2],
+                                int (&begin)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    row[half] = first + own_row(half);
+    begin[half] = first_seen_by(row[half], tokens, starts, documents);
+  }
+}
+// Steps of so many keys from `least` on that the tile's rows see.
+template <int keys>
+__device__ int steps_over(int first, int least, int tokens) {
+  return max(0, (min(first + kOwn, tokens) - least + keys - 1) / keys);
+}
 
 // Over all threads of the block: the least x and the largest y.
 __device__ inline void extremes(int& x, int& y) {

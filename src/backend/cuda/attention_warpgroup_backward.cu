@@ -42,10 +42,6 @@ struct Tiles {
 
 // ---- Gradients of the queries ---------------------------------------------------------------------------------------
 
-__device__ int query_steps(int first, int least, int tokens) {
-  return max(0, (min(first + kOwn, tokens) - least + kStep - 1) / kStep);
-}
-
 template <int D>
 __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, uint32_t own_full) {
   const GradientRows& op = b.op;
@@ -53,7 +49,7 @@ __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, 
   const Tile place(tile, op.tokens, true);
   const int kv_head = place.head / op.heads.group();
   const int least = first_seen(place.first, tokens, op.starts, b.documents);
-  const int steps = query_steps(place.first, least, tokens);
+  const int steps = steps_over<kStep>(place.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, 2 * kOwnBytes<D>);
   fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.query(place.head), place.first, kOwn, own_full);
@@ -75,18 +71,17 @@ __device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   const Tile place(tile, op.tokens, true);
   const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
   int row[2], begin[2];
+  own_rows(first, tokens, op.starts, b.documents, row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, b.documents);
-    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
     if (row[half] >= tokens) continue;
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
   }
   const TileDocuments documents(first, op.starts, b.documents);
-  const int least = first_seen(first, tokens, op.starts, b.documents), steps = query_steps(first, least, tokens);
+  const int least = first_seen(first, tokens, op.starts, b.documents);
+  const int steps = steps_over<kStep>(first, least, tokens);
   const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
@@ -316,10 +311,7 @@ AttentionLaunch prepare(const GradientRows& op, std::byte* counters, cudaStream_
 }  // namespace
 
 AttentionLaunch warpgroup_attention_gradient(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
-  if (!warpgroups()) return {};
-  return op.heads.dim == 128  ? prepare<128>(op, counters, stream)
-         : op.heads.dim == 64 ? prepare<64>(op, counters, stream)
-                              : AttentionLaunch();
+  return for_pipeline(op.heads.dim, [&]<int D>() { return prepare<D>(op, counters, stream); });
 }
 
 }  // namespace snug::cuda

@@ -38,16 +38,12 @@ struct Tiles {
   }
 };
 
-__device__ int steps_of(int first, int least, int tokens) {
-  return max(0, (min(first + kOwn, tokens) - least + kKeys - 1) / kKeys);
-}
-
 template <int D>
 __device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint32_t own_full) {
   const Heads& heads = f.op.heads;
   const int tokens = static_cast<int>(f.op.tokens), kv_head = tile.head / heads.group();
   const int least = first_seen(tile.first, tokens, f.op.starts, f.documents);
-  const int steps = steps_of(tile.first, least, tokens);
+  const int steps = steps_over<kKeys>(tile.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, kTileBytes<D>);
   fetch_rows<D>(tiles.queries, f.qkv, heads.query(tile.head), tile.first, kOwn, own_full);
@@ -65,33 +61,14 @@ __device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint3
 }
 
 template <int D>
-__device__ void save_rows(const AttentionRows<BFloat16>& op, const Tile& tile, const int (&row)[2],
-                          const RowSoftmax& softmax, const Sum (&out)[D / 8]) {
-  const int tokens = static_cast<int>(op.tokens);
-  float inverse[2];
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    const float total = softmax.total(half);
-    inverse[half] = total > 0 ? 1.0f / total : 0.0f;
-    if (threadIdx.x % 4 == 0 && row[half] < tokens)
-      *op.lse.at(tile.head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
-  }
-  save_sums<D>(op.out.at(tile.first, op.heads.query(tile.head)), op.out.stride, tokens - tile.first, out, inverse);
-}
-
-template <int D>
 __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
   const AttentionRows<BFloat16>& op = f.op;
   const int first = tile.first, tokens = static_cast<int>(op.tokens);
-  int row[2], begin[2];  // of rows outside documents: beyond all keys
-#pragma unroll
-  for (int half = 0; half < 2; half++) {
-    row[half] = first + own_row(half);
-    const Document document = document_of(row[half], op.starts, f.documents);
-    begin[half] = document.end > document.begin ? static_cast<int>(document.begin) : tokens;
-  }
+  int row[2], begin[2];
+  own_rows(first, tokens, op.starts, f.documents, row, begin);
   const TileDocuments documents(first, op.starts, f.documents);
-  const int least = first_seen(first, tokens, op.starts, f.documents), steps = steps_of(first, least, tokens);
+  const int least = first_seen(first, tokens, op.starts, f.documents);
+  const int steps = steps_over<kKeys>(first, least, tokens);
   const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
 
   RowSoftmax softmax;
@@ -150,7 +127,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
     finish_values();
   }
 
-  save_rows<D>(op, tile, row, softmax, out);
+  save_attention<D>(op, tile.head, first, row, softmax, out);
 }
 
 template <int D>
@@ -201,10 +178,7 @@ bool warpgroups() {
 }
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  if (!warpgroups()) return {};
-  return op.heads.dim == 128  ? prepare<128>(op, counter, stream)
-         : op.heads.dim == 64 ? prepare<64>(op, counter, stream)
-                              : AttentionLaunch();
+  return for_pipeline(op.heads.dim, [&]<int D>() { return prepare<D>(op, counter, stream); });
 }
 
 }  // namespace snug::cuda
