@@ -176,6 +176,42 @@ TEST(Threads, RanksThatWaitForEachOtherDoNotWaitForEver) {
   for (const std::string& error : errors) EXPECT_TRUE(error.ends_with("and others wait for each other")) << error;
 }
 
+TEST(Threads, AWaitForADeviceEndsWhenItIsDoneOrWithTheRankThatHoldsItUp) {
+  const std::vector<std::string> failed = run_ranks(thread_ranks(3), [&](Comm& comm) {
+    int looks = 0;
+    comm.wait_until([&] { return ++looks == 1000; });
+    EXPECT_EQ(looks, 1000);
+    if (comm.topology().rank == 1) throw std::runtime_error("no more memory");
+    comm.wait_until([] { return false; });
+  });
+  EXPECT_EQ(failed[0], "rank 1 failed: no more memory");
+  EXPECT_EQ(failed[1], "own error: no more memory");
+  EXPECT_EQ(failed[2], "rank 1 failed: no more memory");
+  expect_all(run_ranks(thread_ranks(3, 1, 0.3),
+                       [&](Comm& comm) {
+                         if (comm.topology().rank == 1) std::this_thread::sleep_for(1s);
+                         comm.wait_until([] { return false; });
+                       }),
+             "rank 1 has given no sign of life for 0.3 s while others wait for it");
+}
+
+// Its own work may take longer than theirs.
+TEST(Threads, AWaitForADeviceGoesOnAfterOthersHaveEnded) {
+  expect_all(run_ranks(thread_ranks(2, 1, 5),
+                       [&](Comm& comm) {
+                         if (comm.topology().rank == 1) return;
+                         const auto begin = std::chrono::steady_clock::now();
+                         comm.wait_until([&] { return std::chrono::steady_clock::now() - begin > 200ms; });
+                       }),
+             "");
+}
+
+TEST(Threads, RanksThatAllWaitForTheirDevicesDoNotWaitForEver) {
+  for (const std::string& error :
+       run_ranks(thread_ranks(2, 1, 0.3), [](Comm& comm) { comm.wait_until([] { return false; }); }))
+    EXPECT_TRUE(error.ends_with("and others wait for each other")) << error;
+}
+
 // Everybody may free its memory as soon as its call has thrown; the address sanitizer sees who reads it then.
 TEST(Threads, NobodyReadsTheMemoryOfACallThatHasThrown) {
   for (int round = 0; round < 30; round++)

@@ -85,7 +85,13 @@ TEST(Mpi, AStoppedRankIsNamedByTheOthers) {
   EXPECT_TRUE(says(job, "told: rank 2 has not been heard of for 2 s"));
 }
 
-void run_rank(Comm& comm, const std::string& what) {
+TEST(Mpi, AWaitForADeviceEndsAsACallDoes) {
+  EXPECT_TRUE(says(mpirun(4, "leave-device"), "told: rank 2 failed: disk full"));
+  EXPECT_TRUE(says(mpirun(3, "hang-device"), "told: rank 2 has given no sign of life for 2 s"));
+}
+
+// "-device": the others wait for their devices.
+void run_rank(Comm& comm, std::string what) {
   const int rank = comm.topology().rank, last = comm.topology().ranks - 1;
   if (what == "checks") {
     for (uint64_t seed = 1; seed < 3; seed++) {
@@ -95,11 +101,14 @@ void run_rank(Comm& comm, const std::string& what) {
     return;
   }
   for (int i = 0; i < 5; i++) comm.barrier();
+  const bool device = what.ends_with("-device");
+  what = what.substr(0, what.find('-'));
   if (what == "kill" && rank == 2) kill(getpid(), SIGKILL);
   if (what == "stop" && rank == last) kill(getpid(), SIGSTOP);
   if (what == "hang" && rank == last) std::this_thread::sleep_for(1h);
   if (what == "end" && rank == last) return;
   if (what == "leave" && rank == 2) device_error("disk full");
+  if (device) comm.wait_until([] { return false; });
   comm.barrier();
   comm.barrier();
 }
@@ -110,7 +119,7 @@ int rank_main(const std::string& what) {
     fmt::print("started by mpi: {}\n", started_by_mpi());
     return 0;
   }
-  const std::unique_ptr<Comm> comm = open_mpi(what == "hang" || what == "stop" ? 2 : kPatience, 5000);
+  const std::unique_ptr<Comm> comm = open_mpi(what.starts_with("hang") || what == "stop" ? 2 : kPatience, 5000);
   try {
     run_rank(*comm, what);
     return 0;

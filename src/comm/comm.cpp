@@ -21,8 +21,29 @@ uint64_t extent(const TensorView& view) {
 
 }  // namespace
 
-void Comm::Trade::take(int place, const std::byte* row) const {
+void Trade::take(int place, const std::byte* row) const {
   if (bytes > 0 && row_from(place) != row) std::memcpy(row_from(place), row, bytes);
+}
+
+Trade gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full) {
+  const auto bytes = static_cast<uint64_t>(part.count()) * element_bytes(part.dtype);
+  const int ranks = topology.count(who), place = topology.place(who);
+  if (part.dtype != full.dtype || !part.dense() || !full.dense() || full.count() != ranks * part.count())
+    internal_error("all_gather of {} {} from {} ranks into {} {}", name(part.dtype), to_string(part.shape), ranks,
+                   name(full.dtype), to_string(full.shape));
+  const Trade trade{who, part.data, 0, full.data, bytes, bytes};
+  check(part.data == trade.row_from(place) || apart(part.data, bytes, full.data, bytes * static_cast<uint64_t>(ranks)),
+        "all_gather: the part of place {} lies in what is gathered, and not in its place", place);
+  return trade;
+}
+
+Trade exchange_of(const Topology& topology, const TensorView& in, const TensorView& out) {
+  auto fits = [&](const TensorView& view) { return view.count() == 0 || view.rows() == topology.ranks; };
+  if (in.dtype != out.dtype || in.cols() != out.cols() || !fits(in) || !fits(out))
+    internal_error("exchange of {} {} among {} ranks into {} {}", name(in.dtype), to_string(in.shape), topology.ranks,
+                   name(out.dtype), to_string(out.shape));
+  check(apart(in.data, extent(in), out.data, extent(out)), "exchange: input and output overlap");
+  return {Ranks::Everyone, in.data, stride_bytes(in), out.data, stride_bytes(out), row_bytes(in)};
 }
 
 Comm::Comm(Topology topology) : topology_(topology), told_(static_cast<size_t>(topology.ranks)) {
@@ -37,24 +58,11 @@ void Comm::set_replicas(int replicas) {
 }
 
 void Comm::all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full) {
-  const auto bytes = static_cast<uint64_t>(part.count()) * element_bytes(part.dtype);
-  const int ranks = topology_.count(who), place = topology_.place(who);
-  if (part.dtype != full.dtype || !part.dense() || !full.dense() || full.count() != ranks * part.count())
-    internal_error("all_gather of {} {} from {} ranks into {} {}", name(part.dtype), to_string(part.shape), ranks,
-                   name(full.dtype), to_string(full.shape));
-  const Trade trade{who, part.data, 0, full.data, bytes, bytes};
-  check(part.data == trade.row_from(place) || apart(part.data, bytes, full.data, bytes * static_cast<uint64_t>(ranks)),
-        "all_gather: the part of place {} lies in what is gathered, and not in its place", place);
-  this->trade(index(lane), trade);
+  trade(index(lane), gather_of(topology_, who, part, full));
 }
 
 void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
-  auto fits = [&](const TensorView& view) { return view.count() == 0 || view.rows() == topology_.ranks; };
-  if (in.dtype != out.dtype || in.cols() != out.cols() || !fits(in) || !fits(out))
-    internal_error("exchange of {} {} among {} ranks into {} {}", name(in.dtype), to_string(in.shape), topology_.ranks,
-                   name(out.dtype), to_string(out.shape));
-  check(apart(in.data, extent(in), out.data, extent(out)), "exchange: input and output overlap");
-  trade(index(lane), {Ranks::Everyone, in.data, stride_bytes(in), out.data, stride_bytes(out), row_bytes(in)});
+  trade(index(lane), exchange_of(topology_, in, out));
 }
 
 std::span<const uint64_t> Comm::tell(uint64_t value) {

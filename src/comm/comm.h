@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,28 @@ struct PeerError : DeviceError {
 // A rank that has given no sign for so many seconds, while another one waited for it, is taken to hang.
 inline constexpr double kPatience = 25;
 
+// What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes row
+// r of `receive`. A stride of 0: all get the same row.
+struct Trade {
+  Ranks who = Ranks::Everyone;
+  const std::byte* send = nullptr;
+  uint64_t send_stride = 0;
+  std::byte* receive = nullptr;
+  uint64_t receive_stride = 0;
+  uint64_t bytes = 0;  // of a row
+
+  const std::byte* row_for(const Topology& rank) const {
+    return send + static_cast<uint64_t>(rank.part()) * send_stride;
+  }
+  std::byte* row_from(int place) const { return receive + static_cast<uint64_t>(place) * receive_stride; }
+  // Copies a row, unless it is there already.
+  void take(int place, const std::byte* row) const;
+};
+
+// What program/ops.h's AllGather and Exchange are on a rank. InternalError if the views do not fit the topology.
+Trade gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full);
+Trade exchange_of(const Topology& topology, const TensorView& in, const TensorView& out);
+
 // One rank's end of the connection of all ranks.
 //
 // Calls for different lanes come from different threads at the same time and do not mix; on one lane all ranks make the
@@ -46,8 +69,8 @@ class Comm {
   // AllGather. `replicas` divides the number of ranks.
   void set_replicas(int replicas);
 
-  // program/ops.h says what they do. InternalError if the views do not fit the topology or, where it can be seen, the
-  // other ranks'.
+  // program/ops.h says what they do. InternalError also if the views do not fit, where it can be seen, the other
+  // ranks'.
   void all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full);
   void exchange(Lane lane, const TensorView& in, const TensorView& out);
 
@@ -61,6 +84,11 @@ class Comm {
   // Returns when all ranks have called it.
   void barrier();
 
+  // Returns when `done` says so, which is asked again and again. For what other ranks may hold up without a call here:
+  // a device's work among others' devices. To the others this rank waits as in a call. PeerError if a rank has failed,
+  // or if the patience has run out and a rank has ended or gives no sign of life, or all wait.
+  virtual void wait_until(const std::function<bool()>& done) = 0;
+
   // This rank ends in error. Call it as soon as the error is there, from any thread: calls of other lanes, here and on
   // the other ranks, are waiting.
   virtual void leave(std::string_view reason) noexcept = 0;
@@ -72,28 +100,7 @@ class Comm {
 
   // One channel a lane, one for tell() and what is made of it.
   static constexpr size_t kChannels = kLanes + 1;
-
-  // What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes
-  // row r of `receive`. A stride of 0: all get the same row.
-  struct Trade {
-    Ranks who = Ranks::Everyone;
-    const std::byte* send = nullptr;
-    uint64_t send_stride = 0;
-    std::byte* receive = nullptr;
-    uint64_t receive_stride = 0;
-    uint64_t bytes = 0;  // of a row
-
-    const std::byte* row_for(const Topology& rank) const {
-      return send + static_cast<uint64_t>(rank.part()) * send_stride;
-    }
-    std::byte* row_from(int place) const { return receive + static_cast<uint64_t>(place) * receive_stride; }
-    // Copies a row, unless it is there already.
-    void take(int place, const std::byte* row) const;
-  };
   virtual void trade(size_t channel, const Trade& trade) = 0;
-
-  // The rank of this topology that asks.
-  Topology seen_by(int rank) const { return {topology_.ranks, topology_.replicas, rank}; }
 
  private:
   Topology topology_;

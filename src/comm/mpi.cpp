@@ -60,6 +60,7 @@ class MpiComm final : public Comm {
     wait_until_told();
   }
   void heartbeat() noexcept override { watch_.advanced(topology().rank); }
+  void wait_until(const std::function<bool()>& done) override;
 
   static constexpr int kNewsChannel = kChannels;
 
@@ -155,7 +156,7 @@ void MpiComm::trade(size_t channel, const Trade& trade) {
     for (int i = 1; i < ranks; i++) {
       const int rank = here.rank_at(trade.who, (own + i) % ranks);
       Piece& piece = pieces.emplace_back(Piece{{}, rank});
-      demand(mpi_.send(number, rank, trade.row_for(seen_by(rank)) + begin, bytes, &piece.request), rank);
+      demand(mpi_.send(number, rank, trade.row_for(here.seen_by(rank)) + begin, bytes, &piece.request), rank);
     }
     wait_for(pieces);
   }
@@ -163,7 +164,7 @@ void MpiComm::trade(size_t channel, const Trade& trade) {
   trade.take(own, trade.row_for(here));
 }
 
-// Each test moves messages on. Longer pauses would leave the network idle, none at all the other ranks of this host.
+// Each test moves messages on.
 void MpiComm::wait_for(std::vector<Piece>& pieces) {
   const Waiting waiting(watch_, topology().rank);
   const int64_t since = Watch::now();
@@ -174,10 +175,19 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
     if (left == 0) return;
     if (failed_) stop();
     if (turn % 256 == 0) look_at(pieces, since);
-    if (turn < 64)
-      std::this_thread::yield();
-    else
-      std::this_thread::sleep_for(50us);
+    pause(turn);
+  }
+}
+
+void MpiComm::wait_until(const std::function<bool()>& done) {
+  if (done()) return;
+  const Waiting waiting(watch_, topology().rank);
+  const int64_t since = Watch::now();
+  for (int turn = 1; !done(); turn++) {
+    pause(turn);
+    if (failed_) stop();
+    if (turn % 256 != 0) continue;
+    if (const auto fault = watch_.fault(topology().rank, since, true)) fail(fault->rank, fault->what);
   }
 }
 

@@ -68,6 +68,7 @@ class ThreadComm final : public Comm {
   }
 
   void heartbeat() noexcept override { team_->watch_.advanced(topology().rank); }
+  void wait_until(const std::function<bool()>& done) override;
 
  private:
   void trade(size_t number, const Trade& trade) override;
@@ -133,6 +134,19 @@ void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& cha
     if (late && team_->watch_.stuck(since)) team_->fail(missing, "and others wait for each other");
     if (team_->failure_) stop(lock, channel);
     channel.changed.wait_for(lock, team_->slice_);
+  }
+}
+
+void ThreadComm::wait_until(const std::function<bool()>& done) {
+  if (done()) return;
+  const Waiting waiting(team_->watch_, topology().rank);
+  const int64_t since = Watch::now();
+  for (int turn = 1; !done(); turn++) {
+    pause(turn);
+    if (turn % 64 != 0) continue;
+    const std::lock_guard lock(team_->mutex_);
+    if (const auto fault = team_->watch_.fault(topology().rank, since, false)) team_->fail(fault->rank, fault->what);
+    if (team_->failure_) throw PeerError(*team_->failure_);
   }
 }
 

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace snug {
 
@@ -34,6 +35,23 @@ bool Watch::stuck(int64_t since) const noexcept {
   return std::ranges::all_of(signs_, [&](const Signs& signs) {
     return now() - std::max<int64_t>(signs.advanced, since) > patience_ + patience_ / 10;
   });
+}
+
+std::optional<Watch::Fault> Watch::fault(int own, int64_t since, bool messages) const {
+  if (!silent(since, since)) return std::nullopt;
+  for (int rank = 0; rank < static_cast<int>(signs_.size()); rank++) {
+    if (rank == own) continue;
+    if (std::string what = complaint(rank, since, messages); !what.empty()) return Fault{rank, std::move(what)};
+  }
+  if (stuck(since)) return Fault{own, "and others wait for each other"};
+  return std::nullopt;
+}
+
+void pause(int turn) {
+  if (turn < 64)
+    std::this_thread::yield();
+  else
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,13 @@ class Watch {
   std::string complaint(int rank, int64_t since, bool messages) const;
   // Neither this nor any other rank has advanced, though none is at fault: all wait for each other.
   bool stuck(int64_t since) const noexcept;
+  // What ends the wait of the rank `own` for something else than a call of others, since then: who is at fault, and
+  // what there is to say. Nothing before the patience has run out.
+  struct Fault {
+    int rank = 0;
+    std::string what;
+  };
+  std::optional<Fault> fault(int own, int64_t since, bool messages) const;
   double patience() const noexcept { return static_cast<double>(patience_) * 1e-9; }
 
  private:
@@ -49,6 +57,10 @@ class Watch {
   int64_t patience_ = 0;
   std::vector<Signs> signs_;  // by rank
 };
+
+// Between two looks of a rank that waits. Longer pauses would leave what it waits for idle, none at all take the
+// processor from the other ranks of this host. `turn` counts from 1.
+void pause(int turn);
 
 // This rank waits in a call as long as this lives.
 class Waiting {

@@ -17,6 +17,8 @@ struct Topology {
   int shard() const { return rank % shards(); }
   int replica() const { return rank / shards(); }
   int part() const { return shard() * replicas + replica(); }
+  // As another rank sees it.
+  Topology seen_by(int other) const { return {ranks, replicas, other}; }
 
   // How many take part in a joint op.
   int count(Ranks who) const { return who == Ranks::Replica ? shards() : who == Ranks::Peers ? replicas : ranks; }
