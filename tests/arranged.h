@@ -84,17 +84,33 @@ struct Outcome {
 };
 
 // What a backend was asked for.
-class CountingBackend : public CpuBackend {
+class CountingBackend : public Backend {
  public:
-  explicit CountingBackend(PerSpace<uint64_t>& reserved) : reserved_(reserved) {}
+  CountingBackend(std::unique_ptr<Backend> backend, PerSpace<uint64_t>& reserved)
+      : backend_(std::move(backend)), reserved_(reserved) {}
   std::byte* reserve(Space space, uint64_t bytes) override {
     reserved_[index(space)] += bytes;
-    return CpuBackend::reserve(space, bytes);
+    return backend_->reserve(space, bytes);
   }
+  Launch bind(const Op& op, std::span<const TensorView> views) override { return backend_->bind(op, views); }
+  void read(void* to, const std::byte* from, uint64_t bytes) override { backend_->read(to, from, bytes); }
+  void write(std::byte* to, const void* from, uint64_t bytes) override { backend_->write(to, from, bytes); }
+  Streams* streams() override { return backend_->streams(); }
 
  private:
+  std::unique_ptr<Backend> backend_;
   PerSpace<uint64_t>& reserved_;
 };
+
+// What ranks run on; `comm`: among others.
+struct Ground {
+  std::function<std::unique_ptr<OpFacts>()> facts;  // a rank's own
+  std::function<std::unique_ptr<Backend>(int rank, Comm* comm)> backend;
+};
+
+inline Ground processors() {
+  return {[] { return std::make_unique<CpuFacts>(); }, [](int, Comm*) { return std::make_unique<CpuBackend>(); }};
+}
 
 // What was reserved is what was forecast, some phase fills it, and its classes are all of the device's.
 inline void expect_as_forecast(const Compiled& compiled, const PerSpace<uint64_t>& reserved) {
@@ -118,14 +134,13 @@ inline Comm* process_rank() {
 
 // Runs `work` on every rank with a session of its own: ranks are threads, or this process is one of them.
 inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work,
-                     Comm* process = nullptr) {
+                     Comm* process = nullptr, const Ground& ground = processors()) {
   auto run = [&](int rank, Comm* comm) {
     set_threads(1);
     const JobSpec spec = arranged(job, a, rank);
     PerSpace<uint64_t> reserved{};
-    Session session(spec, compile(spec, CpuFacts()), {.lanes = a.lanes, .comm = comm, .backend = [&] {
-                                                        return std::make_unique<CountingBackend>(reserved);
-                                                      }});
+    auto backend = [&] { return std::make_unique<CountingBackend>(ground.backend(rank, comm), reserved); };
+    Session session(spec, compile(spec, *ground.facts()), {.lanes = a.lanes, .comm = comm, .backend = backend});
     work(session);
     reserved[index(Space::Disk)] = session.arena_bytes(Space::Disk);
     expect_as_forecast(session.compiled(), reserved);
@@ -189,7 +204,8 @@ inline void train_steps(Session& session, int64_t first, int64_t last, Outcome& 
 }
 
 // The evaluation between steps makes a deferred update at once; what it leaves is seen by the step after it.
-inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = nullptr) {
+inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = nullptr,
+                     const Ground& ground = processors()) {
   Outcome outcome;
   const auto work = [&](Session& session) {
     session.load();
@@ -204,7 +220,7 @@ inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = n
     evaluate();
     take_saved(session, outcome);
   };
-  on_ranks(job, a, work, process);
+  on_ranks(job, a, work, process, ground);
   return outcome;
 }
 

@@ -5,7 +5,10 @@
 #include <array>
 #include <deque>
 
+#include <future>
+
 #include "backend/cpu/backend.h"
+#include "comm/comm.h"
 #include "op_case.h"
 
 namespace snug {
@@ -38,6 +41,19 @@ class DeferredStreams : public Streams {
     }
     for (const auto& queue : queues_) check(queue.empty(), "streams wait for each other");
   }
+  // What other ranks take part in, on a thread of its own: they may come to it much later.
+  void enqueue_joint(Lane lane, std::function<void()> work) {
+    enqueue(lane, [this, work = std::move(work), under_way = std::shared_ptr<std::future<void>>()]() mutable {
+      if (!under_way) {
+        under_way = std::make_shared<std::future<void>>(std::async(std::launch::async, work));
+        others_++;
+      }
+      if (under_way->wait_for(std::chrono::microseconds(100)) != std::future_status::ready) return false;
+      others_--;
+      under_way->get();
+      return true;
+    });
+  }
   // `item` says whether it has run; false: it is to be tried again.
   void enqueue(Lane lane, std::function<bool()> item) { queues_[index(lane)].push_back(std::move(item)); }
 
@@ -51,21 +67,28 @@ class DeferredStreams : public Streams {
       queue.pop_front();
       return true;
     }
-    return false;
+    return others_ > 0;  // another rank's turn
   }
 
   Numbers numbers_;
+  int others_ = 0;  // joint ops under way
   std::array<std::deque<std::function<bool()>>, kLanes> queues_;
   std::vector<int64_t> recorded_, reached_;  // by mark: how often
 };
 
 class DeferredBackend : public Backend {
  public:
-  explicit DeferredBackend(uint64_t seed) : streams_(seed) {}
+  explicit DeferredBackend(uint64_t seed, Comm* comm = nullptr) : streams_(seed), comm_(comm) {}
   std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     check(op.lane != Lane::Host && op.lane != Lane::DiskIn && op.lane != Lane::DiskOut,
           "{}: a launch on a lane of the host", op.site);
+    if (const auto* gather = std::get_if<AllGather>(&op.attrs))
+      return joint(op.lane, [this, lane = op.lane, who = gather->ranks, part = views[0], full = views[1]] {
+        comm_->all_gather(lane, who, part, full);
+      });
+    if (std::holds_alternative<Exchange>(op.attrs))
+      return joint(op.lane, [this, lane = op.lane, in = views[0], out = views[1]] { comm_->exchange(lane, in, out); });
     return [this, lane = op.lane, launch = cpu_.bind(op, views)](const PassFacts& facts) {
       streams_.enqueue(lane, [launch, facts] {
         launch(facts);
@@ -76,8 +99,13 @@ class DeferredBackend : public Backend {
   Streams* streams() override { return &streams_; }
 
  private:
+  Launch joint(Lane lane, std::function<void()> work) {
+    return [this, lane, work = std::move(work)](const PassFacts&) { streams_.enqueue_joint(lane, work); };
+  }
+
   CpuBackend cpu_;
   DeferredStreams streams_;
+  Comm* comm_;
 };
 
 }  // namespace snug

@@ -15,7 +15,7 @@ using Launch = std::function<void(const PassFacts&)>;
 
 // The lanes of a backend whose launches only enqueue: work of one lane runs in the order of its launches, lanes run
 // beside one another, and marks order them. All calls from one thread, but for wait_here(). Whatever is enqueued
-// completes without the host.
+// completes without this host; joint ops when the other ranks have enqueued theirs.
 class Streams {
  public:
   using Mark = size_t;
@@ -28,7 +28,7 @@ class Streams {
   // What is enqueued on the lane from here on begins when all before the mark is done. A mark never recorded holds
   // nothing up.
   virtual void wait(Lane lane, Mark mark) = 0;
-  // The calling thread waits. DeviceError if work has failed.
+  // The calling thread waits. DeviceError if work has failed, or another rank that it waits for.
   virtual void wait_here(Mark mark) = 0;
   // The same for everything enqueued on all lanes.
   virtual void finish() = 0;
@@ -43,7 +43,7 @@ class Backend {
   // Prepares an op on given addresses (operands in ops.h's order). All allocation and look-up happens here, and ops may
   // be tried out, which overwrites their operands; the launch itself allocates nothing. InternalError if the operands
   // are not what the op's kind says, or if a library wants more scratch than the facts declared. HostTask, ReadFile and
-  // WriteFile are the executor's, not the backend's.
+  // WriteFile are the executor's, not the backend's; joint ops are the backend's if it has streams and other ranks.
   virtual Launch bind(const Op& op, std::span<const TensorView> views) = 0;
   // Bytes of a space for the caller to look at, and from the caller, when nothing runs.
   virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }

@@ -54,10 +54,9 @@ Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
     }
   const bool joint = is_joint(op.attrs);
   check(!joint || comm_, "{}: a joint op in a job of one rank", op.site);
-  check(!joint || !streams_, "{}: a joint op on a backend with streams", op.site);
   const bool file_or_host = std::holds_alternative<HostTask>(op.attrs) || std::holds_alternative<ReadFile>(op.attrs) ||
                             std::holds_alternative<WriteFile>(op.attrs);
-  if (on_disk || joint || file_or_host) return bound;
+  if (on_disk || (joint && !streams_) || file_or_host) return bound;
   bound.launch = backend.bind(op, bound.views);
   bound.views.clear();
   return bound;
@@ -137,6 +136,7 @@ void Executor::run_inline(Instance& instance) {
 void Executor::make_marks() {
   for (auto& ends : ends_)
     for (Streams::Mark& mark : ends) mark = streams_->add_mark();
+  for (Streams::Mark& mark : near_) mark = streams_->add_mark();
   for (const Program& program : set_.programs) marks_.emplace_back(program.ops.size());
   for (const Program& program : set_.programs)
     for (const Op& op : program.ops)
@@ -144,6 +144,14 @@ void Executor::make_marks() {
         auto& mark = marks_[wait.program][wait.op];
         if (!mark && bound_[wait.program][wait.op].launch) mark = streams_->add_mark();
       }
+}
+
+// Work that waits for another rank's may never end, and a stream holds so many launches and no more: a host that were
+// held up in the midst of one could neither see that the other rank is gone nor show that it is there itself.
+void Executor::stay_near(size_t stretch) {
+  const Streams::Mark mark = near_[stretch % near_.size()];
+  streams_->wait_here(mark);
+  streams_->record(Lane::Compute, mark);
 }
 
 // What the host does itself is done before anything after it is issued, so that nobody need wait for it. A wait for an
@@ -154,6 +162,7 @@ void Executor::run_streams(Instance& instance) {
   for (const Streams::Mark mark : ends_[turn_]) streams_->wait_here(mark);
   const std::vector<Op>& ops = set_.programs[instance.program].ops;
   for (OpId id = 0; id < ops.size(); id++) {
+    if (comm_ && id % kNear == 0) stay_near(id / kNear);
     const Op& op = ops[id];
     const bool on_stream = static_cast<bool>(bound_[instance.program][id].launch);
     for (const Wait& wait : op.waits) {

@@ -21,7 +21,8 @@ using HostHandler = std::function<void(const HostTask&, std::span<const TensorVi
 
 // One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
 // thread that issues). Results are the same to the bit. A backend with streams has lanes of its own: then one thread
-// issues in order, streams wait for each other, and host tasks and the disk's ops run when what they wait for is done.
+// issues in order, streams wait for each other (joint ops are launches like others), and host tasks and the disk's ops
+// run when what they wait for is done.
 enum class LaneMode : uint8_t { Inline, Threads };
 
 class Executor {
@@ -75,6 +76,7 @@ class Executor {
   void run_lanes(Instance& instance);
   void make_marks();
   void run_streams(Instance& instance);
+  void stay_near(size_t stretch);
   void serve(Lane lane, int threads);
   bool ready(const Ticket& ticket) const;
   bool may_run(Lane lane) const;
@@ -101,6 +103,9 @@ class Executor {
   Streams* streams_;  // of the backend, if it has any
   static constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
   std::array<std::array<Streams::Mark, kStreamLanes.size()>, 2> ends_{};  // by instance: behind all of its work
+  // Among other ranks the host is at most two stretches of so many ops ahead of the lane that computes.
+  static constexpr size_t kNear = 64;
+  std::array<Streams::Mark, 2> near_{};
   std::vector<std::vector<std::optional<Streams::Mark>>> marks_;  // by program, op: of what others wait for on a stream
 
   // LaneMode::Threads; all under mutex_.

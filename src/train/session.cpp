@@ -45,6 +45,7 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
   };
   executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,
                                          means.threads);
+  barrier();  // a device that waits for another must not hold up the driver, where that one's rank still prepares
 }
 
 Session::~Session() = default;

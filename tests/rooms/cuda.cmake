@@ -1,5 +1,6 @@
 snug_test(cuda_facts_test ROOMS backend)
 snug_test(streams_test ROOMS train)
+snug_test(stream_ranks_test ROOMS train)
 
 # On a machine with a GPU: scripts/test_gpu.sh. They are built wherever nvcc is, and fail where no GPU answers.
 if(SNUG_CUDA_FOUND)

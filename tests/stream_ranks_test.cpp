@@ -1,0 +1,91 @@
+// Ranks on backends with streams, where joint ops are enqueued like all others: at equal ranks the same bits, whatever
+// is sharded, offloaded or deferred.
+#include <gtest/gtest.h>
+
+#include "arranged.h"
+#ifdef SNUG_TESTS_ON_CUDA
+#include "backend/cuda/cards.h"
+#include "comm/nccl.h"
+#else
+#include "deferred_backend.h"
+#endif
+
+namespace snug {
+namespace {
+
+#ifdef SNUG_TESTS_ON_CUDA
+constexpr std::array kRanks{2};
+
+Ground streams_of(uint64_t) {
+  return {[] { return std::make_unique<CudaFacts>(); },
+          [products = make_product_table()](int rank, Comm* comm) {
+            return std::make_unique<NcclBackend>(rank, products, *comm);
+          }};
+}
+#else
+constexpr std::array kRanks{2, 4};
+
+Ground streams_of(uint64_t seed) {
+  Ground ground = processors();
+  ground.backend = [seed](int rank, Comm* comm) {
+    return std::make_unique<DeferredBackend>(8 * seed + static_cast<uint64_t>(rank), comm);
+  };
+  return ground;
+}
+#endif
+
+struct Case {
+  std::string family;
+  bool lora;
+  DType compute;
+  int64_t passes;
+  BaseFormat base = BaseFormat::Plain;
+};
+
+struct StreamRanks : testing::TestWithParam<Case> {
+#ifdef SNUG_TESTS_ON_CUDA
+  void SetUp() override {
+    if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
+    prepare_nccl();
+  }
+#endif
+  JobSpec job() const {
+    const auto& [family, lora, compute, passes, base] = GetParam();
+    JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    spec.numerics.base_format = base;
+    return spec;
+  }
+};
+
+TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
+  uint64_t seed = 0;
+  for (const int ranks : kRanks) {
+    Arrangement plain;
+    plain.ranks = ranks;
+    plain.passes = GetParam().passes;
+    const Outcome expected = train(job(), plain, nullptr, streams_of(seed++));
+#ifndef SNUG_TESTS_ON_CUDA
+    EXPECT_TRUE(expected == train(job(), plain)) << ranks << " ranks, on streams and without";
+#endif
+    for (const int zero : {0, 1, 2, 3})
+      for (const Space space : kSpaces) {
+        Arrangement a = plain;
+        a.zero = zero;
+        a.states = a.weights = space;
+        a.gradients = a.inputs = space == Space::Disk ? Space::Host : space;
+        a.recompute = zero % 2 ? Recompute::Block : Recompute::None;
+        a.layer_major = zero == 2;
+        a.deferred = space == Space::Host;
+        a.replicas = zero == 3 && space == Space::Device ? 2 : 1;
+        EXPECT_TRUE(train(job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
+      }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Cases, StreamRanks,
+                         testing::Values(Case{"llama", true, DType::F32, 1}, Case{"qwen2_tied", false, DType::BF16, 2},
+                                         Case{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8}),
+                         [](const auto& info) { return info.param.family; });
+
+}  // namespace
+}  // namespace snug
