@@ -2,6 +2,7 @@
 
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -57,29 +58,34 @@ struct Bind {
   Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
-  Launch operator()(const AllGather&) const { return refuse(); }
+  Launch operator()(const AllGather&) const { return refuse(); }  // of one rank alone
   Launch operator()(const Exchange&) const { return refuse(); }
   Launch operator()(const HostTask&) const { return refuse(); }
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
   Launch refuse() const {
-    internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));
+    internal_error("{}: '{}' is no op for the CUDA backend of one rank", op.site, kind(op.attrs));
   }
 };
 
 // The lanes that the device serves; the others are the host's.
 constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
 
+// What ranks wait for each other with goes first, and takes few of the card's processors; copies need none.
+int priority_of(Lane lane) {
+  int least = 0, greatest = 0;
+  check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
+  if (lane == Lane::CopyIn || lane == Lane::CopyOut) return least;
+  return lane == Lane::Compute ? std::min(greatest + 1, least) : greatest;
+}
+
 class CudaStreams : public Streams {
  public:
   explicit CudaStreams(int device) : device_(device) {
     use_here();
-    int least = 0, greatest = 0;
-    check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
     for (const Lane lane : kStreamLanes)
-      check_cuda(cudaStreamCreateWithPriority(&streams_[index(lane)], cudaStreamNonBlocking,
-                                              lane == Lane::Compute ? greatest : least),
+      check_cuda(cudaStreamCreateWithPriority(&streams_[index(lane)], cudaStreamNonBlocking, priority_of(lane)),
                  "a stream");
   }
   ~CudaStreams() override {
@@ -98,16 +104,33 @@ class CudaStreams : public Streams {
   }
   void record(Lane lane, Mark mark) override { check_cuda(cudaEventRecord(marks_[mark], of(lane)), "an event"); }
   void wait(Lane lane, Mark mark) override { check_cuda(cudaStreamWaitEvent(of(lane), marks_[mark], 0), "a wait"); }
-  void wait_here(Mark mark) override { check_cuda(cudaEventSynchronize(marks_[mark]), "the device's work"); }
-  void finish() override {
-    for (const Lane lane : kStreamLanes) check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
+  void wait_here(Mark mark) override {
+    if (until_)
+      until_([&] { return done(cudaEventQuery(marks_[mark])); });
+    else
+      check_cuda(cudaEventSynchronize(marks_[mark]), "the device's work");
   }
+  void finish() override {
+    for (const Lane lane : kStreamLanes)
+      if (until_)
+        until_([&] { return done(cudaStreamQuery(of(lane))); });
+      else
+        check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
+  }
+  void wait_by(std::function<void(const std::function<bool()>&)> until) { until_ = std::move(until); }
 
   bool serves(Lane lane) const { return streams_[index(lane)] != nullptr; }
   cudaStream_t of(Lane lane) const { return streams_[index(lane)]; }
 
  private:
+  static bool done(cudaError_t status) {
+    if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // or it would be taken for a launch's
+    check_cuda(status, "the device's work");
+    return true;
+  }
+
   int device_;
+  std::function<void(const std::function<bool()>&)> until_;  // empty: by the runtime
   std::array<cudaStream_t, kLanes> streams_{};
   std::vector<cudaEvent_t> marks_;
 };
@@ -115,7 +138,7 @@ class CudaStreams : public Streams {
 }  // namespace
 
 struct CudaBackend::State {
-  explicit State(int device) : streams(device) {}
+  State(int device, std::shared_ptr<ProductTable> table) : streams(device), products(std::move(table)) {}
   ~State() {
     for (const Lane lane : kStreamLanes) cudaStreamSynchronize(streams.of(lane));  // nothing may use what goes now
     cudaFree(device_bytes);
@@ -131,8 +154,14 @@ struct CudaBackend::State {
   uint64_t host_size = 0;
 };
 
-CudaBackend::CudaBackend(int device) : state_(std::make_unique<State>(device)) {}
+CudaBackend::CudaBackend(int device, std::shared_ptr<ProductTable> products)
+    : state_(std::make_unique<State>(device, std::move(products))) {}
 CudaBackend::~CudaBackend() = default;
+
+CUstream_st* CudaBackend::stream(Lane lane) const { return state_->streams.of(lane); }
+void CudaBackend::wait_by(std::function<void(const std::function<bool()>& done)> until) {
+  state_->streams.wait_by(std::move(until));
+}
 
 namespace {
 

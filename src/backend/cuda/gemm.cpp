@@ -6,6 +6,7 @@
 #include <bit>
 #include <limits>
 #include <map>
+#include <mutex>
 
 #include "backend/cuda/check.h"
 #include "backend/cuda/facts.h"
@@ -38,11 +39,28 @@ constexpr double kRoundSeconds = 2e-3;  // that an algorithm runs at most in a r
 using ProductKey = std::vector<int64_t>;
 using Algorithms = std::map<ProductKey, cublasLtMatmulAlgo_t>;
 
+}  // namespace
+}  // namespace snug::cuda
+
+namespace snug {
+
+struct ProductTable {
+  std::mutex mutex;  // held while a rank searches: the others take what it finds
+  cuda::Algorithms known;
+};
+
+std::shared_ptr<ProductTable> make_product_table() { return std::make_shared<ProductTable>(); }
+
+}  // namespace snug
+
+namespace snug::cuda {
+namespace {
+
 // A product made ready. The library's matrices lie column by column, where ours turned lie row by row: it computes
 // d^T = op(b)^T op(a)^T, so its A is our b.
 class BoundProduct {
  public:
-  BoundProduct(cublasLtHandle_t library, Algorithms& known, const Gemm& gemm, const Product& p,
+  BoundProduct(cublasLtHandle_t library, ProductTable& table, const Gemm& gemm, const Product& p,
                std::span<const TensorView> views, cudaStream_t stream)
       : library_(library), stream_(stream), alpha_(p.alpha), beta_(p.addend ? 1 : 0), product_(p) {
     a_ = views[0].data;
@@ -52,9 +70,10 @@ class BoundProduct {
     scratch_ = views.back().data;
     describe(gemm, p, p.bias ? views[p.operands - 2].data : nullptr);
     const ProductKey key = key_of(gemm, p);
-    const auto same = known.find(key);
-    if (same == known.end()) choose(views.first(p.operands));
-    algorithm_ = known.try_emplace(key, algorithm_).first->second;
+    const std::lock_guard lock(table.mutex);
+    const auto same = table.known.find(key);
+    if (same == table.known.end()) choose(views.first(p.operands));
+    algorithm_ = table.known.try_emplace(key, algorithm_).first->second;
   }
 
   void run() {
@@ -190,10 +209,11 @@ class BoundProduct {
 
 struct Products::Library {
   cublasLtHandle_t handle = nullptr;
-  Algorithms algorithms;
+  std::shared_ptr<ProductTable> table;
 };
 
-Products::Products() : library_(std::make_unique<Library>()) {
+Products::Products(std::shared_ptr<ProductTable> table)
+    : library_(std::make_unique<Library>(nullptr, std::move(table))) {
   const cublasStatus_t status = cublasLtCreate(&library_->handle);
   if (status != CUBLAS_STATUS_SUCCESS) device_error("cuBLASLt does not start: {}", cublasLtGetStatusString(status));
 }
@@ -219,7 +239,7 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
     used[2] = views[p.operands - 1];
     p.c = p.d;
   }
-  const auto bound = std::make_shared<BoundProduct>(library_->handle, library_->algorithms, gemm, p, used, stream);
+  const auto bound = std::make_shared<BoundProduct>(library_->handle, *library_->table, gemm, p, used, stream);
   if (!widen) return [bound](const PassFacts&) { bound->run(); };
   return [bound, widen](const PassFacts& facts) {
     widen(facts);

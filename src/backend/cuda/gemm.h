@@ -5,14 +5,14 @@
 
 #include <memory>
 
-#include "backend/backend.h"
+#include "backend/cuda/backend.h"
 
 namespace snug::cuda {
 
 // The library's handle; one a backend.
 class Products {
  public:
-  Products();
+  explicit Products(std::shared_ptr<ProductTable> table);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
