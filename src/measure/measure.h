@@ -6,6 +6,7 @@
 
 #include "backend/backend.h"
 #include "plan/machine.h"
+#include "program/topology.h"
 
 namespace snug {
 
@@ -28,6 +29,12 @@ Machine measure_machine(const MeasureOptions& options);
 TeamRates measure_team(int threads, const std::vector<int64_t>& product_sizes, Clock clock = wall_seconds);
 // The rates of a card, by a backend of its own that has reserved nothing yet. Returns the bytes that this has reserved.
 uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards);
+// The link of cards, by a backend of each rank's own that has reserved nothing yet, on all ranks at the same time.
+struct LinkRates {
+  RateCurve rates;     // bytes a second that a rank takes from the others, by the bytes that it gives; all at it
+  uint64_t arena = 0;  // bytes that this has reserved of a card
+};
+LinkRates measure_link(Backend& backend, const Topology& topology);
 // What measure_machine() measures products at.
 std::vector<int64_t> measured_product_sizes();
 

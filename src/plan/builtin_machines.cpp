@@ -29,6 +29,8 @@ const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
 constexpr double kOpSeconds = 4e-6;
 constexpr uint64_t kDriverBytes = 560ull << 20;
+// What the connection of several cards takes: rough, until it is measured.
+constexpr uint64_t kLinkBytes = 512ull << 20;
 
 Cards cards_of(const Model& model, int count) {
   Cards cards;
@@ -36,6 +38,7 @@ Cards cards_of(const Model& model, int count) {
   cards.count = count;
   cards.memory_bytes = cards.free_bytes = model.memory_mib << 20;
   cards.driver_bytes = kDriverBytes;
+  cards.link_bytes = kLinkBytes;
   cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;

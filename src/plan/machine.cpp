@@ -74,8 +74,13 @@ class Pricing {
   double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
   double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
 
-  double operator()(const AllGather&) const { return bytes_of(op_.operands[1]) / machine_.link; }
-  double operator()(const Exchange&) const { return bytes_of(op_.operands[1]) / machine_.link; }
+  double operator()(const AllGather&) const {
+    return (bytes_of(op_.operands[1]) - bytes_of(op_.operands[0])) / machine_.link;
+  }
+  double operator()(const Exchange&) const {
+    const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
+    return bytes_of(op_.operands[1]) * (ranks - 1) / ranks / machine_.link;
+  }
 
   template <class Other>
   double operator()(const Other&) const {

@@ -58,6 +58,7 @@ struct Cards {
   int count = 1;
   uint64_t memory_bytes = 0, free_bytes = 0;
   uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
+  uint64_t link_bytes = 0;                // and, where there are several ranks, their connection
   double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
   Rates rates;
 };

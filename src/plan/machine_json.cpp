@@ -111,13 +111,14 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes",
+    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
                                  "to_device_bytes_per_second", "from_device_bytes_per_second", "rates"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
             fields.bytes("free_bytes"),
             fields.bytes("driver_bytes"),
+            fields.bytes("link_bytes"),
             fields.rate("to_device_bytes_per_second"),
             fields.rate("from_device_bytes_per_second"),
             read_rates(fields.object("rates"))};
@@ -233,6 +234,7 @@ std::string write_machine(const Machine& machine) {
                      {"memory_bytes", machine.cards->memory_bytes},
                      {"free_bytes", machine.cards->free_bytes},
                      {"driver_bytes", machine.cards->driver_bytes},
+                     {"link_bytes", machine.cards->link_bytes},
                      {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
                      {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
                      {"rates", rates_json(machine.cards->rates)}};
