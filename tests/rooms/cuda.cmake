@@ -7,5 +7,7 @@ if(SNUG_CUDA_FOUND)
   snug_test(cuda_op_test SOURCES op_runner.cpp ROOMS base tensor program backend backend_cuda)
   snug_test(cuda_parity_test ROOMS train backend_cuda)
   snug_test(cuda_streams_test ROOMS train backend_cuda)
-  set_tests_properties(cuda_op_test cuda_parity_test cuda_streams_test PROPERTIES LABELS gpu)
+  # Two GPUs; skipped where there are fewer.
+  snug_test(cuda_ranks_test ROOMS train measure comm_nccl)
+  set_tests_properties(cuda_op_test cuda_parity_test cuda_streams_test cuda_ranks_test PROPERTIES LABELS gpu)
 endif()

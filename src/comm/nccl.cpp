@@ -1,0 +1,165 @@
+#include "comm/nccl.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+
+#include "backend/cuda/check.h"
+
+namespace snug {
+namespace {
+
+static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, which orders what lanes launch");
+
+constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
+// Blocks of threads that a lane takes of a card, so that products go on beside it.
+constexpr int kMostBlocks = 16;
+constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
+
+// What rank 0 has, on all ranks.
+ncclUniqueId tell_all(Comm& comm, ncclUniqueId id) {
+  std::array<uint64_t, sizeof id / sizeof(uint64_t)> words{};
+  static_assert(sizeof words == sizeof id);
+  std::memcpy(words.data(), &id, sizeof id);
+  for (uint64_t& word : words) word = comm.tell(word)[0];
+  std::memcpy(&id, words.data(), sizeof id);
+  return id;
+}
+
+}  // namespace
+
+// The connection of one lane: lanes do not wait for each other. Its calls return at once, as what they wait for may
+// be a rank that is gone.
+class NcclBackend::Link {
+ public:
+  Link(Comm& comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
+  // Gives up what is under way, unless it was closed.
+  ~Link() {
+    if (link_) closed_ ? ncclCommDestroy(link_) : ncclCommAbort(link_);
+  }
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
+
+  void open() {
+    const Topology& here = comm_.topology();
+    ncclUniqueId id{};
+    if (here.rank == 0) expect(ncclGetUniqueId(&id), "a connection's name");
+    id = tell_all(comm_, id);
+    ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
+    config.blocking = 0;
+    config.maxCTAs = kMostBlocks;
+    constexpr std::string_view kWhat = "connecting the GPUs of all ranks";
+    const auto begin = std::chrono::steady_clock::now();
+    settle(ncclCommInitRankConfig(&link_, here.ranks, id, here.rank, &config), kWhat, [&] {
+      if (std::chrono::steady_clock::now() - begin > kLongestStart)
+        device_error("{}: not done after {} s; NCCL_DEBUG=INFO shows how far it came", kWhat, kLongestStart.count());
+      comm_.heartbeat();  // this rank does not only wait, and may be long at it
+    });
+  }
+  // When all of its work is done.
+  void close() {
+    settle(ncclCommFinalize(link_), "ending the connection of GPUs");
+    closed_ = true;
+  }
+
+  void enqueue(const Trade& trade) {
+    if (trade.bytes == 0) return;
+    if (gathers_all(trade)) {
+      settle(ncclAllGather(trade.send, trade.receive, trade.bytes, ncclUint8, link_, stream_), "an all-gather");
+      return;
+    }
+    const Topology& here = comm_.topology();
+    const int ranks = here.count(trade.who), own = here.place(trade.who);
+    if (const std::byte* const row = trade.row_for(here); row != trade.row_from(own))
+      cuda::check_cuda(cudaMemcpyAsync(trade.row_from(own), row, trade.bytes, cudaMemcpyDeviceToDevice, stream_),
+                       "a rank's own row");
+    expect(ncclGroupStart(), "an exchange");
+    for (int i = 1; i < ranks; i++) {
+      const int to = here.rank_at(trade.who, (own + i) % ranks), place = (own + ranks - i) % ranks;
+      expect(ncclSend(trade.row_for(here.seen_by(to)), trade.bytes, ncclUint8, to, link_, stream_), "an exchange");
+      expect(ncclRecv(trade.row_from(place), trade.bytes, ncclUint8, here.rank_at(trade.who, place), link_, stream_),
+             "an exchange");
+    }
+    settle(ncclGroupEnd(), "an exchange");
+  }
+
+ private:
+  // Everybody's one row to everybody, by their numbers.
+  bool gathers_all(const Trade& trade) const {
+    const Topology& here = comm_.topology();
+    const bool by_number =
+        trade.who == Ranks::Everyone || (trade.who == Ranks::Parts && (here.replicas == 1 || here.shards() == 1)) ||
+        (trade.who == Ranks::Replica && here.replicas == 1) || (trade.who == Ranks::Peers && here.shards() == 1);
+    return by_number && trade.send_stride == 0 && trade.receive_stride == trade.bytes;
+  }
+
+  // Where another rank gives up, NCCL may find its connection closed before that rank has said why.
+  void expect(ncclResult_t result, std::string_view what) const {
+    if (result == ncclSuccess || result == ncclInProgress) [[likely]]
+      return;
+    const auto begin = std::chrono::steady_clock::now();
+    comm_.wait_until([&] { return std::chrono::steady_clock::now() - begin > kLastWords; });
+    device_error("{} with {} ranks: NCCL says {} ({})", what, comm_.topology().ranks, ncclGetErrorString(result),
+                 ncclGetLastError(link_));
+  }
+  // Returns when the call has done what it does on the host: enqueued, say.
+  void settle(ncclResult_t result, std::string_view what, const Alive& alive = {}) {
+    if (result == ncclInProgress)
+      comm_.wait_until([&] {
+        call(alive);
+        expect(ncclCommGetAsyncError(link_, &result), what);
+        return result != ncclInProgress;
+      });
+    expect(result, what);
+  }
+
+  Comm& comm_;
+  cudaStream_t stream_;
+  ncclComm_t link_ = nullptr;
+  bool closed_ = false;
+};
+
+// Multicast stays off: on machines that several share it may take all their cards out of service. Work of two lanes
+// starts in the order in which it was enqueued, which is the same on all ranks: none waits for a card that is full of
+// what waits for it.
+void prepare_nccl() {
+  setenv("NCCL_NVLS_ENABLE", "0", 1);
+  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+}
+
+NcclBackend::NcclBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm)
+    : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
+  wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
+  for (const Lane lane : kJointLanes) {
+    links_[index(lane)] = std::make_unique<Link>(comm, stream(lane));
+    links_[index(lane)]->open();
+  }
+}
+
+NcclBackend::~NcclBackend() {
+  if (std::uncaught_exceptions() > exceptions_) return;
+  try {
+    streams()->finish();
+    for (const Lane lane : kJointLanes) links_[index(lane)]->close();
+  } catch (const std::exception&) {
+    // Another rank is gone at the very end: what has been done is done, and the connection is given up.
+  }
+}
+
+Launch NcclBackend::bind(const Op& op, std::span<const TensorView> views) {
+  const auto launch = [&](const Trade& trade) -> Launch {
+    Link* const link = links_[index(op.lane)].get();
+    check(link, "{}: '{}' stands on lane {}, expected Gather or Reduce", op.site, kind(op.attrs), name(op.lane));
+    return [link, trade](const PassFacts&) { link->enqueue(trade); };
+  };
+  if (const auto* gather = std::get_if<AllGather>(&op.attrs))
+    return launch(gather_of(comm_.topology(), gather->ranks, views[0], views[1]));
+  if (std::holds_alternative<Exchange>(op.attrs)) return launch(exchange_of(comm_.topology(), views[0], views[1]));
+  return CudaBackend::bind(op, views);
+}
+
+}  // namespace snug

@@ -1,0 +1,34 @@
+// Ranks on GPUs: the CUDA backend of a rank among others. Bytes go from card to card by NCCL, on the streams of the
+// lanes that joint ops stand on; sums are ops.
+#pragma once
+
+#include <memory>
+
+#include "backend/cuda/backend.h"
+#include "comm/comm.h"
+
+namespace snug {
+
+// Sets what NCCL reads of the environment. Once in a process, before there are threads that make backends.
+void prepare_nccl();
+
+// Joint ops are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must outlive
+// the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed, hangs or is
+// gone, and throws PeerError; what is enqueued and waits for that rank is given up. Replicas of `comm` are set before.
+class NcclBackend final : public CudaBackend {
+ public:
+  // On all ranks at the same time, each with a card of its own.
+  NcclBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm);
+  ~NcclBackend() override;
+
+  Launch bind(const Op& op, std::span<const TensorView> views) override;
+
+ private:
+  class Link;
+
+  Comm& comm_;
+  const int exceptions_;
+  std::array<std::unique_ptr<Link>, kLanes> links_;  // of the lanes that joint ops stand on
+};
+
+}  // namespace snug
