@@ -116,6 +116,7 @@ void report(const Planned& planned, TimedBackend& backend, double apart) {
 
 int main(int argc, char** argv) try {
   Options options;
+  options.ranks = 1;
   const bool only_whole = argc > 1 && argv[1] == std::string_view("--whole");
   for (int i = only_whole ? 2 : 1; i < argc; i++) {
     const std::string pair = argv[i];

@@ -240,6 +240,13 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_GT(plan["device_bytes"].get<uint64_t>(), plan["driver_bytes"].get<uint64_t>());
   EXPECT_GT(plan["step_seconds"].get<double>(), 0);
   EXPECT_EQ(run(job("plan", {"--machine", "A100-40GB", "--device-memory", "500MiB"})).code, 3) << "the driver's share";
+  EXPECT_EQ(plan["arrangement"]["ranks"], 2) << "as many as there are GPUs";
+  const auto one = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xA100-40GB", "--ranks", "1"})).out);
+  EXPECT_EQ(one["arrangement"]["ranks"], 1);
+  EXPECT_GT(plan["driver_bytes"].get<uint64_t>(), one["driver_bytes"].get<uint64_t>()) << "the connection's share";
+  const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
+  EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
+  expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
   const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
   EXPECT_EQ(nlohmann::json::parse(run(job("plan", {"--json", "--machine", "H100", "--device", "cpu"})).out)["classes"],
             cpu["classes"]);

@@ -17,7 +17,7 @@ struct CommandFlags {
   bool text = false;                 // tokenize: standard input instead of a data set
 };
 
-int plan_command(const Options& options, const CommandFlags& flags);
+int plan_command(Options options, const CommandFlags& flags);
 int train_command(Options options, const CommandFlags& flags);
 int eval_command(Options options, const CommandFlags& flags);
 int generate_command(const Options& options, const CommandFlags& flags);

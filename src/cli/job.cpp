@@ -178,6 +178,10 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
 
 }  // namespace
 
+void settle_ranks(Options& options, const Target& target) {
+  if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * target.machine()->cards->count : 1;
+}
+
 Choices choices_of(const Options& options) {
   Choices choices;
   choices.batch_size = options.batch_size;
@@ -244,7 +248,6 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
     caps.driver_bytes = cards.driver_bytes;
   }
   caps.device_bytes = cap(options.device_memory, device);
-  caps.node_ranks = static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
   return caps;
 }
 
@@ -269,6 +272,17 @@ std::string best_so_far(const Fitter& fitter) {
 
 }  // namespace
 
+namespace {
+
+void require_cards(const Cards& cards, int node_ranks) {
+  if (node_ranks > cards.count)
+    user_error(
+        "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer",
+        node_ranks, cards.count, cards.count, cards.name);
+}
+
+}  // namespace
+
 Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
                       std::optional<SavedState> saved) {
   if (aim == Aim::Run && options.nodes > 1)
@@ -277,7 +291,10 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   if (options.nodes > options.ranks)
     user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
   Caps caps = caps_of(options, target, aim);
-  if (launched) caps.node_ranks = most_ranks_of_a_node(*launched);
+  caps.node_ranks = launched ? most_ranks_of_a_node(*launched)
+                             : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
+  if (target.cuda()) require_cards(*target.machine()->cards, *caps.node_ranks);
+  if (target.cuda() && options.ranks > 1) caps.driver_bytes += target.machine()->cards->link_bytes;
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
   const Pricing pricing = pricing_of(options, target, static_cast<int>(threads));

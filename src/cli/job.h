@@ -17,7 +17,10 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
-// What the user pinned of cut and strategy.
+// Where --ranks names no number: one for each of the target's GPUs, on all --nodes; or one.
+void settle_ranks(Options& options, const Target& target);
+
+// What the user pinned of cut and strategy, of a job whose ranks are settled.
 Choices choices_of(const Options& options);
 
 // What a plan is for: to be read, or to be run here and now.
@@ -52,8 +55,8 @@ struct Planned {
   const Arrangement& shown() const;
 };
 
-// Searches the arrangements of a training job; the ranks of a launched one find the same. `saved`: what is restored, if
-// other ranks saved it.
+// Searches the arrangements of a training job, whose options' ranks are settled; the ranks of a launched one find the
+// same. `saved`: what is restored, if other ranks saved it.
 Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched = nullptr,
                       std::optional<SavedState> saved = std::nullopt);
 

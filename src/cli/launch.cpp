@@ -4,7 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <chrono>
+#include <condition_variable>
+#include <cstdlib>
 #include <exception>
+#include <mutex>
 #include <span>
 #include <thread>
 
@@ -24,13 +28,28 @@ void require_one_process(std::string_view command) {
         ranks, command, command == "plan" ? "; here --ranks says how many" : "");
 }
 
-int most_ranks_of_a_node(Comm& launched) {
+namespace {
+
+// Of every rank's machine, by rank: the same number for the same machine.
+std::span<const uint64_t> nodes_of(Comm& launched) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
-  const std::span<const uint64_t> hosts = launched.tell(hash_of(std::string_view(host.data())));
+  return launched.tell(hash_of(std::string_view(host.data())));
+}
+
+}  // namespace
+
+int most_ranks_of_a_node(Comm& launched) {
+  const std::span<const uint64_t> nodes = nodes_of(launched);
   std::ptrdiff_t most = 0;
-  for (const uint64_t one : hosts) most = std::max(most, std::ranges::count(hosts, one));
+  for (const uint64_t one : nodes) most = std::max(most, std::ranges::count(nodes, one));
   return static_cast<int>(most);
+}
+
+int place_on_node(Comm& launched) {
+  const std::span<const uint64_t> nodes = nodes_of(launched);
+  const auto rank = static_cast<size_t>(launched.topology().rank);
+  return static_cast<int>(std::ranges::count(nodes.first(rank), nodes[rank]));
 }
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
@@ -38,7 +57,75 @@ uint64_t least_of_ranks(Comm* launched, uint64_t value) {
   return *std::ranges::min_element(launched->tell(value));
 }
 
-int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work) {
+namespace {
+
+// Of several ranks' errors the one that no other rank's caused; null if there is none.
+std::exception_ptr cause_of(const std::vector<std::exception_ptr>& errors) {
+  for (const std::exception_ptr& error : errors) {
+    if (!error) continue;
+    try {
+      std::rethrow_exception(error);
+    } catch (const PeerError&) {
+    } catch (...) {
+      return error;
+    }
+  }
+  return nullptr;
+}
+
+std::exception_ptr first_of(const std::vector<std::exception_ptr>& errors) {
+  const auto first = std::ranges::find_if(errors, [](const std::exception_ptr& error) { return error != nullptr; });
+  return first == errors.end() ? nullptr : *first;
+}
+
+// A thread that hangs cannot be ended but with its process.
+[[noreturn]] void end_process(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerError& hangs) {
+    fmt::print(stderr, "snug: {}\n", hangs.what());
+  }
+  std::_Exit(4);
+}
+
+int run_threads(int ranks, int replicas, double patience, const std::function<int(int rank, Comm* comm)>& work) {
+  std::vector<std::unique_ptr<Comm>> comms = thread_ranks(ranks, replicas, patience);
+  std::vector<std::exception_ptr> errors(comms.size());
+  int result = 0, running = ranks;
+  std::mutex mutex;
+  std::condition_variable ended;
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; rank++)
+    threads.emplace_back([&, rank] {
+      const auto r = static_cast<size_t>(rank);
+      std::exception_ptr error;
+      try {
+        const int code = work(rank, comms[r].get());
+        if (rank == 0) result = code;
+      } catch (const std::exception& caught) {
+        error = std::current_exception();
+        comms[r]->leave(caught.what());
+      }
+      const std::lock_guard lock(mutex);
+      errors[r] = error;
+      running--;
+      ended.notify_all();
+    });
+  std::unique_lock lock(mutex);
+  ended.wait(lock, [&] { return running == 0 || first_of(errors); });
+  const std::chrono::duration<double> grace(patience / 5);
+  if (!ended.wait_for(lock, grace, [&] { return running == 0; }) && !cause_of(errors)) end_process(first_of(errors));
+  lock.unlock();
+  threads.clear();
+  if (const std::exception_ptr cause = cause_of(errors)) std::rethrow_exception(cause);
+  if (const std::exception_ptr consequence = first_of(errors)) std::rethrow_exception(consequence);
+  return result;
+}
+
+}  // namespace
+
+int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work,
+              double patience) {
   if (launched) {
     launched->set_replicas(replicas);
     try {
@@ -49,34 +136,7 @@ int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(i
     }
   }
   if (ranks == 1) return work(0, nullptr);
-  std::vector<std::unique_ptr<Comm>> comms = thread_ranks(ranks, replicas);
-  std::vector<std::exception_ptr> errors(comms.size());
-  int result = 0;
-  {
-    std::vector<std::jthread> threads;
-    for (int rank = 0; rank < ranks; rank++)
-      threads.emplace_back([&, rank] {
-        const auto r = static_cast<size_t>(rank);
-        try {
-          const int code = work(rank, comms[r].get());
-          if (rank == 0) result = code;
-        } catch (const std::exception& error) {
-          errors[r] = std::current_exception();
-          comms[r]->leave(error.what());
-        }
-      });
-  }
-  std::exception_ptr consequence;
-  for (const std::exception_ptr& error : errors) {
-    if (!error) continue;
-    try {
-      std::rethrow_exception(error);
-    } catch (const PeerError&) {
-      consequence = error;
-    }
-  }
-  if (consequence) std::rethrow_exception(consequence);
-  return result;
+  return run_threads(ranks, replicas, patience, work);
 }
 
 }  // namespace snug

@@ -51,7 +51,8 @@ struct Options {
   std::optional<uint64_t> device_memory, host_memory;
   double lora_dropout = 0;
   std::string state_format = "fp32";
-  int64_t ranks = 1, nodes = 1, replicas = 1;
+  int64_t ranks = 0;  // 0: one for each GPU, or one on the CPU
+  int64_t nodes = 1, replicas = 1;
   std::optional<uint64_t> disk_memory;
   std::string disk_dir, zero = "auto";
   std::string order = "auto", reduce_every = "pass";

@@ -5,9 +5,10 @@
 #include "backend/cuda/cards.h"
 #include "backend/cuda/facts.h"
 #include "base/file.h"
+#include "cli/launch.h"
 #include "measure/measure.h"
 #ifdef SNUG_CUDA
-#include "backend/cuda/backend.h"
+#include "comm/nccl.h"
 #endif
 
 namespace snug {
@@ -28,7 +29,15 @@ std::optional<Machine> named_machine(const Options& options) {
 
 std::vector<Card> cards_of_driver() { return cuda_cards(); }
 
-std::unique_ptr<Backend> cuda_backend(int device) { return std::make_unique<CudaBackend>(device); }
+std::shared_ptr<ProductTable> products_of_ranks() {
+  prepare_nccl();
+  return make_product_table();
+}
+
+std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm) {
+  if (comm) return std::make_unique<NcclBackend>(device, std::move(products), *comm);
+  return std::make_unique<CudaBackend>(device, std::move(products));
+}
 
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
@@ -39,7 +48,11 @@ constexpr std::string_view kMissing =
 
 std::vector<Card> cards_of_driver() { return {}; }
 
-std::unique_ptr<Backend> cuda_backend(int) { internal_error("a GPU was asked for, {}", kMissing); }
+std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
+
+std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*) {
+  internal_error("a GPU was asked for, {}", kMissing);
+}
 
 #endif
 
@@ -57,11 +70,39 @@ std::optional<Cards> cards_here() {
   return cards;
 }
 
+namespace {
+
+// What a first card has less than before, beside an arena. Cards are asked alone, as each may be another program's too.
+uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
+  const uint64_t taken = free_before - std::min(free_before, cards_of_driver().at(0).free_bytes);
+  return taken - std::min(taken, arena);
+}
+
+}  // namespace
+
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
-  const std::unique_ptr<Backend> backend = cuda_backend(0);
+  const uint64_t free_before = cards_of_driver().at(0).free_bytes;
+  const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr);
   const uint64_t arena = measure_card(*backend, product_sizes, cards);
-  const uint64_t taken = cards.free_bytes - cards_of_driver().at(0).free_bytes;
-  cards.driver_bytes = taken - std::min(taken, arena);
+  cards.driver_bytes = taken_beside(free_before, arena);
+}
+
+RateCurve measure_link_here(Cards& cards) {
+  RateCurve curve;
+  const std::shared_ptr<ProductTable> products = products_of_ranks();
+  run_ranks(cards.count, 1, nullptr, [&](int rank, Comm* comm) {
+    const uint64_t free_before = cards_of_driver().at(0).free_bytes;
+    comm->barrier();
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm);
+    const LinkRates measured = measure_link(*backend, comm->topology());
+    if (rank == 0) {
+      curve = measured.rates;
+      cards.link_bytes = taken_beside(free_before, measured.arena);
+    }
+    comm->barrier();
+    return 0;
+  });
+  return curve;
 }
 
 Target::Target(const Options& options) : machine_(named_machine(options)) {
@@ -75,6 +116,7 @@ Target::Target(const Options& options) : machine_(named_machine(options)) {
                machine_ ? "the machine has no GPU" : kMissing);
   if (!machine_ && cuda_) machine_ = rough_machine();
   if (machine_) machine_->cards = cuda_ ? cards : std::nullopt;
+  if (cuda_) products_ = products_of_ranks();
 }
 
 const OpFacts& Target::facts() const {
@@ -88,8 +130,8 @@ void Target::require_here() const {
   if (cuda_ && !cards_here()) user_error("device: a GPU is asked for, {}", kMissing);
 }
 
-std::unique_ptr<Backend> Target::backend(int rank) const {
-  if (cuda_) return cuda_backend(rank);
+std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
+  if (cuda_) return cuda_backend(device, products_, comm);
   return std::make_unique<CpuBackend>();
 }
 

@@ -5,9 +5,12 @@
 
 #include "backend/backend.h"
 #include "cli/options.h"
+#include "comm/comm.h"
 #include "plan/machine.h"
 
 namespace snug {
+
+struct ProductTable;
 
 class Target {
  public:
@@ -21,17 +24,22 @@ class Target {
   const OpFacts& facts() const;
   // UserError if it cannot be run on here, by this build of snug.
   void require_here() const;
-  // For a rank of this process.
-  std::unique_ptr<Backend> backend(int rank) const;
+  // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
+  // job ask at the same time.
+  std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
 
  private:
   bool cuda_ = false;
   std::optional<Machine> machine_;
+  std::shared_ptr<ProductTable> products_;  // of this process's ranks on GPUs
 };
 
 // The GPUs of this machine with rough rates; none where snug is built without CUDA.
 std::optional<Cards> cards_here();
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
+// Of several: the bytes a second that each takes from the others, by the bytes that it gives, all of them at it; and
+// what the connection takes of one. After measure_cards_here().
+RateCurve measure_link_here(Cards& cards);
 
 }  // namespace snug

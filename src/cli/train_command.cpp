@@ -148,6 +148,7 @@ struct Run {
   const Corpus& corpus;
   const Planned& planned;
   const InterruptGuard& guard;
+  std::optional<int> device;  // of this process's one rank; else each takes the one of its number
 };
 
 int train_rank(const Run& run, int rank, Comm* comm) {
@@ -181,7 +182,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   Session session(
       std::move(spec), std::move(compiled),
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
-         return run.planned.target.backend(rank);
+         return run.planned.target.backend(run.device.value_or(rank), comm);
        }});
   rehearse_saving(
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
@@ -220,7 +221,7 @@ int train_command(Options options, const CommandFlags& flags) {
   const std::unique_ptr<Comm> comm = launched();
   if (comm) {
     const int64_t ranks = comm->topology().ranks;
-    if (options.ranks != 1 && options.ranks != ranks)
+    if (options.ranks > 1 && options.ranks != ranks)
       user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
     options.ranks = ranks;
   }
@@ -231,6 +232,7 @@ int train_command(Options options, const CommandFlags& flags) {
   }
   Target target(options);
   target.require_here();
+  settle_ranks(options, target);
   refuse_disk_dir(options, Aim::Run);
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
@@ -238,11 +240,10 @@ int train_command(Options options, const CommandFlags& flags) {
   const Planned planned =
       plan_training(options, std::move(target), corpus.validates(), Aim::Run, comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
-  if (planned.target.cuda() && planned.spec.cut.ranks > 1)
-    user_error("ranks: found {} of GPUs, expected 1 in this version; --device cpu takes more", planned.spec.cut.ranks);
   require_fit(planned, options);
   guard.hold();
-  const Run run{options, flags, corpus, planned, guard};
+  const std::optional<int> device = comm ? std::optional(place_on_node(*comm)) : std::nullopt;
+  const Run run{options, flags, corpus, planned, guard, device};
   return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, comm.get(),
                    [&](int rank, Comm* ranks) { return train_rank(run, rank, ranks); });
 }
