@@ -63,7 +63,8 @@ double square_rate(const Target& target, int64_t size, DType dtype) {
   const Shape square{size, size};
   const OperandList operands = OperandList().r(dtype, square).r(dtype, square).w(dtype, square);
   const uint64_t half = 3 * static_cast<uint64_t>(size * size) * element_bytes(dtype);  // and room for scratch
-  OpTimer timer(*backend, target.facts(), wall_seconds, {.half = half, .round = 0});
+  const std::unique_ptr<OpFacts> facts = target.facts();
+  OpTimer timer(*backend, *facts, wall_seconds, {.half = half, .round = 0});
   return OpTimer::work_of(Gemm{}, operands).flops / timer.seconds(Gemm{}, operands);
 }
 

@@ -310,18 +310,18 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  const OpFacts& facts = planned.target.facts();
+  const std::unique_ptr<OpFacts> facts = planned.target.facts();
   Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
   const Fitter* searching = nullptr;
   const Alive heartbeat = heartbeat_of(launched), alive = [&] {
     call(heartbeat);
     if (searching) progress.update(static_cast<int64_t>(searching->compiled()), best_so_far(*searching));
   };
-  Fitter fitter(planned.spec, choices, facts, planned.pricing, alive);
+  Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
   searching = &fitter;
   planned.fit = fitter.fit(planned.caps);
   if (!planned.fit.chosen) {
-    planned.changes = changes_that_fit(options, evaluate, facts, planned.caps, planned.pricing, alive);
+    planned.changes = changes_that_fit(options, evaluate, *facts, planned.caps, planned.pricing, alive);
   } else if (aim == Aim::Look) {
     planned.more = what_more_buys(fitter, planned.caps, planned.shown());
     planned.less = with_less(fitter, planned.caps, planned.shown());
@@ -360,7 +360,7 @@ std::string_view limit_word(const Options& options, uint64_t limit) {
 Session make_session(JobSpec spec, const Options& options) {
   const Target target(options);
   target.require_here();
-  Compiled compiled = compile(spec, target.facts());
+  Compiled compiled = compile(spec, *target.facts());
   const Need need = tightest(compiled.plan.reserved_bytes, 1, caps_of(options, target));
   if (need.bytes > need.allowed)
     throw CapacityError(fmt::format("this needs {} bytes ({}) of {}, {} ({}) are {}", need.bytes,

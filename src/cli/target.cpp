@@ -119,11 +119,9 @@ Target::Target(const Options& options) : machine_(named_machine(options)) {
   if (cuda_) products_ = products_of_ranks();
 }
 
-const OpFacts& Target::facts() const {
-  static const CpuFacts cpu;
-  static const CudaFacts cuda;
-  if (cuda_) return cuda;
-  return cpu;
+std::unique_ptr<OpFacts> Target::facts() const {
+  if (cuda_) return std::make_unique<CudaFacts>();
+  return std::make_unique<CpuFacts>();
 }
 
 void Target::require_here() const {

@@ -21,7 +21,8 @@ class Target {
   bool cuda() const { return cuda_; }
   // What prices a step, if that was named or has GPUs; without cards where the CPU is the target.
   const std::optional<Machine>& machine() const { return machine_; }
-  const OpFacts& facts() const;
+  // For one thread: what it has found out about products it keeps.
+  std::unique_ptr<OpFacts> facts() const;
   // UserError if it cannot be run on here, by this build of snug.
   void require_here() const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a

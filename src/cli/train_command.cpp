@@ -175,7 +175,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   spec.rank = rank;
   const int threads = run.planned.pricing.threads;
   set_threads(threads);
-  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, run.planned.target.facts());
+  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, *run.planned.target.facts());
   raise(compiled.plan.reserved_bytes, run.planned.compiled.plan.reserved_bytes);  // as planned, on every rank
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
   const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
