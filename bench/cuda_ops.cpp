@@ -131,6 +131,7 @@ class Report {
     square_ = square.flops / square.seconds;
     fmt::print("{} tokens; copy {:.0f} GB/s; {} cubed {:.0f} TFLOP/s\n", t_, copy_ / 1e9, kSquare, square_ / 1e12);
     products();
+    fp8_products();
     attention();
     layers();
     head();
@@ -173,6 +174,27 @@ class Report {
     product("lora_a r16", forward, {r(kBF16, {t_, kHidden}), r(kBF16, {16, kHidden}), w(kBF16, {t_, 16})});
     product("lora_b r16", residual,
             {r(kBF16, {t_, 16}), r(kBF16, {kHidden, 16}), r(kBF16, {t_, kHidden}), w(kBF16, {t_, kHidden})});
+  }
+
+  // With what makes codes of the left factor, and turns those of the weights for the way back.
+  void fp8_products() {
+    const auto linear = [&](std::string_view name, int64_t out, int64_t in) {
+      for (const bool back : {false, true}) {
+        const int64_t n = back ? in : out, k = back ? out : in;
+        const std::string dx = back ? fmt::format("{} dx", name) : std::string(name);
+        product(fmt::format("fp8 {}", dx), Fp8Gemm{.addend = true},
+                {r(DType::U8, {t_, k}), r(kF32, {t_}), r(DType::U8, {n, k}), r(kF32, {n}), r(kBF16, {t_, n}),
+                 w(kBF16, {t_, n})});
+        std::vector<Arg> args{r(kBF16, {t_, k}), w(DType::U8, {t_, k}), w(kF32, {t_})};
+        if (back) args.insert(args.begin() + 1, r(kF32, {k}));
+        kernel(fmt::format("fp8 {} quantize", dx), Quantize{BaseFormat::Fp8, back}, args);
+      }
+      kernel(fmt::format("fp8 {} transpose", name), Transpose{}, {r(DType::U8, {out, in}), w(DType::U8, {in, out})});
+    };
+    linear("qkv", 6144, kHidden);
+    linear("o", kHidden, kHidden);
+    linear("gate_up", 2 * kFfn, kHidden);
+    linear("down", kHidden, kFfn);
   }
 
   void attention() {

@@ -37,13 +37,15 @@ struct Case {
   DType compute;
   int64_t passes;
   BaseFormat base = BaseFormat::Plain;
+  bool fp8_products = false;
 };
 
 struct Arrangements : testing::TestWithParam<Case> {
   JobSpec job() const {
-    const auto& [family, lora, compute, passes, base] = GetParam();
+    const auto& [family, lora, compute, passes, base, fp8] = GetParam();
     JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     spec.numerics.base_format = base;
+    spec.numerics.fp8_products = fp8;
     return spec;
   }
 };
@@ -175,7 +177,8 @@ INSTANTIATE_TEST_SUITE_P(Cases, Arrangements,
                                          Case{"qwen2", true, DType::F32, 1},
                                          Case{"llama", true, DType::BF16, 1, BaseFormat::Int8},
                                          Case{"llama", true, DType::F32, 2, BaseFormat::Nf4},
-                                         Case{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8}));
+                                         Case{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8},
+                                         Case{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true}));
 
 }  // namespace
 }  // namespace snug

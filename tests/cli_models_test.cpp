@@ -100,6 +100,29 @@ TEST_F(Cli, MergedFromAQuantisedBaseDriftsByARounding) {
   }
 }
 
+// Products in fp8: of frozen linears in fp8, whose sizes are multiples of 16, and of cards that have them.
+TEST_F(Cli, ProductsInFp8TrainAndSayWhatTheyNeed) {
+  const std::string model = kModels / "llama16";
+  ASSERT_EQ(run(job("train", {"--compute", "fp8"}, model)).code, 0);
+  EXPECT_THAT(text_of(at("run/job.yaml")), AllOf(HasSubstr("compute: fp8"), HasSubstr("base_format: fp8")));
+  EXPECT_EQ(run({"eval", "--model", model, "--adapter", "run/adapter", "--data", kModels / "data.jsonl",
+                 "--sequence-length", "48", "--compute", "fp8"})
+                .code,
+            0);
+  const auto refused = [&](const Words& more, const std::string& of, const std::string& what) {
+    Words words{"--compute", "fp8", "--overwrite"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(job("plan", words, of));
+    EXPECT_EQ(outcome.code, 2);
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("compute fp8"), HasSubstr(what)));
+  };
+  refused({"--method", "full"}, model, "expected lora");
+  refused({"--base-format", "int8"}, model, "found base_format int8, expected fp8");
+  refused({}, kModels / "llama", "expected multiples of 16");
+  refused({"--machine", "A100-80GB"}, model, "'A100-80GB' has no products in fp8");
+  EXPECT_EQ(run(job("plan", {"--compute", "fp8", "--machine", "H100"}, model)).code, 0);
+}
+
 TEST_F(Cli, AQuantisedBaseTrainsAndSaysWhatItIs) {
   ASSERT_EQ(run(job("train", {"--base-format", "nf4"})).code, 0);
   EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("base_format: nf4"));

@@ -92,6 +92,24 @@ TEST(Machine, ProductsWithoutATableTakeWhatOperationsOrBytesDo) {
   EXPECT_NEAR(product(1, 512, 512, DType::F32).on(1), 4 * (512 + 512 * 512 + 512) / 4e9, 1e-9);
 }
 
+// Of the table under U8; without one at the card's rough rate for fp8, or at that of other products.
+TEST(Machine, ProductsInFp8HaveRatesOfTheirOwn) {
+  const DType u8 = DType::U8, f32 = DType::F32;
+  const Priced op =
+      op_of(Fp8Gemm{}, {{u8, {64, 64}}, {f32, {64}}, {u8, {64, 64}}, {f32, {64}}, {DType::BF16, {64, 64}}});
+  Machine machine = rough_machine();
+  Rates& rates = machine.teams[0];
+  rates.copy = {{1}, {1e18}};
+  const double flops = 2 * std::pow(64, 3), overhead = rates.op_seconds;
+  rates.flops = 1e9;
+  EXPECT_NEAR(seconds(op.op, op.set.buffers, machine, 1) - overhead, flops / 1e9, 1e-9);
+  rates.fp8_flops = 2e9;
+  EXPECT_NEAR(seconds(op.op, op.set.buffers, machine, 1) - overhead, flops / 2e9, 1e-9);
+  machine.product_sizes = {64};
+  rates.products = {{DType::BF16, false, true, false, {1e9}}, {u8, false, true, false, {4e9}}};
+  EXPECT_NEAR(seconds(op.op, op.set.buffers, machine, 1) - overhead, flops / 4e9, 1e-9);
+}
+
 TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
   auto attention = [](int64_t dim, int64_t longest) {
     return op_of(
@@ -189,7 +207,7 @@ TEST(Machine, WhatIsWrongIsNamed) {
   using Json = nlohmann::json;
   EXPECT_TRUE(fails_with<UserError>([] { parse_machine("{", "m.json"); }, "m.json"));
   EXPECT_TRUE(fails_with<UserError>([] { parse_machine("[]", "m.json"); }, "m.json"));
-  EXPECT_TRUE(refused([](Json& j) { j["format"] = "snug machine 2"; }, "format"));
+  EXPECT_TRUE(refused([](Json& j) { j["format"] = "snug machine 1"; }, "format"));
   EXPECT_TRUE(refused([](Json& j) { j["speed"] = 1; }, "'speed'"));
   EXPECT_TRUE(refused([](Json& j) { j.erase("disk"); }, "disk"));
   EXPECT_TRUE(refused([](Json& j) { j["cores"] = 0; }, "cores"));

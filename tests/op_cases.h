@@ -45,6 +45,40 @@ inline void add_gemm(OpCases& cases) {
   }
 }
 
+inline void add_fp8_gemm(OpCases& cases) {
+  const Filling codes = [](ref::Tensor& x, Numbers& numbers) {  // any but those that say NaN
+    integers(0, 254)(x, numbers);
+    for (double& code : x.values) code += code >= 0x7f ? 1 : 0;
+  };
+  const Filling scales = uniform(1e-3, 2e-2);
+  const DType u8 = DType::U8, bf16 = DType::BF16, f32 = DType::F32;
+  const auto add = [&](std::string what, const Shape& a, int64_t n, bool addend, bool bias) {
+    const int64_t m = a[0], k = a[1];
+    std::vector<CaseOperand> operands{in("a", u8, a, codes), in("a_scales", f32, {m}, scales),
+                                      in("b", u8, {n, k}, codes), in("b_scales", f32, {n}, scales)};
+    if (addend) operands.push_back(in("c", bf16, {m, n}));
+    if (bias) operands.push_back(in("bias", bf16, {n}));
+    operands.push_back(out("d", bf16, {m, n}, 16));
+    // Sums of products of up to (448 x 2e-2)^2, each rounded to 2^-12 of the largest so far; results are around 16.
+    cases.push_back({"fp8_gemm." + what, Fp8Gemm{addend, bias}, operands, {}, 4e-6, 0.15});
+  };
+  add("plain", {37, 64}, 48, false, false);
+  add("one_row", {1, 32}, 16, false, false);
+  add("addend", {64, 160}, 96, true, false);
+  add("bias", {33, 96}, 64, false, true);
+  add("addend_and_bias", {129, 256}, 144, true, true);
+}
+
+inline void add_transpose(OpCases& cases) {
+  for (const Shape& shape : {Shape{5, 7}, Shape{64, 64}, Shape{72, 200}, Shape{131, 264}})
+    cases.push_back({fmt::format("transpose.{}x{}", shape[0], shape[1]),
+                     Transpose{},
+                     {in("x", DType::U8, shape, integers(0, 256), 8), out("y", DType::U8, {shape[1], shape[0]}, 16)},
+                     {},
+                     0,
+                     0});
+}
+
 inline void add_attention(OpCases& cases) {
   for (const DType t : kActivations)
     for (const HeadShape& shape : {HeadShape{3, 3, 24}, HeadShape{7, 1, 8}, HeadShape{4, 2, 16}}) {
@@ -383,6 +417,8 @@ inline void add_loss(OpCases& cases) {
 inline OpCases op_cases() {
   OpCases cases;
   add_gemm(cases);
+  add_fp8_gemm(cases);
+  add_transpose(cases);
   add_attention(cases);
   add_long_attention(cases);
   add_rope(cases);

@@ -43,6 +43,15 @@ inline void add_quantize_rows(OpCases& cases) {
       add(".from_any_byte", {3, 100}, uniform());
       cases.back().operands[0].shift = 1;
     }
+  for (const DType t : {DType::F32, DType::BF16, DType::F16})
+    for (const Shape& shape : {Shape{19, 331}, Shape{3, 4096}})
+      cases.push_back({fmt::format("quantize.fp8.{}.factors.{}", name(t), shape[1]),
+                       Quantize{BaseFormat::Fp8, true},
+                       {in("x", t, shape, uniform(-0.1, 0.1)), in("factors", DType::F32, {shape[1]}, uniform(0, 3)),
+                        out("codes", DType::U8, shape), out("scales", DType::F32, {shape[0]})},
+                       {},
+                       0,
+                       0});
   const Filling scales = strewn({0, 1e-40, 3e38, kNaN, kInfinity});
   for (const DType t : kActivations) {
     cases.push_back({fmt::format("dequantize.int8.{}", name(t)),

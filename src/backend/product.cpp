@@ -23,7 +23,7 @@ void expect_shape(std::string_view what, const View& view, int64_t rows, int64_t
 }
 
 template <class View>
-Product read_product(const Gemm& gemm, std::span<const View> views) {
+Product read_product(const Gemm& gemm, std::span<const View> views, bool fp8 = false) {
   Product p;
   p.addend = gemm.addend;
   p.bias = gemm.bias;
@@ -38,11 +38,14 @@ Product read_product(const Gemm& gemm, std::span<const View> views) {
   check(p.m > 0 && p.n > 0 && p.k > 0, "gemm: a product of {} and {}", to_string(a.shape), to_string(b.shape));
   expect_shape("b", b, gemm.transpose_b ? p.n : p.k, gemm.transpose_b ? p.k : p.n);
   expect_shape("d", d, p.m, p.n);
-  check(a.dtype == b.dtype && (a.dtype == DType::F32 || a.dtype == DType::BF16), "gemm: a is {} and b is {}",
-        name(a.dtype), name(b.dtype));
+  check(a.dtype == b.dtype && (fp8 ? a.dtype == DType::U8 : a.dtype == DType::F32 || a.dtype == DType::BF16),
+        "gemm: a is {} and b is {}", name(a.dtype), name(b.dtype));
   const auto expect_dtype = [&](std::string_view what, DType dtype) {
-    check(dtype == DType::F32 || dtype == a.dtype, "gemm: {} is {}, expected fp32 or {}", what, name(dtype),
-          name(a.dtype));
+    if (fp8)
+      check(dtype == DType::BF16, "fp8_gemm: {} is {}, expected bf16", what, name(dtype));
+    else
+      check(dtype == DType::F32 || dtype == a.dtype, "gemm: {} is {}, expected fp32 or {}", what, name(dtype),
+            name(a.dtype));
   };
   p.a = layout(a, gemm.transpose_a);
   p.b = layout(b, gemm.transpose_b);
@@ -70,5 +73,19 @@ Product read_product(const Gemm& gemm, std::span<const View> views) {
 
 Product product_of(const Gemm& gemm, std::span<const Operand> operands) { return read_product(gemm, operands); }
 Product product_of(const Gemm& gemm, std::span<const TensorView> views) { return read_product(gemm, views); }
+
+Product product_of(const Fp8Gemm& gemm, std::span<const TensorView> views) {
+  const std::vector<TensorView> order = without_scales(views);
+  const Product p =
+      read_product<TensorView>({.transpose_b = true, .addend = gemm.addend, .bias = gemm.bias}, order, true);
+  for (const size_t i : {1u, 3u})
+    check(views[i].dtype == DType::F32 && views[i].dense() && views[i].count() == views[i - 1].rows(),
+          "fp8_gemm: scales are {} {}, expected fp32 [{}]", name(views[i].dtype), to_string(views[i].shape),
+          views[i - 1].rows());
+  constexpr int64_t kMultiple = 16;
+  check(p.n % kMultiple == 0 && p.k % kMultiple == 0, "fp8_gemm: [{}, {}] weights, expected multiples of {}", p.n, p.k,
+        kMultiple);
+  return p;
+}
 
 }  // namespace snug

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <vector>
 
 #include "program/program.h"
 #include "tensor/view.h"
@@ -28,8 +29,19 @@ struct Product {
   size_t operands = 0;  // without scratch: a, b, [c], [bias], d
 };
 
+// Operands of an Fp8Gemm without the scales, in a Gemm's order.
+template <class View>
+std::vector<View> without_scales(std::span<const View> views) {
+  check(views.size() >= 5, "fp8_gemm: {} operands, expected 5 or more", views.size());
+  std::vector<View> order{views[0], views[2]};
+  order.insert(order.end(), views.begin() + 4, views.end());
+  return order;
+}
+
 // InternalError if shapes, dtypes or strides do not fit each other.
 Product product_of(const Gemm& gemm, std::span<const Operand> operands);
 Product product_of(const Gemm& gemm, std::span<const TensorView> views);
+// The scales as well.
+Product product_of(const Fp8Gemm& gemm, std::span<const TensorView> views);
 
 }  // namespace snug

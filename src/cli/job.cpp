@@ -36,12 +36,18 @@ BaseFormat format_option(std::string_view word) {
 
 // A model that is stored quantised stays as it is.
 void choose_base(Numerics& n, const Options& options, const WeightSources& sources) {
-  n.base_format = options.base_format ? format_option(*options.base_format) : sources.format;
+  const bool plain = sources.format == BaseFormat::Plain;
+  n.base_format = options.base_format       ? format_option(*options.base_format)
+                  : plain && n.fp8_products ? BaseFormat::Fp8
+                                            : sources.format;
   n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
   n.plain_scales = sources.plain_scales;
-  if (sources.format != BaseFormat::Plain && n.base_format != sources.format)
+  if (!plain && n.base_format != sources.format)
     user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
                name(sources.format), options.model);
+  if (n.fp8_products && n.base_format != BaseFormat::Fp8)
+    user_error("compute fp8: found base_format {}, expected fp8, which its products are made of",
+               options.base_format.value_or(std::string(name(n.base_format))));
 }
 
 // A merged model is stored as its base is, unless base_format says how; codes become numbers of the products' format.
@@ -58,11 +64,18 @@ void require_codable(const JobSpec& spec) {
     if (spec.numerics.base_format == BaseFormat::Nf4 && param.linear && param.shape.count() % kNf4Block != 0)
       user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
                  param.shape.count(), kNf4Block);
+  constexpr int64_t kMultiple = 16;
+  for (const ParamSpec& param : spec.table.params)
+    if (spec.numerics.fp8_products && param.linear &&
+        (param.shape.rows() % kMultiple != 0 || param.shape.cols() % kMultiple != 0))
+      user_error("compute fp8: '{}' is {}, expected multiples of {}; bf16 takes any", param.name,
+                 to_string(param.shape), kMultiple);
 }
 
 Numerics numerics_of(const Options& options) {
   Numerics n;
   n.compute = dtype_option(options.compute);
+  n.fp8_products = options.compute == "fp8";
   n.accumulator = dtype_option(options.gradient_accumulator);
   n.beta1 = options.beta1;
   n.beta2 = options.beta2;
@@ -150,6 +163,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.sources = find_sources(spec.table, request);
   choose_base(spec.numerics, options, spec.sources);
   if (purpose == Purpose::Merge) keep_stored_form(spec, options);
+  if (spec.numerics.fp8_products && training && options.method == "full")
+    user_error("compute fp8 is for products with frozen weights: found --method full, expected lora");
   if (spec.numerics.coded_base() && training && options.method == "full")
     user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
                name(spec.numerics.base_format));
@@ -301,6 +316,7 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   set_threads(pricing.threads);
   Planned planned{
       .target = std::move(target), .spec = make_job(options, Purpose::Train), .caps = caps, .pricing = pricing};
+  planned.target.require_products(planned.spec.numerics);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
@@ -360,6 +376,7 @@ std::string_view limit_word(const Options& options, uint64_t limit) {
 Session make_session(JobSpec spec, const Options& options) {
   const Target target(options);
   target.require_here();
+  target.require_products(spec.numerics);
   Compiled compiled = compile(spec, *target.facts());
   const Need need = tightest(compiled.plan.reserved_bytes, 1, caps_of(options, target));
   if (need.bytes > need.allowed)

@@ -105,8 +105,7 @@ std::string write_cadence(const Cadence& cadence) {
 
 // Values that the interface names and that are not built yet.
 bool comes_later(const std::string& key, const std::string& value) {
-  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}},
-                                                                      {"compute", {"fp8"}}};
+  static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}}};
   const auto found = values.find(key);
   return found != values.end() && std::ranges::find(found->second, value) != found->second.end();
 }
@@ -261,7 +260,8 @@ std::vector<OptionSpec> training_specs() {
       bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
       number_option("lora_dropout", &O::lora_dropout, 0, 0.99, "share of an adapter's input that is dropped (0)"),
       base_format_option(),
-      word_option("compute", &O::compute, {"bf16", "fp32"}, "format of products and activations"),
+      word_option("compute", &O::compute, {"bf16", "fp32", "fp8"},
+                  "format of products and activations; fp8: products with frozen linears alone, the rest in bf16"),
       word_option("state_format", &O::state_format, {"fp32", "bf16", "8bit"},
                   "optimizer state; bf16 and 8bit are rounded stochastically, 8bit keeps bf16 weights alone"),
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},

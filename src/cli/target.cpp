@@ -128,6 +128,12 @@ void Target::require_here() const {
   if (cuda_ && !cards_here()) user_error("device: a GPU is asked for, {}", kMissing);
 }
 
+void Target::require_products(const Numerics& numerics) const {
+  if (!numerics.fp8_products || !cuda_ || machine_->cards->rates.fp8_flops > 0) return;
+  user_error("compute fp8: '{}' has no products in fp8 with a scale for each row, expected an H100 or H200; bf16 runs",
+             machine_->cards->name);
+}
+
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
   if (cuda_) return cuda_backend(device, products_, comm);
   return std::make_unique<CpuBackend>();

@@ -6,6 +6,7 @@
 #include "backend/backend.h"
 #include "cli/options.h"
 #include "comm/comm.h"
+#include "plan/arrangement.h"
 #include "plan/machine.h"
 
 namespace snug {
@@ -25,6 +26,8 @@ class Target {
   std::unique_ptr<OpFacts> facts() const;
   // UserError if it cannot be run on here, by this build of snug.
   void require_here() const;
+  // UserError if its cards have no products of the kind that is asked for.
+  void require_products(const Numerics& numerics) const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
   // job ask at the same time.
   std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;

@@ -92,14 +92,20 @@ class ProductTimer {
   int64_t below(int64_t size) const { return sizes_[place(size) - 1]; }
 
   double rate(const ProductRates& t, int64_t m, int64_t n, int64_t k) const {
+    const bool fp8 = t.dtype == DType::U8;
     OperandList list;
-    list.r(t.dtype, t.transpose_a ? Shape{k, m} : Shape{m, k}).r(t.dtype, t.transpose_b ? Shape{n, k} : Shape{k, n});
+    list.r(t.dtype, t.transpose_a ? Shape{k, m} : Shape{m, k});
+    if (fp8) list.r(DType::F32, {m});
+    list.r(t.dtype, t.transpose_b ? Shape{n, k} : Shape{k, n});
+    if (fp8) list.r(DType::F32, {n});
+    const DType result = fp8 ? DType::BF16 : t.dtype;
     if (t.addend)
-      list.r(t.dtype, {m, n}).again(Access::Write);
+      list.r(result, {m, n}).again(Access::Write);
     else
-      list.w(t.dtype, {m, n});
-    const double seconds =
-        timer_.seconds(Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend}, list);
+      list.w(result, {m, n});
+    const Attrs attrs = fp8 ? Attrs(Fp8Gemm{.addend = t.addend})
+                            : Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend};
+    const double seconds = timer_.seconds(attrs, list);
     return flops(m, n, k) / std::max(seconds - op_seconds_, seconds / 4);
   }
 
@@ -227,7 +233,7 @@ std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096}
 
 namespace {
 
-Rates measure_rates(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& product_sizes) {
+Rates measure_rates(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& product_sizes, bool fp8) {
   Rates measured;
   const Shape tiny{64, 16};
   measured.op_seconds = timer.seconds(
@@ -245,6 +251,11 @@ Rates measure_rates(OpTimer& timer, const Scale& scale, const std::vector<int64_
     }
   for (const ProductRates& table : measured.products)
     measured.flops = std::max(measured.flops, std::ranges::max(table.flops));
+  if (fp8) {
+    measured.products.push_back(products.measure(DType::U8, false, true));
+    measured.fp8_flops = std::ranges::max(measured.products.back().flops);
+    measured.products.push_back(products.measure_addend(ProductRates(measured.products.back())));
+  }
   for (const DType dtype : dtypes())
     for (const bool backward : {false, true})
       for (const int64_t dim : {64, 128})
@@ -261,7 +272,7 @@ TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_siz
   CpuBackend backend;
   const CpuFacts facts;
   OpTimer timer(backend, facts, clock, scale.room);
-  return {measure_rates(timer, scale, product_sizes), team_threads};
+  return {measure_rates(timer, scale, product_sizes, false), team_threads};
 }
 
 uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards) {
@@ -269,7 +280,7 @@ uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_size
   const CudaFacts facts;
   OpTimer timer(backend, facts, wall_seconds, scale.room);
   timer.keep_hot();
-  cards.rates = measure_rates(timer, scale, product_sizes);
+  cards.rates = measure_rates(timer, scale, product_sizes, cards.rates.fp8_flops > 0);
   cards.to_device = cards.from_device = timer.bus_rate();
   return 2 * scale.room.half;
 }

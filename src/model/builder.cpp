@@ -110,15 +110,34 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
       emit_lora_forward(linear, read(use(*xa)), addend, out[0]);
       addend = out[0];
     }
-    const Operand input = read(use(x));
-    std::vector<Operand> operands{input, read(placement_.weight(linear.weight, linear.count))};
-    if (addend) operands.push_back(read(*addend));
-    if (linear.bias != kNoParam) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
-    operands.push_back(write(out[0]));
-    emitter_.op(linear.site, Gemm{.transpose_b = true, .addend = addend.has_value(), .bias = linear.bias != kNoParam},
-                operands);
+    multiply(linear.site, use(x), linear, false, addend, out[0]);
     if (xa && !adapter_first) emit_lora_forward(linear, read(use(*xa)), out[0], out[0]);
   })[0];
+}
+
+void Builder::multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
+                       const std::optional<Operand>& addend, const Operand& y) {
+  const bool bias = !backward && linear.bias != kNoParam;
+  const std::optional<Fp8Factor> coded = placement_.fp8_weight(linear.weight, linear.count, backward);
+  std::vector<Operand> operands;
+  if (coded) {
+    const Operand codes = emitter_.tensor(fmt::format("{}.codes", site), DType::U8, x.shape);
+    const Operand scales = emitter_.tensor(fmt::format("{}.scales", site), DType::F32, {x.shape.rows()});
+    std::vector<Operand> quantized{read(x)};
+    if (coded->factors) quantized.push_back(read(*coded->factors));
+    quantized.insert(quantized.end(), {write(codes), write(scales)});
+    emitter_.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, coded->factors.has_value()}, quantized);
+    operands = {read(codes), read(scales), read(coded->codes), read(coded->scales)};
+  } else {
+    operands = {read(x), read(placement_.weight(linear.weight, linear.count))};
+  }
+  if (addend) operands.push_back(read(*addend));
+  if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
+  operands.push_back(write(y));
+  if (coded)
+    emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
+  else
+    emitter_.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
 }
 
 Dropout Builder::dropout_of(const Linear& linear) const {
@@ -205,10 +224,7 @@ Value Builder::linear_backward(Value dy, const Linear& linear) {
   const Value dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
   const bool adapted = !linear.lora.parts.empty();
   if (adapted) emit_lora_backward(gradient, linear, use(dx));
-  std::vector<Operand> operands{gradient, read(placement_.weight(linear.weight, linear.count))};
-  if (adapted) operands.push_back(read(use(dx)));
-  operands.push_back(write(use(dx)));
-  emitter_.op(linear.site + ".dx", Gemm{.addend = adapted}, operands);
+  multiply(linear.site + ".dx", gradient, linear, true, adapted ? std::optional(use(dx)) : std::nullopt, use(dx));
   return dx;
 }
 

@@ -12,18 +12,20 @@ struct Model {
   std::string_view name;
   uint64_t memory_mib;
   double teraflops;        // a second
+  bool fp8;                // twice as many, by rows and columns with scales of their own
   double memory_gb;        // bytes a second, in 1e9
   double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
 };
 constexpr std::array kModels{
-    Model{"RTX3090", 24'576, 71, 936, 32, 56},       Model{"RTX4090", 24'564, 165, 1'008, 32, 32},
-    Model{"A100-40GB", 40'960, 312, 1'555, 32, 300}, Model{"A100-80GB", 81'920, 312, 2'039, 32, 300},
-    Model{"L40S", 46'068, 362, 864, 32, 32},         Model{"H100", 81'559, 989, 3'350, 64, 450},
-    Model{"H200", 143'771, 989, 4'800, 64, 450},
+    Model{"RTX3090", 24'576, 71, false, 936, 32, 56},       Model{"RTX4090", 24'564, 165, false, 1'008, 32, 32},
+    Model{"A100-40GB", 40'960, 312, false, 1'555, 32, 300}, Model{"A100-80GB", 81'920, 312, false, 2'039, 32, 300},
+    Model{"L40S", 46'068, 362, false, 864, 32, 32},         Model{"H100", 81'559, 989, true, 3'350, 64, 450},
+    Model{"H200", 143'771, 989, true, 4'800, 64, 450},
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
-constexpr double kReachedFlops = 0.7, kReachedMemory = 0.88, kReachedPci = 0.79, kReachedLink = 0.6;
+constexpr double kReachedFlops = 0.7, kReachedFp8Flops = 0.63, kReachedMemory = 0.88, kReachedPci = 0.79,
+                 kReachedLink = 0.6;
 // Attention of heads of 128, as a part of the rate of large products, by the length of documents.
 const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
@@ -42,6 +44,7 @@ Cards cards_of(const Model& model, int count) {
   cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
+  if (model.fp8) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
     RateCurve curve = backward ? kAttentionBackward : kAttention;

@@ -57,8 +57,9 @@ uint64_t hash_numerics(const JobSpec& spec) {
   const Numerics& n = spec.numerics;
   std::string text = fmt::format(
       "compute {} base {} {} {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {} reduce {}",
-      name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator), n.head_rows, n.beta1,
-      n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed, n.reduce_every_step);
+      n.fp8_products ? "fp8" : name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator),
+      n.head_rows, n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed,
+      n.reduce_every_step);
   text += fmt::format(" sequence {}", spec.cut.sequence_length);
   for (const ParamSpec& param : spec.table.params)
     text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);

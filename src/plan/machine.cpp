@@ -42,21 +42,10 @@ class Pricing {
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
-  double operator()(const Gemm& gemm) const {
-    const Shape &a = op_.operands[0].shape, &b = op_.operands[1].shape;
-    const DType dtype = op_.operands[0].dtype;
-    const auto same = [&](const ProductRates& r) {
-      return r.dtype == dtype && r.transpose_a == gemm.transpose_a && r.transpose_b == gemm.transpose_b &&
-             r.addend == gemm.addend;
-    };
-    const auto found = std::ranges::find_if(rates_.products, same);
-    if (found == rates_.products.end()) return roughly();
-    // A side below the smallest costs what the smallest does.
-    const auto least = static_cast<double>(machine_.product_sizes.front());
-    const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
-                 k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
-                 n = std::max(least, static_cast<double>(gemm.transpose_b ? b.rows() : b.cols()));
-    return 2 * m * n * k / product_flops(found->flops, m, n, k);
+  double operator()(const Gemm& gemm) const { return product(gemm, op_.operands[1].shape, rates_.flops); }
+  double operator()(const Fp8Gemm& gemm) const {
+    const double flops = rates_.fp8_flops > 0 ? rates_.fp8_flops : rates_.flops;
+    return product({.transpose_b = true, .addend = gemm.addend}, op_.operands[2].shape, flops);
   }
 
   double operator()(const Attention& a) const { return attention(a.shape, a.longest, false); }
@@ -92,7 +81,28 @@ class Pricing {
   }
 
  private:
-  double roughly() const { return std::max(work_.flops / rates_.flops, work_.bytes / rates_.copy.at(work_.bytes)); }
+  double roughly(double flops) const {
+    return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
+  }
+  double roughly() const { return roughly(rates_.flops); }
+
+  // `rough_flops`: where there is no table.
+  double product(const Gemm& gemm, const Shape& b, double rough_flops) const {
+    const Shape& a = op_.operands[0].shape;
+    const DType dtype = op_.operands[0].dtype;
+    const auto same = [&](const ProductRates& r) {
+      return r.dtype == dtype && r.transpose_a == gemm.transpose_a && r.transpose_b == gemm.transpose_b &&
+             r.addend == gemm.addend;
+    };
+    const auto found = std::ranges::find_if(rates_.products, same);
+    if (found == rates_.products.end()) return roughly(rough_flops);
+    // A side below the smallest costs what the smallest does.
+    const auto least = static_cast<double>(machine_.product_sizes.front());
+    const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
+                 k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
+                 n = std::max(least, static_cast<double>(gemm.transpose_b ? b.rows() : b.cols()));
+    return 2 * m * n * k / product_flops(found->flops, m, n, k);
+  }
 
   double product_flops(const std::vector<double>& table, double m, double n, double k) const {
     const std::vector<int64_t>& sizes = machine_.product_sizes;

@@ -16,7 +16,8 @@ struct RateCurve {
   double at(double size) const;
 };
 
-// Operations a second of products [m, k] x [k, n], for every m, n and k of Machine::product_sizes.
+// Operations a second of products [m, k] x [k, n], for every m, n and k of Machine::product_sizes. Those of codes in
+// fp8 stand under U8.
 struct ProductRates {
   DType dtype = DType::BF16;
   bool transpose_a = false, transpose_b = false, addend = false;
@@ -38,11 +39,11 @@ struct KindRates {
   RateCurve bytes;
 };
 
-// Of what runs ops: a team of threads, or a card. `flops` and `copy` stand for what the tables lack.
+// Of what runs ops: a team of threads, or a card. `flops`, `fp8_flops` and `copy` stand for what the tables lack.
 struct Rates {
-  double op_seconds = 0;  // that an op costs before it does anything
-  double flops = 0;
-  RateCurve copy;  // bytes read and written a second
+  double op_seconds = 0;            // that an op costs before it does anything
+  double flops = 0, fp8_flops = 0;  // the second is 0 where there are no products in fp8
+  RateCurve copy;                   // bytes read and written a second
   std::vector<ProductRates> products;
   std::vector<AttentionRates> attention;
   std::vector<KindRates> kinds;

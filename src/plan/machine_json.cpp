@@ -9,7 +9,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "snug machine 1";
+constexpr std::string_view kFormat = "snug machine 2";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
 constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
@@ -30,7 +30,7 @@ class Fields : public JsonObject {
 
   DType dtype(std::string_view key) const {
     const auto found = dtype_from_name(string(key));
-    if (!found || (*found != DType::F32 && *found != DType::BF16)) fail(key, "fp32 or bf16");
+    if (!found || (*found != DType::F32 && *found != DType::BF16 && *found != DType::U8)) fail(key, "fp32, bf16 or u8");
     return *found;
   }
 
@@ -125,11 +125,12 @@ class Reader {
   }
 
   Rates read_rates(const JsonObject& object) const {
-    const Fields fields(object,
-                        {"op_seconds", "flops_per_second", "copy_bytes_per_second", "products", "attention", "kinds"});
+    const Fields fields(object, {"op_seconds", "flops_per_second", "fp8_flops_per_second", "copy_bytes_per_second",
+                                 "products", "attention", "kinds"});
     Rates rates;
     rates.op_seconds = fields.number("op_seconds", 0, 1);
     rates.flops = fields.rate("flops_per_second");
+    rates.fp8_flops = fields.number("fp8_flops_per_second", 0, kMost);
     rates.copy = fields.curve("copy_bytes_per_second");
     for_each(fields, "products", [&](const JsonObject& o) { rates.products.push_back(read_products(o)); });
     for_each(fields, "attention", [&](const JsonObject& o) { rates.attention.push_back(read_attention(o)); });
@@ -186,6 +187,7 @@ OrderedJson curve_json(const RateCurve& curve) {
 OrderedJson rates_json(const Rates& rates) {
   OrderedJson json{{"op_seconds", rounded(rates.op_seconds)},
                    {"flops_per_second", rounded(rates.flops)},
+                   {"fp8_flops_per_second", rounded(rates.fp8_flops)},
                    {"copy_bytes_per_second", curve_json(rates.copy)},
                    {"products", OrderedJson::array()},
                    {"attention", OrderedJson::array()},

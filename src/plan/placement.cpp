@@ -99,6 +99,47 @@ Operand PassPlacement::weight(ParamId first, int count) {
   return values;
 }
 
+std::optional<Fp8Factor> PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
+  if (!job_.numerics.fp8_products) return std::nullopt;
+  const Fp8Factor stored = joined_codes(first, count);
+  if (!transposed) return stored;
+  const int64_t rows = stored.codes.shape.rows(), cols = stored.codes.shape.cols();
+  const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
+  emitter_.op("transpose", Transpose{}, {read(stored.codes), write(turned)});
+  return Fp8Factor{turned, ones(cols), stored.scales};
+}
+
+Fp8Factor PassPlacement::joined_codes(ParamId first, int count) {
+  const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Coded);
+  const Shape shape = job_.storage.joined_shape(first, count);
+  std::vector<Operand> parts = job_.storage.coded(arrays, first);  // codes, scales
+  Operand codes = parts[0], scales = parts[1];
+  const Layout& layout = job_.layout();
+  bool together = true;
+  for (ParamId id = first + 1; id < first + count; id++)
+    together = together && layout.span(id).begin == layout.span(id - 1).end;
+  codes.shape = shape;
+  scales.shape = {shape.rows()};  // tables have no gaps
+  if (together) return {codes, scales, std::nullopt};
+  codes = emitter_.tensor("weight.joined", DType::U8, shape, Role::Weight);
+  int64_t row = 0;
+  for (ParamId id = first; id < first + count; id++) {
+    const int64_t end = row + job_.table[id].shape.rows();
+    emitter_.op("join", Copy{}, {read(job_.storage.coded(arrays, id)[0]), write(rows(codes, row, end))});
+    row = end;
+  }
+  return {codes, scales, std::nullopt};
+}
+
+Operand PassPlacement::ones(int64_t count) {
+  const auto [found, missing] = ones_.try_emplace(count);
+  if (missing) {
+    found->second = emitter_.tensor("ones", DType::F32, {count}, Role::Staging);
+    emitter_.op("ones", RandomFill{Distribution::Constant, 1}, {write(found->second)});
+  }
+  return found->second;
+}
+
 Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
 
 Operand PassPlacement::gradient(ParamId first, int count) {

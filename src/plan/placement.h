@@ -44,6 +44,7 @@ class PassPlacement : public Placement {
         converted_(brought_.size()) {}
 
   Operand weight(ParamId first, int count) override;
+  std::optional<Fp8Factor> fp8_weight(ParamId first, int count, bool transposed) override;
   Operand stored(ParamId param) override;
   Operand gradient(ParamId first, int count) override;
   bool keeps(int block, Keep keep) override;
@@ -58,6 +59,10 @@ class PassPlacement : public Placement {
 
  private:
   const std::vector<Operand>& whole(int group, SegmentKind kind);
+  // As they are stored: one after the other, or brought together.
+  Fp8Factor joined_codes(ParamId first, int count);
+  // So many ones.
+  Operand ones(int64_t count);
   // Of a parameter that is not coded.
   Operand whole(ParamId id) { return whole(job_.table[id].group, job_.layout().kind(id))[0]; }
 
@@ -66,6 +71,7 @@ class PassPlacement : public Placement {
   const Strategy* strategy_;
   std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
   std::vector<std::map<ParamId, Operand>> converted_;                            // by group: in the products' dtype
+  std::map<int64_t, Operand> ones_;                                              // by their number
 };
 
 }  // namespace snug

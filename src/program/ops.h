@@ -26,6 +26,14 @@ struct Gemm {
   bool addend = false, bias = false;
 };
 
+// d = a b^T + c + bias, of codes that Quantize wrote in Fp8, with their rows' scales.   a r uint8 [m, k], a_scales r
+// [m] fp32, b r uint8 [n, k], b_scales r [n] fp32, c r [m, n] ? addend (it may be the very bytes of d), bias r [n] ?
+// bias, d w [m, n]; c, bias and d are bf16; k and n are multiples of 16. A GPU keeps fewer than 24 bits of its sums
+// (fast accumulation), which costs far less than the codes' four.
+struct Fp8Gemm {
+  bool addend = false, bias = false;
+};
+
 // sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. In fixed blocks of rows, so that the number of threads
 // changes nothing.
 struct ColumnSum {};
@@ -110,6 +118,9 @@ struct Accumulate {};
 // y = x with the dtype changed, to nearest even.   x r, y w: same shape, any two floating-point dtypes. x may start at
 // any byte (file bytes do).
 struct Cast {};
+
+// y = x^T.   x r [m, n] uint8, y w [n, m].
+struct Transpose {};
 
 // y = x, bytes.   x r, y w. On a copy lane between spaces, on Compute within one.
 struct Copy {};
@@ -198,9 +209,11 @@ inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 
 // x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n / 2]),
 // scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (file bytes do). For Nf4 it is dense and m n
-// is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks.
+// is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors` (Fp8 only) x
+// is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x.
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
+  bool factors = false;
 };
 
 // The second quantisation of Nf4's scales: scales - offset are coded in 8 bits on bitsandbytes' dynamic codebook, by
@@ -314,11 +327,12 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs = std::variant<Gemm, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend, CachedAttention,
-                           RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Copy, Fill, SplitMaster,
-                           JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows,
-                           CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks,
-                           NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+using Attrs =
+    std::variant<Gemm, Fp8Gemm, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend, CachedAttention,
+                 RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Transpose, Copy, Fill, SplitMaster,
+                 JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy,
+                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
+                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.
 inline bool is_joint(const Attrs& attrs) {

@@ -32,6 +32,7 @@ constexpr Description<sizeof...(Names)> describe_as(std::string_view kind, Names
 constexpr auto describe(const Gemm&) {
   return describe_as("gemm", "transpose_a", "transpose_b", "alpha", "addend", "bias");
 }
+constexpr auto describe(const Fp8Gemm&) { return describe_as("fp8_gemm", "addend", "bias"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) {
   return describe_as("rope_table", "theta", "factor", "low_frequency_factor", "high_frequency_factor",
@@ -52,6 +53,7 @@ constexpr auto describe(const SwiGlu&) { return describe_as("swiglu"); }
 constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore"); }
 constexpr auto describe(const Accumulate&) { return describe_as("accumulate"); }
 constexpr auto describe(const Cast&) { return describe_as("cast"); }
+constexpr auto describe(const Transpose&) { return describe_as("transpose"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }
 constexpr auto describe(const Fill&) { return describe_as("fill"); }
 constexpr auto describe(const SplitMaster&) { return describe_as("split_master"); }
@@ -66,7 +68,7 @@ constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); 
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
-constexpr auto describe(const Quantize&) { return describe_as("quantize", "format"); }
+constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors"); }
 constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
 constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format", "plain_scales"); }
 constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }

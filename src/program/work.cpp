@@ -51,6 +51,9 @@ Work work(const Op& op) {
           [&](const Gemm& gemm) {
             return Work{flops(gemm, op), all_bytes(op)};
           },
+          [&](const Fp8Gemm&) {
+            return Work{2.0 * elements(operands[0]) * static_cast<double>(operands[2].shape.rows()), all_bytes(op)};
+          },
           [&](const Attention& a) {
             return Work{attention_flops(a.shape, a.longest, op, 2), all_bytes(op)};
           },

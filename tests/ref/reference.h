@@ -56,6 +56,28 @@ class Reference {
       }
   }
 
+  void operator()(const Fp8Gemm& op) {
+    const Tensor &a = o_[0], &a_scales = o_[1], &b = o_[2], &b_scales = o_[3];
+    Tensor& d = o_.back();
+    const auto number = [](const Tensor& codes, int64_t row, int64_t i) {
+      return fp8_number(codes.index(row * codes.cols() + i));
+    };
+    for (int64_t r = 0; r < d.rows(); r++)
+      for (int64_t c = 0; c < d.cols(); c++) {
+        double sum = 0;
+        for (int64_t i = 0; i < a.cols(); i++) sum += number(a, r, i) * number(b, c, i);
+        sum *= a_scales[r] * b_scales[c];
+        if (op.addend) sum += o_[4](r, c);
+        if (op.bias) sum += o_[op.addend ? 5 : 4][c];
+        d(r, c) = sum;
+      }
+  }
+
+  void operator()(const Transpose&) {
+    for (int64_t r = 0; r < o_[0].rows(); r++)
+      for (int64_t c = 0; c < o_[0].cols(); c++) o_[1](c, r) = o_[0](r, c);
+  }
+
   void operator()(const ColumnSum&) {
     for (int64_t c = 0; c < o_[0].cols(); c++) {
       o_[1][c] = 0;
@@ -252,8 +274,11 @@ class Reference {
   }
 
   void operator()(const Quantize& op) {
-    const Tensor& x = o_[0];
-    Tensor &codes = o_[1], &scales = o_[2];
+    Tensor x = o_[0];
+    if (op.factors)
+      for (int64_t i = 0; i < x.shape.count(); i++)
+        x[i] = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(o_[1][i % x.cols()]));
+    Tensor &codes = o_[op.factors ? 2 : 1], &scales = o_[op.factors ? 3 : 2];
     const int64_t run = x.shape.count() / scales.shape.count();  // elements that share a scale
     if (op.format == BaseFormat::Nf4) std::ranges::fill(codes.values, 0.0);
     for (int64_t i = 0; i < x.shape.count(); i++) {

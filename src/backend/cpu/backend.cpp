@@ -20,6 +20,7 @@ struct Bind {
   Operands operands{op, views};
 
   Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views, products); }
+  Launch operator()(const Fp8Gemm& a) const { return cpu::bind_fp8_gemm(a, views, products); }
   Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
   Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
   Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
@@ -33,6 +34,7 @@ struct Bind {
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
+  Launch operator()(const Transpose&) const { return cpu::bind_transpose(operands); }
   Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }
   Launch operator()(const Fill&) const { return cpu::bind_fill(operands); }
   Launch operator()(const SplitMaster&) const { return cpu::bind_split_master(operands); }

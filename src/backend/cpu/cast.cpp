@@ -47,6 +47,20 @@ Launch bind_copy(Operands operands) {
   return copy(x, y);
 }
 
+Launch bind_transpose(Operands operands) {
+  const TensorView x = operands.take("x", {DType::U8});
+  const TensorView y = operands.matrix("y", {DType::U8}, x.cols(), x.rows());
+  operands.done();
+  return [rows = y.rows(), cols = y.cols(), from = Rows<uint8_t>(x), to = Rows<uint8_t>(y)](const PassFacts&) {
+    constexpr int64_t kTile = 64;
+    share((rows + kTile - 1) / kTile, [&](int64_t tile) {
+      const int64_t begin = tile * kTile, end = std::min(rows, begin + kTile);
+      for (int64_t col = 0; col < cols; col++)
+        for (int64_t row = begin; row < end; row++) to[row][col] = from[col][row];
+    });
+  };
+}
+
 Launch bind_fill(Operands operands) {
   const TensorView x =
       operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I8});

@@ -44,6 +44,10 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
     if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
     return known->second;
   }
+  if (std::holds_alternative<Fp8Gemm>(attrs))
+    return cpu::fp8_gemm_scratch_bytes(operands, [this](const Gemm& inner, std::span<const Operand> factors) {
+      return scratch_bytes(inner, factors);
+    });
   return std::visit(ScratchBytes{operands}, attrs);
 }
 

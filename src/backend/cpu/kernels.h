@@ -17,6 +17,7 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands);
 Launch bind_accumulate(Operands operands);
 
 Launch bind_cast(Operands operands);
+Launch bind_transpose(Operands operands);
 Launch bind_copy(Operands operands);
 Launch bind_fill(Operands operands);
 Launch bind_split_master(Operands operands);

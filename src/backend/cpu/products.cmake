@@ -1,4 +1,4 @@
-set(PRODUCTS_SOURCES gemm.cpp onednn.cpp tile_product.cpp attention.cpp attention_backward.cpp attention_tiles.cpp
+set(PRODUCTS_SOURCES gemm.cpp fp8_gemm.cpp onednn.cpp tile_product.cpp attention.cpp attention_backward.cpp attention_tiles.cpp
     cached_attention.cpp)
 
 # Its exponentials want multiply and add in one step; its vectors are passed within the file only, so that how a

@@ -14,6 +14,7 @@ namespace snug::cpu {
 class MatmulCalls;  // onednn.h
 
 Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
+Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
 Launch bind_attention(const Attention& attention, std::span<const TensorView> views);
 Launch bind_attention_backward(const AttentionBackward& attention, std::span<const TensorView> views);
 Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views);
@@ -22,6 +23,9 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
 // Bytes of scratch, from the operands without it. They follow from shapes, and for some products from the library's
 // own word and the number of threads (threads() when asked).
 uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands);
+// That of the product inside comes from `of_gemm`.
+using GemmScratch = std::function<uint64_t(const Gemm& gemm, std::span<const Operand> operands)>;
+uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& of_gemm);
 uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands);
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, std::span<const Operand> operands);
 uint64_t cache_append_scratch_bytes(const CacheAppend& append, std::span<const Operand> operands);

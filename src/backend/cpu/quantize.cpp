@@ -54,6 +54,31 @@ void fp8_row(const std::byte* x, int64_t n, uint8_t* codes, float& scale) {
   for (int64_t i = 0; i < n; i++) codes[i] = fp8_from_float(load<X>(x, i) / scale);
 }
 
+// The same of x times its column's factor.
+template <class X>
+void fp8_row(const std::byte* x, const float* factors, int64_t n, uint8_t* codes, float& scale) {
+  constexpr int64_t kTogether = 512;
+  float products[kTogether];
+  const auto multiply = [&](int64_t begin, int64_t count) {
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) products[i] = load<X>(x, begin + i) * factors[begin + i];
+  };
+  uint32_t largest = 0;
+  for (int64_t begin = 0; begin < n; begin += kTogether) {
+    const int64_t count = std::min(kTogether, n - begin);
+    multiply(begin, count);
+    largest = std::max(largest, std::bit_cast<uint32_t>(absmax<float>(reinterpret_cast<std::byte*>(products), count)));
+  }
+  scale = std::bit_cast<float>(largest) / kFp8Largest;
+  if (scale == 0) return static_cast<void>(std::memset(codes, 0, static_cast<size_t>(n)));
+  for (int64_t begin = 0; begin < n; begin += kTogether) {
+    const int64_t count = std::min(kTogether, n - begin);
+    multiply(begin, count);
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) codes[begin + i] = fp8_from_float(products[i] / scale);
+  }
+}
+
 template <class Code, class Row>
 Launch quantize_rows(Operands& operands, const TensorView& x, DType code, const Row& row) {
   const int64_t rows = x.rows(), cols = x.cols();
@@ -215,11 +240,22 @@ Launch dequantize_nf4(const Dequantize& attrs, Operands& operands) {
 
 Launch bind_quantize(const Quantize& quantize, Operands operands) {
   const TensorView x = operands.take("x", kFloat);
+  operands.expect(!quantize.factors || quantize.format == BaseFormat::Fp8, "found factors and format {}, expected fp8",
+                  name(quantize.format));
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x);
   return dispatch_float(x.dtype, [&]<class X>() {
+    if (quantize.factors) {
+      const float* const factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
+      return quantize_rows<uint8_t>(operands, x, DType::U8,
+                                    [factors](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
+                                      fp8_row<X>(row, factors, n, codes, scale);
+                                    });
+    }
     if (quantize.format == BaseFormat::Int8) return quantize_rows<int8_t>(operands, x, DType::I8, int8_row<X>);
     operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
-    return quantize_rows<uint8_t>(operands, x, DType::U8, fp8_row<X>);
+    return quantize_rows<uint8_t>(
+        operands, x, DType::U8,
+        [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) { fp8_row<X>(row, n, codes, scale); });
   });
 }
 

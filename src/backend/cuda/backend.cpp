@@ -25,6 +25,7 @@ struct Bind {
   Operands operands{op, views};
 
   Launch operator()(const Gemm& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const Fp8Gemm& a) const { return products.bind(a, views, stream); }
   Launch operator()(const Attention& a) const { return cuda::bind_attention(a, operands, stream); }
   Launch operator()(const AttentionBackward& a) const { return cuda::bind_attention_backward(a, operands, stream); }
   Launch operator()(const CacheAppend& a) const { return cuda::bind_cache_append(a, operands, stream); }
@@ -38,6 +39,7 @@ struct Bind {
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
+  Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
   Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }
   Launch operator()(const Fill&) const { return cuda::bind_fill(operands, stream); }
   Launch operator()(const SplitMaster&) const { return cuda::bind_split_master(operands, stream); }

@@ -12,6 +12,7 @@ struct ScratchBytes {
     return operands[0].shape;
   }
   uint64_t operator()(const Gemm&) const { return cuda::kGemmScratchBytes; }
+  uint64_t operator()(const Fp8Gemm&) const { return cuda::kGemmScratchBytes; }
   uint64_t operator()(const RmsNormBackward& op) const {
     const Shape& dy = first("rms_norm_backward");
     return cuda::rms_norm_backward_scratch_bytes(op, dy.rows(), dy.cols());

@@ -23,7 +23,14 @@ void check_product(cublasStatus_t status, const Product& p, std::string_view wha
                  cublasLtGetStatusString(status));
 }
 
-cudaDataType_t library_dtype(DType dtype) { return dtype == DType::F32 ? CUDA_R_32F : CUDA_R_16BF; }
+cudaDataType_t library_dtype(DType dtype) {
+  return dtype == DType::F32 ? CUDA_R_32F : dtype == DType::U8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
+}
+
+// Of the rows of a and b, of an Fp8Gemm.
+struct RowScales {
+  TensorView a, b;
+};
 
 // As a power of two, up to what the library asks for at most.
 uint32_t alignment(const std::byte* data) {
@@ -61,7 +68,7 @@ namespace {
 class BoundProduct {
  public:
   BoundProduct(cublasLtHandle_t library, ProductTable& table, const Gemm& gemm, const Product& p,
-               std::span<const TensorView> views, cudaStream_t stream)
+               std::span<const TensorView> views, const std::optional<RowScales>& scales, cudaStream_t stream)
       : library_(library), stream_(stream), alpha_(p.alpha), beta_(p.addend ? 1 : 0), product_(p) {
     a_ = views[0].data;
     b_ = views[1].data;
@@ -69,10 +76,15 @@ class BoundProduct {
     c_ = p.addend ? views[2].data : d_;
     scratch_ = views.back().data;
     describe(gemm, p, p.bias ? views[p.operands - 2].data : nullptr);
+    if (scales) scale_rows(*scales);
     const ProductKey key = key_of(gemm, p);
     const std::lock_guard lock(table.mutex);
     const auto same = table.known.find(key);
-    if (same == table.known.end()) choose(views.first(p.operands));
+    if (same == table.known.end()) {
+      std::vector<TensorView> factors(views.begin(), views.begin() + static_cast<ptrdiff_t>(p.operands) - 1);
+      if (scales) factors.insert(factors.end(), {scales->a, scales->b});
+      choose(factors, views[p.operands - 1]);
+    }
     algorithm_ = table.known.try_emplace(key, algorithm_).first->second;
   }
 
@@ -96,6 +108,15 @@ class BoundProduct {
     lay_out(b_layout_, p.b, p.n, p.k, gemm.transpose_b);
     lay_out(d_layout_, p.d, p.n, p.m, false);
     lay_out(c_layout_, p.addend ? p.c : p.d, p.n, p.m, false);
+  }
+
+  void scale_rows(const RowScales& scales) {
+    constexpr cublasLtMatmulMatrixScale_t kByRow = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, static_cast<int32_t>(kByRow));
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, static_cast<int32_t>(kByRow));
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, scales.b.data);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, scales.a.data);
+    set(CUBLASLT_MATMUL_DESC_FAST_ACCUM, int8_t{1});
   }
 
   template <class Value>
@@ -160,21 +181,21 @@ class BoundProduct {
 
   // The fastest of those that give the bits of the library's first choice, so that what a search finds on a warm card
   // and on a cool one differs in time alone.
-  void choose(std::span<const TensorView> views) {
+  void choose(std::span<const TensorView> factors, const TensorView& result) {
     const Product& p = product_;
     const bool large =
         2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= kSearchedFlops;
     std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(large ? kMostAlgorithms : 1);
     algorithm_ = algorithms[0];
     if (algorithms.size() == 1) return;
-    for (size_t i = 0; i + 1 < views.size(); i++) fill_with_numbers(views[i], static_cast<uint32_t>(i), stream_);
-    const TensorView& addend = views[p.addend ? 2 : views.size() - 1];
+    for (size_t i = 0; i < factors.size(); i++) fill_with_numbers(factors[i], static_cast<uint32_t>(i), stream_);
+    const TensorView& addend = p.addend ? factors[2] : result;
     uint64_t expected = 0;
     std::erase_if(algorithms, [&](const cublasLtMatmulAlgo_t& algorithm) {
       algorithm_ = algorithm;
       fill_with_numbers(addend, 2, stream_);  // the result may have taken its place
       run();
-      const uint64_t digest = digest_of(views.back(), scratch_, stream_);
+      const uint64_t digest = digest_of(result, scratch_, stream_);
       if (&algorithm == algorithms.data()) expected = digest;
       return digest != expected;
     });
@@ -205,9 +226,19 @@ class BoundProduct {
   cublasLtMatmulAlgo_t algorithm_;
 };
 
+void expect_scratch(const Product& p, std::span<const TensorView> views) {
+  check(views.size() == p.operands + 1 && views.back().dtype == DType::U8 &&
+            static_cast<uint64_t>(views.back().count()) >= kGemmScratchBytes,
+        "gemm: {} bytes of scratch expected", kGemmScratchBytes);
+}
+
 }  // namespace
 
 struct Products::Library {
+  std::shared_ptr<BoundProduct> bind(const Gemm& gemm, const Product& p, std::span<const TensorView> views,
+                                     const std::optional<RowScales>& scales, cudaStream_t stream) {
+    return std::make_shared<BoundProduct>(handle, *table, gemm, p, views, scales, stream);
+  }
   cublasLtHandle_t handle = nullptr;
   std::shared_ptr<ProductTable> table;
 };
@@ -222,9 +253,7 @@ Products::~Products() { cublasLtDestroy(library_->handle); }
 
 Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
   Product p = product_of(gemm, views);
-  check(views.size() == p.operands + 1 && views.back().dtype == DType::U8 &&
-            static_cast<uint64_t>(views.back().count()) >= kGemmScratchBytes,
-        "gemm: {} bytes of scratch expected", kGemmScratchBytes);
+  expect_scratch(p, views);
   check(!p.bias || p.bias_dtype == p.d.dtype, "gemm: a bias of {} and a result of {}, which CUDA has no kernel for",
         name(p.bias_dtype), name(p.d.dtype));
   std::vector<TensorView> used(views.begin(), views.end());
@@ -239,12 +268,21 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
     used[2] = views[p.operands - 1];
     p.c = p.d;
   }
-  const auto bound = std::make_shared<BoundProduct>(library_->handle, *library_->table, gemm, p, used, stream);
+  const auto bound = library_->bind(gemm, p, used, std::nullopt, stream);
   if (!widen) return [bound](const PassFacts&) { bound->run(); };
   return [bound, widen](const PassFacts& facts) {
     widen(facts);
     bound->run();
   };
+}
+
+Launch Products::bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
+  const Product p = product_of(gemm, views);
+  const std::vector<TensorView> order = without_scales(views);
+  expect_scratch(p, order);
+  const Gemm plain{.transpose_b = true, .addend = gemm.addend, .bias = gemm.bias};
+  const auto bound = library_->bind(plain, p, order, RowScales{views[1], views[3]}, stream);
+  return [bound](const PassFacts&) { bound->run(); };
 }
 
 }  // namespace snug::cuda

@@ -21,6 +21,7 @@ class Products {
   // give the same bits as its first choice. Large products run here to that end, and overwrite what their operands
   // hold.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
+  Launch bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
 
  private:
   struct Library;

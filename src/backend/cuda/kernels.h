@@ -11,6 +11,7 @@
 namespace snug::cuda {
 
 Launch bind_cast(Operands operands, cudaStream_t stream);
+Launch bind_transpose(Operands operands, cudaStream_t stream);
 Launch bind_copy(Operands operands, cudaStream_t stream);
 Launch bind_fill(Operands operands, cudaStream_t stream);
 Launch bind_split_master(Operands operands, cudaStream_t stream);

@@ -18,6 +18,17 @@ struct FillBody {
   }
 };
 
+// fp8 codes, but none that says NaN.
+struct FillCodesBody {
+  Rows<uint8_t> to;
+  DeviceRandom random;
+  template <int>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    const uint32_t code = random.bits(static_cast<uint64_t>(row * to.stride + col)) & 0xffu;
+    *to.at(row, col) = static_cast<uint8_t>((code & 0x7fu) == 0x7fu ? code - 1 : code);
+  }
+};
+
 // Integers: their sum has no order.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads)
@@ -32,9 +43,12 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void fill_with_numbers(const TensorView& view, uint32_t stream_number, cudaStream_t stream) {
+  const DeviceRandom random(0, RandomPurpose::Initialisation, stream_number);
+  const Extent extent(view.rows(), view.cols());
+  if (view.dtype == DType::U8)
+    return launch_elements(stream, extent, false, FillCodesBody{Rows<uint8_t>(view), random});
   dispatch_activation(view.dtype, [&]<class T>() {
-    launch_elements(stream, Extent(view.rows(), view.cols()), false,
-                    FillBody<T>{Rows<T>(view), DeviceRandom(0, RandomPurpose::Initialisation, stream_number)});
+    launch_elements(stream, extent, false, FillBody<T>{Rows<T>(view), random});
   });
 }
 

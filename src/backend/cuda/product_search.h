@@ -9,7 +9,7 @@
 
 namespace snug::cuda {
 
-// Numbers between -1/2 and 1/2, the same for the same `stream_number`. bf16 and fp32.
+// Numbers between -1/2 and 1/2 in bf16 and fp32, or any fp8 codes; the same for the same `stream_number`.
 void fill_with_numbers(const TensorView& view, uint32_t stream_number, cudaStream_t stream);
 // Of the bits of a matrix in bf16 or fp32, when they are there: of other bits, another number but for chance.
 // `scratch`: 8 bytes.

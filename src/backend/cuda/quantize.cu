@@ -21,13 +21,19 @@ struct Int8 {
   using Code = int8_t;
   __device__ static float scale(float largest) { return largest; }
   __device__ static float factor(float scale) { return 1.0f / scale * 127.0f; }
-  __device__ static Code code(float x, float, float factor) {
+  template <int N>
+  __device__ static Pack<Code, N> codes(const Pack<float, N>& x, float, float factor) {
     constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, to even
-    float y = x * factor;
-    y = y > 127.0f ? 127.0f : y;
-    y = y < -127.0f ? -127.0f : y;
-    y = y == y ? y : 0.0f;  // 0 times infinity in a row of zeros, and rows that are not finite
-    return static_cast<Code>(__float_as_int(y + kRound) - __float_as_int(kRound));
+    Pack<Code, N> codes;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      float y = x[k] * factor;
+      y = y > 127.0f ? 127.0f : y;
+      y = y < -127.0f ? -127.0f : y;
+      y = y == y ? y : 0.0f;  // 0 times infinity in a row of zeros, and rows that are not finite
+      codes[k] = static_cast<Code>(__float_as_int(y + kRound) - __float_as_int(kRound));
+    }
+    return codes;
   }
   __device__ static float value(Code code, float scale) {
     return static_cast<float>(code) * scale * 7.874015718698502e-3f;  // 1 / 127
@@ -37,37 +43,103 @@ struct Int8 {
 struct Fp8 {
   using Code = uint8_t;
   __device__ static float scale(float largest) { return largest / kFp8Largest; }
-  __device__ static float factor(float) { return 0; }
-  __device__ static Code code(float x, float scale, float) {
+  // 0 where elements must be divided one by one: rows of zeros, and of what is not finite or far from 1.
+  __device__ static float factor(float scale) { return scale >= 0x1p-60f && scale <= 0x1p60f ? 1.0f / scale : 0.0f; }
+  template <int N>
+  __device__ static Pack<Code, N> codes(const Pack<float, N>& x, float scale, float factor) {
+    Pack<Code, N> codes;
+#if __CUDA_ARCH__ >= 890
+    if (factor != 0) {
+#pragma unroll
+      for (int k = 0; k < N; k += 2) {
+        uint16_t pair;
+        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
+            : "=h"(pair)
+            : "f"(quotient(x[k + 1 < N ? k + 1 : k], scale, factor)), "f"(quotient(x[k], scale, factor)));
+        codes[k] = static_cast<Code>(pair);
+        if (k + 1 < N) codes[k + 1] = static_cast<Code>(pair >> 8);
+      }
+      return codes;
+    }
+#endif
+#pragma unroll 1
+    for (int k = 0; k < N; k++) codes[k] = divided(x[k], scale);
+    return codes;
+  }
+  __device__ static float value(Code code, float scale) { return float_from_fp8(code) * scale; }
+
+ private:
+  // x / scale, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990): factor is 1 / scale, rounded, and
+  // remainders are exact.
+  __device__ static float quotient(float x, float scale, float factor) {
+    float y = x * factor;
+    y = fmaf(fmaf(-y, scale, x), factor, y);
+    y = fmaf(fmaf(-y, scale, x), factor, y);
+    return copysignf(y, x);
+  }
+  __device__ static Code divided(float x, float scale) {
     if (scale == 0) return 0;
     const float y = x / scale;
     if (y == y) return fp8_from_float(y);
     // No number: with the sign that x86's division gives it, negative for infinity by infinity.
     return static_cast<Code>(x == x ? (isinf(scale) ? 0xff : 0x7f) : 0x7f | (__float_as_uint(x) >> 24 & 0x80u));
   }
-  __device__ static float value(Code code, float scale) { return float_from_fp8(code) * scale; }
 };
 
-// A block a row.
-template <int N, class Format, class X>
-__global__ void __launch_bounds__(kThreads)
-    quantize_rows_kernel(ByteRows x, int64_t cols, Rows<typename Format::Code> codes, float* scales) {
+// A block a row, which stays in its threads' registers, kHeld groups of N elements in each; 0: it is read twice.
+template <int N, class Format, class X, bool kFactors, int kHeld, int kRowThreads>
+__global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
+    quantize_rows_kernel(ByteRows x, const float* factors, int64_t cols, Rows<typename Format::Code> codes,
+                         float* scales) {
   __shared__ uint32_t shared[32];
-  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{kThreads} * N;
+  const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N;
+  constexpr int64_t kStep = int64_t{kRowThreads} * N;
+  const auto times_factors = [&](Pack<float, N> values, int64_t col) {
+    if constexpr (kFactors) {
+      const auto by = load<N>(factors + col);
+#pragma unroll
+      for (int k = 0; k < N; k++) values[k] *= by[k];
+    }
+    return values;
+  };
   uint32_t largest = 0;
-  for (int64_t col = first; col < cols; col += step) {
-    const auto values = load_row<N, X>(x.at(row), col);
+  const auto take_largest = [&](const Pack<float, N>& values) {
 #pragma unroll
     for (int k = 0; k < N; k++) largest = max(largest, magnitude(values[k]));
-  }
-  const float scale = Format::scale(__uint_as_float(block_max(largest, shared, 0u))), factor = Format::factor(scale);
-  if (threadIdx.x == 0) scales[row] = scale;
-  for (int64_t col = first; col < cols; col += step) {
-    const auto values = load_row<N, X>(x.at(row), col);
-    Pack<typename Format::Code, N> result;
+  };
+  const auto write = [&](const Pack<float, N>& values, float scale, float factor, int64_t col) {
+    save<N>(codes.at(row, col), Format::template codes<N>(values, scale, factor));
+  };
+  const auto finish_scale = [&] {
+    const float scale = Format::scale(__uint_as_float(block_max(largest, shared, 0u)));
+    if (threadIdx.x == 0) scales[row] = scale;
+    return scale;
+  };
+  if constexpr (kHeld > 0) {
+    const auto* const start = reinterpret_cast<const X*>(x.at(row));
+    Pack<X, N> held[kHeld];
 #pragma unroll
-    for (int k = 0; k < N; k++) result[k] = Format::code(values[k], scale, factor);
-    save<N>(codes.at(row, col), result);
+    for (int i = 0; i < kHeld; i++)
+      if (first + i * kStep < cols) held[i] = load<N>(start + first + i * kStep);
+    const auto values = [&](int i) {
+      Pack<float, N> floats;
+#pragma unroll
+      for (int k = 0; k < N; k++) floats[k] = to_float(held[i][k]);
+      return times_factors(floats, first + i * kStep);
+    };
+#pragma unroll
+    for (int i = 0; i < kHeld; i++)
+      if (first + i * kStep < cols) take_largest(values(i));
+    const float scale = finish_scale(), factor = Format::factor(scale);
+#pragma unroll
+    for (int i = 0; i < kHeld; i++)
+      if (first + i * kStep < cols) write(values(i), scale, factor, first + i * kStep);
+  } else {
+    for (int64_t col = first; col < cols; col += kStep)
+      take_largest(times_factors(load_row<N, X>(x.at(row), col), col));
+    const float scale = finish_scale(), factor = Format::factor(scale);
+    for (int64_t col = first; col < cols; col += kStep)
+      write(times_factors(load_row<N, X>(x.at(row), col), col), scale, factor, col);
   }
 }
 
@@ -87,19 +159,31 @@ struct DequantizeRowsBody {
   }
 };
 
-template <class Format>
+template <class Format, bool kFactors = false>
 Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaStream_t stream) {
+  const float* factors = nullptr;
+  if constexpr (kFactors) factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
   const TensorView codes = operands.matrix("codes", {code}, x.rows(), x.cols());
   float* const scales = operands.vector("scales", {DType::F32}, x.rows()).as<float>();
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() {
-    return dispatch_wide(wide({x, codes}), [&]<int N>() -> Launch {
+    const bool aligned = wide({x, codes}) && reinterpret_cast<uintptr_t>(factors) % 16 == 0;
+    const auto launch = [=]<int N, int kHeld, int kRowThreads>() -> Launch {
       return [=](const PassFacts&) {
-        quantize_rows_kernel<N, Format, X><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
-            ByteRows(x), x.cols(), Rows<typename Format::Code>(codes), scales);
+        quantize_rows_kernel<N, Format, X, kFactors, kHeld, kRowThreads>
+            <<<static_cast<unsigned>(x.rows()), kRowThreads, 0, stream>>>(ByteRows(x), factors, x.cols(),
+                                                                          Rows<typename Format::Code>(codes), scales);
         check_launch("quantize");
       };
-    });
+    };
+    if (!aligned) return launch.template operator()<1, 0, kThreads>();
+    const int64_t groups = x.cols() / kWide;
+    if (groups <= 2 * kThreads) return launch.template operator()<kWide, 2, kThreads>();
+    if constexpr (sizeof(X) == 2) {
+      if (groups <= 7 * kThreads) return launch.template operator()<kWide, 7, kThreads>();
+      if (groups <= 14 * kThreads) return launch.template operator()<kWide, 7, 2 * kThreads>();
+    }
+    return launch.template operator()<kWide, 0, kThreads>();
   });
 }
 
@@ -271,10 +355,13 @@ __global__ void __launch_bounds__(kScaleBlock)
 
 Launch bind_quantize(const Quantize& quantize, Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kFloat);
+  operands.expect(!quantize.factors || quantize.format == BaseFormat::Fp8, "found factors and format {}, expected fp8",
+                  name(quantize.format));
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x, stream);
   if (quantize.format == BaseFormat::Int8) return quantize_rows<Int8>(operands, x, DType::I8, stream);
   operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
-  return quantize_rows<Fp8>(operands, x, DType::U8, stream);
+  return quantize.factors ? quantize_rows<Fp8, true>(operands, x, DType::U8, stream)
+                          : quantize_rows<Fp8>(operands, x, DType::U8, stream);
 }
 
 Launch bind_quantize_scales(Operands operands, cudaStream_t stream) {

@@ -1,0 +1,93 @@
+#!/usr/bin/env python3
+"""Writes tests/fixtures/models/llama16, a tiny model whose sizes are multiples of 16, and tests/fixtures/fp8: what
+transformers and peft find on it where the products of linears are in fp8.
+
+Needs what make_fixtures.py needs.
+  make_fp8_fixtures.py [FOLDER]     FOLDER is tests/fixtures unless told
+"""
+import json
+import pathlib
+import shutil
+import sys
+
+import torch
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import save_file
+from transformers import LlamaConfig
+
+import make_fixtures as fixtures
+
+FAMILY = {
+    "config": LlamaConfig(hidden_size=64, intermediate_size=160, num_attention_heads=4, num_key_value_heads=2,
+                          head_dim=16, rope_parameters=fixtures.rope(10000.0), tie_word_embeddings=False,
+                          **fixtures.LLAMA),
+    "dtype": torch.bfloat16,
+}
+
+
+def rounded(x):
+    """The numbers of x's rows in float8_e4m3fn, and the rows' scales."""
+    scales = x.float().abs().amax(dim=-1, keepdim=True) / 448
+    codes = (x.float() / scales).clamp(-448, 448).to(torch.float8_e4m3fn).float()
+    return torch.where(scales > 0, codes, 0.0), scales
+
+
+class Fp8Linear(torch.autograd.Function):
+    """y = x W^T and dx = dy W, factors rounded row by row; dy is multiplied by the scales of W's rows before."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.numbers, ctx.scales = rounded(weight)
+        left, scales = rounded(x)
+        return (left @ ctx.numbers.T * scales * ctx.scales.T).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx, dy):
+        left, scales = rounded(dy.float() * ctx.scales.T)
+        return (left @ ctx.numbers * scales).to(dy.dtype), None
+
+
+def lora_gradients(model_folder, samples):
+    base = fixtures.load_model(model_folder, torch.bfloat16)
+    for name, linear in base.named_modules():
+        if isinstance(linear, torch.nn.Linear) and name != "lm_head":
+            linear.forward = lambda x, weight=linear.weight: Fp8Linear.apply(x, weight)
+    model = PeftModel.from_pretrained(base, model_folder / "adapter_init", is_trainable=True, autocast_adapter_dtype=False)
+    loss = fixtures.accumulate_gradients(model, samples)
+    return loss, {n.replace(".default", ""): p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+
+
+def write_adapter(model_folder):
+    """Adapters of all linears, B as large as A, so that every gradient is of a size."""
+    torch.manual_seed(5)
+    lora = LoraConfig(r=4, lora_alpha=8, target_modules=sorted(fixtures.LINEARS), task_type="CAUSAL_LM")
+    model = get_peft_model(fixtures.load_model(model_folder, torch.float32), lora)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+    model.peft_config["default"].base_model_name_or_path = model_folder.name
+    model.peft_config["default"].target_modules = sorted(fixtures.LINEARS)
+    model.save_pretrained(model_folder / "adapter_init")
+    (model_folder / "adapter_init" / "README.md").unlink(missing_ok=True)
+
+
+def main():
+    here = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
+    root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here
+    folder, model_folder = root / "fp8", root / "models" / "llama16"
+    torch.set_num_threads(1)
+    for each in (folder, model_folder):
+        shutil.rmtree(each, ignore_errors=True)
+        each.mkdir(parents=True)
+    fixtures.write_model(model_folder, FAMILY, 11)
+    write_adapter(model_folder)
+    samples = [json.loads(line) for line in (root / "models" / "data.jsonl").read_text().splitlines()]
+    loss, gradients = lora_gradients(model_folder, samples)
+    save_file({n: g.contiguous() for n, g in gradients.items()}, folder / "gradients.safetensors")
+    fixtures.write_json(folder / "reference.json", {"loss": loss})
+    print(loss)
+
+
+if __name__ == "__main__":
+    main()
