@@ -6,7 +6,8 @@
 MODEL_DIR holds config.json alone; each line of the data holds `input_ids` of one block, all with loss; a step takes the
 whole file. Micro-batch and checkpointing are, unless given, what was found fastest for the rival (for unsloth-nf4,
 smallest). LoRA is r16 on all linears.
-Prints one JSON object: median tokens per second after the warm-up steps, the card's memory, what ran.
+Prints one JSON object: median tokens per second after the warm-up steps, the card's memory, what ran, the loss of
+the last pass.
 """
 
 import argparse
@@ -47,7 +48,7 @@ def card_bytes():
 
 
 def random_model(folder, device):
-    """A bf16 model of the folder's config; on `device`, or where the context that it is built in puts it if None."""
+    """A bf16 model of the folder's config on `device`; None leaves its place to the context that it is built in."""
     import torch
     import transformers
 
@@ -148,7 +149,7 @@ def unsloth_model(options):
 
 
 def lora_step(model, options, context):
-    """The training step of one process with torch's AdamW."""
+    """The training step with torch's AdamW; `context` makes what a forward pass runs under."""
     import torch
 
     parameters = [p for p in model.parameters() if p.requires_grad]
@@ -162,11 +163,13 @@ def lora_step(model, options, context):
         torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         optimizer.step()
         optimizer.zero_grad()
+        return loss
 
     return step
 
 
 def deepspeed_step(options):
+    """DeepSpeed's step; weights, master weights, gradients and states are bf16 and on the host between uses."""
     import deepspeed
 
     os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
@@ -189,8 +192,10 @@ def deepspeed_step(options):
 
     def step(parts, _):
         for part in parts:
-            engine.backward(engine(input_ids=part, labels=part).loss)
+            loss = engine(input_ids=part, labels=part).loss
+            engine.backward(loss)
             engine.step()
+        return loss
 
     return step
 
@@ -242,13 +247,14 @@ def main():
     for _ in range(options.warmup + options.steps):
         torch.cuda.synchronize()
         start = time.perf_counter()
-        step(ids.split(options.micro_batch), len(ids))
+        loss = step(ids.split(options.micro_batch), len(ids))
         torch.cuda.synchronize()
         rates.append(ids.numel() / (time.perf_counter() - start))
     title = RIVALS[options.rival].title + (" + Liger" if liger else "")
     title += f", {options.micro_batch} x {len(ids) // options.micro_batch}"
     title += ", checkpointed" if options.checkpointing else ""
-    print(json.dumps({"title": title, "rate": statistics.median(rates[options.warmup :]), "bytes": card_bytes()}))
+    rate = statistics.median(rates[options.warmup :])
+    print(json.dumps({"title": title, "rate": rate, "bytes": card_bytes(), "loss": loss.item()}))
 
 
 if __name__ == "__main__":

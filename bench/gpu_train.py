@@ -2,7 +2,7 @@
 """snug beside its rivals on one GPU, in turn: a Llama-3-8B shape with random weights, blocks of random tokens that all
 carry loss; LoRA r16 on all linears, or all weights beside a rival that trains them.
 
-    gpu_train.py --snug build/cuda-release/snug [--rival peft unsloth] [--batch 16] [--rounds 1] [-- --device-memory 23.5GiB]
+    gpu_train.py --snug build/cuda-release/snug [--rival peft unsloth] [--rounds 1] [-- --device-memory 23.5GiB]
 
 Rivals run by gpu_rival.py, Liger's kernels with peft where they are installed. Those of one call train one base format
 by one method, and snug the same. Prints tokens per second and the card's memory of each, and snug's ratio to each. What
