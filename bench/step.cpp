@@ -3,13 +3,14 @@
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
-// Runs the arrangement that the planner chooses, on random tokens that all carry loss: as it is, which is all with
-// --whole, and then one op after the other.
+// Runs the arrangement that the planner chooses, on random tokens that all carry loss: as it is, on all ranks that are
+// asked for, which is all with --whole; and then, of one rank, one op after the other.
 #include <chrono>
 #include <map>
 
 #include "base/parallel.h"
 #include "cli/job.h"
+#include "cli/launch.h"
 #include "full_batch.h"
 #include "measure/op_timer.h"
 
@@ -77,11 +78,11 @@ void load(Session& session) {
   session.load();
 }
 
-// The median but for the first.
+// The median but for the first; ranks keep step by what they exchange.
 double step_seconds(Session& session) {
   const JobSpec& spec = session.spec();
   PassFacts facts;
-  facts.loss_scale = 1.0f / static_cast<float>(spec.cut.tokens() * spec.cut.passes);
+  facts.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens());
   std::vector<double> seconds;
   for (int step = 0; step <= kSteps; step++) {
     facts.step = step + 1;
@@ -93,6 +94,37 @@ double step_seconds(Session& session) {
   }
   std::sort(seconds.begin() + 1, seconds.end());
   return seconds[1 + kSteps / 2];
+}
+
+// Of all ranks; prints what the fullest card holds meanwhile, as its driver says, beside what was planned.
+double whole_step_seconds(const Planned& planned, const Options& options) {
+  double seconds = 0;
+  run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, Comm* comm) {
+    JobSpec spec = planned.spec;
+    spec.rank = rank;
+    set_threads(planned.pricing.threads);
+    Compiled compiled = rank == 0 ? planned.compiled : compile(spec, *planned.target.facts());
+    raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);
+    Session session(
+        std::move(spec), std::move(compiled),
+        {.threads = planned.pricing.threads, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
+           return planned.target.backend(rank, comm);
+         }});
+    load(session);
+    const double of_rank = step_seconds(session);
+    if (comm) comm->barrier();
+    if (rank == 0) seconds = of_rank;
+    if (const std::optional<Cards> cards = rank == 0 ? cards_here() : std::nullopt) {
+      const PerSpace<uint64_t>& arenas = planned.compiled.plan.reserved_bytes;
+      fmt::print("{:.2f} GiB of a card taken, {:.2f} planned; {:.2f} GiB of the host for each rank\n",
+                 static_cast<double>(cards->memory_bytes - cards->free_bytes) / 0x1p30,
+                 static_cast<double>(arenas[index(Space::Device)] + planned.caps.driver_bytes) / 0x1p30,
+                 static_cast<double>(arenas[index(Space::Host)]) / 0x1p30);
+    }
+    if (comm) comm->barrier();
+    return 0;
+  });
+  return seconds;
 }
 
 void report(const Planned& planned, TimedBackend& backend, double apart) {
@@ -126,27 +158,18 @@ int main(int argc, char** argv) try {
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
   Planned planned = plan_training(options, Target(options), false, Aim::Run);
-  const Session::Means means{.threads = planned.pricing.threads,
-                             .disk_directory = disk_directory(options),
-                             .backend = [&] { return planned.target.backend(0); }};
-  double whole = 0;
-  {
-    Session session(planned.spec, planned.compiled, means);
-    load(session);
-    whole = step_seconds(session);
-  }
-  const Cut& cut = planned.spec.cut;
+  const double whole = whole_step_seconds(planned, options);
   fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} forecast\n", planned.shown().words,
-             static_cast<double>(cut.tokens() * cut.passes) / whole, 1e3 * whole, 1e3 * planned.shown().step_seconds);
-  if (only_whole) return 0;
+             static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,
+             1e3 * planned.shown().step_seconds);
+  if (only_whole || planned.spec.cut.ranks > 1) return 0;
   TimedBackend* timed = nullptr;
-  Session::Means with_clock = means;
-  with_clock.backend = [&] {
-    auto backend = std::make_unique<TimedBackend>(planned.target.backend(0));
-    timed = backend.get();
-    return backend;
-  };
-  Session session(planned.spec, planned.compiled, with_clock);
+  Session session(planned.spec, planned.compiled,
+                  {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
+                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0));
+                     timed = backend.get();
+                     return backend;
+                   }});
   load(session);
   for (auto& [name, spent] : timed->rows()) spent = {};
   const double apart = step_seconds(session);
