@@ -99,6 +99,7 @@ double step_seconds(Session& session) {
 // Of all ranks; prints what the fullest card holds meanwhile, as its driver says, beside what was planned.
 double whole_step_seconds(const Planned& planned, const Options& options) {
   double seconds = 0;
+  const std::optional<Cards> before = cards_here();
   run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, Comm* comm) {
     JobSpec spec = planned.spec;
     spec.rank = rank;
@@ -114,10 +115,11 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
     const double of_rank = step_seconds(session);
     if (comm) comm->barrier();
     if (rank == 0) seconds = of_rank;
-    if (const std::optional<Cards> cards = rank == 0 ? cards_here() : std::nullopt) {
+    if (rank == 0 && planned.target.cuda()) {
+      const uint64_t taken = before->free_bytes - cards_here()->free_bytes;
       const PerSpace<uint64_t>& arenas = planned.compiled.plan.reserved_bytes;
       fmt::print("{:.2f} GiB of a card taken, {:.2f} planned; {:.2f} GiB of the host for each rank\n",
-                 static_cast<double>(cards->memory_bytes - cards->free_bytes) / 0x1p30,
+                 static_cast<double>(taken) / 0x1p30,
                  static_cast<double>(arenas[index(Space::Device)] + planned.caps.driver_bytes) / 0x1p30,
                  static_cast<double>(arenas[index(Space::Host)]) / 0x1p30);
     }

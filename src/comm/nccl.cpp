@@ -17,7 +17,7 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, 
 
 constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
 // Blocks of threads that a lane takes of a card, so that products go on beside it.
-constexpr int kMostBlocks = 16;
+constexpr int kMostBlocks = 8;
 constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
 // What rank 0 has, on all ranks.

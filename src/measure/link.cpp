@@ -6,6 +6,7 @@ namespace {
 
 constexpr int kWarm = 2, kTimed = 10;
 constexpr std::array<int64_t, 3> kSizes{16 << 20, 64 << 20, 256 << 20};
+constexpr int64_t kSmallest = 256;
 
 class LinkTimer {
  public:
@@ -65,7 +66,11 @@ LinkRates measure_link(Backend& backend, const Topology& topology) {
     measured.rates.rates.push_back(from_others /
                                    timer.seconds(AllGather{Ranks::Everyone}, Lane::Gather, bytes, kTimed));
   }
-  timer.seconds(Exchange{}, Lane::Reduce, kSizes[0], 1);  // its lane's connection takes memory too
+  // Connections take their memory when they are first used, for each lane, each kind of call and messages of each size
+  // by themselves.
+  for (const Lane lane : {Lane::Gather, Lane::Reduce})
+    for (const Attrs& attrs : {Attrs(AllGather{Ranks::Everyone}), Attrs(Exchange{})})
+      for (int64_t bytes = kSmallest; bytes <= kSizes.back(); bytes *= 4) timer.seconds(attrs, lane, bytes, 1);
   return measured;
 }
 

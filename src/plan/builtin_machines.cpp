@@ -31,8 +31,8 @@ const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
 constexpr double kOpSeconds = 4e-6;
 constexpr uint64_t kDriverBytes = 560ull << 20;
-// What the connection of several cards takes: rough, until it is measured.
-constexpr uint64_t kLinkBytes = 1020ull << 20;
+// What the connection of two H200s took.
+constexpr uint64_t kLinkBytes = 830ull << 20;
 
 Cards cards_of(const Model& model, int count) {
   Cards cards;
