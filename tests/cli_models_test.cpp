@@ -72,6 +72,17 @@ TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {
   }
 }
 
+TEST_F(Cli, EvaluationNamesTheWeightThatIsNoNumber) {
+  fs::copy(kModels / "llama", at("broken"), fs::copy_options::recursive);
+  const std::string name = "model.layers.0.mlp.down_proj.weight";
+  put_nan(at("broken/model.safetensors"), name, 40);
+  const Outcome outcome =
+      run({"eval", "--model", "broken", "--data", kModels / "data.jsonl", "--sequence-length", "48"});
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("'" + name + "' holds a value that is not finite"));
+  EXPECT_EQ(outcome.out, "");
+}
+
 TEST_F(Cli, AScaleThatIsNoNumberIsNamed) {
   put(at("small.jsonl"), R"({"input_ids": [1, 2, 3], "labels": [1, 2, 3]})");
   const std::string down = "model.layers.0.mlp.down_proj.";

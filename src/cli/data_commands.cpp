@@ -80,6 +80,14 @@ int eval_command(Options options, const CommandFlags& flags) {
   session.load();
   const EvaluationResult result = evaluate(session, source, source.stream().steps());
   if (result.loss_tokens == 0) user_error("--data: found no token that carries loss");
+  if (!std::isfinite(result.loss)) {
+    const uint64_t weight = non_finite_weight(session);
+    user_error("the loss is {}{}", result.loss,
+               weight == UINT64_MAX
+                   ? "; every weight is finite: try --compute fp32"
+                   : fmt::format(", as '{}' holds a value that is not finite: look at the model's files",
+                                 session.spec().table.params[weight].name));
+  }
   const double perplexity = std::exp(result.loss);
   if (flags.json)
     fmt::print("{}\n", to_line({{"loss", result.loss},

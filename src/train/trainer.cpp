@@ -192,8 +192,8 @@ bool is_finite(Session& session, const Operand& operand) {
   return view.dtype == DType::F32 ? finite(view.as<float>()) : view.dtype != DType::BF16 || finite(view.as<BFloat16>());
 }
 
-// The first parameter, of those that this rank has in memory, that holds a value which is not finite; UINT64_MAX if
-// there is none.
+}  // namespace
+
 uint64_t non_finite_weight(Session& session) {
   const auto good = [&](const Operand& operand) { return is_finite(session, operand); };
   const std::vector<Compiled::Owned>& all = session.compiled().owned;
@@ -202,8 +202,6 @@ uint64_t non_finite_weight(Session& session) {
   });
   return bad == all.end() ? UINT64_MAX : static_cast<uint64_t>(bad - all.begin());
 }
-
-}  // namespace
 
 void Trainer::refuse_non_finite(int64_t number) {
   const UpdateProgram& update = session_.compiled().update;

@@ -54,6 +54,10 @@ struct EvaluationResult {
 // Mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
 
+// The first parameter, of those that this rank has in memory, that holds a value which is not finite, to say whose
+// fault a loss is that is not; UINT64_MAX if there is none. When nothing runs.
+uint64_t non_finite_weight(Session& session);
+
 enum class Ending : uint8_t { Done, Interrupted };
 
 class Trainer {
