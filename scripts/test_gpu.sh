@@ -1,6 +1,7 @@
 #!/bin/sh
 # Builds with CUDA for this machine's GPU and runs every test that needs one: op cases, parity with the stored runs,
-# strategies, ranks where there are two GPUs, and compute-sanitizer's memcheck and racecheck over the op cases. BUILD: the folder (build/cuda).
+# strategies, ranks where there are two GPUs, and compute-sanitizer's memcheck and racecheck over the op cases. BUILD: the
+# folder (build/cuda).
 #   scripts/test_gpu.sh
 set -eu
 cd "$(dirname "$0")/.."

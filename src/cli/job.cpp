@@ -285,10 +285,6 @@ std::string best_so_far(const Fitter& fitter) {
   return words;
 }
 
-}  // namespace
-
-namespace {
-
 void require_cards(const Cards& cards, int node_ranks) {
   if (node_ranks > cards.count)
     user_error(
