@@ -3,8 +3,8 @@
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
-// Runs the arrangement that the planner chooses, on random tokens that all carry loss: as it is, on all ranks that are
-// asked for, which is all with --whole; and then, of one rank, one op after the other.
+// Runs the arrangement that the planner chooses, on random tokens that all carry loss: the whole step on all ranks,
+// and, without --whole, on one rank, then again one op after the other.
 #include <chrono>
 #include <map>
 

@@ -43,5 +43,18 @@ TEST(LaunchDeathTest, AThreadThatHangsDoesNotHoldTheProcess) {
               testing::ExitedWithCode(4), "snug: rank 1 has given no sign of life for 0.5 s while others wait for it");
 }
 
+TEST(LaunchDeathTest, AnErrorIsSaidThoughAnotherThreadHangs) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(run_ranks(
+                  2, 1, nullptr,
+                  [](int rank, Comm*) {
+                    if (rank == 0) user_error("no such file");
+                    std::this_thread::sleep_for(1h);
+                    return 0;
+                  },
+                  0.5),
+              testing::ExitedWithCode(4), "snug: no such file");
+}
+
 }  // namespace
 }  // namespace snug

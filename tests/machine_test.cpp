@@ -160,7 +160,7 @@ TEST(Machine, IsReadAsItWasWritten) {
 // 1 GB/s onto the card, 2 GB/s off it, 4e9 on it.
 Machine with_a_card() {
   Machine machine = example();
-  machine.cards = Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1ull << 27, 1e9, 2e9, machine.teams[0]};
+  machine.cards = Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1ull << 27, 1e9, 2e9, 2e10, machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
   return machine;
@@ -176,6 +176,8 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host), 0.5e-9);
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Device), 0.5e-9);  // read and written
   EXPECT_DOUBLE_EQ(copied(Space::Disk, Space::Host), 0.5e-9);
+  const Priced gather = op_of(AllGather{}, {{DType::BF16, {500}}, {DType::BF16, {1000}}});
+  EXPECT_DOUBLE_EQ(seconds(gather.op, gather.set.buffers, machine, 1), 1000 / 2e10);
   const std::string json = write_machine(machine);
   const Machine read = parse_machine(json, "machine.json");
   EXPECT_EQ(write_machine(read), json);

@@ -168,6 +168,14 @@ TEST(ParityFp8, LossAndLoraGradientsAreThoseOfCodesTimesCodes) {
   TinySession session(spec, 1);
   session.load();
   TinyTrainer trainer(session);
+  const Compiled& compiled = session.compiled();
+  int products = 0, dequantized = 0;
+  for (const Op& op : compiled.set.programs[compiled.at(compiled.passes[0])].ops) {
+    products += std::holds_alternative<Fp8Gemm>(op.attrs);
+    dequantized += std::holds_alternative<Dequantize>(op.attrs);
+  }
+  EXPECT_EQ(products, 2 * 4 * 2 - 1) << "two blocks of four linears, both ways but for the first block's input";
+  EXPECT_EQ(dequantized, 0);
   const double loss = trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples));
   EXPECT_NEAR(loss, read_json(stored / "reference.json")["loss"].get<double>(), 5e-3);
   trainer.passes(samples, 1, 0);

@@ -40,6 +40,7 @@ struct Case {
   DType compute;
   int64_t passes;
   BaseFormat base = BaseFormat::Plain;
+  bool fp8_products = false;
 };
 
 struct StreamRanks : testing::TestWithParam<Case> {
@@ -50,9 +51,10 @@ struct StreamRanks : testing::TestWithParam<Case> {
   }
 #endif
   JobSpec job() const {
-    const auto& [family, lora, compute, passes, base] = GetParam();
+    const auto& [family, lora, compute, passes, base, fp8] = GetParam();
     JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     spec.numerics.base_format = base;
+    spec.numerics.fp8_products = fp8;
     return spec;
   }
 };
@@ -84,7 +86,8 @@ TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, StreamRanks,
                          testing::Values(Case{"llama", true, DType::F32, 1}, Case{"qwen2_tied", false, DType::BF16, 2},
-                                         Case{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8}),
+                                         Case{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8},
+                                         Case{"llama16", true, DType::BF16, 1, BaseFormat::Fp8, true}),
                          [](const auto& info) { return info.param.family; });
 
 }  // namespace

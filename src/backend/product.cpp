@@ -82,9 +82,8 @@ Product product_of(const Fp8Gemm& gemm, std::span<const TensorView> views) {
     check(views[i].dtype == DType::F32 && views[i].dense() && views[i].count() == views[i - 1].rows(),
           "fp8_gemm: scales are {} {}, expected fp32 [{}]", name(views[i].dtype), to_string(views[i].shape),
           views[i - 1].rows());
-  constexpr int64_t kMultiple = 16;
-  check(p.n % kMultiple == 0 && p.k % kMultiple == 0, "fp8_gemm: [{}, {}] weights, expected multiples of {}", p.n, p.k,
-        kMultiple);
+  check(p.n % kFp8Multiple == 0 && p.k % kFp8Multiple == 0, "fp8_gemm: [{}, {}] weights, expected multiples of {}", p.n,
+        p.k, kFp8Multiple);
   return p;
 }
 

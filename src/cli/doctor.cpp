@@ -61,7 +61,7 @@ std::string memory_text(const Machine& machine) {
                     format_size(cards->memory_bytes), format_size(cards->free_bytes), format_size(cards->driver_bytes));
     if (cards->count > 1)
       text += fmt::format("{:<13} {} to each GPU from the others, all at once; their connection takes {} of each\n",
-                          "link", bytes_text(machine.link), format_size(cards->link_bytes));
+                          "link", bytes_text(cards->link), format_size(cards->link_bytes));
     text += fmt::format("{:<13} {} to a GPU, {} back, both at once (PCIe 4: 25, PCIe 5: 51)\n", "bus",
                         bytes_text(cards->to_device), bytes_text(cards->from_device));
   }
@@ -121,7 +121,7 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
       for (size_t i = 0; i < link.sizes.size(); i++)
         what.progress(fmt::format("link of {} GPUs: {} in messages of {}", cards->count, bytes_text(link.rates[i]),
                                   format_size(static_cast<uint64_t>(link.sizes[i]))));
-      machine.link = link.rates.back();  // the largest messages' is what a step's time goes by
+      cards->link = link.rates.back();  // the largest messages' is what a step's time goes by
     }
     machine.cards = std::move(cards);
   }

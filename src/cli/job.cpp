@@ -64,12 +64,11 @@ void require_codable(const JobSpec& spec) {
     if (spec.numerics.base_format == BaseFormat::Nf4 && param.linear && param.shape.count() % kNf4Block != 0)
       user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
                  param.shape.count(), kNf4Block);
-  constexpr int64_t kMultiple = 16;
   for (const ParamSpec& param : spec.table.params)
     if (spec.numerics.fp8_products && param.linear &&
-        (param.shape.rows() % kMultiple != 0 || param.shape.cols() % kMultiple != 0))
+        (param.shape.rows() % kFp8Multiple != 0 || param.shape.cols() % kFp8Multiple != 0))
       user_error("compute fp8: '{}' is {}, expected multiples of {}; bf16 takes any", param.name,
-                 to_string(param.shape), kMultiple);
+                 to_string(param.shape), kFp8Multiple);
 }
 
 Numerics numerics_of(const Options& options) {
@@ -304,7 +303,10 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   Caps caps = caps_of(options, target, aim);
   caps.node_ranks = launched ? most_ranks_of_a_node(*launched)
                              : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
-  if (target.cuda()) require_cards(*target.machine()->cards, *caps.node_ranks);
+  if (target.cuda()) {
+    const Cards& planned_for = *target.machine()->cards;
+    require_cards(aim == Aim::Run ? cards_here().value_or(planned_for) : planned_for, *caps.node_ranks);
+  }
   if (target.cuda() && options.ranks > 1) caps.driver_bytes += target.machine()->cards->link_bytes;
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));

@@ -18,7 +18,10 @@
 
 namespace snug {
 
-std::unique_ptr<Comm> launched() { return started_by_mpi() ? open_mpi() : nullptr; }
+std::unique_ptr<Comm> launched() {
+  std::unique_ptr<Comm> comm = started_by_mpi() ? open_mpi() : nullptr;
+  return comm && comm->topology().ranks > 1 ? std::move(comm) : nullptr;
+}
 
 void require_one_process(std::string_view command) {
   const std::unique_ptr<Comm> comm = launched();
@@ -82,8 +85,8 @@ std::exception_ptr first_of(const std::vector<std::exception_ptr>& errors) {
 [[noreturn]] void end_process(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
-  } catch (const PeerError& hangs) {
-    fmt::print(stderr, "snug: {}\n", hangs.what());
+  } catch (const std::exception& caught) {
+    fmt::print(stderr, "snug: {}\n", caught.what());
   }
   std::_Exit(4);
 }
@@ -114,7 +117,12 @@ int run_threads(int ranks, int replicas, double patience, const std::function<in
   std::unique_lock lock(mutex);
   ended.wait(lock, [&] { return running == 0 || first_of(errors); });
   const std::chrono::duration<double> grace(patience / 5);
-  if (!ended.wait_for(lock, grace, [&] { return running == 0; }) && !cause_of(errors)) end_process(first_of(errors));
+  const auto all_ended = [&] { return running == 0; };
+  if (!ended.wait_for(lock, grace, all_ended)) {
+    // Others learn of a cause only when they next look at the comm.
+    if (!cause_of(errors)) end_process(first_of(errors));
+    if (!ended.wait_for(lock, std::chrono::duration<double>(patience), all_ended)) end_process(cause_of(errors));
+  }
   lock.unlock();
   threads.clear();
   if (const std::exception_ptr cause = cause_of(errors)) std::rethrow_exception(cause);

@@ -146,6 +146,7 @@ int merge_command(const Options& options, const CommandFlags& flags) {
   merged.model = options.out;
   merged.adapter.clear();
   merged.base_format.reset();
+  if (merged.compute == "fp8") merged.compute = "bf16";  // as it is written
   const Drift drift = drift_of(logits_of(merged, ids), apart, ids.size());
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out},

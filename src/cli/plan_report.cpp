@@ -226,7 +226,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                   options.method == "lora" ? fmt::format("lora, rank {}", adapter_of(options).rank) : "full");
   const std::optional<Machine>& machine = planned.target.machine();
   text += fmt::format("{:<13} {} of {} tokens, products in {}, on {}\n", "step", counted(options.batch_size, "block"),
-                      grouped(a.cut.sequence_length), name(planned.spec.numerics.compute),
+                      grouped(a.cut.sequence_length), options.compute,
                       planned.target.cuda() ? machine->cards->name
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));

@@ -221,7 +221,7 @@ int train_command(Options options, const CommandFlags& flags) {
   const std::unique_ptr<Comm> comm = launched();
   if (comm) {
     const int64_t ranks = comm->topology().ranks;
-    if (options.ranks > 1 && options.ranks != ranks)
+    if (options.ranks != 0 && options.ranks != ranks)
       user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
     options.ranks = ranks;
   }

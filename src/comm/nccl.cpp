@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <thread>
 
 #include "backend/cuda/check.h"
 
@@ -77,29 +78,37 @@ class NcclBackend::Link {
     if (const std::byte* const row = trade.row_for(here); row != trade.row_from(own))
       cuda::check_cuda(cudaMemcpyAsync(trade.row_from(own), row, trade.bytes, cudaMemcpyDeviceToDevice, stream_),
                        "a rank's own row");
-    expect(ncclGroupStart(), "an exchange");
-    for (int i = 1; i < ranks; i++) {
+    // The group is closed whatever happens in it, as calls after an open one only join it.
+    ncclResult_t first = ncclGroupStart();
+    const auto keep = [&](ncclResult_t result) {
+      if (good(first)) first = result;
+    };
+    for (int i = 1; i < ranks && good(first); i++) {
       const int to = here.rank_at(trade.who, (own + i) % ranks), place = (own + ranks - i) % ranks;
-      expect(ncclSend(trade.row_for(here.seen_by(to)), trade.bytes, ncclUint8, to, link_, stream_), "an exchange");
-      expect(ncclRecv(trade.row_from(place), trade.bytes, ncclUint8, here.rank_at(trade.who, place), link_, stream_),
-             "an exchange");
+      keep(ncclSend(trade.row_for(here.seen_by(to)), trade.bytes, ncclUint8, to, link_, stream_));
+      keep(ncclRecv(trade.row_from(place), trade.bytes, ncclUint8, here.rank_at(trade.who, place), link_, stream_));
     }
-    settle(ncclGroupEnd(), "an exchange");
+    const ncclResult_t end = ncclGroupEnd();
+    expect(first, "an exchange");
+    settle(end, "an exchange");
   }
 
  private:
   // Everybody's one row to everybody, by their numbers.
   bool gathers_all(const Trade& trade) const {
     const Topology& here = comm_.topology();
-    const bool by_number =
-        trade.who == Ranks::Everyone || (trade.who == Ranks::Parts && (here.replicas == 1 || here.shards() == 1)) ||
-        (trade.who == Ranks::Replica && here.replicas == 1) || (trade.who == Ranks::Peers && here.shards() == 1);
-    return by_number && trade.send_stride == 0 && trade.receive_stride == trade.bytes;
+    if (here.count(trade.who) != here.ranks || trade.send_stride != 0 || trade.receive_stride != trade.bytes)
+      return false;
+    for (int rank = 0; rank < here.ranks; rank++)
+      if (here.rank_at(trade.who, rank) != rank) return false;
+    return true;
   }
+
+  static bool good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
   // Where another rank gives up, NCCL may find its connection closed before that rank has said why.
   void expect(ncclResult_t result, std::string_view what) const {
-    if (result == ncclSuccess || result == ncclInProgress) [[likely]]
+    if (good(result)) [[likely]]
       return;
     const auto begin = std::chrono::steady_clock::now();
     comm_.wait_until([&] { return std::chrono::steady_clock::now() - begin > kLastWords; });
@@ -141,13 +150,17 @@ NcclBackend::NcclBackend(int device, std::shared_ptr<ProductTable> products, Com
 }
 
 NcclBackend::~NcclBackend() {
-  if (std::uncaught_exceptions() > exceptions_) return;
   try {
-    streams()->finish();
-    for (const Lane lane : kJointLanes) links_[index(lane)]->close();
+    if (std::uncaught_exceptions() <= exceptions_) {
+      streams()->finish();
+      for (const Lane lane : kJointLanes) links_[index(lane)]->close();
+    }
   } catch (const std::exception&) {
     // Another rank is gone at the very end: what has been done is done, and the connection is given up.
   }
+  // At the same time: giving one up may wait for what the other has under way.
+  std::vector<std::jthread> ending;
+  for (const Lane lane : kJointLanes) ending.emplace_back([&link = links_[index(lane)]] { link.reset(); });
 }
 
 Launch NcclBackend::bind(const Op& op, std::span<const TensorView> views) {

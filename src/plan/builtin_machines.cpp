@@ -42,6 +42,7 @@ Cards cards_of(const Model& model, int count) {
   cards.driver_bytes = kDriverBytes;
   cards.link_bytes = kLinkBytes;
   cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
+  cards.link = kReachedLink * 1e9 * model.link_gb;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
   if (model.fp8) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
@@ -81,7 +82,6 @@ std::optional<Machine> builtin_machine(std::string_view name) {
   if (model == kModels.end()) return std::nullopt;
   Machine machine = rough_machine();
   machine.cards = cards_of(*model, count);
-  machine.link = kReachedLink * 1e9 * model->link_gb;
   machine.memory_bytes = machine.free_bytes = static_cast<uint64_t>(count) * (128ull << 30);
   machine.disk.free_bytes = 1ull << 40;
   return machine;

@@ -63,12 +63,10 @@ class Pricing {
   double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
   double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
 
-  double operator()(const AllGather&) const {
-    return (bytes_of(op_.operands[1]) - bytes_of(op_.operands[0])) / machine_.link;
-  }
+  double operator()(const AllGather&) const { return (bytes_of(op_.operands[1]) - bytes_of(op_.operands[0])) / link(); }
   double operator()(const Exchange&) const {
     const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
-    return bytes_of(op_.operands[1]) * (ranks - 1) / ranks / machine_.link;
+    return bytes_of(op_.operands[1]) * (ranks - 1) / ranks / link();
   }
 
   template <class Other>
@@ -81,6 +79,7 @@ class Pricing {
   }
 
  private:
+  double link() const { return machine_.cards ? machine_.cards->link : machine_.link; }
   double roughly(double flops) const {
     return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
   }

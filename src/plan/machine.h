@@ -61,6 +61,7 @@ struct Cards {
   uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
   uint64_t link_bytes = 0;                // and, where there are several ranks, their connection
   double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
+  double link = 0;                        //   that a card takes from the others, all of them at it
   Rates rates;
 };
 
@@ -75,7 +76,7 @@ struct Machine {
     double read = 0, write = 0;  // bytes a second, one thread
     uint64_t free_bytes = 0;
   } disk;
-  double link = 0;                     // bytes a second that a rank takes from the others, all of them at it
+  double link = 0;                     // bytes a second that a rank on the CPU takes from others, all of them at it
   std::vector<int64_t> product_sizes;  // rise
   std::vector<TeamRates> teams;        // by threads, which rise; at least one
   std::optional<Cards> cards;

@@ -111,8 +111,9 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
-                                 "to_device_bytes_per_second", "from_device_bytes_per_second", "rates"});
+    const Fields fields(
+        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
+                 "to_device_bytes_per_second", "from_device_bytes_per_second", "link_bytes_per_second", "rates"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
@@ -121,6 +122,7 @@ class Reader {
             fields.bytes("link_bytes"),
             fields.rate("to_device_bytes_per_second"),
             fields.rate("from_device_bytes_per_second"),
+            fields.rate("link_bytes_per_second"),
             read_rates(fields.object("rates"))};
   }
 
@@ -239,6 +241,7 @@ std::string write_machine(const Machine& machine) {
                      {"link_bytes", machine.cards->link_bytes},
                      {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
                      {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
+                     {"link_bytes_per_second", rounded(machine.cards->link)},
                      {"rates", rates_json(machine.cards->rates)}};
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

@@ -101,12 +101,18 @@ Operand PassPlacement::weight(ParamId first, int count) {
 
 std::optional<Fp8Factor> PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
   if (!job_.numerics.fp8_products) return std::nullopt;
+  auto& known = fp8_[static_cast<size_t>(job_.table[first].group)];
+  if (const auto found = known.find({first, transposed}); found != known.end()) return found->second;
+  const auto keep = [&](const Fp8Factor& factor) {
+    if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
+    return factor;
+  };
   const Fp8Factor stored = joined_codes(first, count);
-  if (!transposed) return stored;
+  if (!transposed) return keep(stored);
   const int64_t rows = stored.codes.shape.rows(), cols = stored.codes.shape.cols();
   const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
   emitter_.op("transpose", Transpose{}, {read(stored.codes), write(turned)});
-  return Fp8Factor{turned, ones(cols), stored.scales};
+  return keep({turned, ones(cols), stored.scales});
 }
 
 Fp8Factor PassPlacement::joined_codes(ParamId first, int count) {
@@ -180,6 +186,7 @@ void PassPlacement::bring(int group) {
 void PassPlacement::release(int group) {
   brought_[static_cast<size_t>(group)] = {};
   converted_[static_cast<size_t>(group)].clear();
+  fp8_[static_cast<size_t>(group)].clear();
 }
 
 const std::vector<Operand>& PassPlacement::whole(int group, SegmentKind kind) {

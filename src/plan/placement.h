@@ -41,7 +41,8 @@ class PassPlacement : public Placement {
         emitter_(emitter),
         strategy_(strategy),
         brought_(static_cast<size_t>(job.table.groups)),
-        converted_(brought_.size()) {}
+        converted_(brought_.size()),
+        fp8_(brought_.size()) {}
 
   Operand weight(ParamId first, int count) override;
   std::optional<Fp8Factor> fp8_weight(ParamId first, int count, bool transposed) override;
@@ -71,6 +72,7 @@ class PassPlacement : public Placement {
   const Strategy* strategy_;
   std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
   std::vector<std::map<ParamId, Operand>> converted_;                            // by group: in the products' dtype
+  std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;               // by group: and whether transposed
   std::map<int64_t, Operand> ones_;                                              // by their number
 };
 

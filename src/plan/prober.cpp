@@ -15,7 +15,8 @@ constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 // Every way to cut a step that the user left open: all divisors of the batch.
 std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
   if (choices.batch_size % choices.ranks != 0)
-    user_error("batch_size: found {}, expected a multiple of {} ranks", choices.batch_size, choices.ranks);
+    user_error("batch_size: found {}, expected a multiple of {} ranks; --batch-size or --ranks changes that",
+               choices.batch_size, choices.ranks);
   const int64_t batch = choices.batch_size / choices.ranks;
   if (choices.micro_batch && choices.passes && *choices.micro_batch * *choices.passes != batch)
     user_error("micro_batch_size {} times gradient_accumulation_steps {} on {} ranks makes {} blocks, batch_size is {}",

@@ -28,8 +28,9 @@ struct Gemm {
 
 // d = a b^T + c + bias, of codes that Quantize wrote in Fp8, with their rows' scales.   a r uint8 [m, k], a_scales r
 // [m] fp32, b r uint8 [n, k], b_scales r [n] fp32, c r [m, n] ? addend (it may be the very bytes of d), bias r [n] ?
-// bias, d w [m, n]; c, bias and d are bf16; k and n are multiples of 16. A GPU keeps fewer than 24 bits of its sums
-// (fast accumulation), which costs far less than the codes' four.
+// bias, d w [m, n]; c, bias and d are bf16; k and n are multiples of kFp8Multiple. A GPU keeps fewer than 24 bits of
+// its sums (fast accumulation), which costs far less than the codes' four.
+inline constexpr int64_t kFp8Multiple = 16;
 struct Fp8Gemm {
   bool addend = false, bias = false;
 };
