@@ -8,7 +8,6 @@
 #include <chrono>
 #include <map>
 
-#include "base/parallel.h"
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "full_batch.h"
@@ -101,16 +100,7 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
   double seconds = 0;
   const std::optional<Cards> before = cards_here();
   run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, Comm* comm) {
-    JobSpec spec = planned.spec;
-    spec.rank = rank;
-    set_threads(planned.pricing.threads);
-    Compiled compiled = rank == 0 ? planned.compiled : compile(spec, *planned.target.facts());
-    raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);
-    Session session(
-        std::move(spec), std::move(compiled),
-        {.threads = planned.pricing.threads, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
-           return planned.target.backend(rank, comm);
-         }});
+    Session session = rank_session(planned, options, rank, rank, comm);
     load(session);
     const double of_rank = step_seconds(session);
     if (comm) comm->barrier();

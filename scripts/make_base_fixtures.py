@@ -12,7 +12,7 @@ import sys
 import make_quantize_fixtures as quantised  # first: it decides which kernels bitsandbytes uses
 import bitsandbytes.functional as bnb
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -36,21 +36,6 @@ def through(weight, form):
 
 def linears(model):
     return [m for name, m in model.named_modules() if isinstance(m, torch.nn.Linear) and name != "lm_head"]
-
-
-def write_adapter(model_folder, folder):
-    """Adapters of all linears, B as large as A, so that every gradient is of a size."""
-    torch.manual_seed(5)
-    lora = LoraConfig(r=2, lora_alpha=4, target_modules=sorted(fixtures.LINEARS), task_type="CAUSAL_LM")
-    model = get_peft_model(fixtures.load_model(model_folder, torch.float32), lora)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0, 0.1)
-    model.peft_config["default"].base_model_name_or_path = model_folder.name
-    model.peft_config["default"].target_modules = sorted(fixtures.LINEARS)
-    model.save_pretrained(folder)
-    (folder / "README.md").unlink(missing_ok=True)
 
 
 def lora_gradients(model_folder, adapter, form, samples):
@@ -92,7 +77,7 @@ def main():
     torch.set_num_threads(1)
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
-    write_adapter(model_folder, folder / "adapter")
+    fixtures.write_large_adapter(model_folder, folder / "adapter", rank=2)
     samples = [json.loads(line) for line in (root / "models" / "data.jsonl").read_text().splitlines()]
     reference = {"loss": {}, "stored": {}}
     for form in FORMATS:

@@ -221,6 +221,21 @@ def load_model(folder, dtype):
     return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
 
 
+def write_large_adapter(model_folder, folder, rank):
+    """Adapters of all linears, B as large as A, so that every gradient is of a size."""
+    torch.manual_seed(5)
+    lora = LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=sorted(LINEARS), task_type="CAUSAL_LM")
+    model = get_peft_model(load_model(model_folder, torch.float32), lora)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0, 0.1)
+    model.peft_config["default"].base_model_name_or_path = model_folder.name
+    model.peft_config["default"].target_modules = sorted(LINEARS)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink(missing_ok=True)
+
+
 def logits_and_gradients(folder, samples):
     """(a) logits of the first samples, each alone; (b) loss and every gradient over all samples."""
     model = load_model(folder, torch.float32)

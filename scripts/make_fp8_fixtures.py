@@ -11,7 +11,7 @@ import shutil
 import sys
 
 import torch
-from peft import LoraConfig, PeftModel, get_peft_model
+from peft import PeftModel
 from safetensors.torch import save_file
 from transformers import LlamaConfig
 
@@ -57,21 +57,6 @@ def lora_gradients(model_folder, samples):
     return loss, {n.replace(".default", ""): p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
 
 
-def write_adapter(model_folder):
-    """Adapters of all linears, B as large as A, so that every gradient is of a size."""
-    torch.manual_seed(5)
-    lora = LoraConfig(r=4, lora_alpha=8, target_modules=sorted(fixtures.LINEARS), task_type="CAUSAL_LM")
-    model = get_peft_model(fixtures.load_model(model_folder, torch.float32), lora)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if "lora_B" in name:
-                parameter.normal_(0, 0.1)
-    model.peft_config["default"].base_model_name_or_path = model_folder.name
-    model.peft_config["default"].target_modules = sorted(fixtures.LINEARS)
-    model.save_pretrained(model_folder / "adapter_init")
-    (model_folder / "adapter_init" / "README.md").unlink(missing_ok=True)
-
-
 def main():
     here = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
     root = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else here
@@ -81,7 +66,7 @@ def main():
         shutil.rmtree(each, ignore_errors=True)
         each.mkdir(parents=True)
     fixtures.write_model(model_folder, FAMILY, 11)
-    write_adapter(model_folder)
+    fixtures.write_large_adapter(model_folder, model_folder / "adapter_init", rank=4)
     samples = [json.loads(line) for line in (root / "models" / "data.jsonl").read_text().splitlines()]
     loss, gradients = lora_gradients(model_folder, samples)
     save_file({n: g.contiguous() for n, g in gradients.items()}, folder / "gradients.safetensors")

@@ -21,6 +21,23 @@ namespace snug {
 
 inline constexpr int64_t kSteps = 2;
 
+// What is trained, of the tiny models.
+struct TinyCase {
+  std::string family;
+  bool lora;
+  DType compute;
+  int64_t passes;
+  BaseFormat base = BaseFormat::Plain;
+  bool fp8_products = false;
+
+  JobSpec job() const {
+    JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
+    spec.numerics.base_format = base;
+    spec.numerics.fp8_products = fp8_products;
+    return spec;
+  }
+};
+
 struct Arrangement {
   int ranks = 1, replicas = 1, zero = 0;
   int64_t passes = 1;

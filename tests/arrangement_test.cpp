@@ -31,23 +31,8 @@ Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   return a;
 }
 
-struct Case {
-  std::string family;
-  bool lora;
-  DType compute;
-  int64_t passes;
-  BaseFormat base = BaseFormat::Plain;
-  bool fp8_products = false;
-};
-
-struct Arrangements : testing::TestWithParam<Case> {
-  JobSpec job() const {
-    const auto& [family, lora, compute, passes, base, fp8] = GetParam();
-    JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
-    spec.numerics.base_format = base;
-    spec.numerics.fp8_products = fp8;
-    return spec;
-  }
+struct Arrangements : testing::TestWithParam<TinyCase> {
+  JobSpec job() const { return GetParam().job(); }
 };
 
 TEST_P(Arrangements, ChangeNoBitAtEqualRanks) {
@@ -171,14 +156,14 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
     }
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Arrangements,
-                         testing::Values(Case{"llama", true, DType::BF16, 2}, Case{"llama", false, DType::F32, 1},
-                                         Case{"qwen2", false, DType::BF16, 2}, Case{"qwen2_tied", false, DType::F32, 2},
-                                         Case{"qwen2", true, DType::F32, 1},
-                                         Case{"llama", true, DType::BF16, 1, BaseFormat::Int8},
-                                         Case{"llama", true, DType::F32, 2, BaseFormat::Nf4},
-                                         Case{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8},
-                                         Case{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true}));
+INSTANTIATE_TEST_SUITE_P(
+    Cases, Arrangements,
+    testing::Values(TinyCase{"llama", true, DType::BF16, 2}, TinyCase{"llama", false, DType::F32, 1},
+                    TinyCase{"qwen2", false, DType::BF16, 2}, TinyCase{"qwen2_tied", false, DType::F32, 2},
+                    TinyCase{"qwen2", true, DType::F32, 1}, TinyCase{"llama", true, DType::BF16, 1, BaseFormat::Int8},
+                    TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4},
+                    TinyCase{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8},
+                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true}));
 
 }  // namespace
 }  // namespace snug

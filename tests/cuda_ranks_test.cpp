@@ -14,8 +14,9 @@ namespace {
 using namespace std::chrono_literals;
 
 // Of every rank what it threw, empty if nothing; each has a backend of its own.
-std::vector<std::string> on_cards(int replicas, double patience, const std::function<void(Backend&, Comm&)>& work) {
-  const auto comms = thread_ranks(2, replicas, patience);
+std::vector<std::string> on_cards(int ranks, int replicas, double patience,
+                                  const std::function<void(Backend&, Comm&)>& work) {
+  const auto comms = thread_ranks(ranks, replicas, patience);
   const auto products = make_product_table();
   std::vector<std::string> errors(comms.size());
   std::vector<std::jthread> threads;
@@ -144,18 +145,19 @@ class DeviceChecks {
   std::vector<Call> calls_;
 };
 
-struct TwoCards : testing::Test {
+struct SeveralCards : testing::Test {
   void SetUp() override {
     if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
     prepare_nccl();
   }
 };
 
-TEST_F(TwoCards, EveryByteArrivesInItsPlaceOnBothLanes) {
-  for (const int replicas : {1, 2})
-    EXPECT_THAT(on_cards(replicas, kPatience,
-                         [](Backend& backend, Comm& comm) { DeviceChecks(backend, comm.topology(), 1).run(10); }),
-                testing::Each(""));
+TEST_F(SeveralCards, EveryByteArrivesInItsPlaceOnBothLanes) {
+  for (const int ranks : rank_counts())
+    for (const int replicas : {1, 2})
+      EXPECT_THAT(on_cards(ranks, replicas, kPatience,
+                           [](Backend& backend, Comm& comm) { DeviceChecks(backend, comm.topology(), 1).run(10); }),
+                  testing::Each(""));
 }
 
 // Enqueues an all-gather of 8 bytes.
@@ -167,8 +169,8 @@ void gather(Backend& backend, const Comm& comm) {
   backend.bind(joint(AllGather{Ranks::Everyone}, Lane::Gather), views)({});
 }
 
-TEST_F(TwoCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
-  const auto errors = on_cards(1, kPatience, [](Backend& backend, Comm& comm) {
+TEST_F(SeveralCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
+  const auto errors = on_cards(2, 1, kPatience, [](Backend& backend, Comm& comm) {
     if (comm.topology().rank == 1) {
       std::this_thread::sleep_for(200ms);
       device_error("disk full");
@@ -180,9 +182,9 @@ TEST_F(TwoCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
   EXPECT_EQ(errors[1], "disk full");
 }
 
-TEST_F(TwoCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
+TEST_F(SeveralCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto errors = on_cards(1, 4, [](Backend& backend, Comm& comm) {
+  const auto errors = on_cards(2, 1, 4, [](Backend& backend, Comm& comm) {
     if (comm.topology().rank == 1) std::this_thread::sleep_for(10s);
     gather(backend, comm);
     backend.streams()->finish();
@@ -191,8 +193,8 @@ TEST_F(TwoCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
 }
 
-TEST_F(TwoCards, TheLinkIsMeasured) {
-  EXPECT_THAT(on_cards(1, kPatience,
+TEST_F(SeveralCards, TheLinkIsMeasured) {
+  EXPECT_THAT(on_cards(rank_counts().back(), 1, kPatience,
                        [](Backend& backend, Comm& comm) {
                          for (const double rate : measure_link(backend, comm.topology()).rates.rates)
                            check(rate > 1e9 && rate < 1e13, "{} bytes a second", rate);

@@ -371,6 +371,22 @@ std::string_view limit_word(const Options& options, uint64_t limit) {
                                                                                                         : "free";
 }
 
+Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm) {
+  JobSpec spec = planned.spec;
+  spec.rank = rank;
+  const int threads = planned.pricing.threads;
+  set_threads(threads);
+  Compiled compiled = rank == 0 ? planned.compiled : compile(spec, *planned.target.facts());
+  raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);  // as planned, on every rank
+  // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
+  const LaneMode lanes = lanes_of(spec.strategy, spec.cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
+  return Session(
+      std::move(spec), std::move(compiled),
+      {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
+         return planned.target.backend(device, comm);
+       }});
+}
+
 Session make_session(JobSpec spec, const Options& options) {
   const Target target(options);
   target.require_here();

@@ -66,6 +66,10 @@ void require_fit(const Planned& planned, const Options& options);
 // What `limit` means to a reader: "allowed" by an option, or "free".
 std::string_view limit_word(const Options& options, uint64_t limit);
 
+// The session of a rank of a planned job, in arenas as planned, on the GPU of this number if the job is on GPUs. On the
+// thread that runs it; all ranks at the same time.
+Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm);
+
 // A session for a job with one arrangement (evaluation, generation, merging). CapacityError if it does not fit.
 Session make_session(JobSpec spec, const Options& options);
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <cstdio>
 
-#include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/interrupt.h"
@@ -171,19 +170,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
-  JobSpec spec = run.planned.spec;
-  spec.rank = rank;
-  const int threads = run.planned.pricing.threads;
-  set_threads(threads);
-  Compiled compiled = rank == 0 ? run.planned.compiled : compile(spec, *run.planned.target.facts());
-  raise(compiled.plan.reserved_bytes, run.planned.compiled.plan.reserved_bytes);  // as planned, on every rank
-  // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
-  const LaneMode lanes = lanes_of(spec.strategy, cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
-  Session session(
-      std::move(spec), std::move(compiled),
-      {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
-         return run.planned.target.backend(run.device.value_or(rank), comm);
-       }});
+  Session session = rank_session(run.planned, options, rank, run.device.value_or(rank), comm);
   rehearse_saving(
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
   session.load();

@@ -107,8 +107,8 @@ std::optional<Fp8Factor> PassPlacement::fp8_weight(ParamId first, int count, boo
     if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
     return factor;
   };
-  const Fp8Factor stored = joined_codes(first, count);
-  if (!transposed) return keep(stored);
+  if (!transposed) return keep(joined_codes(first, count));
+  const Fp8Factor stored = *fp8_weight(first, count, false);
   const int64_t rows = stored.codes.shape.rows(), cols = stored.codes.shape.cols();
   const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
   emitter_.op("transpose", Transpose{}, {read(stored.codes), write(turned)});

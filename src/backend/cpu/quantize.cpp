@@ -17,16 +17,20 @@ namespace {
 constexpr int64_t kBlock = kNf4Block, kScaleBlock = kNf4ScaleBlock;
 constexpr float kLeastScale = 1e-38f;  // what bitsandbytes divides by where a block's own is less
 
-// The largest magnitude of load<X>(x, 0..n - 1), NaN if one is NaN: by bits, which are ordered like the magnitudes.
-template <class X>
-float absmax(const std::byte* x, int64_t n) {
+// The largest magnitude of value(0..n - 1), NaN if one is NaN: by bits, which are ordered like the magnitudes.
+template <class Value>
+float absmax(int64_t n, const Value& value) {
   uint32_t largest = 0;
 #pragma omp simd reduction(max : largest)
   for (int64_t i = 0; i < n; i++) {
-    const uint32_t bits = std::bit_cast<uint32_t>(load<X>(x, i)) & 0x7fffffffu;
+    const uint32_t bits = std::bit_cast<uint32_t>(value(i)) & 0x7fffffffu;
     largest = bits > largest ? bits : largest;
   }
   return std::bit_cast<float>(largest);
+}
+template <class X>
+float absmax(const std::byte* x, int64_t n) {
+  return absmax(n, [x](int64_t i) { return load<X>(x, i); });
 }
 
 // ---- Rows of 8 bits -------------------------------------------------------------------------------------------------
@@ -46,37 +50,12 @@ void int8_row(const std::byte* x, int64_t n, int8_t* codes, float& scale) {
   }
 }
 
-template <class X>
-void fp8_row(const std::byte* x, int64_t n, uint8_t* codes, float& scale) {
-  scale = absmax<X>(x, n) / kFp8Largest;
+template <class Value>
+void fp8_row(int64_t n, const Value& value, uint8_t* codes, float& scale) {
+  scale = absmax(n, value) / kFp8Largest;
   if (scale == 0) return static_cast<void>(std::memset(codes, 0, static_cast<size_t>(n)));
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) codes[i] = fp8_from_float(load<X>(x, i) / scale);
-}
-
-// The same of x times its column's factor.
-template <class X>
-void fp8_row(const std::byte* x, const float* factors, int64_t n, uint8_t* codes, float& scale) {
-  constexpr int64_t kTogether = 512;
-  float products[kTogether];
-  const auto multiply = [&](int64_t begin, int64_t count) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) products[i] = load<X>(x, begin + i) * factors[begin + i];
-  };
-  uint32_t largest = 0;
-  for (int64_t begin = 0; begin < n; begin += kTogether) {
-    const int64_t count = std::min(kTogether, n - begin);
-    multiply(begin, count);
-    largest = std::max(largest, std::bit_cast<uint32_t>(absmax<float>(reinterpret_cast<std::byte*>(products), count)));
-  }
-  scale = std::bit_cast<float>(largest) / kFp8Largest;
-  if (scale == 0) return static_cast<void>(std::memset(codes, 0, static_cast<size_t>(n)));
-  for (int64_t begin = 0; begin < n; begin += kTogether) {
-    const int64_t count = std::min(kTogether, n - begin);
-    multiply(begin, count);
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) codes[begin + i] = fp8_from_float(products[i] / scale);
-  }
+  for (int64_t i = 0; i < n; i++) codes[i] = fp8_from_float(value(i) / scale);
 }
 
 template <class Code, class Row>
@@ -244,18 +223,20 @@ Launch bind_quantize(const Quantize& quantize, Operands operands) {
                   name(quantize.format));
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x);
   return dispatch_float(x.dtype, [&]<class X>() {
-    if (quantize.factors) {
-      const float* const factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
-      return quantize_rows<uint8_t>(operands, x, DType::U8,
-                                    [factors](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
-                                      fp8_row<X>(row, factors, n, codes, scale);
-                                    });
-    }
     if (quantize.format == BaseFormat::Int8) return quantize_rows<int8_t>(operands, x, DType::I8, int8_row<X>);
     operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
+    if (!quantize.factors)
+      return quantize_rows<uint8_t>(operands, x, DType::U8,
+                                    [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
+                                      fp8_row(
+                                          n, [row](int64_t i) { return load<X>(row, i); }, codes, scale);
+                                    });
+    const float* const factors = operands.vector("factors", {DType::F32}, x.cols()).as<float>();
     return quantize_rows<uint8_t>(
-        operands, x, DType::U8,
-        [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) { fp8_row<X>(row, n, codes, scale); });
+        operands, x, DType::U8, [factors](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {
+          fp8_row(
+              n, [row, factors](int64_t i) { return load<X>(row, i) * factors[i]; }, codes, scale);
+        });
   });
 }
 
