@@ -1,4 +1,5 @@
 // The planner's choice: what the user pinned stays, what is open is the fastest that fits.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -269,6 +270,41 @@ TEST(Fit, ChoosesBetweenComputingAgainAndOffloading) {
         std::ranges::any_of(strategy.fates, [](const Fates& fates) { return offload_words(fates) != "none"; });
     EXPECT_EQ(computes_again, slow_disk);
     EXPECT_EQ(offloads, !slow_disk);
+  }
+}
+
+// Of a model that is used: on every rank while it fits, then shared, then elsewhere; nothing else is open.
+TEST(Fit, WeightsThatAreNotTrainedAreSharedAsFarAsMemoryDemands) {
+  JobSpec spec;
+  spec.config = read_hf_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b");
+  spec.table = full_parameters(spec.config, false);
+  spec.sources = find_sources(spec.table,
+                              {std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b", true, 1, std::nullopt});
+  Choices choices;
+  choices.ranks = 2;
+  choices.recompute = Recompute::Block;  // of training, as batch_size is
+  for (const Purpose purpose : {Purpose::Evaluate, Purpose::Generate}) {
+    spec.purpose = purpose;
+    spec.cache_positions = purpose == Purpose::Generate ? 2048 : 0;
+    spec.cut.sequence_length = purpose == Purpose::Generate ? 1 : 2048;
+    const CpuFacts facts;
+    Fitter fitter(spec, choices, facts, balanced());
+    const auto capped = [&](uint64_t gigabytes) {
+      Caps caps;
+      caps.device_bytes = gigabytes << 30;
+      const FitResult result = fitter.fit(caps);
+      const Arrangement& a = chosen(result);
+      EXPECT_LE(device_bytes(a), caps.device_bytes);
+      EXPECT_EQ(a.cut.micro_batch * a.cut.passes, 1);
+      return a;
+    };
+    const size_t groups = spec.table.blocks.size() + 2;
+    EXPECT_EQ(capped(80).words, "2 ranks, all weights on each, no offload");
+    const Strategy some = capped(14).strategy;
+    const auto sharded = std::ranges::count(some.groups, true, &GroupPlacement::shard_weights);
+    EXPECT_TRUE(sharded > 0 && static_cast<size_t>(sharded) < groups);
+    EXPECT_EQ(std::ranges::count(some.groups, Space::Device, &GroupPlacement::weights), std::ssize(some.groups));
+    EXPECT_THAT(capped(6).words, testing::HasSubstr("on the host"));
   }
 }
 

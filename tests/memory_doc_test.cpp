@@ -50,7 +50,7 @@ std::string row(const JobSpec& spec, int stage) {
 
 std::string rows(const Table& table) {
   JobSpec spec;
-  spec.purpose = Purpose::Step;
+  spec.outline = true;
   spec.config = read_hf_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / table.model);
   spec.table = table.full
                    ? full_parameters(spec.config, true)

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
 #include "format/peft.h"
 #include "train/session.h"
@@ -162,7 +163,8 @@ class TinyTrainer {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
     });
     session.on(HostJob::TakeLoss, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
-      result_.loss = views[0].as<float>()[0];
+      const float* by_rank = views[0].as<float>();
+      result_.loss = std::accumulate(by_rank, by_rank + views[0].count(), 0.0);
     });
   }
 

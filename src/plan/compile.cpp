@@ -99,18 +99,15 @@ class Compiler {
   }
 
   Compiled run() {
-    if (spec_.purpose != Purpose::Step)
-      lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
+    if (!spec_.outline) lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
     switch (spec_.purpose) {
       case Purpose::Train:
         lower_step();
-        lower_around_steps();
-        break;
-      case Purpose::Step:
-        lower_step();
+        if (!spec_.outline) lower_around_steps();
         break;
       case Purpose::Evaluate:
         lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+        result_.passes = {Task::Evaluate};
         break;
       case Purpose::Generate:
         lower_generating();
@@ -123,7 +120,7 @@ class Compiler {
     note_owned();
     result_.plan = pack(result_.set, facts_.alignment());
     sync(result_.set, result_.plan);
-    if (spec_.purpose == Purpose::Step) return std::move(result_);
+    if (spec_.outline) return std::move(result_);
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
     result_.numerics_hash = hash_numerics(spec_);
@@ -140,7 +137,7 @@ class Compiler {
                       Space::Device, Life::Persistent);
   }
 
-  bool trains() const { return spec_.purpose == Purpose::Train || spec_.purpose == Purpose::Step; }
+  bool trains() const { return spec_.purpose == Purpose::Train; }
 
   void lower_step() {
     const StepBuffers step = make_step_buffers(job_, spec_.cut);
@@ -189,6 +186,7 @@ class Compiler {
     const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions);
     lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches);
     lower_generation(job_, add(Task::Decode), 1, caches);
+    result_.passes = {Task::Decode};
   }
 
   void link() {

@@ -10,12 +10,12 @@
 
 namespace snug {
 
-// Step: of training, its passes and update alone, to look at arrangements: neither verified nor hashed, never run.
-enum class Purpose : uint8_t { Train, Step, Evaluate, Generate, Merge };
+enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
 
 // Everything that decides the programs.
 struct JobSpec {
   Purpose purpose = Purpose::Train;
+  bool outline = false;  // what repeats alone, to look at arrangements: neither verified nor hashed, never run
   HfConfig config;
   ParamTable table;
   WeightSources sources;
@@ -56,7 +56,7 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
-  std::vector<Task> passes;                           // what runs in a step before the update, in this order
+  std::vector<Task> passes;                           // what repeats, in this order: of a step, all before the update
   OutputFiles saved, exported;                        // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
@@ -76,8 +76,8 @@ struct Compiled {
   ProgramId at(Task task) const { return programs.at(task); }
 };
 
-// Pure but for the facts: equal specs give equal programs on every machine. Every result but that of
-// Purpose::Step has passed verify().
+// Pure but for the facts: equal specs give equal programs on every machine. Every result but an outline has passed
+// verify().
 Compiled compile(const JobSpec& spec, const OpFacts& facts);
 
 }  // namespace snug

@@ -110,6 +110,18 @@ std::string stage_words(const Strategy& strategy) {
 
 }  // namespace
 
+Choices without_training(Choices choices, const Cut& cut) {
+  choices.micro_batch = cut.micro_batch;
+  choices.passes = 1;
+  choices.batch_size = choices.ranks * cut.micro_batch;
+  choices.replicas = 1;
+  choices.recompute = Recompute::None;
+  choices.recomputed_blocks = std::nullopt;
+  choices.layer_major = false;
+  choices.activations = choices.states = choices.gradients = Offload{};
+  return choices;
+}
+
 std::vector<int> open_stages(const Choices& choices) {
   if (choices.zero) return {*choices.zero};
   return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2};
@@ -164,6 +176,16 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
                      strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy),
                      offload_words(strategy));
+}
+
+std::string holding_words(const Cut& cut, const Strategy& strategy) {
+  if (cut.ranks == 1) return fmt::format("1 rank, {}", offload_words(strategy));
+  const auto shared = [](const GroupPlacement& g) { return g.shard_weights || g.weights != Space::Device; };
+  const auto groups = std::ssize(strategy.groups), sharded = std::ranges::count_if(strategy.groups, shared);
+  const std::string what = sharded == groups ? "weights sharded"
+                           : sharded == 0    ? "all weights on each"
+                                             : fmt::format("{} of {} groups sharded", sharded, groups);
+  return fmt::format("{} ranks, {}, {}", cut.ranks, what, offload_words(strategy));
 }
 
 }  // namespace snug

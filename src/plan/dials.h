@@ -18,6 +18,9 @@ struct Dial {
 // what is computed again is not sent elsewhere.
 std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks);
 
+// Choices of a job that does not train, in this cut on their ranks.
+Choices without_training(Choices choices, const Cut& cut);
+
 // With what is pinned, and otherwise everything kept on the device.
 Strategy undialled(const Choices& choices, int stage, size_t blocks);
 
@@ -27,5 +30,8 @@ std::vector<int> open_stages(const Choices& choices);
 // "4 ranks, zero 3, 2 passes of 8 blocks, layer by layer, recompute mlp, no offload": unique among arrangements that
 // dials of one job make.
 std::string arrangement_words(const Cut& cut, const Strategy& strategy);
+// "2 ranks, 3 of 4 groups sharded, weights of 2 of 4 groups on the disk": what differs among those of a job that does
+// not train.
+std::string holding_words(const Cut& cut, const Strategy& strategy);
 
 }  // namespace snug

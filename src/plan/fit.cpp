@@ -54,7 +54,9 @@ struct Offer {
 class Fitter::Search {
  public:
   Search(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive)
-      : choices_(choices), prober_(spec, choices, facts, pricing, alive), blocks_(spec.table.blocks.size()) {}
+      : choices_(spec.purpose == Purpose::Train ? choices : without_training(choices, spec.cut)),
+        prober_(spec, choices_, facts, pricing, alive),
+        blocks_(spec.table.blocks.size()) {}
 
   // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
   // as much in all others beside what stays on a rank. Where they take more, what is chosen is mended.
@@ -120,7 +122,7 @@ class Fitter::Search {
     const Probe& at = probe(p);
     if (fits && at.seconds < fastest_) {
       fastest_ = at.seconds;
-      fastest_words_ = arrangement_words(p.cut, prober_.strategy(p));
+      fastest_words_ = prober_.words(p);
     }
     const PerSpace<uint64_t> bytes = bytes_of(p);
     return {p, at.seconds, bytes[index(Space::Device)] + bytes[index(Space::Host)], fits};

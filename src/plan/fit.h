@@ -16,7 +16,8 @@ struct Offload {
   Space space = Space::Host;
 };
 
-// What the user pinned; what is open the planner chooses.
+// What the user pinned; what is open the planner chooses. Of a job that does not train, where weights lie: its cut is
+// the spec's, and neither values for a backward nor states are kept.
 struct Choices {
   int64_t batch_size = 16;
   int ranks = 1;

@@ -45,7 +45,7 @@ double inline_seconds(const Compiled& compiled, const std::vector<Task>& tasks, 
         known->second += seconds(op, compiled.set.buffers, pricing.machine, pricing.threads);
     return known->second;
   };
-  double sum = seconds_of(Task::Update);
+  double sum = compiled.has(Task::Update) ? seconds_of(Task::Update) : 0;
   for (const Task task : tasks) sum += seconds_of(task);
   return sum;
 }
@@ -54,7 +54,7 @@ double inline_seconds(const Compiled& compiled, const std::vector<Task>& tasks, 
 double simulated_seconds(const Compiled& compiled, const std::vector<Task>& tasks, const Pricing& pricing) {
   std::vector<ProgramId> step;
   for (const Task task : tasks) step.push_back(compiled.at(task));
-  step.push_back(compiled.at(Task::Update));
+  if (compiled.has(Task::Update)) step.push_back(compiled.at(Task::Update));
   std::vector<ProgramId> two = step;
   two.insert(two.end(), step.begin(), step.end());
   auto price = [&](const Op& op) {

@@ -64,12 +64,22 @@ BlockContext block_context(const JobContext& job, const Cut& cut, const BatchBuf
           batch.documents,        cut.sequence_length,     std::nullopt};
 }
 
-Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
+namespace {
+
+// A [1] fp32 value of every rank, by rank: [ranks, 1]; the value itself where there is one rank.
+Operand of_all_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
   const int ranks = job.topology().ranks;
   if (ranks == 1) return value;
   const Operand all = e.tensor(fmt::format("{}.all", what), DType::F32, {ranks, 1}, Role::Metrics);
-  Operand flat_all = flat(all);
-  e.op(fmt::format("{}.gather", what), AllGather{Ranks::Everyone}, {read(value), write(flat_all)}, Lane::Gather);
+  e.op(fmt::format("{}.gather", what), AllGather{Ranks::Everyone}, {read(value), write(flat(all))}, Lane::Gather);
+  return all;
+}
+
+}  // namespace
+
+Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
+  const Operand all = of_all_ranks(job, e, what, value);
+  if (all.buffer == value.buffer) return value;
   const Operand sum = e.tensor(fmt::format("{}.sum", what), DType::F32, {1}, Role::Metrics);
   e.op(fmt::format("{}.sum", what), SumRanks{}, {read(all), write(sum)});
   return sum;
@@ -109,7 +119,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) 
   const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return block_context(job, cut, batch); });
   const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
   head_loss(b, x, head_params(job), batch, loss, false);
-  const Operand all = sum_over_ranks(job, e, "loss", loss);
+  const Operand all = of_all_ranks(job, e, "loss", loss);
   e.op("take", HostTask{HostJob::TakeLoss}, {read(copy_to_host(e, "loss.host", all))}, Lane::Host);
   retire_later(e.program(), job.strategy.retire_lag);
 }

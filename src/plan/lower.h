@@ -7,7 +7,8 @@
 
 namespace snug {
 
-// Mean-free loss of one pass over all ranks, handed to the host (HostJob::TakeLoss).
+// The summed loss of each rank in one pass, by rank, handed to the host (HostJob::TakeLoss): added up there one after
+// the other, they make the sum that one rank would have over as many passes.
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut);
 
 // `tokens` new tokens through the model, over the caches of earlier ones; the last one's logits go to the host.

@@ -109,9 +109,9 @@ Strategy Prober::strategy(const Point& p) const {
   return strategy;
 }
 
-JobSpec Prober::job(const Point& p, Purpose purpose) const {
+JobSpec Prober::job(const Point& p, bool outline) const {
   JobSpec job = spec_;
-  job.purpose = purpose;
+  job.outline = outline;
   job.cut = p.cut;
   job.strategy = strategy(p);
   return job;
@@ -130,7 +130,8 @@ void Prober::look(Look& look) const {
   look.probe.bytes = compiled.plan.reserved_bytes;
   for (const Buffer& buffer : compiled.set.buffers)
     if (buffer.life == Life::Persistent) look.probe.persistent[index(buffer.space)] += buffer.bytes;
-  look.probe.update_fullest = compiled.plan.peak[index(Space::Device)].program == compiled.at(Task::Update);
+  look.probe.update_fullest =
+      compiled.has(Task::Update) && compiled.plan.peak[index(Space::Device)].program == compiled.at(Task::Update);
 }
 
 void Prober::note(uint64_t ops) {
@@ -144,7 +145,7 @@ void Prober::look_at(const std::vector<Point>& points) {
   for (const Point& p : points) {
     std::string key = key_of(p.cut, strategy(p));
     if (probes_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
-    looks.push_back({std::move(key), job(p, Purpose::Step), {}, 0, {}});
+    looks.push_back({std::move(key), job(p, true), {}, 0, {}});
   }
   std::atomic<size_t> next = 0;
   const int team = threads();
@@ -186,7 +187,7 @@ const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
 }
 
 Compiled Prober::compiled_in_full(const Point& p) {
-  JobSpec spec = job(p, Purpose::Train);
+  JobSpec spec = job(p, false);
   Compiled compiled = compile(spec, facts_);
   note(ops_of(compiled));
   const int others = std::min(p.cut.ranks, kComparedRanks) - 1;
@@ -200,9 +201,13 @@ Compiled Prober::compiled_in_full(const Point& p) {
   return compiled;
 }
 
+std::string Prober::words(const Point& p) const {
+  return spec_.purpose == Purpose::Train ? arrangement_words(p.cut, strategy(p)) : holding_words(p.cut, strategy(p));
+}
+
 Arrangement Prober::arrangement(const Point& p, const Compiled* whole) {
   Arrangement a{p.cut, strategy(p), {}, {}, probe(p).seconds, false};
-  a.words = arrangement_words(a.cut, a.strategy);
+  a.words = words(p);
   a.forecast.arena_bytes = probe(p).bytes;
   if (whole) a.forecast = forecast(*whole);
   return a;

@@ -22,7 +22,7 @@ struct Point {
 struct Probe {
   double seconds = 0;
   PerSpace<uint64_t> bytes{}, persistent{};  // of a rank; what stays from step to step
-  bool update_fullest = false;               // the device is fullest in the update, not in a pass
+  bool update_fullest = false;               // the device is fullest in the update, if there is one
 };
 
 class Prober {
@@ -46,13 +46,14 @@ class Prober {
   Compiled compiled_in_full(const Point& p);
   // Whether it fits is left open, and the forecast is of a step alone but for `whole`.
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
+  std::string words(const Point& p) const;
 
   // So far: how many were compiled, and how many ops they have.
   size_t compiled() const { return compiled_; }
   uint64_t ops() const { return ops_; }
 
  private:
-  JobSpec job(const Point& p, Purpose purpose) const;
+  JobSpec job(const Point& p, bool outline) const;
   struct Look {
     std::string key;
     JobSpec job;

@@ -307,7 +307,7 @@ enum class HostJob : uint8_t {
                 // they lie in; sets that pass's counts
   FillTokens,   // w: ids [n] int32, positions [n] int32 of a generating pass, and the bytes they lie in
   TakeMetrics,  // r: loss [1] fp32, clip [3] fp32
-  TakeLoss,     // r: loss [1] fp32
+  TakeLoss,     // r: losses [ranks, 1] fp32
   TakeLogits,   // r: logits [n, V] fp32
   FillHeader,   // w: bytes of file `index` from its start: what stands before the tensors
 };

@@ -13,7 +13,7 @@ Generator::Generator(Session& session, GenerateOptions options) : session_(sessi
     int32_t* positions = views[1].as<int32_t>();
     for (size_t i = 0; i < fed_.size(); i++) {
       ids[i] = fed_[i];
-      positions[i] = static_cast<int32_t>(position_) + static_cast<int32_t>(i);
+      positions[i] = static_cast<int32_t>(cached_.size() + i);
     }
   });
   session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
@@ -24,11 +24,19 @@ Generator::Generator(Session& session, GenerateOptions options) : session_(sessi
 
 std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
                                          const std::function<void(int32_t)>& on_token) {
+  cached_.clear();
+  return reply(prompt, on_token);
+}
+
+std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token) {
   check(!prompt.empty() &&
             static_cast<int64_t>(prompt.size()) + options_.max_new_tokens <= session_.spec().cache_positions,
         "a prompt of {} tokens and {} new ones, caches of {}", prompt.size(), options_.max_new_tokens,
         session_.spec().cache_positions);
-  position_ = 0;
+  // The last token is fed in any case: its logits choose the next one.
+  const auto known = std::ranges::mismatch(cached_, prompt.first(prompt.size() - 1)).in1 - cached_.begin();
+  cached_.resize(static_cast<size_t>(known));
+  prompt = prompt.subspan(cached_.size());
   while (prompt.size() >= static_cast<size_t>(kPrefillTokens)) {
     feed(Task::Prefill, prompt.first(kPrefillTokens));
     prompt = prompt.subspan(kPrefillTokens);
@@ -36,7 +44,8 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
   for (; !prompt.empty(); prompt = prompt.subspan(1)) feed(Task::Decode, prompt.first(1));
   std::vector<int32_t> reply;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
-    const int32_t token = choose(draws_++);
+    const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(choose(draws_++)) : 0;
+    const auto token = static_cast<int32_t>(session_.as_rank_0(chosen));
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
     reply.push_back(token);
     if (on_token) on_token(token);
@@ -46,7 +55,7 @@ std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
 }
 
 std::vector<float> Generator::score(std::span<const int32_t> prompt) {
-  position_ = 0;
+  cached_.clear();
   std::vector<float> all;
   for (size_t i = 0; i < prompt.size(); i++) {
     feed(Task::Decode, prompt.subspan(i, 1));
@@ -58,9 +67,9 @@ std::vector<float> Generator::score(std::span<const int32_t> prompt) {
 void Generator::feed(Task task, std::span<const int32_t> tokens) {
   fed_ = tokens;
   PassFacts facts;
-  facts.position = position_;
+  facts.position = std::ssize(cached_);
   session_.run(task, facts);
-  position_ += static_cast<int64_t>(tokens.size());
+  cached_.insert(cached_.end(), tokens.begin(), tokens.end());
 }
 
 int32_t Generator::choose(uint64_t draw) {

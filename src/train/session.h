@@ -57,6 +57,8 @@ class Session {
   void write_trace(const std::filesystem::path& path);
 
   int rank() const { return spec_.rank; }
+  // The connection to the other ranks; null where there are none.
+  Comm* comm() const { return comm_; }
   // Returns when all ranks have called it.
   void barrier();
   // UserError on all ranks unless all have the same value; `what` as Comm::agree() says it.

@@ -45,7 +45,8 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
     source.fill(0, views, facts);
   });
   session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
-    sum += static_cast<double>(views[0].as<float>()[0]);
+    const float* by_rank = views[0].as<float>();
+    for (int64_t i = 0; i < views[0].count(); i++) sum += static_cast<double>(by_rank[i]);
   });
   for (int64_t pass = 1; pass <= passes; pass++) {
     const BatchSource::Step counts = source.begin_step(pass);

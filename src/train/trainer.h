@@ -51,7 +51,8 @@ struct EvaluationResult {
   int64_t tokens = 0, loss_tokens = 0;
 };
 
-// Mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
+// Mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate. The same to
+// the bit on however many ranks: the losses of passes are summed in fp64 in the order of their blocks.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
 
 // The first parameter, of those that this rank has in memory, that holds a value which is not finite, to say whose
