@@ -169,6 +169,34 @@ TEST(Threads, HeartbeatsKeepASlowRankAlive) {
              "");
 }
 
+// Somebody who types, say.
+std::vector<uint64_t> wait_outside(const Alive& alive, std::chrono::milliseconds time) {
+  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end; alive())
+    std::this_thread::sleep_for(20ms);
+  return {3, UINT64_MAX, 0};
+}
+
+TEST(Threads, WhatRankZeroWaitsForOutsideTheJobIsNoHang) {
+  expect_all(run_ranks(thread_ranks(3, 1, 0.4),
+                       [](Comm& comm) {
+                         for (const auto time : {0ms, 1500ms})
+                           EXPECT_EQ(from_rank_0(&comm, [&](const Alive& alive) { return wait_outside(alive, time); }),
+                                     (std::vector<uint64_t>{3, UINT64_MAX, 0}));
+                         EXPECT_TRUE(from_rank_0(&comm, [](const Alive&) { return std::vector<uint64_t>(); }).empty());
+                       }),
+             "");
+  EXPECT_EQ(from_rank_0(nullptr, [](const Alive&) { return std::vector<uint64_t>{5}; }), std::vector<uint64_t>{5});
+}
+
+TEST(Threads, ARankThatEndsWhileRankZeroWaitsOutsideTheJobIsNoticed) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::vector<std::string> errors = run_ranks(thread_ranks(3), [](Comm& comm) {
+    if (comm.topology().rank != 1) from_rank_0(&comm, [](const Alive& alive) { return wait_outside(alive, 60s); });
+  });
+  EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it");
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+}
+
 TEST(Threads, RanksThatWaitForEachOtherDoNotWaitForEver) {
   const std::vector<std::string> errors = run_ranks(thread_ranks(2, 1, 0.3), [&](Comm& comm) {
     call(comm, comm.topology().rank == 0 ? Lane::Gather : Lane::Reduce);

@@ -1,6 +1,7 @@
 // Ranks as processes: what 'mpirun -n N snug train' leaves is what 'snug train --ranks N' leaves, byte for byte.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
@@ -65,12 +66,42 @@ TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
   }
 }
 
+// What they say, too, of a model that is evaluated, asked and talked to: with what rank 0 alone reads and writes.
+TEST(Ranks, AsProcessesSayWhatTheySayAsThreads) {
+  const TempDirectory directory;
+  const auto model = directory.path() / "model";
+  std::filesystem::copy(kModels.parent_path() / "tokenizer" / "smollm", model);
+  auto config = nlohmann::json::parse(text_of(kModels / "llama" / "config.json"));
+  config["vocab_size"] = 2620;
+  std::ofstream(model / "config.json") << config.dump();
+  std::ofstream(directory.path() / "typed") << "Hello\nAnd then?\n";
+  const std::string talk = "--template chatml --max-new-tokens 6 --temperature 0.7";
+  for (const auto& [command, lines] :
+       {std::pair(fmt::format("eval --data {} --sequence-length 48", (kModels / "data.jsonl").string()), 1),
+        {fmt::format("generate {} --prompt Hello --prompt 'What is a kluge?'", talk), 2},
+        {fmt::format("chat {}", talk), 2}})
+    for (const std::string held : {"--zero 0", "--zero 3 --base-format int8"}) {
+      SCOPED_TRACE(command + " " + held);
+      const auto run = [&](const std::string& before, const std::string& more) {
+        const std::string line = fmt::format(
+            "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} {} {} --model model --init random --threads 1 --json "
+            "{} {} <typed >out 2>log",
+            directory.path().string(), before, SNUG_BINARY, command, held, more);
+        EXPECT_EQ(std::system(line.c_str()), 0) << text_of(directory.path() / "log");
+        return text_of(directory.path() / "out");
+      };
+      const std::string alone = run("", "");
+      EXPECT_EQ(std::ranges::count(alone, '\n'), lines);
+      EXPECT_EQ(run("", "--ranks 2"), alone);
+      EXPECT_EQ(run(fmt::format("{} -n 2 --oversubscribe --allow-run-as-root", SNUG_MPIRUN), ""), alone);
+    }
+}
+
 // Each process would do the same, and write to the same place.
 TEST(Ranks, CommandsThatTakeOneProcessRefuseSeveral) {
   const TempDirectory directory;
   const std::string llama = (kModels / "llama").string(), data = (kModels / "data.jsonl").string();
-  for (const auto& [name, options] : {std::pair("eval", fmt::format("--data {}", data)),
-                                      {"plan", fmt::format("--data {}", data)},
+  for (const auto& [name, options] : {std::pair("plan", fmt::format("--data {}", data)),
                                       {"merge", fmt::format("--adapter {}/adapter_qv --out merged", llama)}}) {
     const std::string command = fmt::format(
         "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} -n 2 --oversubscribe --allow-run-as-root {} {} --model {} "

@@ -20,8 +20,9 @@ struct CommandFlags {
 int plan_command(Options options, const CommandFlags& flags);
 int train_command(Options options, const CommandFlags& flags);
 int eval_command(Options options, const CommandFlags& flags);
-int generate_command(const Options& options, const CommandFlags& flags);
-int merge_command(const Options& options, const CommandFlags& flags);
+int generate_command(Options options, const CommandFlags& flags);
+int chat_command(Options options, const CommandFlags& flags);
+int merge_command(Options options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
 int doctor_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);

@@ -5,7 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/corpus.h"
-#include "cli/job.h"
+#include "cli/use.h"
 
 namespace snug {
 
@@ -71,25 +71,27 @@ int plan_command(Options options, const CommandFlags& flags) {
   return 0;
 }
 
-int eval_command(Options options, const CommandFlags& flags) {
-  const Dataset dataset = read_data(options, options.data);
-  JobSpec spec = make_job(options, Purpose::Evaluate);
-  spec.cut.micro_batch = options.micro_batch_size.value_or(1);
-  StreamSource source = evaluation_source(dataset, all_samples(dataset.samples()), options, spec.cut.micro_batch, 1, 0);
-  Session session = make_session(std::move(spec), options);
-  session.load();
+namespace {
+
+// What one rank does; rank 0 says what came of it.
+void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
+  const Cut& cut = session.spec().cut;
+  session.agree("the data, or its order", data_order_hash(corpus, options, session.alive()));
+  StreamSource source = evaluation_source(corpus.training, corpus.training_samples, options, cut.micro_batch, cut.ranks,
+                                          session.rank(), session.alive());
   const EvaluationResult result = evaluate(session, source, source.stream().steps());
   if (result.loss_tokens == 0) user_error("--data: found no token that carries loss");
   if (!std::isfinite(result.loss)) {
-    const uint64_t weight = non_finite_weight(session);
+    const uint64_t weight = session.least_over_ranks(non_finite_weight(session));
     user_error("the loss is {}{}", result.loss,
                weight == UINT64_MAX
                    ? "; every weight is finite: try --compute fp32"
                    : fmt::format(", as '{}' holds a value that is not finite: look at the model's files",
                                  session.spec().table.params[weight].name));
   }
+  if (session.rank() != 0) return;
   const double perplexity = std::exp(result.loss);
-  if (flags.json)
+  if (json)
     fmt::print("{}\n", to_line({{"loss", result.loss},
                                 {"perplexity", perplexity},
                                 {"tokens", result.tokens},
@@ -97,6 +99,19 @@ int eval_command(Options options, const CommandFlags& flags) {
   else
     fmt::print("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)\n", result.loss, perplexity,
                result.tokens, result.loss_tokens);
+}
+
+}  // namespace
+
+int eval_command(Options options, const CommandFlags& flags) {
+  const std::unique_ptr<Comm> comm = join_ranks(options);
+  options.validation.clear();
+  const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
+  JobSpec spec = make_job(options, Purpose::Evaluate);
+  spec.cut.micro_batch = options.micro_batch_size.value_or(1);
+  const Planned planned = plan_use(std::move(spec), options, comm.get());
+  use_model(planned, options, comm.get(),
+            [&](Session& session) { evaluate_rank(session, corpus, options, flags.json); });
   return 0;
 }
 

@@ -192,6 +192,16 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
 
 }  // namespace
 
+std::unique_ptr<Comm> join_ranks(Options& options) {
+  std::unique_ptr<Comm> comm = launched();
+  if (!comm) return comm;
+  const int64_t ranks = comm->topology().ranks;
+  if (options.ranks != 0 && options.ranks != ranks)
+    user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
+  options.ranks = ranks;
+  return comm;
+}
+
 void settle_ranks(Options& options, const Target& target) {
   if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * target.machine()->cards->count : 1;
 }
@@ -293,8 +303,7 @@ void require_cards(const Cards& cards, int node_ranks) {
 
 }  // namespace
 
-Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
-                      std::optional<SavedState> saved) {
+Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched) {
   if (aim == Aim::Run && options.nodes > 1)
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
@@ -312,14 +321,11 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
   const Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
   set_threads(pricing.threads);
-  Planned planned{
-      .target = std::move(target), .spec = make_job(options, Purpose::Train), .caps = caps, .pricing = pricing};
+  Planned planned{.target = std::move(target), .spec = std::move(spec), .caps = caps, .pricing = pricing};
   planned.target.require_products(planned.spec.numerics);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
-  planned.spec.evaluate = evaluate;
-  planned.spec.saved = std::move(saved);
   const Choices choices = choices_of(options);
   const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
@@ -334,9 +340,10 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
   searching = &fitter;
   planned.fit = fitter.fit(planned.caps);
-  if (!planned.fit.chosen) {
-    planned.changes = changes_that_fit(options, evaluate, *facts, planned.caps, planned.pricing, alive);
-  } else if (aim == Aim::Look) {
+  const bool trains = planned.spec.purpose == Purpose::Train;
+  if (!planned.fit.chosen && trains) {
+    planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
+  } else if (planned.fit.chosen && aim == Aim::Look) {
     planned.more = what_more_buys(fitter, planned.caps, planned.shown());
     planned.less = with_less(fitter, planned.caps, planned.shown());
   }
@@ -346,10 +353,29 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
   return planned;
 }
 
+Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
+                      std::optional<SavedState> saved) {
+  JobSpec spec = make_job(options, Purpose::Train);
+  spec.evaluate = evaluate;
+  spec.saved = std::move(saved);
+  return plan_job(std::move(spec), options, std::move(target), aim, launched);
+}
+
 const Arrangement& Planned::shown() const {
   if (fit.chosen) return fit.tried[*fit.chosen];
   return *std::ranges::min_element(fit.tried, {}, total_bytes);
 }
+
+namespace {
+
+// Of a job that does not train, where nobody tries what would fit.
+std::string what_takes_less(const Planned& planned) {
+  return fmt::format("{}{}fewer tokens at a time take less",
+                     planned.spec.numerics.coded_base() ? "" : "--base-format int8 or nf4, ",
+                     planned.target.cuda() ? "more --ranks, " : "");
+}
+
+}  // namespace
 
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
@@ -357,8 +383,9 @@ void require_fit(const Planned& planned, const Options& options) {
   const Need need = tightest(least.forecast.arena_bytes, least.cut.ranks, planned.caps);
   std::vector<std::string> changes;
   for (const Change& change : planned.changes) changes.push_back(change.option);
-  const std::string help = changes.empty() ? "no change of one option makes it fit"
-                                           : fmt::format("it would fit with {}", fmt::join(changes, ", or "));
+  const std::string help = planned.spec.purpose != Purpose::Train ? what_takes_less(planned)
+                           : changes.empty()                      ? "no change of one option makes it fit"
+                                             : fmt::format("it would fit with {}", fmt::join(changes, ", or "));
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
                                   least.words, spelt(need.bytes), need.what, spelt(need.allowed),
@@ -385,22 +412,6 @@ Session rank_session(const Planned& planned, const Options& options, int rank, i
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
          return planned.target.backend(device, comm);
        }});
-}
-
-Session make_session(JobSpec spec, const Options& options) {
-  const Target target(options);
-  target.require_here();
-  target.require_products(spec.numerics);
-  Compiled compiled = compile(spec, *target.facts());
-  const Need need = tightest(compiled.plan.reserved_bytes, 1, caps_of(options, target));
-  if (need.bytes > need.allowed)
-    throw CapacityError(fmt::format("this needs {} bytes ({}) of {}, {} ({}) are {}", need.bytes,
-                                    format_size(need.bytes), need.what, need.allowed, format_size(need.allowed),
-                                    limit_word(options, need.allowed)));
-  return Session(std::move(spec), std::move(compiled),
-                 {.threads = thread_count(options), .disk_directory = disk_directory(options), .backend = [&] {
-                    return target.backend(0);
-                  }});
 }
 
 }  // namespace snug

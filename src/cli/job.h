@@ -17,6 +17,10 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
+// The connection of a process that a launcher started as one of several ranks, whose number becomes the options'; null
+// otherwise. UserError if they name another.
+std::unique_ptr<Comm> join_ranks(Options& options);
+
 // Where --ranks names no number: one for each of the target's GPUs, on all --nodes; or one.
 void settle_ranks(Options& options, const Target& target);
 
@@ -55,8 +59,9 @@ struct Planned {
   const Arrangement& shown() const;
 };
 
-// Searches the arrangements of a training job, whose options' ranks are settled; the ranks of a launched one find the
-// same. `saved`: what is restored, if other ranks saved it.
+// Searches the arrangements of a job, whose options' ranks are settled; the ranks of a launched one find the same.
+Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched = nullptr);
+// Of training; `saved`: what is restored, if other ranks saved it.
 Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched = nullptr,
                       std::optional<SavedState> saved = std::nullopt);
 
@@ -69,8 +74,5 @@ std::string_view limit_word(const Options& options, uint64_t limit);
 // The session of a rank of a planned job, in arenas as planned, on the GPU of this number if the job is on GPUs. On the
 // thread that runs it; all ranks at the same time.
 Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm);
-
-// A session for a job with one arrangement (evaluation, generation, merging). CapacityError if it does not fit.
-Session make_session(JobSpec spec, const Options& options);
 
 }  // namespace snug

@@ -27,7 +27,8 @@ void require_one_process(std::string_view command) {
   const std::unique_ptr<Comm> comm = launched();
   if (const int ranks = comm ? comm->topology().ranks : 1; ranks > 1)
     user_error(
-        "command line: the launcher started {} processes, expected one of 'snug {}': only train runs on several{}",
+        "command line: the launcher started {} processes, expected one of 'snug {}': train, eval, generate and chat "
+        "run on several{}",
         ranks, command, command == "plan" ? "; here --ranks says how many" : "");
 }
 

@@ -25,11 +25,16 @@ struct Command {
 
 const std::vector<std::string> kModelKeys{"model",       "init",    "adapter", "seed",          "compute",
                                           "base_format", "threads", "device",  "device_memory", "host_memory"};
+// Where weights lie, of commands that several ranks run.
+const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",         "prompt",       "max_samples",
                                          "template", "train_on",    "sequence_length", "long_samples", "packing"};
 
+// Commands that run on several ranks.
+const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
+
 // Named in the interface, and not built yet.
-const std::vector<std::string> kLaterCommands{"chat", "report", "translate"};
+const std::vector<std::string> kLaterCommands{"report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -41,9 +46,11 @@ std::vector<Command> commands() {
       {"plan", "what a job takes, to the byte, before it starts; exit 3 if nothing fits", {}, plan_command},
       {"train", "plan, then train", {}, train_command},
       {"eval", "mean loss and perplexity of a model, or model + adapter, on data",
-       join(join(kModelKeys, kDataKeys), {"micro_batch_size"}), eval_command},
-      {"generate", "complete prompts, as chat turns if the model has a chat template", join(kModelKeys, {"template"}),
-       generate_command},
+       join(join(kModelKeys, kRankKeys), join(kDataKeys, {"micro_batch_size"})), eval_command},
+      {"generate", "complete prompts, as chat turns if the model has a chat template",
+       join(join(kModelKeys, kRankKeys), {"template"}), generate_command},
+      {"chat", "a conversation: a line is a turn; without a chat template each line is completed by itself",
+       join(join(kModelKeys, kRankKeys), {"template", "sequence_length"}), chat_command},
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
       {"doctor",
@@ -82,6 +89,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   if (command == "generate") {
     app.add_option("--prompt", given.flags.prompts, "a prompt; may be repeated")->allow_extra_args(false);
     app.add_option("--prompts", given.flags.prompts_file, "JSONL file of {\"prompt\": ...}");
+  }
+  if (command == "generate" || command == "chat") {
     app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
     app.add_option("--temperature", given.flags.temperature, "0 = always the likeliest token (0)")
         ->check(CLI::Range(0.0, 100.0));
@@ -182,7 +191,7 @@ int dispatch(int argc, char** argv) {
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")
         user_error("--model is required: a model directory in Hugging Face's layout");
-      if (all[i].name != "train") require_one_process(all[i].name);
+      if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);
     }

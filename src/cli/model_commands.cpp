@@ -1,14 +1,16 @@
-// Commands that need no data set: import, merge, generate.
+// Commands that need no data set, but chat: import, merge, generate.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 
+#include "base/hash.h"
 #include "base/rng.h"
 #include "cli/commands.h"
-#include "cli/job.h"
 #include "cli/text.h"
+#include "cli/use.h"
 #include "format/gguf_import.h"
 #include "format/json.h"
 #include "train/export.h"
@@ -102,9 +104,10 @@ std::vector<float> logits_of(const Options& options, const std::vector<int32_t>&
   JobSpec spec = make_job(options, Purpose::Generate);
   spec.cache_positions = static_cast<int64_t>(ids.size());
   spec.cut.sequence_length = 1;
-  Session session = make_session(std::move(spec), options);
-  session.load();
-  return Generator(session, {}).score(ids);
+  std::vector<float> logits;
+  use_model(plan_use(std::move(spec), options, nullptr), options, nullptr,
+            [&](Session& session) { logits = Generator(session, {}).score(ids); });
+  return logits;
 }
 
 Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart, size_t tokens) {
@@ -129,7 +132,9 @@ Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart
 
 }  // namespace
 
-int merge_command(const Options& options, const CommandFlags& flags) {
+int merge_command(Options options, const CommandFlags& flags) {
+  options.ranks = 1;
+  options.offload_parameters = "none";  // where to, the directory to be made is not there yet
   require_out(options);
   if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory to be merged");
   refuse_to_replace(options, {options.model, options.adapter});
@@ -137,11 +142,8 @@ int merge_command(const Options& options, const CommandFlags& flags) {
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
   const std::vector<int32_t> ids = tokens_to_compare(options, read_hf_config(options.model));
   const std::vector<float> apart = logits_of(options, ids);
-  {
-    Session session = make_session(make_job(options, Purpose::Merge), options);
-    session.load();
-    export_model(session, options.out, options.model, existing);
-  }
+  use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
+            [&](Session& session) { export_model(session, options.out, options.model, existing); });
   Options merged = options;
   merged.model = options.out;
   merged.adapter.clear();
@@ -164,7 +166,8 @@ int merge_command(const Options& options, const CommandFlags& flags) {
   return 0;
 }
 
-int generate_command(const Options& options, const CommandFlags& flags) {
+int generate_command(Options options, const CommandFlags& flags) {
+  const std::unique_ptr<Comm> comm = join_ranks(options);
   const std::vector<Prompt> prompts = read_prompts(flags);
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
@@ -180,19 +183,25 @@ int generate_command(const Options& options, const CommandFlags& flags) {
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
   spec.cut.sequence_length = 1;
   const std::vector<int64_t> stop = encoder.stop_tokens(spec.config);
-  Session session = make_session(std::move(spec), options);
-  session.load();
-  Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, stop});
-  for (size_t i = 0; i < prompts.size(); i++) {
-    const std::vector<int32_t> reply = generator.generate(encoded[i]);
-    const std::string text = encoder.decode(reply);
-    if (flags.json) {
-      fmt::print("{}\n", to_line({{"prompt", prompts[i].text}, {"text", text}, {"ids", reply}}));
-    } else {
-      fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i].text, text);
+  const Planned planned = plan_use(std::move(spec), options, comm.get());
+  use_model(planned, options, comm.get(), [&](Session& session) {
+    session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},
+                                                 [](uint64_t hash, const std::vector<int32_t>& prompt) {
+                                                   return hash_of(std::span(prompt), hash);
+                                                 }));
+    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, stop});
+    for (size_t i = 0; i < prompts.size(); i++) {
+      const std::vector<int32_t> reply = generator.generate(encoded[i]);
+      if (session.rank() != 0) continue;
+      const std::string text = encoder.decode(reply);
+      if (flags.json) {
+        fmt::print("{}\n", to_line({{"prompt", prompts[i].text}, {"text", text}, {"ids", reply}}));
+      } else {
+        fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i].text, text);
+      }
+      std::fflush(stdout);
     }
-    std::fflush(stdout);
-  }
+  });
   return 0;
 }
 

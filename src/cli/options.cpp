@@ -249,7 +249,7 @@ std::vector<OptionSpec> training_specs() {
       word_option("template", &O::chat_template, {"auto", "chatml", "llama3", "llama2", "mistral", "qwen", "none"},
                   "chat template; auto: the model's own"),
       word_option("train_on", &O::train_on, {"assistant", "all"}, "which tokens carry loss: the replies, or all"),
-      integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block (2048)"),
+      integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block, or of a conversation (2048)"),
       word_option("long_samples", &O::long_samples, {"cut", "split", "drop"}, "samples longer than a block"),
       bool_option("packing", &O::packing, "several samples a block, none seeing another (true)"),
 
@@ -302,8 +302,10 @@ std::vector<OptionSpec> machine_specs() {
                   "to plan for: a profile that 'snug doctor' wrote, or GPUs by name, such as H100 or 8xRTX4090 (this)"),
       integer_option("threads", &O::threads, 0, "CPU threads of each rank; 0 = its share of the machine's cores (0)",
                      kMaxThreads),
-      integer_option("ranks", &O::ranks, 0,
-                     "ranks of the job, each with a GPU if there are any; 0 = as many as there are GPUs, or 1 (0)"),
+      integer_option(
+          "ranks", &O::ranks, 0,
+          "ranks of the job, each with a GPU if there are any; 0 = as many as there are GPUs (for replies one, "
+          "if it holds the model), or 1 (0)"),
       integer_option("nodes", &O::nodes, 1, "plan alone: machines that the ranks are spread over, evenly (1)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},
                   "ZeRO stage: what ranks share of states, gradients, weights"),
@@ -312,7 +314,7 @@ std::vector<OptionSpec> machine_specs() {
                   "cap on the device of a rank, such as 24GiB; never exceeded (what is free)"),
       size_option("host_memory", &O::host_memory, "cap on the memory of a node, over all its ranks (what is free)"),
       size_option("disk_memory", &O::disk_memory, "cap on the disk of a node, likewise (what is free in disk_dir)"),
-      text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's)"),
+      text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's, or this one)"),
       word_option("reduce_every", &O::reduce_every, {"pass", "step"},
                   "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
       word_option("order", &O::order, {"auto", "pass", "layer"},

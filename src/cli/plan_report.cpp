@@ -217,6 +217,10 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
   return json;
 }
 
+std::string use_text(const Planned& planned, const Options& options) {
+  return fmt::format("{:<13} {}\n", "arrangement", planned.shown().words) + memory_text(planned, options);
+}
+
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;

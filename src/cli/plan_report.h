@@ -17,7 +17,10 @@ struct DataSummary {
 // What `snug plan --json` prints and plan.json holds.
 nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data);
 
-// The same at a glance.
+// How a model that is not trained is held, and whether that fits.
+std::string use_text(const Planned& planned, const Options& options);
+
+// A plan of training at a glance.
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data);
 
 }  // namespace snug

@@ -27,10 +27,17 @@ PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::loa
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place,
                                            const HfConfig& config) const {
+  const Message turn{ChatRole::User, prompt};
+  return encode(std::span(&turn, 1), place, config);
+}
+
+std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const std::string& place,
+                                           const HfConfig& config) const {
+  const std::string& prompt = turns.back().content;
   if (const auto offset = find_invalid_utf8(prompt))
     user_error("{}: found byte 0x{:02x} at offset {}, which is not UTF-8", place,
                static_cast<unsigned char>(prompt[*offset]), *offset);
-  const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(prompt); });
+  const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(turns); });
   if (ids.empty()) user_error("{}: found an empty text, expected at least one token", place);
   const int32_t largest = *std::ranges::max_element(ids);
   if (largest >= config.vocabulary)
@@ -39,7 +46,7 @@ std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std:
   return ids;
 }
 
-std::vector<int32_t> PromptEncoder::tokens_of(const std::string& prompt) const {
+std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) const {
   std::vector<int32_t> ids;
   auto add = [&](std::string_view text) {
     const std::vector<int32_t> more = tokenizer_.encode(text);
@@ -48,11 +55,10 @@ std::vector<int32_t> PromptEncoder::tokens_of(const std::string& prompt) const {
   const bool habit = !template_ || template_->bos_by_habit();
   if (habit && tokenizer_.adds_bos() && tokenizer_.bos_id()) ids.push_back(*tokenizer_.bos_id());
   if (!template_) {
-    add(prompt);
+    add(turns.back().content);
     return ids;
   }
-  const std::vector<Message> turn{{ChatRole::User, prompt}};
-  for (const Piece& piece : template_->render(turn, true)) add(piece.text);
+  for (const Piece& piece : template_->render(turns, true)) add(piece.text);
   return ids;
 }
 

@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "cli/options.h"
 #include "data/dataset.h"
+#include "format/chat_template.h"
 #include "format/hf_config.h"
 #include "format/tokenizer.h"
 
@@ -36,12 +37,14 @@ class PromptEncoder {
   explicit PromptEncoder(const Options& options);
   // UserError that names `place` for broken UTF-8, a prompt without tokens, or a token that the model has no row for.
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place, const HfConfig& config) const;
+  // The same of a conversation that ends with a user's turn; without a template of its last text alone.
+  std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place, const HfConfig& config) const;
   std::string decode(std::span<const int32_t> ids) const;
   // The ends that the model's configuration names, and the template's end of turn.
   std::vector<int64_t> stop_tokens(const HfConfig& config) const;
 
  private:
-  std::vector<int32_t> tokens_of(const std::string& prompt) const;
+  std::vector<int32_t> tokens_of(std::span<const Message> turns) const;
 
   Tokenizer tokenizer_;
   std::optional<ChatTemplate> template_;

@@ -205,13 +205,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
 
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
-  const std::unique_ptr<Comm> comm = launched();
-  if (comm) {
-    const int64_t ranks = comm->topology().ranks;
-    if (options.ranks != 0 && options.ranks != ranks)
-      user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
-    options.ranks = ranks;
-  }
+  const std::unique_ptr<Comm> comm = join_ranks(options);
   const bool reports = !comm || comm->topology().rank == 0;
   if (options.out.empty()) {
     if (comm) user_error("--out is required where a launcher starts the ranks: the run's directory, the same on all");

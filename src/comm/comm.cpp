@@ -85,6 +85,19 @@ void Comm::agree(std::string_view what, uint64_t value) {
 
 void Comm::barrier() { tell(0); }
 
+std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait) {
+  if (!comm) return wait({});
+  constexpr uint64_t kWaiting = UINT64_MAX;  // in the place of how many there are
+  const bool waits = comm->topology().rank == 0;
+  std::vector<uint64_t> words;
+  if (waits) words = wait([&] { comm->tell(kWaiting); });
+  uint64_t count = kWaiting;
+  while (count == kWaiting) count = comm->tell(words.size())[0];
+  words.resize(count);
+  for (uint64_t& word : words) word = comm->tell(word)[0];
+  return words;
+}
+
 Alive heartbeat_of(Comm* comm) {
   if (!comm) return {};
   return [comm] { comm->heartbeat(); };

@@ -107,6 +107,11 @@ class Comm {
   std::vector<uint64_t> told_;  // by rank
 };
 
+// What rank 0 gets from outside the job, on all ranks, however long it takes: there `wait` returns it, and until then
+// calls what it is given, several times within the patience. By these calls ranks tell each other that they wait: none
+// is taken to hang, and one that is lost is noticed. One rank alone has no connection (null).
+std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait);
+
 // heartbeat() for work that knows nothing of ranks; nothing for one rank alone (null).
 Alive heartbeat_of(Comm* comm);
 

@@ -1,0 +1,155 @@
+// snug chat: a conversation over standard input and output.
+#include <poll.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "cli/commands.h"
+#include "cli/text.h"
+#include "cli/use.h"
+#include "train/generate.h"
+
+namespace snug {
+namespace {
+
+constexpr size_t kMostTyped = 1 << 20;  // bytes of a line
+
+constexpr int kTypingMilliseconds = 500;  // between two signs of life
+
+// Replies may end within a character, or hold what is none: U+FFFD stands in its place, as in JSON.
+std::string whole_characters(const std::string& text) {
+  return nlohmann::json::parse(to_line(text)).get<std::string>();
+}
+
+// Standard input by lines.
+class Lines {
+ public:
+  // The next one without its end; nothing where there are no more. `alive` is called again and again until it is there.
+  std::optional<std::string> next(const Alive& alive) {
+    size_t end = 0;
+    while ((end = read_.find('\n')) == read_.npos && !ended_) read_more(alive);
+    if (end == read_.npos && read_.empty()) return std::nullopt;
+    std::string line = read_.substr(0, end);
+    read_.erase(0, end == read_.npos ? end : end + 1);
+    number_++;
+    return line;
+  }
+  std::string place() const { return fmt::format("standard input, line {}", number_); }
+
+ private:
+  void read_more(const Alive& alive) {
+    pollfd input{STDIN_FILENO, POLLIN, 0};
+    while (poll(&input, 1, kTypingMilliseconds) == 0) call(alive);
+    std::array<char, 4096> bytes;
+    const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
+    if (count < 0 && errno == EINTR) return;
+    if (count < 0) device_error("standard input: cannot be read: {}", std::strerror(errno));
+    ended_ = count == 0;
+    read_.append(bytes.data(), static_cast<size_t>(count));
+    if (read_.size() > kMostTyped && read_.find('\n') == read_.npos)
+      user_error("standard input, line {}: found more than {} bytes, expected less in a line", number_ + 1, kMostTyped);
+  }
+
+  std::string read_;
+  bool ended_ = false;
+  int64_t number_ = 0;
+};
+
+// What rank 0 alone has: who types, and what has been said.
+class Dialogue {
+ public:
+  Dialogue(const PromptEncoder& encoder, const HfConfig& config, int64_t most_tokens, bool json)
+      : encoder_(encoder), config_(config), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
+
+  // The conversation up to the next text that is typed, as tokens; none where the input ends.
+  std::vector<int32_t> listen(const Alive& alive) {
+    while (true) {
+      if (terminal_) fmt::print("> "), std::fflush(stdout);
+      const std::optional<std::string> line = lines_.next(alive);
+      if (!line && terminal_) fmt::print("\n");
+      if (!line) return {};
+      if (line->find_first_not_of(" \t\r") == line->npos) continue;
+      turns_.push_back({ChatRole::User, *line});
+      std::vector<int32_t> tokens = encoder_.encode(turns_, lines_.place(), config_);
+      if (tokens.size() > most_tokens_ && turns_.size() > 1) {
+        say("the conversation has become too long, and begins anew");
+        turns_.erase(turns_.begin(), turns_.end() - 1);
+        tokens = encoder_.encode(turns_, lines_.place(), config_);
+      }
+      if (tokens.size() <= most_tokens_) return tokens;
+      say(fmt::format("found {} tokens, expected at most {} before a reply", tokens.size(), most_tokens_));
+      turns_.clear();
+    }
+  }
+
+  void show(int32_t token) const {
+    if (json_) return;
+    const std::string text = encoder_.decode(std::span(&token, 1));
+    std::fwrite(text.data(), 1, text.size(), stdout);
+    std::fflush(stdout);
+  }
+  void end_reply(const std::vector<int32_t>& reply) {
+    const std::string text = encoder_.decode(reply);
+    if (json_)
+      fmt::print("{}\n", to_line({{"prompt", turns_.back().content}, {"text", text}, {"ids", reply}}));
+    else
+      fmt::print("\n");
+    std::fflush(stdout);
+    turns_.push_back({ChatRole::Assistant, whole_characters(text)});
+  }
+
+ private:
+  static void say(const std::string& what) {
+    fmt::print(stderr, "{}; --sequence-length gives more room, --max-new-tokens leaves less for replies\n", what);
+  }
+
+  const PromptEncoder& encoder_;
+  const HfConfig& config_;
+  size_t most_tokens_;
+  bool json_, terminal_ = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+  Lines lines_;
+  std::vector<Message> turns_;
+};
+
+// What rank 0 heard, on all ranks.
+std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
+  const std::vector<uint64_t> words = from_rank_0(comm, [&](const Alive& alive) {
+    const std::vector<int32_t> tokens = dialogue.listen(alive);
+    return std::vector<uint64_t>(tokens.begin(), tokens.end());
+  });
+  return {words.begin(), words.end()};
+}
+
+}  // namespace
+
+int chat_command(Options options, const CommandFlags& flags) {
+  const std::unique_ptr<Comm> comm = join_ranks(options);
+  if (flags.max_new_tokens >= options.sequence_length)
+    user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
+               flags.max_new_tokens, options.sequence_length);
+  JobSpec spec = make_job(options, Purpose::Generate);
+  const PromptEncoder encoder(options);
+  spec.cache_positions = options.sequence_length;
+  spec.cut.sequence_length = 1;
+  const Planned planned = plan_use(std::move(spec), options, comm.get());
+  use_model(planned, options, comm.get(), [&](Session& session) {
+    const HfConfig& config = session.spec().config;
+    Dialogue dialogue(encoder, config, options.sequence_length - flags.max_new_tokens, flags.json);
+    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens(config)});
+    while (true) {
+      const std::vector<int32_t> prompt = listen(session.comm(), dialogue);
+      if (prompt.empty()) break;
+      const bool speaks = session.rank() == 0;
+      const std::vector<int32_t> reply = generator.reply(prompt, [&](int32_t token) {
+        if (speaks) dialogue.show(token);
+      });
+      if (speaks) dialogue.end_reply(reply);
+    }
+  });
+  return 0;
+}
+
+}  // namespace snug
