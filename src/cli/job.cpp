@@ -370,9 +370,9 @@ namespace {
 
 // Of a job that does not train, where nobody tries what would fit.
 std::string what_takes_less(const Planned& planned) {
-  return fmt::format("{}{}fewer tokens at a time take less",
-                     planned.spec.numerics.coded_base() ? "" : "--base-format int8 or nf4, ",
-                     planned.target.cuda() ? "more --ranks, " : "");
+  return fmt::format("less is taken with {}{}fewer tokens at a time",
+                     planned.spec.numerics.coded_base() ? "" : "--base-format int8 or nf4, or ",
+                     planned.target.cuda() ? "more --ranks, or " : "");
 }
 
 }  // namespace

@@ -82,14 +82,15 @@ Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const 
   return dx;
 }
 
-Operand head_logits(Builder& b, Value x, const HeadParams& head) {
+Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row) {
   Emitter& e = b.emitter();
-  const Operand all = b.use(x);
-  const Operand last = read(rows(all, all.shape.rows() - 1, all.shape.rows()));
-  const Operand normed = e.tensor("norm", b.compute(), last.shape);
+  const Operand all = read(b.use(x));
+  const Operand chosen = e.tensor("row", b.compute(), {1, all.shape.cols()});
+  e.op("gather_rows", GatherRows{}, {all, read(row), write(chosen)});
+  const Operand normed = e.tensor("norm", b.compute(), chosen.shape);
   const Operand rstd = e.tensor("rstd", DType::F32, {1});
   e.op("rms_norm", RmsNorm{static_cast<float>(head.norm_epsilon)},
-       {last, read(b.placement().weight(head.norm, 1)), write(normed), write(rstd)});
+       {read(chosen), read(b.placement().weight(head.norm, 1)), write(normed), write(rstd)});
   const Operand projection = b.placement().weight(head.projection, 1);
   const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
   e.op("project", Gemm{.transpose_b = true}, {read(normed), read(projection), write(logits)});

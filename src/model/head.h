@@ -21,7 +21,7 @@ void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& 
 Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch,
                              const Operand& loss, bool accumulate);
 
-// Logits of the last token, [1, V] fp32.
-Operand head_logits(Builder& b, Value x, const HeadParams& head);
+// Logits of one token, [1, V] fp32; `row` [1] int32: which.
+Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row);
 
 }  // namespace snug

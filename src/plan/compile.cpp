@@ -183,7 +183,7 @@ class Compiler {
   }
 
   void lower_generating() {
-    const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions);
+    const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions + kPrefillTokens - 1);
     lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches);
     lower_generation(job_, add(Task::Decode), 1, caches);
     result_.passes = {Task::Decode};

@@ -44,7 +44,7 @@ enum class Task : uint8_t {
   Evaluate,
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
-  Prefill,  // kPrefillTokens of a prompt into the caches
+  Prefill,  // up to kPrefillTokens of a prompt into the caches, and as many rows behind them as are missing to that
   Decode,   // one token
 };
 inline constexpr int64_t kPrefillTokens = 64;

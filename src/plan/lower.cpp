@@ -138,11 +138,11 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   PassPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays = HostArrays(std::array{tokens, tokens}).emit(e, HostTask{HostJob::FillTokens});
+  const auto arrays = HostArrays(std::array{tokens, tokens, int64_t{1}}).emit(e, HostTask{HostJob::FillTokens});
   const Value x = forward(job, b, placement, arrays[0], [&](size_t block) -> BlockContext {
     return {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, 0, caches[block]};
   });
-  const Operand logits = head_logits(b, x, head_params(job));
+  const Operand logits = head_logits(b, x, head_params(job), arrays[2]);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
   retire_later(e.program(), job.strategy.retire_lag);
 }

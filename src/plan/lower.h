@@ -11,7 +11,8 @@ namespace snug {
 // the other, they make the sum that one rank would have over as many passes.
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut);
 
-// `tokens` new tokens through the model, over the caches of earlier ones; the last one's logits go to the host.
+// At most `tokens` new tokens through the model, over the caches of earlier ones; the logits of one of them go to the
+// host. Caches have room for all `tokens`, as many as there may be.
 void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches);
 // One cache a block, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);

@@ -305,7 +305,7 @@ struct AdamW {
 enum class HostJob : uint8_t {
   FillBatch,    // w: the eight arrays of the batch of the program's pass `index`, in BatchBuffers' order, and the bytes
                 // they lie in; sets that pass's counts
-  FillTokens,   // w: ids [n] int32, positions [n] int32 of a generating pass, and the bytes they lie in
+  FillTokens,   // w: ids, positions [n] int32, the last one's row [1] of a generating pass, the bytes they lie in
   TakeMetrics,  // r: loss [1] fp32, clip [3] fp32
   TakeLoss,     // r: losses [ranks, 1] fp32
   TakeLogits,   // r: logits [n, V] fp32

@@ -11,10 +11,12 @@ Generator::Generator(Session& session, GenerateOptions options) : session_(sessi
   session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     int32_t* ids = views[0].as<int32_t>();
     int32_t* positions = views[1].as<int32_t>();
-    for (size_t i = 0; i < fed_.size(); i++) {
-      ids[i] = fed_[i];
-      positions[i] = static_cast<int32_t>(cached_.size() + i);
+    for (size_t i = 0; i < static_cast<size_t>(views[0].count()); i++) {
+      const bool fed = i < fed_.size();  // what comes after is overwritten by the next, and nobody sees it before
+      ids[i] = fed ? fed_[i] : 0;
+      positions[i] = fed ? static_cast<int32_t>(cached_.size() + i) : 0;
     }
+    views[2].as<int32_t>()[0] = static_cast<int32_t>(fed_.size()) - 1;
   });
   session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     const float* logits = views[0].as<float>();
@@ -37,11 +39,11 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const std
   const auto known = std::ranges::mismatch(cached_, prompt.first(prompt.size() - 1)).in1 - cached_.begin();
   cached_.resize(static_cast<size_t>(known));
   prompt = prompt.subspan(cached_.size());
-  while (prompt.size() >= static_cast<size_t>(kPrefillTokens)) {
-    feed(Task::Prefill, prompt.first(kPrefillTokens));
-    prompt = prompt.subspan(kPrefillTokens);
+  while (!prompt.empty()) {
+    const size_t count = std::min(prompt.size(), static_cast<size_t>(kPrefillTokens));
+    feed(count > 1 ? Task::Prefill : Task::Decode, prompt.first(count));
+    prompt = prompt.subspan(count);
   }
-  for (; !prompt.empty(); prompt = prompt.subspan(1)) feed(Task::Decode, prompt.first(1));
   std::vector<int32_t> reply;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
     const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(choose(draws_++)) : 0;
