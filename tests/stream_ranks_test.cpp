@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "arranged.h"
+#include "train/generate.h"
 #ifdef SNUG_TESTS_ON_CUDA
 #include "backend/cuda/cards.h"
 #include "comm/nccl.h"
@@ -71,6 +72,38 @@ TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
         a.deferred = space == Space::Host;
         a.replicas = zero == 3 && space == Space::Device ? 2 : 1;
         EXPECT_TRUE(train(job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
+      }
+  }
+}
+
+// Every rank is told each token by rank 0, and has the same logits.
+TEST_P(StreamRanks, RepliesAreTheSameHoweverTheModelIsHeld) {
+  JobSpec spec = job();
+  spec.purpose = Purpose::Generate;
+  spec.cache_positions = 110;
+  std::vector<int32_t> prompt;
+  for (int32_t token = 0; token < 90; token++) prompt.push_back((token * token + 3) % 997);
+  uint64_t seed = 0;
+  for (const int ranks : rank_counts()) {
+    std::vector<int32_t> expected;  // of ranks that hold everything
+    for (const int zero : {0, 3})
+      for (const Space space : kSpaces) {
+        Arrangement a;
+        a.ranks = ranks;
+        a.zero = zero;
+        a.weights = space;
+        std::mutex mutex;
+        on_ranks(
+            spec, a,
+            [&](Session& session) {
+              session.load();
+              Generator generator(session, {10, 0.7, 5, {}});
+              const std::vector<int32_t> reply = generator.generate(prompt);
+              const std::lock_guard lock(mutex);
+              if (expected.empty()) expected = reply;
+              EXPECT_EQ(reply, expected) << to_string(a);
+            },
+            nullptr, streams_of(seed++));
       }
   }
 }
