@@ -57,7 +57,7 @@ show $snug train "${tight[@]}" --out "$demo/tight" --overwrite --save-every 0
 say "Yours"
 cat <<EOF
 The adapter is in $demo/run/adapter: 'peft' loads it, and so does snug:
-  $snug generate --model $demo/model --adapter $demo/run/adapter --prompt "What does the hacker term foo mean?"
+  $snug chat --model $demo/model --adapter $demo/run/adapter
 One model directory of base and adapter, for 'transformers' or anything else:
   $snug merge --model $demo/model --adapter $demo/run/adapter --out $demo/merged
 EOF

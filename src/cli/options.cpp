@@ -324,7 +324,8 @@ std::vector<OptionSpec> machine_specs() {
       text_option("offload_states", &O::offload_states,
                   "optimizer state that waits elsewhere: auto, none, host, disk, or a fraction (to the host)"),
       text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
-      text_option("offload_parameters", &O::offload_parameters, "likewise weights; they are sharded then"),
+      text_option("offload_parameters", &O::offload_parameters,
+                  "weights that wait elsewhere, sharded: auto, none, host, disk, or a fraction (to the host)"),
       text_option("offload_activations", &O::offload_activations,
                   "likewise what blocks keep for their backward; a fraction is of blocks"),
 
