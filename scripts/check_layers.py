@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """Fails where a room of src/ includes a room that layers.txt does not allow it, where CUDA's headers are included
-outside src/backend/cuda and src/comm/nccl*, and where memory is allocated past the arenas."""
+outside src/backend/cuda and what joins ranks on GPUs, and where memory is allocated past the arenas."""
 
 import fnmatch
 import re
@@ -10,7 +10,7 @@ import sources
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 DEVICE_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvml|cub/|thrust/|cooperative_groups)")
-DEVICE_PLACES = ["src/backend/cuda/*", "src/comm/nccl*"]
+DEVICE_PLACES = ["src/backend/cuda/*", "src/comm/*_link.*", "src/comm/rank_backend.cpp"]
 
 # Each kind of allocation, and the files that may use it.
 ALLOCATIONS = [

@@ -14,7 +14,7 @@ namespace {
 using namespace std::chrono_literals;
 
 // Of every rank what it threw, empty if nothing; each has a backend of its own.
-std::vector<std::string> on_cards(int ranks, int replicas, double patience,
+std::vector<std::string> on_cards(Route route, int ranks, int replicas, double patience,
                                   const std::function<void(Backend&, Comm&)>& work) {
   const auto comms = thread_ranks(ranks, replicas, patience);
   const auto products = make_product_table();
@@ -23,7 +23,7 @@ std::vector<std::string> on_cards(int ranks, int replicas, double patience,
   for (size_t rank = 0; rank < comms.size(); rank++)
     threads.emplace_back([&, rank] {
       try {
-        NcclBackend backend(static_cast<int>(rank), products, *comms[rank]);
+        RankBackend backend(static_cast<int>(rank), products, *comms[rank], route);
         backend.streams()->use_here();
         comms[rank]->barrier();
         work(backend, *comms[rank]);
@@ -145,17 +145,17 @@ class DeviceChecks {
   std::vector<Call> calls_;
 };
 
-struct SeveralCards : testing::Test {
+struct SeveralCards : testing::TestWithParam<Route> {
   void SetUp() override {
     if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
     prepare_nccl();
   }
 };
 
-TEST_F(SeveralCards, EveryByteArrivesInItsPlaceOnBothLanes) {
+TEST_P(SeveralCards, EveryByteArrivesInItsPlaceOnBothLanes) {
   for (const int ranks : rank_counts())
     for (const int replicas : {1, 2})
-      EXPECT_THAT(on_cards(ranks, replicas, kPatience,
+      EXPECT_THAT(on_cards(GetParam(), ranks, replicas, kPatience,
                            [](Backend& backend, Comm& comm) { DeviceChecks(backend, comm.topology(), 1).run(10); }),
                   testing::Each(""));
 }
@@ -169,8 +169,8 @@ void gather(Backend& backend, const Comm& comm) {
   backend.bind(joint(AllGather{Ranks::Everyone}, Lane::Gather), views)({});
 }
 
-TEST_F(SeveralCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
-  const auto errors = on_cards(2, 1, kPatience, [](Backend& backend, Comm& comm) {
+TEST_P(SeveralCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
+  const auto errors = on_cards(GetParam(), 2, 1, kPatience, [](Backend& backend, Comm& comm) {
     if (comm.topology().rank == 1) {
       std::this_thread::sleep_for(200ms);
       device_error("disk full");
@@ -182,9 +182,9 @@ TEST_F(SeveralCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {
   EXPECT_EQ(errors[1], "disk full");
 }
 
-TEST_F(SeveralCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
+TEST_P(SeveralCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
   const auto begin = std::chrono::steady_clock::now();
-  const auto errors = on_cards(2, 1, 4, [](Backend& backend, Comm& comm) {
+  const auto errors = on_cards(GetParam(), 2, 1, 4, [](Backend& backend, Comm& comm) {
     if (comm.topology().rank == 1) std::this_thread::sleep_for(10s);
     gather(backend, comm);
     backend.streams()->finish();
@@ -193,14 +193,17 @@ TEST_F(SeveralCards, ARankThatHangsEndsTheWorkThatWaitsForIt) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
 }
 
-TEST_F(SeveralCards, TheLinkIsMeasured) {
-  EXPECT_THAT(on_cards(rank_counts().back(), 1, kPatience,
+TEST_P(SeveralCards, TheLinkIsMeasured) {
+  EXPECT_THAT(on_cards(GetParam(), rank_counts().back(), 1, kPatience,
                        [](Backend& backend, Comm& comm) {
                          for (const double rate : measure_link(backend, comm.topology()).rates.rates)
                            check(rate > 1e9 && rate < 1e13, "{} bytes a second", rate);
                        }),
               testing::Each(""));
 }
+
+INSTANTIATE_TEST_SUITE_P(Routes, SeveralCards, testing::Values(Route::Fastest, Route::Nccl),
+                         [](const auto& info) { return info.param == Route::Nccl ? "nccl" : "fastest"; });
 
 }  // namespace
 }  // namespace snug

@@ -6,7 +6,7 @@
 #include "train/generate.h"
 #ifdef SNUG_TESTS_ON_CUDA
 #include "backend/cuda/cards.h"
-#include "comm/nccl.h"
+#include "comm/rank_backend.h"
 #else
 #include "deferred_backend.h"
 #endif
@@ -23,10 +23,10 @@ std::vector<int> rank_counts() {
   return counts;
 }
 
-Ground streams_of(uint64_t) {
+Ground streams_of(uint64_t seed) {
   return {[] { return std::make_unique<CudaFacts>(); },
-          [products = make_product_table()](int rank, Comm* comm) {
-            return std::make_unique<NcclBackend>(rank, products, *comm);
+          [route = seed % 2 ? Route::Nccl : Route::Fastest, products = make_product_table()](int rank, Comm* comm) {
+            return std::make_unique<RankBackend>(rank, products, *comm, route);
           }};
 }
 #else

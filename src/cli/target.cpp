@@ -8,7 +8,7 @@
 #include "cli/launch.h"
 #include "measure/measure.h"
 #ifdef SNUG_CUDA
-#include "comm/nccl.h"
+#include "comm/rank_backend.h"
 #endif
 
 namespace snug {
@@ -35,7 +35,7 @@ std::shared_ptr<ProductTable> products_of_ranks() {
 }
 
 std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm) {
-  if (comm) return std::make_unique<NcclBackend>(device, std::move(products), *comm);
+  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm);
   return std::make_unique<CudaBackend>(device, std::move(products));
 }
 

@@ -8,6 +8,6 @@ if(SNUG_CUDA_FOUND)
   snug_test(cuda_parity_test ROOMS train backend_cuda)
   snug_test(cuda_streams_test ROOMS train backend_cuda)
   # Two GPUs; skipped where there are fewer.
-  snug_test(cuda_ranks_test ROOMS train measure comm_nccl)
+  snug_test(cuda_ranks_test ROOMS train measure comm_cuda)
   set_tests_properties(cuda_op_test cuda_parity_test cuda_streams_test cuda_ranks_test PROPERTIES LABELS gpu)
 endif()

@@ -1,22 +1,17 @@
-#include "comm/nccl.h"
-
-#include <cuda_runtime_api.h>
 #include <nccl.h>
 
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <exception>
-#include <thread>
 
-#include "backend/cuda/check.h"
+#include "comm/device_link.h"
+#include "comm/rank_backend.h"
 
 namespace snug {
 namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, which orders what lanes launch");
 
-constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
 // Blocks of threads that a lane takes of a card, so that products go on beside it.
 constexpr int kMostBlocks = 8;
 constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
@@ -31,19 +26,13 @@ ncclUniqueId tell_all(Comm& comm, ncclUniqueId id) {
   return id;
 }
 
-}  // namespace
-
-// The connection of one lane: lanes do not wait for each other. Its calls return at once, as what they wait for may
-// be a rank that is gone.
-class NcclBackend::Link {
+// The connection of one lane: lanes do not wait for each other.
+class NcclLink final : public DeviceLink {
  public:
-  Link(Comm& comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
-  // Gives up what is under way, unless it was closed.
-  ~Link() {
+  NcclLink(Comm& comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
+  ~NcclLink() override {
     if (link_) closed_ ? ncclCommDestroy(link_) : ncclCommAbort(link_);
   }
-  Link(const Link&) = delete;
-  Link& operator=(const Link&) = delete;
 
   void open() {
     const Topology& here = comm_.topology();
@@ -61,12 +50,15 @@ class NcclBackend::Link {
       comm_.heartbeat();  // this rank does not only wait, and may be long at it
     });
   }
-  // When all of its work is done.
-  void close() {
+  Launch bind(const Trade& trade) override {
+    return [this, trade](const PassFacts&) { enqueue(trade); };
+  }
+  void close() override {
     settle(ncclCommFinalize(link_), "ending the connection of GPUs");
     closed_ = true;
   }
 
+ private:
   void enqueue(const Trade& trade) {
     if (trade.bytes == 0) return;
     if (gathers_all(trade)) {
@@ -75,9 +67,7 @@ class NcclBackend::Link {
     }
     const Topology& here = comm_.topology();
     const int ranks = here.count(trade.who), own = here.place(trade.who);
-    if (const std::byte* const row = trade.row_for(here); row != trade.row_from(own))
-      cuda::check_cuda(cudaMemcpyAsync(trade.row_from(own), row, trade.bytes, cudaMemcpyDeviceToDevice, stream_),
-                       "a rank's own row");
+    take_own_row(trade, here, stream_);
     // The group is closed whatever happens in it, as calls after an open one only join it.
     ncclResult_t first = ncclGroupStart();
     const auto keep = [&](ncclResult_t result) {
@@ -93,7 +83,6 @@ class NcclBackend::Link {
     settle(end, "an exchange");
   }
 
- private:
   // Everybody's one row to everybody, by their numbers.
   bool gathers_all(const Trade& trade) const {
     const Topology& here = comm_.topology();
@@ -132,47 +121,20 @@ class NcclBackend::Link {
   bool closed_ = false;
 };
 
+}  // namespace
+
+std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream) {
+  auto link = std::make_unique<NcclLink>(comm, stream);
+  link->open();
+  return link;
+}
+
 // Multicast stays off: on machines that several share it may take all their cards out of service. Work of two lanes
 // starts in the order in which it was enqueued, which is the same on all ranks: none waits for a card that is full of
 // what waits for it.
 void prepare_nccl() {
   setenv("NCCL_NVLS_ENABLE", "0", 1);
   setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
-}
-
-NcclBackend::NcclBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm)
-    : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
-  wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
-  for (const Lane lane : kJointLanes) {
-    links_[index(lane)] = std::make_unique<Link>(comm, stream(lane));
-    links_[index(lane)]->open();
-  }
-}
-
-NcclBackend::~NcclBackend() {
-  try {
-    if (std::uncaught_exceptions() <= exceptions_) {
-      streams()->finish();
-      for (const Lane lane : kJointLanes) links_[index(lane)]->close();
-    }
-  } catch (const std::exception&) {
-    // Another rank is gone at the very end: what has been done is done, and the connection is given up.
-  }
-  // At the same time: giving one up may wait for what the other has under way.
-  std::vector<std::jthread> ending;
-  for (const Lane lane : kJointLanes) ending.emplace_back([&link = links_[index(lane)]] { link.reset(); });
-}
-
-Launch NcclBackend::bind(const Op& op, std::span<const TensorView> views) {
-  const auto launch = [&](const Trade& trade) -> Launch {
-    Link* const link = links_[index(op.lane)].get();
-    check(link, "{}: '{}' stands on lane {}, expected Gather or Reduce", op.site, kind(op.attrs), name(op.lane));
-    return [link, trade](const PassFacts&) { link->enqueue(trade); };
-  };
-  if (const auto* gather = std::get_if<AllGather>(&op.attrs))
-    return launch(gather_of(comm_.topology(), gather->ranks, views[0], views[1]));
-  if (std::holds_alternative<Exchange>(op.attrs)) return launch(exchange_of(comm_.topology(), views[0], views[1]));
-  return CudaBackend::bind(op, views);
 }
 
 }  // namespace snug

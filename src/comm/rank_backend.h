@@ -1,5 +1,5 @@
-// Ranks on GPUs: the CUDA backend of a rank among others. Bytes go from card to card by NCCL, on the streams of the
-// lanes that joint ops stand on; sums are ops.
+// Ranks on GPUs: the CUDA backend of a rank among others. Bytes go from card to card on the streams of the lanes that
+// joint ops stand on; sums are ops.
 #pragma once
 
 #include <memory>
@@ -9,26 +9,29 @@
 
 namespace snug {
 
+class DeviceLink;
+
 // Sets what NCCL reads of the environment. Once in a process, before there are threads that make backends.
 void prepare_nccl();
+
+// Which way bytes go. Fastest: by copies where all cards are one process's and reach each other's memory, else by NCCL.
+enum class Route { Fastest, Nccl };
 
 // Joint ops are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must outlive
 // the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed, hangs or is
 // gone, and throws PeerError; what is enqueued and waits for that rank is given up. Replicas of `comm` are set before.
-class NcclBackend final : public CudaBackend {
+class RankBackend final : public CudaBackend {
  public:
   // On all ranks at the same time, each with a card of its own.
-  NcclBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm);
-  ~NcclBackend() override;
+  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route = Route::Fastest);
+  ~RankBackend() override;
 
   Launch bind(const Op& op, std::span<const TensorView> views) override;
 
  private:
-  class Link;
-
   Comm& comm_;
   const int exceptions_;
-  std::array<std::unique_ptr<Link>, kLanes> links_;  // of the lanes that joint ops stand on
+  std::array<std::unique_ptr<DeviceLink>, kLanes> links_;  // of the lanes that joint ops stand on
 };
 
 }  // namespace snug

@@ -1,0 +1,154 @@
+#include <atomic>
+#include <chrono>
+#include <random>
+#include <thread>
+
+#include "backend/cuda/check.h"
+#include "comm/device_link.h"
+
+namespace snug {
+namespace {
+
+using cuda::check_cuda;
+
+// How long those who give up wait for others who still read their memory.
+constexpr std::chrono::seconds kLastReads{3};
+
+// The same for all ranks of a process, and for no other's.
+uint64_t process_name() {
+  static const uint64_t name = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
+  return name;
+}
+
+}  // namespace
+
+// What the ranks of a process share: of each lane and rank, how far it is with what it enqueues.
+class PeerHub {
+ public:
+  explicit PeerHub(int ranks) : ranks_(static_cast<size_t>(ranks)), posts_(kLanes * ranks_) {}
+
+  // Of the call begun last. An event is recorded before its count says so, and not again before all who take part wait
+  // for it.
+  struct Post {
+    ~Post() {
+      for (const cudaEvent_t event : {ready, copied})
+        if (event) cudaEventDestroy(event);
+    }
+    const Trade* trade = nullptr;
+    cudaEvent_t ready = nullptr, copied = nullptr;  // its rows are there; it has copied all of the others'
+    std::atomic<uint64_t> begun = 0, finished = 0;  // calls
+  };
+  Post& post(Lane lane, int rank) { return posts_[index(lane) * ranks_ + static_cast<size_t>(rank)]; }
+
+  // Ranks whose work on the lane has come to an end, one way or the other.
+  std::atomic<size_t>& ended(Lane lane) { return ended_[index(lane)]; }
+  bool all_ended(Lane lane) { return ended(lane) >= ranks_; }
+
+ private:
+  size_t ranks_;
+  std::vector<Post> posts_;
+  std::array<std::atomic<size_t>, kLanes> ended_{};
+};
+
+namespace {
+
+// Streams wait for nothing that is not enqueued yet: the host enqueues a wait when the other rank's has enqueued what
+// is waited for. So a device always comes to the end of what it was given, whatever becomes of the others, and may be
+// waited for at any time, as bringing a kernel onto a card does.
+class PeerLink final : public DeviceLink {
+ public:
+  PeerLink(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream)
+      : comm_(comm), hub_(std::move(hub)), lane_(lane), stream_(stream), mine_(hub_->post(lane, comm.topology().rank)) {
+    for (cudaEvent_t* event : {&mine_.ready, &mine_.copied})
+      check_cuda(cudaEventCreateWithFlags(event, cudaEventDisableTiming), "an event");
+  }
+  ~PeerLink() override {
+    cudaStreamSynchronize(stream_);
+    hub_->ended(lane_)++;
+    const auto begin = std::chrono::steady_clock::now();
+    while (!closed_ && !hub_->all_ended(lane_) && std::chrono::steady_clock::now() - begin < kLastReads)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+
+  Launch bind(const Trade& trade) override {
+    return [this, trade](const PassFacts&) { enqueue(trade); };
+  }
+  void close() override { closed_ = true; }
+
+ private:
+  // Each begins with the one after it, so that not all read from one.
+  void enqueue(const Trade& trade) {
+    if (trade.bytes == 0) return;
+    const Topology& here = comm_.topology();
+    const int ranks = here.count(trade.who), own = here.place(trade.who);
+    calls_++;
+    mine_.trade = &trade;
+    check_cuda(cudaEventRecord(mine_.ready, stream_), "a rank's rows");
+    mine_.begun = calls_;
+    take_own_row(trade, here, stream_);
+    for (int i = 1; i < ranks; i++) {
+      const int place = (own + i) % ranks, rank = here.rank_at(trade.who, place);
+      const PeerHub::Post& post = hub_->post(lane_, rank);
+      comm_.wait_until([&] { return post.begun >= calls_; });
+      check(post.trade->bytes == trade.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", trade.bytes,
+            here.rank, post.trade->bytes, rank);
+      check_cuda(cudaStreamWaitEvent(stream_, post.ready, 0), "another rank's rows");
+      check_cuda(
+          cudaMemcpyAsync(trade.row_from(place), post.trade->row_for(here), trade.bytes, cudaMemcpyDefault, stream_),
+          "another rank's row");
+    }
+    check_cuda(cudaEventRecord(mine_.copied, stream_), "a rank's copies");
+    mine_.finished = calls_;
+    for (int i = 1; i < ranks; i++) {
+      const PeerHub::Post& post = hub_->post(lane_, here.rank_at(trade.who, (own + i) % ranks));
+      comm_.wait_until([&] { return post.finished >= calls_; });
+      check_cuda(cudaStreamWaitEvent(stream_, post.copied, 0), "another rank's copies");
+    }
+  }
+
+  Comm& comm_;
+  std::shared_ptr<PeerHub> hub_;
+  Lane lane_;
+  cudaStream_t stream_;
+  PeerHub::Post& mine_;
+  uint64_t calls_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace
+
+std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
+  const Topology& here = comm.topology();
+  for (const uint64_t name : comm.tell(process_name()))
+    if (name != process_name()) return nullptr;
+  int device = 0;
+  check_cuda(cudaGetDevice(&device), "choosing the device");
+  const std::span<const uint64_t> told = comm.tell(static_cast<uint64_t>(device));
+  const std::vector<uint64_t> devices(told.begin(), told.end());
+  int reached = 1;
+  for (const uint64_t other : devices)
+    if (static_cast<int>(other) != device && reached)
+      check_cuda(cudaDeviceCanAccessPeer(&reached, device, static_cast<int>(other)), "a peer's memory");
+  for (const uint64_t one : comm.tell(static_cast<uint64_t>(reached)))
+    if (!one) return nullptr;
+  for (const uint64_t other : devices) {
+    if (static_cast<int>(other) == device) continue;
+    const cudaError_t status = cudaDeviceEnablePeerAccess(static_cast<int>(other), 0);
+    if (status == cudaErrorPeerAccessAlreadyEnabled)
+      cudaGetLastError();  // or it would be taken for a launch's
+    else
+      check_cuda(status, "a peer's memory");
+  }
+  std::shared_ptr<PeerHub> hub;
+  if (here.rank == 0) hub = std::make_shared<PeerHub>(here.ranks);
+  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(&hub))[0];
+  if (here.rank != 0) hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);
+  comm.barrier();  // rank 0 stays here until all have theirs
+  return hub;
+}
+
+std::unique_ptr<DeviceLink> peer_link(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream) {
+  return std::make_unique<PeerLink>(comm, std::move(hub), lane, stream);
+}
+
+}  // namespace snug

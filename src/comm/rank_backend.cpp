@@ -1,0 +1,56 @@
+#include "comm/rank_backend.h"
+
+#include <exception>
+#include <thread>
+
+#include "backend/cuda/check.h"
+#include "comm/device_link.h"
+
+namespace snug {
+namespace {
+
+constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
+
+}  // namespace
+
+void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream) {
+  const std::byte* const row = trade.row_for(here);
+  std::byte* const place = trade.row_from(here.place(trade.who));
+  if (row != place)
+    cuda::check_cuda(cudaMemcpyAsync(place, row, trade.bytes, cudaMemcpyDeviceToDevice, stream), "a rank's own row");
+}
+
+RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route)
+    : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
+  wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
+  const std::shared_ptr<PeerHub> hub = route == Route::Fastest ? meet_peers(comm) : nullptr;
+  for (const Lane lane : kJointLanes)
+    links_[index(lane)] = hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane));
+}
+
+RankBackend::~RankBackend() {
+  try {
+    if (std::uncaught_exceptions() <= exceptions_) {
+      streams()->finish();
+      for (const Lane lane : kJointLanes) links_[index(lane)]->close();
+    }
+  } catch (const std::exception&) {
+    // Another rank is gone at the very end: what has been done is done, and the connection is given up.
+  }
+  std::vector<std::jthread> ending;
+  for (const Lane lane : kJointLanes) ending.emplace_back([&link = links_[index(lane)]] { link.reset(); });
+}
+
+Launch RankBackend::bind(const Op& op, std::span<const TensorView> views) {
+  const auto launch = [&](const Trade& trade) {
+    DeviceLink* const link = links_[index(op.lane)].get();
+    check(link, "{}: '{}' stands on lane {}, expected Gather or Reduce", op.site, kind(op.attrs), name(op.lane));
+    return link->bind(trade);
+  };
+  if (const auto* gather = std::get_if<AllGather>(&op.attrs))
+    return launch(gather_of(comm_.topology(), gather->ranks, views[0], views[1]));
+  if (std::holds_alternative<Exchange>(op.attrs)) return launch(exchange_of(comm_.topology(), views[0], views[1]));
+  return CudaBackend::bind(op, views);
+}
+
+}  // namespace snug
