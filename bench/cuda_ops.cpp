@@ -189,6 +189,10 @@ class Report {
         if (back) args.insert(args.begin() + 1, r(kF32, {k}));
         kernel(fmt::format("fp8 {} quantize", dx), Quantize{BaseFormat::Fp8, back}, args);
       }
+      product(fmt::format("fp8 {}.dw", name), Fp8Gemm{},
+              {r(DType::U8, {out, t_}), r(kF32, {out}), r(DType::U8, {in, t_}), r(kF32, {in}), w(kBF16, {out, in})});
+      kernel(fmt::format("fp8 {}.dw quantize columns", name), Quantize{.format = BaseFormat::Fp8, .columns = true},
+             {r(kBF16, {t_, in}), w(DType::U8, {in, t_}), w(kF32, {in})});
       kernel(fmt::format("fp8 {} transpose", name), Transpose{}, {r(DType::U8, {out, in}), w(DType::U8, {in, out})});
     };
     linear("qkv", 6144, kHidden);

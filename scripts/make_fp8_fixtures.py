@@ -33,28 +33,40 @@ def rounded(x):
 
 
 class Fp8Linear(torch.autograd.Function):
-    """y = x W^T and dx = dy W, factors rounded row by row; dy is multiplied by the scales of W's rows before."""
+    """y = x W^T and dx = dy W, factors rounded row by row; dy is multiplied by the scales of W's rows before. In dW =
+    dy^T x both are rounded column by column."""
 
     @staticmethod
     def forward(ctx, x, weight):
         ctx.numbers, ctx.scales = rounded(weight)
+        ctx.save_for_backward(x)
         left, scales = rounded(x)
         return (left @ ctx.numbers.T * scales * ctx.scales.T).to(x.dtype)
 
     @staticmethod
     def backward(ctx, dy):
         left, scales = rounded(dy.float() * ctx.scales.T)
-        return (left @ ctx.numbers * scales).to(dy.dtype), None
+        dx = (left @ ctx.numbers * scales).to(dy.dtype)
+        if not ctx.needs_input_grad[1]:
+            return dx, None
+        (x,) = ctx.saved_tensors
+        left, scales = rounded(dy.flatten(0, -2).T)
+        right, right_scales = rounded(x.flatten(0, -2).T)
+        return dx, (left @ right.T * scales * right_scales.T).to(dy.dtype)
 
 
-def lora_gradients(model_folder, samples):
-    base = fixtures.load_model(model_folder, torch.bfloat16)
-    for name, linear in base.named_modules():
+def load_model(model_folder):
+    model = fixtures.load_model(model_folder, torch.bfloat16)
+    for name, linear in model.named_modules():
         if isinstance(linear, torch.nn.Linear) and name != "lm_head":
             linear.forward = lambda x, weight=linear.weight: Fp8Linear.apply(x, weight)
-    model = PeftModel.from_pretrained(base, model_folder / "adapter_init", is_trainable=True, autocast_adapter_dtype=False)
+    return model
+
+
+def gradients(model, samples):
     loss = fixtures.accumulate_gradients(model, samples)
-    return loss, {n.replace(".default", ""): p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+    found = {n.replace(".default", ""): p.grad.float() for n, p in model.named_parameters() if p.grad is not None}
+    return loss, {n: g.contiguous() for n, g in found.items()}
 
 
 def main():
@@ -68,10 +80,14 @@ def main():
     fixtures.write_model(model_folder, FAMILY, 11)
     fixtures.write_large_adapter(model_folder, model_folder / "adapter_init", rank=4)
     samples = [json.loads(line) for line in (root / "models" / "data.jsonl").read_text().splitlines()]
-    loss, gradients = lora_gradients(model_folder, samples)
-    save_file({n: g.contiguous() for n, g in gradients.items()}, folder / "gradients.safetensors")
-    fixtures.write_json(folder / "reference.json", {"loss": loss})
-    print(loss)
+    adapted = PeftModel.from_pretrained(load_model(model_folder), model_folder / "adapter_init", is_trainable=True,
+                                        autocast_adapter_dtype=False)
+    losses = {}
+    for name, model in (("lora", adapted), ("full", load_model(model_folder))):
+        losses[name], found = gradients(model, samples)
+        save_file(found, folder / f"{name}.safetensors")
+    fixtures.write_json(folder / "losses.json", losses)
+    print(losses)
 
 
 if __name__ == "__main__":

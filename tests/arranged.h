@@ -34,6 +34,7 @@ struct TinyCase {
     JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, compute);
     spec.numerics.base_format = base;
     spec.numerics.fp8_products = fp8_products;
+    if (fp8_products) spec.cut.sequence_length = 48;  // a multiple of kFp8Multiple
     return spec;
   }
 };

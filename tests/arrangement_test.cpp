@@ -163,7 +163,8 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"qwen2", true, DType::F32, 1}, TinyCase{"llama", true, DType::BF16, 1, BaseFormat::Int8},
                     TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4},
                     TinyCase{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8},
-                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true}));
+                    TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true},
+                    TinyCase{"llama16", false, DType::BF16, 2, BaseFormat::Plain, true}));
 
 }  // namespace
 }  // namespace snug

@@ -52,6 +52,22 @@ inline void add_quantize_rows(OpCases& cases) {
                        {},
                        0,
                        0});
+  for (const DType t : {DType::F32, DType::BF16, DType::F16}) {
+    const auto add = [&](std::string what, const Shape& shape, Filling fill, int64_t padding) {
+      const Shape turned{shape[1], shape[0]};
+      cases.push_back({fmt::format("quantize.fp8.{}.columns{}", name(t), what),
+                       Quantize{.format = BaseFormat::Fp8, .columns = true},
+                       {in("x", t, shape, std::move(fill), padding), out("codes", DType::U8, turned),
+                        out("scales", DType::F32, {shape[1]})},
+                       {},
+                       0,
+                       0});
+    };
+    add("", {19, 331}, uniform(-0.1, 0.1), 5);
+    add(".in_sixteens", {1040, 144}, uniform(-0.1, 0.1), 16);
+    add(".one", {77, 1}, uniform(), 0);
+    add(".edges", {96, 96}, quantized_edges(96), 0);
+  }
   const Filling scales = strewn({0, 1e-40, 3e38, kNaN, kInfinity});
   for (const DType t : kActivations) {
     cases.push_back({fmt::format("dequantize.int8.{}", name(t)),

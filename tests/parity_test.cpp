@@ -158,11 +158,12 @@ TEST(ParityLora, RankStabilisedAdaptersOfQueriesAndValuesAgree) {
 
 // A code has three bits behind its first, so that one activation rounded otherwise moves gradients by some percent;
 // what is wired wrongly moves them by their size.
-TEST(ParityFp8, LossAndLoraGradientsAreThoseOfCodesTimesCodes) {
+void expect_fp8_products(const std::string& method, int expected_products, size_t tensors) {
   const std::filesystem::path stored = std::filesystem::path(SNUG_FIXTURES) / "fp8";
   const auto samples = tiny_samples();
-  JobSpec spec = tiny_job("llama16", "adapter_init", DType::BF16);
-  spec.numerics.base_format = BaseFormat::Fp8;
+  const bool lora = method == "lora";
+  JobSpec spec = tiny_job("llama16", lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
+  if (lora) spec.numerics.base_format = BaseFormat::Fp8;
   spec.numerics.fp8_products = true;
   spec.cut.micro_batch = static_cast<int64_t>(samples.size());
   spec.evaluate = true;
@@ -175,13 +176,13 @@ TEST(ParityFp8, LossAndLoraGradientsAreThoseOfCodesTimesCodes) {
     products += std::holds_alternative<Fp8Gemm>(op.attrs);
     dequantized += std::holds_alternative<Dequantize>(op.attrs);
   }
-  EXPECT_EQ(products, 2 * 4 * 2 - 1) << "two blocks of four linears, both ways but for the first block's input";
+  EXPECT_EQ(products, expected_products);
   EXPECT_EQ(dequantized, 0);
   const double loss = trainer.evaluate(samples) / static_cast<double>(loss_tokens(samples));
-  EXPECT_NEAR(loss, read_json(stored / "reference.json")["loss"].get<double>(), 5e-3);
+  EXPECT_NEAR(loss, read_json(stored / "losses.json")[method].get<double>(), 5e-3);
   trainer.passes(samples, 1, 0);
   size_t compared = 0;
-  for (const auto& [name, expected] : read_tensors(stored / "gradients.safetensors")) {
+  for (const auto& [name, expected] : read_tensors(stored / (method + ".safetensors"))) {
     const auto& params = spec.table.params;
     const auto i = static_cast<size_t>(std::ranges::find(params, name, &ParamSpec::name) - params.begin());
     ASSERT_LT(i, params.size()) << name;
@@ -189,8 +190,12 @@ TEST(ParityFp8, LossAndLoraGradientsAreThoseOfCodesTimesCodes) {
     EXPECT_TRUE(error <= 0.2) << name << " is off by " << error;
     compared++;
   }
-  EXPECT_EQ(compared, 28u);
+  EXPECT_EQ(compared, tensors);
 }
+
+// Two blocks of four linears, both ways but for the first block's input; and their gradients.
+TEST(ParityFp8, LossAndLoraGradientsAreThoseOfCodesTimesCodes) { expect_fp8_products("lora", 2 * 4 * 2 - 1, 28); }
+TEST(ParityFp8, LossAndAllGradientsAreThoseOfCodesTimesCodes) { expect_fp8_products("full", 2 * 4 * 3, 21); }
 
 TEST(ParitySchedule, LearningRatesAreThoseOfTransformers) {
   for (const auto& entry : read_json(models() / "schedules.json")) {

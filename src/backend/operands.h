@@ -46,4 +46,11 @@ class Operands {
   size_t next_ = 0;
 };
 
+// What a Quantize asks beyond its format only Fp8 has.
+inline void expect_fp8_extras(const Quantize& quantize, const Operands& operands) {
+  operands.expect(quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns),
+                  "found factors or columns and format {}, expected fp8", name(quantize.format));
+  operands.expect(!(quantize.factors && quantize.columns), "found factors and columns, expected one of them");
+}
+
 }  // namespace snug

@@ -34,18 +34,18 @@ BaseFormat format_option(std::string_view word) {
   return BaseFormat::Plain;
 }
 
-// A model that is stored quantised stays as it is.
-void choose_base(Numerics& n, const Options& options, const WeightSources& sources) {
+// A model that is stored quantised stays as it is. `frozen`: its linears are not trained.
+void choose_base(Numerics& n, const Options& options, const WeightSources& sources, bool frozen) {
   const bool plain = sources.format == BaseFormat::Plain;
-  n.base_format = options.base_format       ? format_option(*options.base_format)
-                  : plain && n.fp8_products ? BaseFormat::Fp8
-                                            : sources.format;
+  n.base_format = options.base_format                 ? format_option(*options.base_format)
+                  : plain && frozen && n.fp8_products ? BaseFormat::Fp8
+                                                      : sources.format;
   n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
   n.plain_scales = sources.plain_scales;
   if (!plain && n.base_format != sources.format)
     user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
                name(sources.format), options.model);
-  if (n.fp8_products && n.base_format != BaseFormat::Fp8)
+  if (n.fp8_products && frozen && n.base_format != BaseFormat::Fp8)
     user_error("compute fp8: found base_format {}, expected fp8, which its products are made of",
                options.base_format.value_or(std::string(name(n.base_format))));
 }
@@ -160,14 +160,18 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};
   if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
-  choose_base(spec.numerics, options, spec.sources);
+  const bool all_trained = training && options.method == "full";
+  choose_base(spec.numerics, options, spec.sources, !all_trained);
   if (purpose == Purpose::Merge) keep_stored_form(spec, options);
-  if (spec.numerics.fp8_products && training && options.method == "full")
-    user_error("compute fp8 is for products with frozen weights: found --method full, expected lora");
-  if (spec.numerics.coded_base() && training && options.method == "full")
+  if (spec.numerics.fp8_products && all_trained && options.sequence_length % kFp8Multiple != 0)
+    user_error(
+        "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "
+        "tokens; bf16 takes any",
+        options.sequence_length, kFp8Multiple);
+  if (spec.numerics.coded_base() && all_trained)
     user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
                name(spec.numerics.base_format));
-  if (training && options.method == "full" && spec.numerics.base != spec.numerics.compute)
+  if (all_trained && spec.numerics.base != spec.numerics.compute)
     user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
                name(spec.numerics.base), name(spec.numerics.compute));
   require_codable(spec);

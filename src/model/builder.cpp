@@ -118,26 +118,34 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
 void Builder::multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                        const std::optional<Operand>& addend, const Operand& y) {
   const bool bias = !backward && linear.bias != kNoParam;
-  const std::optional<Fp8Factor> coded = placement_.fp8_weight(linear.weight, linear.count, backward);
+  const bool fp8 = placement_.fp8_products();
   std::vector<Operand> operands;
-  if (coded) {
-    const Operand codes = emitter_.tensor(fmt::format("{}.codes", site), DType::U8, x.shape);
-    const Operand scales = emitter_.tensor(fmt::format("{}.scales", site), DType::F32, {x.shape.rows()});
-    std::vector<Operand> quantized{read(x)};
-    if (coded->factors) quantized.push_back(read(*coded->factors));
-    quantized.insert(quantized.end(), {write(codes), write(scales)});
-    emitter_.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, coded->factors.has_value()}, quantized);
-    operands = {read(codes), read(scales), read(coded->codes), read(coded->scales)};
+  if (fp8) {
+    const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
+    const Fp8Rows left = in_fp8(site, x, false, right.factors);
+    operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
   } else {
     operands = {read(x), read(placement_.weight(linear.weight, linear.count))};
   }
   if (addend) operands.push_back(read(*addend));
   if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
   operands.push_back(write(y));
-  if (coded)
+  if (fp8)
     emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
   else
     emitter_.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+}
+
+Fp8Rows Builder::in_fp8(std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors) {
+  const int64_t rows = x.shape.rows(), cols = x.shape.cols();
+  const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
+  const Fp8Rows made{emitter_.tensor(fmt::format("{}.codes", site), DType::U8, shape),
+                     emitter_.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()})};
+  std::vector<Operand> operands{read(x)};
+  if (factors) operands.push_back(read(*factors));
+  operands.insert(operands.end(), {write(made.codes), write(made.scales)});
+  emitter_.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
+  return made;
 }
 
 Dropout Builder::dropout_of(const Linear& linear) const {
@@ -233,9 +241,14 @@ void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
   if (!linear.lora.parts.empty())
     emit_lora_gradients(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear);
   if (!trainable(linear.weight)) return;
-  const Operand input = read(use(x));
-  emitter_.op(linear.site + ".dw", Gemm{.transpose_a = true},
-              {gradient, input, write(placement_.gradient(linear.weight, linear.count))});
+  const Operand input = read(use(x)), dw = write(placement_.gradient(linear.weight, linear.count));
+  const std::string site = linear.site + ".dw";
+  if (placement_.fp8_products()) {
+    const Fp8Rows left = in_fp8(site + ".dy", gradient, true), right = in_fp8(site + ".x", input, true);
+    emitter_.op(site, Fp8Gemm{}, {read(left.codes), read(left.scales), read(right.codes), read(right.scales), dw});
+  } else {
+    emitter_.op(site, Gemm{.transpose_a = true}, {gradient, input, dw});
+  }
   if (linear.bias != kNoParam)
     emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
 }

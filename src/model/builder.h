@@ -27,10 +27,14 @@ enum class Keep : uint8_t {
   Few,        // the norms' row factors
 };
 
-// What a product in fp8 takes for its right factor: codes, row by row, with the scales of their rows. Where there are
-// `factors`, columns of the left factor are multiplied by them before they become codes.
-struct Fp8Factor {
+// What a product in fp8 multiplies: codes, row by row, with the scales of their rows.
+struct Fp8Rows {
   Operand codes, scales;
+};
+// For its right factor. Where there are `factors`, columns of the left factor are multiplied by them before they become
+// codes.
+struct Fp8Factor {
+  Fp8Rows rows;
   std::optional<Operand> factors;
 };
 
@@ -41,8 +45,10 @@ class Placement {
   // `count` joined parameters in the products' dtype, rows one after the other (a vector for vectors). May emit the ops
   // that bring them there.
   virtual Operand weight(ParamId first, int count) = 0;
-  // The weights of a linear whose products are in fp8, or their transpose; nothing where they are not.
-  virtual std::optional<Fp8Factor> fp8_weight(ParamId first, int count, bool transposed) = 0;
+  // Whether the products of linears are in fp8.
+  virtual bool fp8_products() const = 0;
+  // Then: the weights of a linear, or their transpose.
+  virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
   // A single parameter as it is stored: for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
   // Where this pass's gradient of `count` joined parameters is written.
@@ -146,6 +152,8 @@ class Builder {
   // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                 const std::optional<Operand>& addend, const Operand& y);
+  // x in fp8, row by row, or, with `columns`, its transpose.
+  Fp8Rows in_fp8(std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors = {});
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
   Value lora_input(Value x, const Linear& linear);

@@ -12,7 +12,7 @@ namespace snug {
 
 struct Numerics {
   DType compute = DType::BF16;                 // of products and activations: BF16 or F32
-  bool fp8_products = false;                   // of frozen linears, whose base format is Fp8 then; compute is BF16
+  bool fp8_products = false;                   // of linears; frozen ones are in Fp8 then. compute is BF16
   DType base = DType::BF16;                    // of frozen weights that are not coded: BF16 or F32
   BaseFormat base_format = BaseFormat::Plain;  // of frozen linears; embeddings, head, norms and biases are never coded
   bool plain_scales = false;                   // Nf4: its scales are not quantised in their turn

@@ -99,23 +99,31 @@ Operand PassPlacement::weight(ParamId first, int count) {
   return values;
 }
 
-std::optional<Fp8Factor> PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
-  if (!job_.numerics.fp8_products) return std::nullopt;
+Fp8Factor PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
   auto& known = fp8_[static_cast<size_t>(job_.table[first].group)];
   if (const auto found = known.find({first, transposed}); found != known.end()) return found->second;
   const auto keep = [&](const Fp8Factor& factor) {
     if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
     return factor;
   };
-  if (!transposed) return keep(joined_codes(first, count));
-  const Fp8Factor stored = *fp8_weight(first, count, false);
-  const int64_t rows = stored.codes.shape.rows(), cols = stored.codes.shape.cols();
+  const bool coded = job_.layout().kind(first) == SegmentKind::Coded;
+  if (!transposed) return keep({coded ? joined_codes(first, count) : quantized(first, count), std::nullopt});
+  const Fp8Rows straight = fp8_weight(first, count, false).rows;
+  const int64_t rows = straight.codes.shape.rows(), cols = straight.codes.shape.cols();
   const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
-  emitter_.op("transpose", Transpose{}, {read(stored.codes), write(turned)});
-  return keep({turned, ones(cols), stored.scales});
+  emitter_.op("transpose", Transpose{}, {read(straight.codes), write(turned)});
+  return keep({{turned, ones(cols)}, straight.scales});
 }
 
-Fp8Factor PassPlacement::joined_codes(ParamId first, int count) {
+Fp8Rows PassPlacement::quantized(ParamId first, int count) {
+  const Operand numbers = weight(first, count);
+  const Fp8Rows made{emitter_.tensor("weight.codes", DType::U8, numbers.shape, Role::Weight),
+                     emitter_.tensor("weight.scales", DType::F32, {numbers.shape.rows()}, Role::Weight)};
+  emitter_.op("weight.quantize", Quantize{BaseFormat::Fp8}, {read(numbers), write(made.codes), write(made.scales)});
+  return made;
+}
+
+Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {
   const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Coded);
   const Shape shape = job_.storage.joined_shape(first, count);
   std::vector<Operand> parts = job_.storage.coded(arrays, first);  // codes, scales
@@ -126,7 +134,7 @@ Fp8Factor PassPlacement::joined_codes(ParamId first, int count) {
     together = together && layout.span(id).begin == layout.span(id - 1).end;
   codes.shape = shape;
   scales.shape = {shape.rows()};  // tables have no gaps
-  if (together) return {codes, scales, std::nullopt};
+  if (together) return {codes, scales};
   codes = emitter_.tensor("weight.joined", DType::U8, shape, Role::Weight);
   int64_t row = 0;
   for (ParamId id = first; id < first + count; id++) {
@@ -134,7 +142,7 @@ Fp8Factor PassPlacement::joined_codes(ParamId first, int count) {
     emitter_.op("join", Copy{}, {read(job_.storage.coded(arrays, id)[0]), write(rows(codes, row, end))});
     row = end;
   }
-  return {codes, scales, std::nullopt};
+  return {codes, scales};
 }
 
 Operand PassPlacement::ones(int64_t count) {

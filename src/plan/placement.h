@@ -45,7 +45,8 @@ class PassPlacement : public Placement {
         fp8_(brought_.size()) {}
 
   Operand weight(ParamId first, int count) override;
-  std::optional<Fp8Factor> fp8_weight(ParamId first, int count, bool transposed) override;
+  bool fp8_products() const override { return job_.numerics.fp8_products; }
+  Fp8Factor fp8_weight(ParamId first, int count, bool transposed) override;
   Operand stored(ParamId param) override;
   Operand gradient(ParamId first, int count) override;
   bool keeps(int block, Keep keep) override;
@@ -61,7 +62,9 @@ class PassPlacement : public Placement {
  private:
   const std::vector<Operand>& whole(int group, SegmentKind kind);
   // As they are stored: one after the other, or brought together.
-  Fp8Factor joined_codes(ParamId first, int count);
+  Fp8Rows joined_codes(ParamId first, int count);
+  // Made of numbers.
+  Fp8Rows quantized(ParamId first, int count);
   // So many ones.
   Operand ones(int64_t count);
   // Of a parameter that is not coded.

@@ -211,10 +211,11 @@ inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 // x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n / 2]),
 // scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (file bytes do). For Nf4 it is dense and m n
 // is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors` (Fp8 only) x
-// is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x.
+// is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8 only, without
+// factors) x's columns are what is coded, as rows: codes [n, m], scales [n].
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
-  bool factors = false;
+  bool factors = false, columns = false;
 };
 
 // The second quantisation of Nf4's scales: scales - offset are coded in 8 bits on bitsandbytes' dynamic codebook, by

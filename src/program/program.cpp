@@ -68,7 +68,7 @@ constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); 
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
 constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
-constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors"); }
+constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors", "columns"); }
 constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
 constexpr auto describe(const Dequantize&) { return describe_as("dequantize", "format", "plain_scales"); }
 constexpr auto describe(const AllGather&) { return describe_as("all_gather", "ranks"); }

@@ -79,6 +79,10 @@ Work work(const Op& op) {
                 static_cast<double>(2 * shape.kv_heads) / static_cast<double>(shape.heads + 2 * shape.kv_heads);
             return Work{0, 2 * kept * bytes(operands[0])};
           },
+          // Columns are read for their largest first.
+          [&](const Quantize& quantize) {
+            return Work{0, all_bytes(op) + (quantize.columns ? bytes(operands[0]) : 0)};
+          },
           [&](const auto&) {
             return Work{0, all_bytes(op)};
           },

@@ -275,6 +275,8 @@ class Reference {
 
   void operator()(const Quantize& op) {
     Tensor x = o_[0];
+    if (op.columns)
+      for (int64_t i = 0; i < x.shape.count(); i++) x[i] = o_[0](i % x.rows(), i / x.rows());
     if (op.factors)
       for (int64_t i = 0; i < x.shape.count(); i++)
         x[i] = static_cast<double>(static_cast<float>(x[i]) * static_cast<float>(o_[1][i % x.cols()]));

@@ -70,6 +70,21 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, const 
   };
 }
 
+template <class X>
+Launch quantize_columns(Operands& operands, const TensorView& x) {
+  const int64_t rows = x.rows(), cols = x.cols();
+  const TensorView codes = operands.matrix("codes", {DType::U8}, cols, rows);
+  float* const scales = operands.vector("scales", {DType::F32}, cols).as<float>();
+  operands.done();
+  return [=, to = Rows<uint8_t>(codes)](const PassFacts&) {
+    const int64_t bytes = x.row_stride * static_cast<int64_t>(element_bytes(x.dtype));
+    share_rows(cols, rows, [&](int64_t c) {
+      const auto value = [&](int64_t i) { return load<X>(x.data + i * bytes, c); };
+      fp8_row(rows, value, to[c], scales[c]);
+    });
+  };
+}
+
 template <class Code, class Value>
 Launch dequantize_rows(Operands& operands, DType code, const Value& value) {
   const TensorView codes = operands.take("codes", {code});
@@ -219,12 +234,12 @@ Launch dequantize_nf4(const Dequantize& attrs, Operands& operands) {
 
 Launch bind_quantize(const Quantize& quantize, Operands operands) {
   const TensorView x = operands.take("x", kFloat);
-  operands.expect(!quantize.factors || quantize.format == BaseFormat::Fp8, "found factors and format {}, expected fp8",
-                  name(quantize.format));
+  expect_fp8_extras(quantize, operands);
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x);
   return dispatch_float(x.dtype, [&]<class X>() {
     if (quantize.format == BaseFormat::Int8) return quantize_rows<int8_t>(operands, x, DType::I8, int8_row<X>);
     operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
+    if (quantize.columns) return quantize_columns<X>(operands, x);
     if (!quantize.factors)
       return quantize_rows<uint8_t>(operands, x, DType::U8,
                                     [](const std::byte* row, int64_t n, uint8_t* codes, float& scale) {

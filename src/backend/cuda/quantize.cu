@@ -1,5 +1,6 @@
 // Numbers in 8 and 4 bits and back: the CPU's operations in the CPU's order, so that codes are the same.
 #include "backend/cuda/device.cuh"
+#include "backend/cuda/turn.cuh"
 #include "tensor/codebook.h"
 
 namespace snug::cuda {
@@ -52,12 +53,10 @@ struct Fp8 {
     if (factor != 0) {
 #pragma unroll
       for (int k = 0; k < N; k += 2) {
-        uint16_t pair;
-        asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;"
-            : "=h"(pair)
-            : "f"(quotient(x[k + 1 < N ? k + 1 : k], scale, factor)), "f"(quotient(x[k], scale, factor)));
-        codes[k] = static_cast<Code>(pair);
-        if (k + 1 < N) codes[k + 1] = static_cast<Code>(pair >> 8);
+        const int next = k + 1 < N ? k + 1 : k;
+        const uint16_t two = rounded(quotient(x[k], scale, factor), quotient(x[next], scale, factor));
+        codes[k] = static_cast<Code>(two);
+        if (k + 1 < N) codes[k + 1] = static_cast<Code>(two >> 8);
       }
       return codes;
     }
@@ -66,9 +65,24 @@ struct Fp8 {
     for (int k = 0; k < N; k++) codes[k] = divided(x[k], scale);
     return codes;
   }
+  __device__ static Code code(float x, float scale) { return codes<1>({{x}}, scale, factor(scale))[0]; }
+  // Of x and y, x's in the lower byte, each with a scale of its own.
+  __device__ static uint16_t pair(float x, float x_scale, float x_factor, float y, float y_scale, float y_factor) {
+#if __CUDA_ARCH__ >= 890
+    if (x_factor != 0 && y_factor != 0) return rounded(quotient(x, x_scale, x_factor), quotient(y, y_scale, y_factor));
+#endif
+    return static_cast<uint16_t>(divided(x, x_scale) | divided(y, y_scale) << 8);
+  }
   __device__ static float value(Code code, float scale) { return float_from_fp8(code) * scale; }
 
  private:
+#if __CUDA_ARCH__ >= 890
+  __device__ static uint16_t rounded(float x, float y) {
+    uint16_t pair;
+    asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
+    return pair;
+  }
+#endif
   // x / scale, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990): factor is 1 / scale, rounded, and
   // remainders are exact.
   __device__ static float quotient(float x, float scale, float factor) {
@@ -141,6 +155,116 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     for (int64_t col = first; col < cols; col += kStep)
       write(times_factors(load_row<N, X>(x.at(row), col), col), scale, factor, col);
   }
+}
+
+// ---- Columns of 8 bits ----------------------------------------------------------------------------------------------
+
+constexpr int kColumnGroups = 32, kColumnSteps = 64;  // of a block: threads side by side, rows that each takes
+
+// The largest magnitude of each column, as bits: whichever block comes first, the largest is the same.
+template <int N, class X>
+__global__ void __launch_bounds__(kThreads)
+    column_largest_kernel(ByteRows x, int64_t rows, int64_t cols, uint32_t* largest) {
+  constexpr int kLines = kThreads / kColumnGroups;
+  __shared__ uint32_t shared[kLines][kColumnGroups * N];
+  const int group = static_cast<int>(threadIdx.x) % kColumnGroups, line = static_cast<int>(threadIdx.x) / kColumnGroups;
+  const int64_t first = int64_t{blockIdx.x} * kColumnGroups * N, col = first + group * N;
+  const int64_t begin = int64_t{blockIdx.y} * kLines * kColumnSteps, end = min(rows, begin + kLines * kColumnSteps);
+  uint32_t found[N] = {};
+  if (col < cols)
+#pragma unroll 4
+    for (int64_t row = begin + line; row < end; row += kLines) {
+      const Pack<float, N> values = load_row<N, X>(x.at(row), col);
+#pragma unroll
+      for (int k = 0; k < N; k++) found[k] = max(found[k], magnitude(values[k]));
+    }
+#pragma unroll
+  for (int k = 0; k < N; k++) shared[line][group * N + k] = found[k];
+  __syncthreads();
+  for (int i = static_cast<int>(threadIdx.x); i < kColumnGroups * N && first + i < cols; i += kThreads) {
+    uint32_t of_column = 0;
+#pragma unroll
+    for (int l = 0; l < kLines; l++) of_column = max(of_column, shared[l][i]);
+    atomicMax(largest + first + i, of_column);
+  }
+}
+
+__global__ void column_scales_kernel(int64_t cols, float* scales) {
+  const int64_t i = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (i < cols) scales[i] = Fp8::scale(scales[i]);
+}
+
+// 16 codes of a row, each with its column's scale.
+template <class X>
+struct ColumnCodes {
+  ByteRows x;
+  const float* scales;
+  struct Columns {
+    ByteRows x;
+    int64_t col;
+    Pack<float, 16> scale, factor;
+    __device__ Pack<uint8_t, 16> operator()(int64_t row) const {
+      Pack<uint8_t, 16> codes;
+#pragma unroll
+      for (int half = 0; half < 16; half += kWide) {
+        const auto values = load_row<kWide, X>(x.at(row), col + half);
+#pragma unroll
+        for (int k = 0; k < kWide; k += 2) {
+          const int i = half + k;
+          const uint16_t pair = Fp8::pair(values[k], scale[i], factor[i], values[k + 1], scale[i + 1], factor[i + 1]);
+          codes[i] = static_cast<uint8_t>(pair);
+          codes[i + 1] = static_cast<uint8_t>(pair >> 8);
+        }
+      }
+      return codes;
+    }
+  };
+  __device__ Columns from(int64_t col) const {
+    Columns columns{x, col, load<16>(scales + col), {}};
+#pragma unroll
+    for (int i = 0; i < 16; i++) columns.factor[i] = Fp8::factor(columns.scale[i]);
+    return columns;
+  }
+};
+
+// Sizes of any kind: element (row, col) of the codes is x's (col, row).
+template <class X>
+struct ColumnCodesBody {
+  ByteRows x;
+  const float* scales;
+  Rows<uint8_t> codes;
+  template <int>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    *codes.at(row, col) = Fp8::code(load_any_byte<X>(x.at(col), row), scales[row]);
+  }
+};
+
+Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t stream) {
+  const TensorView codes = operands.matrix("codes", {DType::U8}, x.cols(), x.rows());
+  float* const scales = operands.vector("scales", {DType::F32}, x.cols()).as<float>();
+  operands.done();
+  const bool tiles =
+      wide({x}) && x.cols() % 16 == 0 && in_sixteens(codes) && reinterpret_cast<uintptr_t>(scales) % 16 == 0;
+  return dispatch_float(x.dtype, [&]<class X>() -> Launch {
+    return [=](const PassFacts&) {
+      const int64_t rows = x.rows(), cols = x.cols();
+      check_cuda(cudaMemsetAsync(scales, 0, static_cast<size_t>(cols) * sizeof(float), stream), "quantize");
+      const auto largest = [&]<int N>() {
+        const dim3 grid(blocks_of(cols, kColumnGroups * N), blocks_of(rows, kThreads / kColumnGroups * kColumnSteps));
+        column_largest_kernel<N, X>
+            <<<grid, kThreads, 0, stream>>>(ByteRows(x), rows, cols, reinterpret_cast<uint32_t*>(scales));
+      };
+      tiles ? largest.template operator()<kWide>() : largest.template operator()<1>();
+      column_scales_kernel<<<blocks_of(cols, kThreads), kThreads, 0, stream>>>(cols, scales);
+      if (tiles)
+        turn_kernel<<<turned_tiles(x), kThreads, 0, stream>>>(ColumnCodes<X>{ByteRows(x), scales}, rows, cols,
+                                                              Rows<uint8_t>(codes));
+      else
+        launch_elements(stream, Extent(cols, rows), false,
+                        ColumnCodesBody<X>{ByteRows(x), scales, Rows<uint8_t>(codes)});
+      check_launch("quantize");
+    };
+  });
 }
 
 template <class Format, class T>
@@ -355,11 +479,11 @@ __global__ void __launch_bounds__(kScaleBlock)
 
 Launch bind_quantize(const Quantize& quantize, Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kFloat);
-  operands.expect(!quantize.factors || quantize.format == BaseFormat::Fp8, "found factors and format {}, expected fp8",
-                  name(quantize.format));
+  expect_fp8_extras(quantize, operands);
   if (quantize.format == BaseFormat::Nf4) return quantize_nf4(operands, x, stream);
   if (quantize.format == BaseFormat::Int8) return quantize_rows<Int8>(operands, x, DType::I8, stream);
   operands.expect(quantize.format == BaseFormat::Fp8, "found format plain, expected one with fewer bits");
+  if (quantize.columns) return quantize_columns(operands, x, stream);
   return quantize.factors ? quantize_rows<Fp8, true>(operands, x, DType::U8, stream)
                           : quantize_rows<Fp8>(operands, x, DType::U8, stream);
 }

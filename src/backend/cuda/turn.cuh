@@ -1,0 +1,61 @@
+// A matrix of bytes written column by column.
+#pragma once
+
+#include "backend/cuda/device.cuh"
+
+namespace snug::cuda {
+
+inline constexpr int kTurned = 128;  // rows and columns of a tile
+
+// Bytes r of four words as words of bytes: word c is byte c of each.
+__device__ inline void turn(uint32_t (&w)[4]) {
+  const uint32_t low01 = __byte_perm(w[0], w[1], 0x5140), high01 = __byte_perm(w[0], w[1], 0x7362);
+  const uint32_t low23 = __byte_perm(w[2], w[3], 0x5140), high23 = __byte_perm(w[2], w[3], 0x7362);
+  w[0] = __byte_perm(low01, low23, 0x5410);
+  w[1] = __byte_perm(low01, low23, 0x7632);
+  w[2] = __byte_perm(high01, high23, 0x5410);
+  w[3] = __byte_perm(high01, high23, 0x7632);
+}
+
+// y = x^T, of bytes that `source` gives in 16s: source.from(col)(row). Rows and columns in 16s. A thread takes 16 bytes
+// of a row, always from the same column, and writes 16 of each of four columns. Word c of
+// row r lies at c + 4 (r / 16), so that those who read 16 rows below one another meet other banks.
+template <class Source>
+__global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
+  constexpr int kWords = kTurned / 4, kQuads = kTurned / 16;
+  __shared__ __align__(16) uint32_t tile[kTurned][kWords];
+  const int64_t row = int64_t{blockIdx.y} * kTurned, col = int64_t{blockIdx.x} * kTurned;
+  const int thread = static_cast<int>(threadIdx.x), quad = thread % kQuads;
+  if (col + 16 * quad < cols) {
+    const auto bytes = source.from(col + 16 * quad);
+#pragma unroll
+    for (int line = thread / kQuads; line < kTurned; line += kThreads / kQuads) {
+      if (row + line >= rows) break;
+      *reinterpret_cast<Pack<uint8_t, 16>*>(&tile[line][4 * ((quad + line / 16) % kQuads)]) = bytes(row + line);
+    }
+  }
+  __syncthreads();
+  const int word = thread / kQuads, below = 16 * quad;  // this thread's columns, and its rows
+  if (row + below >= rows || col + 4 * word >= cols) return;
+  Pack<uint32_t, 4> columns[4];
+#pragma unroll
+  for (int four = 0; four < 4; four++) {
+    uint32_t w[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) w[i] = tile[below + 4 * four + i][(word + 4 * quad) % kWords];
+    turn(w);
+#pragma unroll
+    for (int i = 0; i < 4; i++) columns[i][four] = w[i];
+  }
+#pragma unroll
+  for (int i = 0; i < 4; i++) save<4>(reinterpret_cast<uint32_t*>(y.at(col + 4 * word + i, row + below)), columns[i]);
+}
+
+inline dim3 turned_tiles(const TensorView& x) { return {blocks_of(x.cols(), kTurned), blocks_of(x.rows(), kTurned)}; }
+
+// Rows and columns in 16s, at 16s of bytes.
+inline bool in_sixteens(const TensorView& view) {
+  return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.row_stride % 16 == 0 && view.cols() % 16 == 0;
+}
+
+}  // namespace snug::cuda
