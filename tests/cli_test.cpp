@@ -171,6 +171,40 @@ TEST_F(Cli, PlanLooksAtNodesElsewhere) {
   expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "1 ranks"});
 }
 
+// Two hosts of four cards: what connects them, what a step waits for, what each rank needs.
+TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
+  const Words words{"plan",         "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b",
+                    "--method",     "full",    "--machine",
+                    "4xH100",       "--nodes", "2",
+                    "--batch-size", "8"};
+  auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::string text = run(words).out;
+  EXPECT_THAT(text, HasSubstr("8 x H100, 270.0 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
+  EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100"));
+  EXPECT_THAT(text, HasSubstr("  links       at work for "));
+  EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));
+  const auto two = nlohmann::json::parse(run(with({"--json"})).out),
+             one = nlohmann::json::parse(run(with({"--json", "--machine", "8xH100", "--nodes", "1"})).out);
+  EXPECT_EQ(two["node"]["count"], 2);
+  EXPECT_EQ(two["ranks"].size(), 8u);
+  EXPECT_EQ(two["step_time"]["bound_by"], "links");
+  EXPECT_EQ(one["step_time"]["bound_by"], "computing");
+  EXPECT_GT(two["step_time"]["links"]["busy_seconds"], 2 * one["step_time"]["links"]["busy_seconds"].get<double>());
+  expect_refusal(with({"--replicas", "3"}), {"replicas", "found 3", "a divisor of 8"});
+}
+
+TEST_F(Cli, TrainEndsWithWhatEachRankNeeds) {
+  const Outcome train = run(job("train", {"--ranks", "2", "--json"}));
+  const auto end = nlohmann::json::parse(train.out), plan = nlohmann::json::parse(text_of(at("run/plan.json")));
+  EXPECT_EQ(end["ranks"], plan["ranks"]);
+  EXPECT_EQ(end["ranks"].size(), 2u);
+  EXPECT_THAT(train.err, HasSubstr("ranks: all 2 need in arenas: device "));
+}
+
 // Changes are named that were planned and fit; a huge adapter is not made to fit by shorter blocks.
 TEST_F(Cli, PlanNamesTheChangesThatFit) {
   auto bytes = [&](const Words& more) {
@@ -226,7 +260,7 @@ TEST_F(Cli, PlanPricesAStepByAProfile) {
   EXPECT_THAT(run(job("plan", {"--machine", profile})).out,
               HasSubstr(std::to_string(static_cast<int>(std::round(seconds))) + ".00 s"));
   expect_refusal(job("plan", {"--machine", "2xA10"}), {"machine", "'2xA10'", "snug doctor", "A100-40GB"});
-  put(at("broken.json"), R"({"format": "snug machine 2"})");
+  put(at("broken.json"), R"({"format": "snug machine 3"})");
   expect_refusal(job("train", {"--machine", "broken.json"}), {"broken.json", "processor"});
   expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
 }
@@ -275,7 +309,8 @@ TEST_F(Cli, RanksTakeWhatPlanSays) {
     words.push_back("--overwrite");
     ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
     const auto ran = nlohmann::json::parse(text_of(at("run/plan.json")));
-    for (const char* key : {"device_bytes", "host_bytes", "classes", "hash"}) EXPECT_EQ(ran[key], plan[key]) << key;
+    for (const char* key : {"device_bytes", "host_bytes", "classes", "hash", "ranks"})
+      EXPECT_EQ(ran[key], plan[key]) << key;
     std::istringstream lines(text_of(at("run/metrics.jsonl")));
     for (std::string line; std::getline(lines, line);)
       EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);

@@ -215,7 +215,7 @@ TEST(Fit, TakesAFewDozenCompilations) {
     const size_t after = fitter.compiled();
     caps.device_bytes += whole / 20;
     fitter.near(caps);
-    EXPECT_LE(fitter.compiled() - after, 100u) << share;
+    EXPECT_LE(fitter.compiled() - after, 120u) << share;
   }
 }
 
@@ -354,7 +354,7 @@ double ops_of_step(const Compiled& compiled) {
   return ops;
 }
 
-TEST(Fit, TakesOnEveryRankWhatTheFullestNeeds) {
+TEST(Fit, TakesOnEveryRankWhatTheFullestNeedsAndSaysWhatEachDoes) {
   Choices choices;
   choices.batch_size = choices.ranks = 4;
   choices.zero = 3;
@@ -367,6 +367,7 @@ TEST(Fit, TakesOnEveryRankWhatTheFullestNeeds) {
   for (spec.rank = 0; spec.rank < 4; spec.rank++) {
     const PerSpace<uint64_t> bytes = compile(spec, CpuFacts()).plan.reserved_bytes;
     if (spec.rank == 0) first = bytes;
+    EXPECT_EQ(result.ranks.at(static_cast<size_t>(spec.rank)).bytes, bytes);
     raise(fullest, bytes);
   }
   EXPECT_NE(first, fullest);
@@ -404,6 +405,27 @@ TEST(StepSeconds, LanesOverlap) {
   }
   EXPECT_NEAR(by_passes[5] - by_passes[4], by_passes[4] - by_passes[3], 1e-6);
   EXPECT_NEAR(by_passes[9] - by_passes[5], 4 * (by_passes[5] - by_passes[4]), 1e-6);
+}
+
+// Where nothing is hidden all that is at work adds to a step; of lanes with threads a step is longer by less.
+TEST(StepSeconds, WhatAStepWaitsForIsNamed) {
+  JobSpec spec = job();
+  for (Fates& fates : spec.strategy.fates) fates.input = Fate::Offload;
+  const Compiled compiled = compile(spec, CpuFacts());
+  double sum = 0;
+  const std::vector<Bound> one_by_one = bounds_of_step(compiled, a_second_an_op(Lanes::Inline));
+  for (const Bound& bound : one_by_one) {
+    EXPECT_GE(bound.adds, bound.busy - 1e-9) << bound.what;
+    sum += bound.adds;
+  }
+  EXPECT_NEAR(sum, step_seconds(compiled, a_second_an_op(Lanes::Inline)), 1e-6);
+  const std::vector<Bound> overlapped = bounds_of_step(compiled, a_second_an_op(Lanes::Threads));
+  ASSERT_EQ(overlapped.size(), 3u);
+  EXPECT_EQ(overlapped[0].what, "computing");
+  const auto bus = std::ranges::find(overlapped, "bus", &Bound::what);
+  ASSERT_NE(bus, overlapped.end());
+  EXPECT_GT(bus->busy, 0);
+  EXPECT_LT(bus->adds, bus->busy);
 }
 
 // What is priced is how train runs it: with something to overlap lanes have threads, else they follow each other.

@@ -160,7 +160,8 @@ TEST(Machine, IsReadAsItWasWritten) {
 // 1 GB/s onto the card, 2 GB/s off it, 4e9 on it.
 Machine with_a_card() {
   Machine machine = example();
-  machine.cards = Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1ull << 27, 1e9, 2e9, 2e10, machine.teams[0]};
+  machine.cards =
+      Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1ull << 27, 1e9, 2e9, 2e10, 1e10, 1e-4, machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
   return machine;
@@ -185,6 +186,33 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(read.cards->driver_bytes, 1ull << 28);
   EXPECT_EQ(read.cards->link_bytes, 1ull << 27);
   EXPECT_EQ(read.cards->rates.attention.size(), 2u);
+}
+
+// 20 GB/s within a host, 10 GB/s from others, and 100 us for each further host.
+TEST(Machine, JointOpsOverHostsTakeWhatTheirSlowerLinkDoes) {
+  const Machine machine = with_a_card();
+  auto seconds_of = [&](const Attrs& attrs, int64_t part, int64_t members, const Hosts& hosts) {
+    const bool gathers = std::holds_alternative<AllGather>(attrs);
+    const Shape in = gathers ? Shape{part} : Shape{members, part}, out = gathers ? Shape{members * part} : in;
+    const Priced op = op_of(attrs, {{DType::U8, in}, {DType::U8, out}});
+    return seconds(op.op, op.set.buffers, machine, 1, hosts);
+  };
+  constexpr int64_t kPart = 1'000'000'000;
+  const Hosts eight({8, 1, 0}, 4), hybrid({8, 2, 0}, 4), uneven({6, 1, 0}, 4), across({8, 4, 0}, 4), one({8, 1, 0}, 8);
+  // In rings: 4 of 7 parts come from the other host, a quarter of them by each card; all 7 go round within the host.
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, eight), 7 / 20.0 + 1e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, Hosts({8, 1, 0}, 1)), 7 / 10.0 + 7e-4);
+  // Everybody's own: 4 parts over the slow link, at the same time as 3 within.
+  EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, eight), 4 / 10.0 + 1e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, one), 7 / 20.0);
+  // A replica on each host: its shards do not leave it, those who hold the same one are on two.
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 4, hybrid), 3 / 20.0);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Peers}, kPart, 2, hybrid), 1 / 10.0 + 1e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Everyone}, kPart, 8, hybrid), 7 / 20.0 + 1e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Parts}, kPart, 8, hybrid), 4 / 10.0 + 1e-4) << "in another order";
+  // The last host has two ranks, each of which has four elsewhere.
+  EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 6, uneven), 4 / 10.0 + 1e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Peers}, kPart, 4, across), 2 / 10.0 + 1e-4);
 }
 
 TEST(Machine, IsKnownByTheNameOfItsCards) {

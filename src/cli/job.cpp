@@ -313,6 +313,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
                options.nodes);
   if (options.nodes > options.ranks)
     user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
+  if (options.ranks % options.replicas != 0)
+    user_error("replicas: found {}, expected a divisor of {} ranks", options.replicas, options.ranks);
   Caps caps = caps_of(options, target, aim);
   caps.node_ranks = launched ? most_ranks_of_a_node(*launched)
                              : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
@@ -323,7 +325,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (target.cuda() && options.ranks > 1) caps.driver_bytes += target.machine()->cards->link_bytes;
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
-  const Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
+  Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
+  pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks);
   set_threads(pricing.threads);
   Planned planned{.target = std::move(target), .spec = std::move(spec), .caps = caps, .pricing = pricing};
   planned.target.require_products(planned.spec.numerics);
@@ -353,6 +356,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   }
   planned.spec.cut = planned.shown().cut;
   planned.spec.strategy = planned.shown().strategy;
+  planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);
   planned.compiled = std::move(planned.fit.compiled);
   return planned;
 }

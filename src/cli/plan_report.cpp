@@ -14,6 +14,10 @@ uint64_t device_bytes(const Planned& planned, const Forecast& f) {
 }
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
+int hosts_of(const Planned& planned) {
+  const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned);
+  return (ranks + of_one - 1) / of_one;
+}
 
 // Of all ranks of a node.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
@@ -154,11 +158,43 @@ std::string phases_text(const Planned& planned) {
   return text;
 }
 
+// "0.0123", "1.23"
+std::string seconds_text(double seconds) { return fmt::format("{:.{}f}", seconds, seconds < 0.1 ? 4 : 2); }
+
 // Of blocks that are full: with shorter documents and tokens without loss a step is quicker.
-std::string time_text(const Arrangement& a, const Pricing& pricing) {
+std::string time_text(const Planned& planned) {
+  const Arrangement& a = planned.shown();
   const auto rate = static_cast<double>(a.cut.step_tokens()) / a.step_seconds;
-  return fmt::format("{:<13} a step about {:.{}f} s ({} tokens/s), estimated from {}\n", "time", a.step_seconds,
-                     a.step_seconds < 0.1 ? 4 : 2, grouped(std::llround(rate)), pricing.file);
+  const std::string of_rank =
+      a.cut.ranks > 1 ? fmt::format(", {} a rank", grouped(std::llround(rate / a.cut.ranks))) : "";
+  std::string text =
+      fmt::format("{:<13} a step about {} s ({} tokens/s{}), estimated from {}\n", "time", seconds_text(a.step_seconds),
+                  grouped(std::llround(rate)), of_rank, planned.pricing.file);
+  for (const Bound& bound : bounds_of_step(planned.compiled, planned.pricing))
+    text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
+                        seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
+  return text;
+}
+
+// Where the ranks are, and what connects them.
+std::string hosts_text(const Planned& planned) {
+  const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned), hosts = hosts_of(planned);
+  const Cards& cards = *planned.target.machine()->cards;
+  std::string text = fmt::format("{:<13} {} x {}, {:.1f} GB/s to each from the others of its host", "cards", ranks,
+                                 cards.name, cards.link / 1e9);
+  if (hosts > 1)
+    text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, cards.host_link / 1e9);
+  return text + "\n";
+}
+
+// "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
+std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
+  const auto of = [space](const RankBytes& rank) { return rank.bytes[index(space)]; };
+  const auto [least, most] = std::ranges::minmax_element(ranks, {}, of);
+  if (format_size(of(*least)) == format_size(of(*most)))
+    return fmt::format("{} {} each", name(space), format_size(of(*most)));
+  return fmt::format("{} {} (rank {}) to {} (rank {})", name(space), format_size(of(*least)), least->rank,
+                     format_size(of(*most)), most->rank);
 }
 
 // "fits: device and host together 1.20 GiB of 20.95 GiB free"
@@ -171,7 +207,35 @@ std::string memory_text(const Planned& planned, const Options& options) {
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
 }
 
+nlohmann::ordered_json time_json(const Planned& planned) {
+  const std::vector<Bound> bounds = bounds_of_step(planned.compiled, planned.pricing);
+  nlohmann::ordered_json json{{"bound_by", bounds.front().what}};
+  for (const Bound& bound : bounds)
+    json[std::string(bound.what)] = {{"busy_seconds", bound.busy}, {"adds_seconds", bound.adds}};
+  return json;
+}
+
 }  // namespace
+
+nlohmann::ordered_json ranks_json(const std::vector<RankBytes>& ranks) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::array();
+  for (const RankBytes& rank : ranks) {
+    json.push_back({{"rank", rank.rank}});
+    for (const Space space : kSpaces) json.back()[fmt::format("{}_bytes", name(space))] = rank.bytes[index(space)];
+  }
+  return json;
+}
+
+std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
+  std::vector<std::string> spaces;
+  for (const Space space : kSpaces)
+    if (std::ranges::any_of(ranks, [&](const RankBytes& rank) { return rank.bytes[index(space)] > 0; }))
+      spaces.push_back(range_text(ranks, space));
+  const int count = static_cast<int>(ranks.size());
+  return fmt::format("{} need in arenas: {}",
+                     count == of_all ? fmt::format("all {}", count) : fmt::format("{} of {}", count, of_all),
+                     fmt::join(spaces, ", "));
+}
 
 nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
@@ -182,6 +246,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
                               {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},
                               {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
                               {"driver_bytes", planned.caps.driver_bytes}};
+  json["ranks"] = ranks_json(planned.fit.ranks);
+  json["node"]["count"] = hosts_of(planned);
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
     json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);
@@ -198,8 +264,11 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
     json["samples_per_epoch"] = data->samples_per_epoch;
     json["steps_per_epoch"] = data->steps_per_epoch;
   }
-  json["step_seconds"] = nullptr;
-  if (planned.pricing.measured()) json["step_seconds"] = a.step_seconds;
+  json["step_seconds"] = json["step_time"] = nullptr;
+  if (planned.pricing.measured()) {
+    json["step_seconds"] = a.step_seconds;
+    json["step_time"] = time_json(planned);
+  }
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
   json["more_memory"] = json["less_memory"] = nullptr;  // of a run: nobody looked
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
@@ -236,8 +305,10 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                                                           a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
-  if (planned.pricing.measured()) text += time_text(a, planned.pricing);
+  if (planned.target.cuda() && a.cut.ranks > 1) text += hosts_text(planned);
+  if (planned.pricing.measured()) text += time_text(planned);
   text += memory_text(planned, options);
+  if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);

@@ -20,6 +20,11 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
 // How a model that is not trained is held, and whether that fits.
 std::string use_text(const Planned& planned, const Options& options);
 
+// What ranks need, the driver's share aside: [{"rank": 0, "device_bytes": ...}, ...]; and "all 4 need in arenas: device
+// 12.90 GiB each, host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)". `of_all`: these may be some of so many.
+nlohmann::ordered_json ranks_json(const std::vector<RankBytes>& ranks);
+std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all);
+
 // A plan of training at a glance.
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data);
 

@@ -140,6 +140,20 @@ uint64_t side_bytes(const Options& options) {
   return bytes;
 }
 
+// Of every rank, what its own programs need of the arenas; all ranks ask.
+std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
+  PerSpace<uint64_t> own{};
+  for (const PerSpace<uint64_t>& bytes : session.compiled().plan.program_bytes) raise(own, bytes);
+  if (!comm) return {{0, own}};
+  std::vector<RankBytes> ranks;
+  for (int rank = 0; rank < comm->topology().ranks; rank++) ranks.push_back({rank, {}});
+  for (const Space space : kSpaces) {
+    const std::span<const uint64_t> told = comm->tell(own[index(space)]);
+    for (RankBytes& rank : ranks) rank.bytes[index(space)] = told[static_cast<size_t>(rank.rank)];
+  }
+  return ranks;
+}
+
 // One rank's run; what all ranks share comes in `run`.
 struct Run {
   const Options& options;
@@ -187,7 +201,9 @@ int train_rank(const Run& run, int rank, Comm* comm) {
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
   const Ending ending = trainer.run();
   export_result(session, options);
+  const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
+    if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
     log_line(fmt::format("{}{} is in {}",
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
@@ -196,6 +212,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
       fmt::print("{}\n", to_line({{"out", options.out},
                                   {trained_parts(options), result},
                                   {"steps", trainer.step()},
+                                  {"ranks", ranks_json(ranks)},
                                   {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
   }
   return ending == Ending::Interrupted ? 130 : 0;

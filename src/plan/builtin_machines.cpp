@@ -7,7 +7,7 @@
 namespace snug {
 namespace {
 
-// By the maker: memory as the driver counts it, dense bf16 with fp32 sums, and the three kinds of bandwidth.
+// By the maker: memory as the driver counts it, dense bf16 with fp32 sums, and the kinds of bandwidth.
 struct Model {
   std::string_view name;
   uint64_t memory_mib;
@@ -15,17 +15,25 @@ struct Model {
   bool fp8;                // twice as many, by rows and columns with scales of their own
   double memory_gb;        // bytes a second, in 1e9
   double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
+  double host_gb;          // likewise, a card's share of what hosts like its own are connected by
 };
+constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
 constexpr std::array kModels{
-    Model{"RTX3090", 24'576, 71, false, 936, 32, 56},       Model{"RTX4090", 24'564, 165, false, 1'008, 32, 32},
-    Model{"A100-40GB", 40'960, 312, false, 1'555, 32, 300}, Model{"A100-80GB", 81'920, 312, false, 2'039, 32, 300},
-    Model{"L40S", 46'068, 362, false, 864, 32, 32},         Model{"H100", 81'559, 989, true, 3'350, 64, 450},
-    Model{"H200", 143'771, 989, true, 4'800, 64, 450},
+    Model{"RTX3090", 24'576, 71, false, 936, 32, 56, kShared100},
+    Model{"RTX4090", 24'564, 165, false, 1'008, 32, 32, kShared100},
+    Model{"A100-40GB", 40'960, 312, false, 1'555, 32, 300, kInfiniBand200},
+    Model{"A100-80GB", 81'920, 312, false, 2'039, 32, 300, kInfiniBand200},
+    Model{"L40S", 46'068, 362, false, 864, 32, 32, kInfiniBand100},
+    Model{"H100", 81'559, 989, true, 3'350, 64, 450, kInfiniBand400},
+    Model{"H200", 143'771, 989, true, 4'800, 64, 450, kInfiniBand400},
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp8Flops = 0.63, kReachedMemory = 0.88, kReachedPci = 0.79,
                  kReachedLink = 0.6;
+// Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
+// seven steps of 3.4 us and one of 14. Neither was measured.
+constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
 // Attention of heads of 128, as a part of the rate of large products, by the length of documents.
 const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
@@ -43,6 +51,8 @@ Cards cards_of(const Model& model, int count) {
   cards.link_bytes = kLinkBytes;
   cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
   cards.link = kReachedLink * 1e9 * model.link_gb;
+  cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
+  cards.host_latency = kHostLatency;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
   if (model.fp8) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;

@@ -526,7 +526,7 @@ class Fitter::Search {
       chosen = all.begin();
     }
     chosen_ = chosen->point;
-    result.compiled = prober_.compiled_in_full(chosen_);
+    result.compiled = prober_.compiled_in_full(chosen_, &result.ranks);
     for (const Found& found : all)
       result.tried.push_back(arrangement(found.point, &found == &*chosen ? &result.compiled : nullptr));
     return result;

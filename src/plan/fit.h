@@ -61,12 +61,19 @@ struct Need {
 // Of every cap that is not implied by another.
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
 
+// What a rank's arenas need.
+struct RankBytes {
+  int rank = 0;
+  PerSpace<uint64_t> bytes{};
+};
+
 struct FitResult {
   // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, the smallest
   // alone.
   std::vector<Arrangement> tried;
   std::optional<size_t> chosen;  // of those that fit and are within 2 % of the fastest such, the smallest
   Compiled compiled;             // the chosen one, or the smallest: the first rank's, in arenas of the fullest rank's
+  std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
 };
 
 // A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as

@@ -1,6 +1,7 @@
 #include "plan/forecast.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "program/simulate.h"
 
@@ -36,45 +37,98 @@ std::string_view phase_of(Task task) {
 // Passes beyond these are all alike.
 constexpr int64_t kSimulatedPasses = 4;
 
-double inline_seconds(const Compiled& compiled, const std::vector<Task>& tasks, const Pricing& pricing) {
-  std::map<Task, double> by_task;
-  auto seconds_of = [&](Task task) {
-    const auto [known, missing] = by_task.try_emplace(task, 0.0);
-    if (missing)
-      for (const Op& op : compiled.set.programs[compiled.at(task)].ops)
-        known->second += seconds(op, compiled.set.buffers, pricing.machine, pricing.threads);
-    return known->second;
-  };
-  double sum = compiled.has(Task::Update) ? seconds_of(Task::Update) : 0;
-  for (const Task task : tasks) sum += seconds_of(task);
-  return sum;
-}
+using LaneSet = std::array<bool, kLanes>;
 
-// What a second step adds to the first.
-double simulated_seconds(const Compiled& compiled, const std::vector<Task>& tasks, const Pricing& pricing) {
-  std::vector<ProgramId> step;
-  for (const Task task : tasks) step.push_back(compiled.at(task));
-  if (compiled.has(Task::Update)) step.push_back(compiled.at(Task::Update));
-  std::vector<ProgramId> two = step;
-  two.insert(two.end(), step.begin(), step.end());
-  auto price = [&](const Op& op) {
-    return seconds(op, compiled.set.buffers, pricing.machine, op.lane == Lane::Compute ? pricing.threads : 1);
-  };
-  return simulate(compiled.set, two, price).seconds - simulate(compiled.set, step, price).seconds;
-}
+// Prices ops of a job; those of some lanes are free.
+class StepPricing {
+ public:
+  StepPricing(const Compiled& compiled, const Pricing& pricing, const LaneSet& free)
+      : compiled_(compiled), pricing_(pricing), free_(free), tasks_(compiled.passes) {
+    if (compiled.has(Task::Flush)) tasks_[0] = pending(tasks_[0]);
+  }
+
+  double seconds() const {
+    if (one_by_one()) {
+      const std::array<double, kLanes> busy = busy_seconds();
+      return std::accumulate(busy.begin(), busy.end(), 0.0);
+    }
+    std::vector<Task> tasks = tasks_;
+    const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
+    if (left_out <= 0) return simulated_seconds(tasks);
+    tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);
+    const double all = simulated_seconds(tasks);
+    tasks.erase(tasks.begin() + 1);
+    return all + static_cast<double>(left_out) * (all - simulated_seconds(tasks));
+  }
+
+  // By lane.
+  std::array<double, kLanes> busy_seconds() const {
+    std::map<Task, int64_t> times;
+    if (compiled_.has(Task::Update)) times[Task::Update] = 1;
+    for (const Task task : tasks_) times[task]++;
+    std::array<double, kLanes> busy{};
+    for (const auto& [task, count] : times)
+      for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops)
+        busy[index(op.lane)] += static_cast<double>(count) * price(op);
+    return busy;
+  }
+
+ private:
+  bool one_by_one() const { return pricing_.lanes == Lanes::Inline && !pricing_.machine.cards; }
+
+  double price(const Op& op) const {
+    if (free_[index(op.lane)]) return 0;
+    const int threads = one_by_one() || op.lane == Lane::Compute ? pricing_.threads : 1;
+    return snug::seconds(op, compiled_.set.buffers, pricing_.machine, threads, pricing_.hosts);
+  }
+
+  // What a second step adds to the first.
+  double simulated_seconds(const std::vector<Task>& tasks) const {
+    std::vector<ProgramId> step;
+    for (const Task task : tasks) step.push_back(compiled_.at(task));
+    if (compiled_.has(Task::Update)) step.push_back(compiled_.at(Task::Update));
+    std::vector<ProgramId> two = step;
+    two.insert(two.end(), step.begin(), step.end());
+    const auto price_of = [this](const Op& op) { return price(op); };
+    return simulate(compiled_.set, two, price_of).seconds - simulate(compiled_.set, step, price_of).seconds;
+  }
+
+  const Compiled& compiled_;
+  const Pricing& pricing_;
+  LaneSet free_;
+  std::vector<Task> tasks_;
+};
 
 }  // namespace
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
-  std::vector<Task> tasks = compiled.passes;
-  if (compiled.has(Task::Flush)) tasks[0] = pending(tasks[0]);
-  if (pricing.lanes == Lanes::Inline && !pricing.machine.cards) return inline_seconds(compiled, tasks, pricing);
-  const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
-  if (left_out <= 0) return simulated_seconds(compiled, tasks, pricing);
-  tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);
-  const double all = simulated_seconds(compiled, tasks, pricing);
-  tasks.erase(tasks.begin() + 1);
-  return all + static_cast<double>(left_out) * (all - simulated_seconds(compiled, tasks, pricing));
+  return StepPricing(compiled, pricing, {}).seconds();
+}
+
+std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing) {
+  static const std::vector<std::pair<std::string_view, std::vector<Lane>>> kinds{
+      {"computing", {Lane::Compute}},
+      {"links", {Lane::Gather, Lane::Reduce}},
+      {"bus", {Lane::CopyIn, Lane::CopyOut}},
+      {"disk", {Lane::DiskIn, Lane::DiskOut}},
+      {"the host", {Lane::Host}}};
+  const StepPricing whole(compiled, pricing, {});
+  const std::array<double, kLanes> busy = whole.busy_seconds();
+  const double seconds = whole.seconds();
+  std::vector<Bound> bounds;
+  for (const auto& [what, lanes] : kinds) {
+    Bound bound{what};
+    LaneSet free{};
+    for (const Lane lane : lanes) {
+      bound.busy = std::max(bound.busy, busy[index(lane)]);
+      free[index(lane)] = true;
+    }
+    if (bound.busy == 0) continue;
+    bound.adds = seconds - StepPricing(compiled, pricing, free).seconds();
+    bounds.push_back(bound);
+  }
+  std::ranges::stable_sort(bounds, std::greater(), &Bound::adds);
+  return bounds;
 }
 
 Forecast forecast(const Compiled& compiled) {

@@ -28,6 +28,7 @@ struct Pricing {
   Machine machine = rough_machine();
   int threads = 1;              // of the team that computes
   Lanes lanes = Lanes::Inline;  // where there are no cards, whose lanes are streams
+  Hosts hosts{};                // where the ranks are
   std::string file{};           // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
@@ -36,5 +37,14 @@ struct Pricing {
 // Seconds of a training step where one follows the other: its passes and the update, as if documents filled their
 // blocks and every token had a loss.
 double step_seconds(const Compiled& compiled, const Pricing& pricing);
+
+// What keeps a step from being shorter.
+struct Bound {
+  std::string_view what;  // "computing", "links", "bus", "disk", "the host"
+  double busy = 0;        // seconds of a step that its busiest lane is at work
+  double adds = 0;        // by so many a step would be shorter if its lanes took no time
+};
+// Of everything that a step has work for; what adds the most comes first.
+std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing);
 
 }  // namespace snug

@@ -35,10 +35,25 @@ DType kernel_dtype(const Op& op) {
   return bf16 ? DType::BF16 : DType::F32;
 }
 
+Hosts::Group group_of(const Topology& here, Ranks who, int of_one) {
+  const int count = here.count(who);
+  std::vector<int> there(static_cast<size_t>(here.ranks / of_one + 1));  // by host
+  Hosts::Group group{0, 0, 0, count == here.ranks};
+  for (int place = 0; place < count; place++) {
+    const int rank = here.rank_at(who, place);
+    if (there[static_cast<size_t>(rank / of_one)]++ == 0) group.hosts++;
+    group.in_order = group.in_order && rank == place;
+  }
+  group.here = there[static_cast<size_t>(here.rank / of_one)];
+  if (count > 1) group.elsewhere = static_cast<double>(count - group.here) / (count - 1);
+  return group;
+}
+
 class Pricing {
  public:
-  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates)
-      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), work_(work(op)) {}
+  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
+          const Hosts& hosts)
+      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), hosts_(hosts), work_(work(op)) {}
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
@@ -63,10 +78,13 @@ class Pricing {
   double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
   double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
 
-  double operator()(const AllGather&) const { return (bytes_of(op_.operands[1]) - bytes_of(op_.operands[0])) / link(); }
+  double operator()(const AllGather& gather) const {
+    const Hosts::Group& group = hosts_.group(gather.ranks);
+    return joint(bytes_of(op_.operands[1]) - bytes_of(op_.operands[0]), group, group.in_order);
+  }
   double operator()(const Exchange&) const {
     const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
-    return bytes_of(op_.operands[1]) * (ranks - 1) / ranks / link();
+    return joint(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, hosts_.group(Ranks::Everyone), false);
   }
 
   template <class Other>
@@ -79,7 +97,14 @@ class Pricing {
   }
 
  private:
-  double link() const { return machine_.cards ? machine_.cards->link : machine_.link; }
+  // `taken`: bytes from all others.
+  double joint(double taken, const Hosts::Group& group, bool in_rings) const {
+    if (!machine_.cards) return taken / machine_.link;
+    const Cards& cards = *machine_.cards;
+    const double far = taken * group.elsewhere, near = taken - far;
+    const double of_host = in_rings ? taken : near, of_others = in_rings ? far / group.here : far;
+    return std::max(of_host / cards.link, of_others / cards.host_link) + (group.hosts - 1) * cards.host_latency;
+  }
   double roughly(double flops) const {
     return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
   }
@@ -137,6 +162,7 @@ class Pricing {
   const std::vector<Buffer>& buffers_;
   const Machine& machine_;
   const Rates& rates_;
+  const Hosts& hosts_;
   Work work_;
 };
 
@@ -161,9 +187,20 @@ Machine rough_machine() {
   return machine;
 }
 
-double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads) {
+Hosts::Hosts(Topology ranks, int of_one) {
+  if (ranks.ranks <= of_one) return;
+  for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers})
+    for (int rank = 0; rank < ranks.ranks; rank++) {
+      const Group seen = group_of(ranks.seen_by(rank), who, of_one);
+      Group& group = groups_[static_cast<size_t>(who)];
+      if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
+    }
+}
+
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
+               const Hosts& hosts) {
   const auto& teams = machine.teams;
-  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates).seconds(); };
+  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates, hosts).seconds(); };
   if (machine.cards) return of(machine.cards->rates);
   const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
   if (above == teams.end()) return of(teams.back());

@@ -1,12 +1,14 @@
 // A machine as data: what `snug doctor` measures and what the ops of a plan are priced by.
 #pragma once
 
+#include <array>
 #include <filesystem>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "program/facts.h"
+#include "program/topology.h"
 
 namespace snug {
 
@@ -61,7 +63,9 @@ struct Cards {
   uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
   uint64_t link_bytes = 0;                // and, where there are several ranks, their connection
   double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
-  double link = 0;                        //   that a card takes from the others, all of them at it
+  double link = 0;                        //   that a card takes from the others of its host, all of them at it
+  double host_link = 0;                   //   and from those of other hosts; of the makers, nobody measures it
+  double host_latency = 0;                // seconds that a joint op takes for each further host, likewise
   Rates rates;
 };
 
@@ -93,10 +97,32 @@ Cards rough_cards(const std::string& name, int count);
 // "RTX4090, A100-40GB, ..."
 std::string builtin_machine_names();
 
+// Where ranks are: rank r on host r / of_one; all on one, unless said.
+class Hosts {
+ public:
+  Hosts() = default;
+  Hosts(Topology ranks, int of_one);
+
+  // Of those who take part in a joint op: as a rank sees them that has the most of them on other hosts.
+  struct Group {
+    int hosts = 1;         // they are on
+    int here = 1;          // on the rank's own
+    double elsewhere = 0;  // share of what the rank takes that comes from other hosts
+    bool in_order = true;  // all ranks, by their numbers
+  };
+  const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
+
+ private:
+  std::array<Group, 4> groups_;  // by Ranks
+};
+
 // Seconds of an op on a card, if the machine has any, else on so many threads: an overhead, and what its operations or
 // its bytes take at the machine's rates. Between two measured teams rates grow evenly, beyond them they stay.
-// `buffers`: of the op's program set.
-double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads);
+// `buffers`: of the op's program set. Between cards of several hosts a joint op takes what its slower link does: what
+// all ranks gather in the order of their numbers goes round in rings, so that a host takes it once, by all of its
+// cards; of anything else every card takes its own from everybody. Ranks on the CPU have one link.
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
+               const Hosts& hosts = {});
 
 // JSON, and back: UserError, with `source` (the file's name), for anything that write_machine() would not have written
 // but white space, the order of keys, and other numbers.

@@ -9,7 +9,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "snug machine 2";
+constexpr std::string_view kFormat = "snug machine 3";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
 constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
@@ -111,9 +111,9 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(
-        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
-                 "to_device_bytes_per_second", "from_device_bytes_per_second", "link_bytes_per_second", "rates"});
+    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
+                                 "to_device_bytes_per_second", "from_device_bytes_per_second", "link_bytes_per_second",
+                                 "host_link_bytes_per_second", "host_latency_seconds", "rates"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
@@ -123,6 +123,8 @@ class Reader {
             fields.rate("to_device_bytes_per_second"),
             fields.rate("from_device_bytes_per_second"),
             fields.rate("link_bytes_per_second"),
+            fields.rate("host_link_bytes_per_second"),
+            fields.number("host_latency_seconds", 0, 1),
             read_rates(fields.object("rates"))};
   }
 
@@ -242,6 +244,8 @@ std::string write_machine(const Machine& machine) {
                      {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
                      {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
                      {"link_bytes_per_second", rounded(machine.cards->link)},
+                     {"host_link_bytes_per_second", rounded(machine.cards->host_link)},
+                     {"host_latency_seconds", rounded(machine.cards->host_latency)},
                      {"rates", rates_json(machine.cards->rates)}};
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }

@@ -81,8 +81,6 @@ Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts
       pricing_(pricing),
       alive_(alive),
       cuts_(open_cuts(spec.cut, choices)) {
-  if (choices.ranks % choices.replicas != 0)
-    user_error("replicas: found {}, expected a divisor of {} ranks", choices.replicas, choices.ranks);
   for (const int stage : open_stages(choices)) dials_[stage] = open_dials(choices, stage, spec.table.blocks.size());
 }
 
@@ -186,15 +184,17 @@ const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
   return whole_.at(key);
 }
 
-Compiled Prober::compiled_in_full(const Point& p) {
+Compiled Prober::compiled_in_full(const Point& p, std::vector<RankBytes>* ranks) {
   JobSpec spec = job(p, false);
   Compiled compiled = compile(spec, facts_);
   note(ops_of(compiled));
+  if (ranks) *ranks = {{0, compiled.plan.reserved_bytes}};
   const int others = std::min(p.cut.ranks, kComparedRanks) - 1;
   for (int i = 1; i <= others; i++) {
     spec.rank = static_cast<int>(int64_t{i} * (p.cut.ranks - 1) / others);
     const Compiled other = compile(spec, facts_);
     note(ops_of(other));
+    if (ranks) ranks->push_back({spec.rank, other.plan.reserved_bytes});
     raise(compiled.plan.reserved_bytes, other.plan.reserved_bytes);
   }
   whole_[key_of(p.cut, strategy(p))] = compiled.plan.reserved_bytes;

@@ -42,8 +42,9 @@ class Prober {
   void look_at(const std::vector<Point>& points);
   // Bytes of the fullest rank with loading, saving and evaluating.
   const PerSpace<uint64_t>& whole_bytes(const Point& p);
-  // With these, for the first rank, in arenas as the fullest of the ranks needs them.
-  Compiled compiled_in_full(const Point& p);
+  // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
+  // that were compared needs.
+  Compiled compiled_in_full(const Point& p, std::vector<RankBytes>* ranks = nullptr);
   // Whether it fits is left open, and the forecast is of a step alone but for `whole`.
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
   std::string words(const Point& p) const;
