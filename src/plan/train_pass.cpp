@@ -226,7 +226,8 @@ class TrainProgram {
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
   // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
-  // the sum over ranks is of the finished A.
+  // the sum over ranks is of the finished A. What an exchange brings is added on its own lane: on that of the backward
+  // the sum would hold up the next block's until the exchange is done.
   void reduce(Pass& pass, int group) {
     emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
     const Operand place = sum_of(pass, group);
@@ -238,16 +239,17 @@ class TrainProgram {
     const bool before = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
     const Operand sum =
         before ? fetch(emitter_, "sum", place, Role::Gradient) : room_for(emitter_, "value", place, Role::Gradient);
-    emitter_.op("sum", SumRanks{before}, {read(parts), before ? update(sum) : write(sum)});
+    const Lane lane = parts.buffer == whole.buffer ? Lane::Compute : Lane::Reduce;
+    emitter_.op("sum", SumRanks{before}, {read(parts), before ? update(sum) : write(sum)}, lane);
     const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
     if (!last || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
     Operand rounded = sum;
     if (local_sums()) {
       rounded = room_for(emitter_, "value", gradient, Role::Gradient);
-      emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)});
+      emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)}, Lane::Reduce);
     } else if (sum.dtype != gradient.dtype) {
       rounded = room_for(emitter_, "value", gradient, Role::Gradient);
-      emitter_.op("round", Cast{}, {read(sum), write(rounded)});
+      emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane);
     }
     store(emitter_, "gradient", rounded, gradient);
   }
