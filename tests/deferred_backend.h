@@ -36,6 +36,7 @@ class DeferredStreams : public Streams {
     const int64_t version = recorded_[mark];
     while (reached_[mark] < version) check(advance(), "a mark is waited for that nothing reaches");
   }
+  bool passed(Mark mark) override { return reached_[mark] >= recorded_[mark]; }
   void finish() override {
     while (advance()) {
     }

@@ -2,6 +2,8 @@
 // is sharded, offloaded or deferred.
 #include <gtest/gtest.h>
 
+#include <latch>
+
 #include "arranged.h"
 #include "train/generate.h"
 #ifdef SNUG_TESTS_ON_CUDA
@@ -106,6 +108,54 @@ TEST_P(StreamRanks, RepliesAreTheSameHoweverTheModelIsHeld) {
             nullptr, streams_of(seed++));
       }
   }
+}
+
+// Rank 1 loads and never begins its step: what rank 0 is told.
+std::string told_of_a_hang(double patience, LaneMode lanes, const Ground& ground) {
+  const auto comms = thread_ranks(2, 1, patience);
+  Arrangement a;
+  a.ranks = 2;
+  a.zero = 3;
+  std::string told;
+  std::latch given_up(1);
+  auto run = [&](int rank) {
+    set_threads(1);
+    const JobSpec spec = arranged(tiny_job("llama", std::nullopt, DType::F32), a, rank);
+    Comm* const comm = comms[static_cast<size_t>(rank)].get();
+    Session session(spec, compile(spec, *ground.facts()),
+                    {.lanes = lanes, .comm = comm, .backend = [&] { return ground.backend(rank, comm); }});
+    session.load();
+    session.barrier();
+    if (rank == 1) return given_up.wait();
+    Outcome outcome;
+    train_steps(session, 1, 1, outcome);
+  };
+  std::jthread other(run, 1);
+  try {
+    run(0);
+  } catch (const PeerError& error) {
+    told = error.what();
+  }
+  given_up.count_down();
+  return told;
+}
+
+TEST(HangOfARank, IsToldWithTheRankTheCollectiveAndItsOp) {
+  auto expected = [](double patience) {
+    return fmt::format(
+        "rank 1 has given no sign of life for {:g} s while others wait for it; rank 0 waited in the all_gather at "
+        "group.0.weights.gather",
+        patience);
+  };
+#ifdef SNUG_TESTS_ON_CUDA
+  if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
+  prepare_nccl();
+  EXPECT_EQ(told_of_a_hang(10, LaneMode::Inline, streams_of(0)), expected(10));
+#else
+  for (const LaneMode lanes : {LaneMode::Inline, LaneMode::Threads})
+    EXPECT_EQ(told_of_a_hang(1, lanes, processors()), expected(1));
+  EXPECT_EQ(told_of_a_hang(1, LaneMode::Inline, streams_of(1)), expected(1));
+#endif
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, StreamRanks,

@@ -30,7 +30,9 @@ class Streams {
   virtual void wait(Lane lane, Mark mark) = 0;
   // The calling thread waits. DeviceError if work has failed, or another rank that it waits for.
   virtual void wait_here(Mark mark) = 0;
-  // The same for everything enqueued on all lanes.
+  // Whether all before the mark is done; true for a mark never recorded. DeviceError likewise.
+  virtual bool passed(Mark mark) = 0;
+  // wait_here() for everything enqueued on all lanes.
   virtual void finish() = 0;
 };
 

@@ -11,6 +11,12 @@ std::span<std::byte> bytes_of(const TensorView& view) {
   return {view.data, static_cast<size_t>(view.count()) * element_bytes(view.dtype)};
 }
 
+// What is wrong with another rank, and where this one waited for it.
+[[noreturn]] void tell_where(const PeerError& error, const Comm& comm, const Op& op) {
+  throw PeerError(error.rank, fmt::format("{}; rank {} waited in the {} at {}", error.why, comm.topology().rank,
+                                          kind(op.attrs), op.site));
+}
+
 }  // namespace
 
 Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm,
@@ -114,10 +120,15 @@ void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound
     instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(views[0]));
   } else if (const auto* put = std::get_if<WriteFile>(&op.attrs)) {
     instance.files.at(static_cast<size_t>(put->file))->write(put->offset, bytes_of(views[0]));
-  } else if (const auto* gather = std::get_if<AllGather>(&op.attrs)) {
-    comm_->all_gather(op.lane, gather->ranks, views[0], views[1]);
-  } else if (std::holds_alternative<Exchange>(op.attrs)) {
-    comm_->exchange(op.lane, views[0], views[1]);
+  } else if (is_joint(op.attrs)) {
+    try {
+      if (const auto* gather = std::get_if<AllGather>(&op.attrs))
+        comm_->all_gather(op.lane, gather->ranks, views[0], views[1]);
+      else
+        comm_->exchange(op.lane, views[0], views[1]);
+    } catch (const PeerError& error) {
+      tell_where(error, *comm_, op);
+    }
   } else {  // a copy to or from the disk
     const bool to_disk = set_.buffers[op.operands[1].buffer].space == Space::Disk;
     if (to_disk)
@@ -144,6 +155,24 @@ void Executor::make_marks() {
         auto& mark = marks_[wait.program][wait.op];
         if (!mark && bound_[wait.program][wait.op].launch) mark = streams_->add_mark();
       }
+  for (ProgramId p = 0; p < set_.programs.size(); p++)
+    for (OpId id = 0; id < set_.programs[p].ops.size(); id++)
+      if (is_joint(set_.programs[p].ops[id].attrs) && !marks_[p][id]) marks_[p][id] = streams_->add_mark();
+}
+
+// The joint op that is not done and was issued first, of the last program's first `issued` ops and the program before;
+// null if there is none. Marks of ops that were issued again speak of their later run.
+const Op* Executor::pending_joint_op(OpId issued) const {
+  const auto first = [this](ProgramId program, OpId begin, OpId end) -> const Op* {
+    const std::vector<Op>& ops = set_.programs[program].ops;
+    for (OpId id = begin; id < end; id++)
+      if (is_joint(ops[id].attrs) && !streams_->passed(*marks_[program][id])) return &ops[id];
+    return nullptr;
+  };
+  const ProgramId now = instances_[turn_].program, before = instances_[1 - turn_].program;
+  const auto all = static_cast<OpId>(set_.programs[before].ops.size());
+  const Op* const op = first(before, before == now ? issued : 0, all);
+  return op ? op : first(now, 0, issued);
 }
 
 // Work that waits for another rank's may never end, and a stream holds so many launches and no more: a host that were
@@ -157,11 +186,22 @@ void Executor::stay_near(size_t stretch) {
 // What the host does itself is done before anything after it is issued, so that nobody need wait for it. A wait for an
 // earlier run than the one that is meant holds nothing up for long: whatever is enqueued completes by itself.
 void Executor::run_streams(Instance& instance) {
+  OpId issued = 0;
+  try {
+    issue_on_streams(instance, issued);
+  } catch (const PeerError& error) {
+    const Op* const op = pending_joint_op(issued);
+    tell_where(error, *comm_, op ? *op : set_.programs[instance.program].ops[issued]);
+  }
+}
+
+// `id`: of the op that is being issued.
+void Executor::issue_on_streams(Instance& instance, OpId& id) {
   streams_->use_here();
   // Waits are for this program and the one before: earlier ones must have ended.
   for (const Streams::Mark mark : ends_[turn_]) streams_->wait_here(mark);
   const std::vector<Op>& ops = set_.programs[instance.program].ops;
-  for (OpId id = 0; id < ops.size(); id++) {
+  for (id = 0; id < ops.size(); id++) {
     if (comm_ && id % kNear == 0) stay_near(id / kNear);
     const Op& op = ops[id];
     const bool on_stream = static_cast<bool>(bound_[instance.program][id].launch);
@@ -272,11 +312,21 @@ void Executor::wake() {
 }
 
 void Executor::finish() {
-  if (streams_) return streams_->finish();
+  if (streams_) return finish_streams();
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
   wait_here(lock, [&] { return error_ || instances_[turn_].left == 0; });
   rethrow(lock);
+}
+
+void Executor::finish_streams() {
+  try {
+    streams_->finish();
+  } catch (const PeerError& error) {
+    const Op* const op = pending_joint_op(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
+    if (!op) throw;
+    tell_where(error, *comm_, *op);
+  }
 }
 
 // Other lanes may still be at work on files and views that the caller takes back.

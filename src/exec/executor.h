@@ -37,7 +37,7 @@ class Executor {
   // last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
   // program's effects are the caller's again after finish(). With LaneMode::Threads or streams the work may go on after
   // return; with threads at most the program before is still running when this one starts to be issued. Errors of ops
-  // are rethrown here or by finish().
+  // are rethrown here or by finish(); a PeerError also says in which joint op this rank waited.
   void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {},
            const PassFacts* last = nullptr);
   // Returns when everything issued has run.
@@ -76,6 +76,9 @@ class Executor {
   void run_lanes(Instance& instance);
   void make_marks();
   void run_streams(Instance& instance);
+  void issue_on_streams(Instance& instance, OpId& id);
+  const Op* pending_joint_op(OpId issued) const;
+  void finish_streams();
   void stay_near(size_t stretch);
   void serve(Lane lane, int threads);
   bool ready(const Ticket& ticket) const;

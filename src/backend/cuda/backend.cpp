@@ -112,6 +112,7 @@ class CudaStreams : public Streams {
     else
       check_cuda(cudaEventSynchronize(marks_[mark]), "the device's work");
   }
+  bool passed(Mark mark) override { return done(cudaEventQuery(marks_[mark])); }
   void finish() override {
     for (const Lane lane : kStreamLanes)
       if (until_)
