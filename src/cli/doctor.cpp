@@ -62,6 +62,9 @@ std::string memory_text(const Machine& machine) {
     if (cards->count > 1)
       text += fmt::format("{:<13} {} to each GPU from the others, all at once; their connection takes {} of each\n",
                           "link", bytes_text(cards->link), format_size(cards->link_bytes));
+    text +=
+        fmt::format("{:<13} {} to each GPU from other hosts, {:.0f} us for each: said by the makers, not measured\n",
+                    "network", bytes_text(cards->host_link), 1e6 * cards->host_latency);
     text += fmt::format("{:<13} {} to a GPU, {} back, both at once (PCIe 4: 25, PCIe 5: 51)\n", "bus",
                         bytes_text(cards->to_device), bytes_text(cards->from_device));
   }
