@@ -301,7 +301,9 @@ std::string best_so_far(const Fitter& fitter) {
 void require_cards(const Cards& cards, int node_ranks) {
   if (node_ranks > cards.count)
     user_error(
-        "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer",
+        "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer, "
+        "--nodes "
+        "of plan more machines",
         node_ranks, cards.count, cards.count, cards.name);
 }
 

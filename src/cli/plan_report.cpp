@@ -158,6 +158,9 @@ std::string phases_text(const Planned& planned) {
   return text;
 }
 
+// Of a step, what is at work for less is not worth a line.
+constexpr double kNoticed = 0.001;
+
 // "0.0123", "1.23"
 std::string seconds_text(double seconds) { return fmt::format("{:.{}f}", seconds, seconds < 0.1 ? 4 : 2); }
 
@@ -171,8 +174,9 @@ std::string time_text(const Planned& planned) {
       fmt::format("{:<13} a step about {} s ({} tokens/s{}), estimated from {}\n", "time", seconds_text(a.step_seconds),
                   grouped(std::llround(rate)), of_rank, planned.pricing.file);
   for (const Bound& bound : bounds_of_step(planned.compiled, planned.pricing))
-    text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
-                        seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
+    if (bound.busy > kNoticed * a.step_seconds)
+      text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
+                          seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
   return text;
 }
 

@@ -111,7 +111,7 @@ std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& prici
       {"links", {Lane::Gather, Lane::Reduce}},
       {"bus", {Lane::CopyIn, Lane::CopyOut}},
       {"disk", {Lane::DiskIn, Lane::DiskOut}},
-      {"the host", {Lane::Host}}};
+      {"host", {Lane::Host}}};
   const StepPricing whole(compiled, pricing, {});
   const std::array<double, kLanes> busy = whole.busy_seconds();
   const double seconds = whole.seconds();

@@ -40,7 +40,7 @@ double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
 // What keeps a step from being shorter.
 struct Bound {
-  std::string_view what;  // "computing", "links", "bus", "disk", "the host"
+  std::string_view what;  // "computing", "links", "bus", "disk", "host"
   double busy = 0;        // seconds of a step that its busiest lane is at work
   double adds = 0;        // by so many a step would be shorter if its lanes took no time
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <map>
 
 namespace snug {
 namespace {
@@ -35,16 +36,18 @@ DType kernel_dtype(const Op& op) {
   return bf16 ? DType::BF16 : DType::F32;
 }
 
-Hosts::Group group_of(const Topology& here, Ranks who, int of_one) {
-  const int count = here.count(who);
-  std::vector<int> there(static_cast<size_t>(here.ranks / of_one + 1));  // by host
-  Hosts::Group group{0, 0, 0, count == here.ranks};
+// As those of them see it that are the fewest on their host.
+Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
+  const int count = one.count(who);
+  std::map<int, int> members;  // by host
+  Hosts::Group group{0, count, 0, count == one.ranks};
   for (int place = 0; place < count; place++) {
-    const int rank = here.rank_at(who, place);
-    if (there[static_cast<size_t>(rank / of_one)]++ == 0) group.hosts++;
+    const int rank = one.rank_at(who, place);
+    members[rank / of_one]++;
     group.in_order = group.in_order && rank == place;
   }
-  group.here = there[static_cast<size_t>(here.rank / of_one)];
+  group.hosts = static_cast<int>(members.size());
+  for (const auto& [host, there] : members) group.here = std::min(group.here, there);
   if (count > 1) group.elsewhere = static_cast<double>(count - group.here) / (count - 1);
   return group;
 }
@@ -187,14 +190,19 @@ Machine rough_machine() {
   return machine;
 }
 
-Hosts::Hosts(Topology ranks, int of_one) {
+Hosts::Hosts(const Topology& ranks, int of_one) {
   if (ranks.ranks <= of_one) return;
-  for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers})
-    for (int rank = 0; rank < ranks.ranks; rank++) {
+  for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
+    // One rank of each group.
+    const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
+                                                                       : who == Ranks::Peers ? ranks.shards()
+                                                                                             : 1;
+    for (int rank = 0; rank < end; rank += step) {
       const Group seen = group_of(ranks.seen_by(rank), who, of_one);
       Group& group = groups_[static_cast<size_t>(who)];
       if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
     }
+  }
 }
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,

@@ -101,7 +101,7 @@ std::string builtin_machine_names();
 class Hosts {
  public:
   Hosts() = default;
-  Hosts(Topology ranks, int of_one);
+  Hosts(const Topology& ranks, int of_one);
 
   // Of those who take part in a joint op: as a rank sees them that has the most of them on other hosts.
   struct Group {
