@@ -110,7 +110,7 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
       const PerSpace<uint64_t>& arenas = planned.compiled.plan.reserved_bytes;
       fmt::print("{:.2f} GiB of a card taken, {:.2f} planned; {:.2f} GiB of the host for each rank\n",
                  static_cast<double>(taken) / 0x1p30,
-                 static_cast<double>(arenas[index(Space::Device)] + planned.caps.driver_bytes) / 0x1p30,
+                 static_cast<double>(arenas[index(Space::Device)] + planned.caps.beside(arenas)) / 0x1p30,
                  static_cast<double>(arenas[index(Space::Host)]) / 0x1p30);
     }
     if (comm) comm->barrier();

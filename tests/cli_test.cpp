@@ -275,9 +275,13 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_GT(plan["step_seconds"].get<double>(), 0);
   EXPECT_EQ(run(job("plan", {"--machine", "A100-40GB", "--device-memory", "500MiB"})).code, 3) << "the driver's share";
   EXPECT_EQ(plan["arrangement"]["ranks"], 2) << "as many as there are GPUs";
-  const auto one = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xA100-40GB", "--ranks", "1"})).out);
-  EXPECT_EQ(one["arrangement"]["ranks"], 1);
-  EXPECT_GT(plan["driver_bytes"].get<uint64_t>(), one["driver_bytes"].get<uint64_t>()) << "the connection's share";
+  const auto driver_bytes = [&](const std::string& machine, const std::string& ranks) {
+    const auto found = nlohmann::json::parse(run(job("plan", {"--json", "--machine", machine, "--ranks", ranks})).out);
+    EXPECT_EQ(found["arrangement"]["ranks"], std::stoi(ranks));
+    return found["driver_bytes"].get<uint64_t>();
+  };
+  EXPECT_GT(driver_bytes("2xRTX4090", "2"), driver_bytes("2xRTX4090", "1") + (1u << 28)) << "NCCL's share";
+  EXPECT_LT(driver_bytes("2xH100", "2"), driver_bytes("2xH100", "1") + (1u << 20)) << "they read each other's memory";
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});

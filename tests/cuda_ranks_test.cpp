@@ -202,8 +202,8 @@ TEST_P(SeveralCards, TheLinkIsMeasured) {
               testing::Each(""));
 }
 
-INSTANTIATE_TEST_SUITE_P(Routes, SeveralCards, testing::Values(Route::Fastest, Route::Nccl),
-                         [](const auto& info) { return info.param == Route::Nccl ? "nccl" : "fastest"; });
+INSTANTIATE_TEST_SUITE_P(Routes, SeveralCards, testing::Values(Route::Copies, Route::Nccl),
+                         [](const auto& info) { return info.param == Route::Nccl ? "nccl" : "copies"; });
 
 }  // namespace
 }  // namespace snug

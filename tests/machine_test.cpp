@@ -160,8 +160,8 @@ TEST(Machine, IsReadAsItWasWritten) {
 // 1 GB/s onto the card, 2 GB/s off it, 4e9 on it.
 Machine with_a_card() {
   Machine machine = example();
-  machine.cards =
-      Cards{"a card", 2, 8ull << 30, 7ull << 30, 1ull << 28, 1ull << 27, 1e9, 2e9, 2e10, 1e10, 1e-4, machine.teams[0]};
+  machine.cards = Cards{"a card",           2,    8ull << 30, 7ull << 30,      1ull << 28, 1e9, 2e9, {1ull << 27, 2e10},
+                        {1ull << 26, 1e10}, 1e10, 1e-4,       machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
   return machine;
@@ -184,13 +184,16 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(write_machine(read), json);
   EXPECT_EQ(read.cards->count, 2);
   EXPECT_EQ(read.cards->driver_bytes, 1ull << 28);
-  EXPECT_EQ(read.cards->link_bytes, 1ull << 27);
+  EXPECT_EQ(read.cards->copies.bytes, 1ull << 27);
+  EXPECT_EQ(read.cards->nccl.bytes, 1ull << 26);
   EXPECT_EQ(read.cards->rates.attention.size(), 2u);
 }
 
 // 20 GB/s within a host, 10 GB/s from others, and 100 us for each further host.
 TEST(Machine, JointOpsOverHostsTakeWhatTheirSlowerLinkDoes) {
-  const Machine machine = with_a_card();
+  Machine machine = with_a_card();
+  machine.cards->copies.rate = 4e10;
+  machine.cards->nccl.rate = 2e10;
   auto seconds_of = [&](const Attrs& attrs, int64_t part, int64_t members, const Hosts& hosts) {
     const bool gathers = std::holds_alternative<AllGather>(attrs);
     const Shape in = gathers ? Shape{part} : Shape{members, part}, out = gathers ? Shape{members * part} : in;
@@ -204,7 +207,7 @@ TEST(Machine, JointOpsOverHostsTakeWhatTheirSlowerLinkDoes) {
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, Hosts({8, 1, 0}, 1)), 7 / 10.0 + 7e-4);
   // Everybody's own: 4 parts over the slow link, at the same time as 3 within.
   EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, eight), 4 / 10.0 + 1e-4);
-  EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, one), 7 / 20.0);
+  EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, one), 7 / 40.0) << "by copies";
   // A replica on each host: its shards do not leave it, those who hold the same one are on two.
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 4, hybrid), 3 / 20.0);
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Peers}, kPart, 2, hybrid), 1 / 10.0 + 1e-4);

@@ -138,7 +138,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
 }
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
-  const uint64_t device = chosen.forecast.arena_bytes[index(Space::Device)] + caps.driver_bytes,
+  const uint64_t device = chosen.forecast.arena_bytes[index(Space::Device)] + caps.beside(chosen.forecast.arena_bytes),
                  taken = total_bytes(chosen) * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;
   smaller.device_bytes = device - device / 4;

@@ -60,8 +60,9 @@ std::string memory_text(const Machine& machine) {
         fmt::format("{:<13} {} x {}: {}, {} free; context and libraries take {}\n", "GPUs", cards->count, cards->name,
                     format_size(cards->memory_bytes), format_size(cards->free_bytes), format_size(cards->driver_bytes));
     if (cards->count > 1)
-      text += fmt::format("{:<13} {} to each GPU from the others, all at once; their connection takes {} of each\n",
-                          "link", bytes_text(cards->link), format_size(cards->link_bytes));
+      for (const auto& [name, link] : {std::pair("link", cards->copies), std::pair("NCCL", cards->nccl)})
+        text += fmt::format("{:<13} {} to each GPU from the others, all at once; takes {} of each\n", name,
+                            bytes_text(link.rate), format_size(link.bytes));
     text +=
         fmt::format("{:<13} {} to each GPU from other hosts, {:.0f} us for each: said by the makers, not measured\n",
                     "network", bytes_text(cards->host_link), 1e6 * cards->host_latency);
@@ -120,11 +121,10 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
     what.progress(fmt::format("GPU: {}", cards->name));
     measure_cards_here(*cards, machine.product_sizes);
     if (cards->count > 1) {
-      const RateCurve link = measure_link_here(*cards);
+      const RateCurve link = measure_links_here(*cards);
       for (size_t i = 0; i < link.sizes.size(); i++)
         what.progress(fmt::format("link of {} GPUs: {} in messages of {}", cards->count, bytes_text(link.rates[i]),
                                   format_size(static_cast<uint64_t>(link.sizes[i]))));
-      cards->link = link.rates.back();  // the largest messages' is what a step's time goes by
     }
     machine.cards = std::move(cards);
   }

@@ -324,7 +324,13 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     const Cards& planned_for = *target.machine()->cards;
     require_cards(aim == Aim::Run ? cards_here().value_or(planned_for) : planned_for, *caps.node_ranks);
   }
-  if (target.cuda() && options.ranks > 1) caps.driver_bytes += target.machine()->cards->link_bytes;
+  const bool processes = launched || options.nodes > 1;
+  if (target.cuda()) {
+    const Cards& cards = *target.machine()->cards;
+    if (options.ranks > 1) caps.nccl_bytes = cards.nccl.bytes;
+    if (options.ranks > 1) caps.copies_bytes = (processes ? cards.nccl : cards.copies).bytes;
+    caps.tabled_ranks = launched ? 1 : *caps.node_ranks;
+  }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
@@ -417,10 +423,11 @@ Session rank_session(const Planned& planned, const Options& options, int rank, i
   raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);  // as planned, on every rank
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
   const LaneMode lanes = lanes_of(spec.strategy, spec.cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
+  const Route route = planned.caps.by_nccl(planned.compiled.plan.reserved_bytes) ? Route::Nccl : Route::Copies;
   return Session(
       std::move(spec), std::move(compiled),
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
-         return planned.target.backend(device, comm);
+         return planned.target.backend(device, comm, route);
        }});
 }
 

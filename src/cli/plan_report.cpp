@@ -10,8 +10,9 @@ namespace {
 
 // Of a rank, with what the driver takes there.
 uint64_t device_bytes(const Planned& planned, const Forecast& f) {
-  return f.arena_bytes[index(Space::Device)] + planned.caps.driver_bytes;
+  return f.arena_bytes[index(Space::Device)] + planned.caps.beside(f.arena_bytes);
 }
+uint64_t driver_bytes(const Planned& planned) { return planned.caps.beside(planned.shown().forecast.arena_bytes); }
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
 int hosts_of(const Planned& planned) {
@@ -28,12 +29,12 @@ uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
 // What fills a device, and when.
 std::vector<Forecast::Class> classes_of(const Planned& planned) {
   std::vector<Forecast::Class> classes = planned.shown().forecast.classes;
-  if (planned.caps.driver_bytes > 0) classes.push_back({"driver", planned.caps.driver_bytes});
+  if (const uint64_t driver = driver_bytes(planned); driver > 0) classes.push_back({"driver", driver});
   std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
   return classes;
 }
 uint64_t phase_bytes(const Planned& planned, const Forecast::Phase& phase, Space space) {
-  return phase.bytes[index(space)] + (space == Space::Device ? planned.caps.driver_bytes : 0);
+  return phase.bytes[index(space)] + (space == Space::Device ? driver_bytes(planned) : 0);
 }
 
 // "134,515,008"
@@ -185,7 +186,7 @@ std::string hosts_text(const Planned& planned) {
   const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned), hosts = hosts_of(planned);
   const Cards& cards = *planned.target.machine()->cards;
   std::string text = fmt::format("{:<13} {} x {}, {:.1f} GB/s to each from the others of its host", "cards", ranks,
-                                 cards.name, cards.link / 1e9);
+                                 cards.name, planned.pricing.hosts.link(cards).rate / 1e9);
   if (hosts > 1)
     text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, cards.host_link / 1e9);
   return text + "\n";
@@ -249,7 +250,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
                               {"device_bytes", device_bytes(planned, a.forecast)},
                               {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},
                               {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
-                              {"driver_bytes", planned.caps.driver_bytes}};
+                              {"driver_bytes", driver_bytes(planned)}};
   json["ranks"] = ranks_json(planned.fit.ranks);
   json["node"]["count"] = hosts_of(planned);
   json["node"]["ranks"] = node_ranks(planned);

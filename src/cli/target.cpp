@@ -7,9 +7,6 @@
 #include "base/file.h"
 #include "cli/launch.h"
 #include "measure/measure.h"
-#ifdef SNUG_CUDA
-#include "comm/rank_backend.h"
-#endif
 
 namespace snug {
 namespace {
@@ -34,8 +31,8 @@ std::shared_ptr<ProductTable> products_of_ranks() {
   return make_product_table();
 }
 
-std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm) {
-  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm);
+std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm, Route route) {
+  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm, route);
   return std::make_unique<CudaBackend>(device, std::move(products));
 }
 
@@ -50,7 +47,7 @@ std::vector<Card> cards_of_driver() { return {}; }
 
 std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
-std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*) {
+std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, Route) {
   internal_error("a GPU was asked for, {}", kMissing);
 }
 
@@ -82,27 +79,42 @@ uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
 
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
   const uint64_t free_before = cards_of_driver().at(0).free_bytes;
-  const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr);
+  const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
   const uint64_t arena = measure_card(*backend, product_sizes, cards);
   cards.driver_bytes = taken_beside(free_before, arena);
 }
 
-RateCurve measure_link_here(Cards& cards) {
+namespace {
+
+struct MeasuredLink {
   RateCurve curve;
+  uint64_t bytes = 0;  // that it takes of a card, beside the process's context, which is there already
+};
+
+MeasuredLink measure_link_by(Route route, int count) {
+  MeasuredLink link;
   const std::shared_ptr<ProductTable> products = products_of_ranks();
-  run_ranks(cards.count, 1, nullptr, [&](int rank, Comm* comm) {
+  run_ranks(count, 1, nullptr, [&](int rank, Comm* comm) {
     const uint64_t free_before = cards_of_driver().at(0).free_bytes;
     comm->barrier();
-    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm);
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, route);
     const LinkRates measured = measure_link(*backend, comm->topology());
-    if (rank == 0) {
-      curve = measured.rates;
-      cards.link_bytes = taken_beside(free_before, measured.arena);
-    }
+    if (rank == 0) link = {measured.rates, taken_beside(free_before, measured.arena)};
     comm->barrier();
     return 0;
   });
-  return curve;
+  return link;
+}
+
+}  // namespace
+
+RateCurve measure_links_here(Cards& cards) {
+  const MeasuredLink copies = measure_link_by(Route::Copies, cards.count),
+                     nccl = measure_link_by(Route::Nccl, cards.count);
+  // The largest messages' rate is what a step's time goes by.
+  cards.copies = {copies.bytes, copies.curve.rates.back()};
+  cards.nccl = {nccl.bytes, nccl.curve.rates.back()};
+  return copies.curve;
 }
 
 Target::Target(const Options& options) : machine_(named_machine(options)) {
@@ -134,8 +146,8 @@ void Target::require_products(const Numerics& numerics) const {
              machine_->cards->name);
 }
 
-std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
-  if (cuda_) return cuda_backend(device, products_, comm);
+std::unique_ptr<Backend> Target::backend(int device, Comm* comm, Route route) const {
+  if (cuda_) return cuda_backend(device, products_, comm, route);
   return std::make_unique<CpuBackend>();
 }
 

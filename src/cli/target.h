@@ -5,7 +5,7 @@
 
 #include "backend/backend.h"
 #include "cli/options.h"
-#include "comm/comm.h"
+#include "comm/rank_backend.h"
 #include "plan/arrangement.h"
 #include "plan/machine.h"
 
@@ -28,9 +28,9 @@ class Target {
   void require_here() const;
   // UserError if its cards have no products of the kind that is asked for.
   void require_products(const Numerics& numerics) const;
-  // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
-  // job ask at the same time.
-  std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
+  // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others, whose bytes
+  // come by `route`. All ranks of a job ask at the same time.
+  std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr, Route route = Route::Copies) const;
 
  private:
   bool cuda_ = false;
@@ -42,8 +42,8 @@ class Target {
 std::optional<Cards> cards_here();
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
-// Of several: the bytes a second that each takes from the others, by the bytes that it gives, all of them at it; and
-// what the connection takes of one. After measure_cards_here().
-RateCurve measure_link_here(Cards& cards);
+// Of several: what connects them, after measure_cards_here(). Returns the bytes a second that each takes from the
+// others by the fastest way, by the bytes that it gives, all of them at it.
+RateCurve measure_links_here(Cards& cards);
 
 }  // namespace snug

@@ -189,7 +189,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
   session.load();
   TrainerOptions trainer_options = trainer_options_of(options, steps);
-  trainer_options.driver_bytes = run.planned.caps.driver_bytes;
+  trainer_options.driver_bytes = run.planned.caps.beside(run.planned.compiled.plan.reserved_bytes);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,

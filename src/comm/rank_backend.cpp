@@ -23,7 +23,7 @@ void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream)
 RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route)
     : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
   wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
-  const std::shared_ptr<PeerHub> hub = route == Route::Fastest ? meet_peers(comm) : nullptr;
+  const std::shared_ptr<PeerHub> hub = route == Route::Copies ? meet_peers(comm) : nullptr;
   for (const Lane lane : kJointLanes)
     links_[index(lane)] = hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane));
 }

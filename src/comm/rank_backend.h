@@ -14,8 +14,8 @@ class DeviceLink;
 // Sets what NCCL reads of the environment. Once in a process, before there are threads that make backends.
 void prepare_nccl();
 
-// Which way bytes go. Fastest: by copies where all cards are one process's and reach each other's memory, else by NCCL.
-enum class Route { Fastest, Nccl };
+// Which way bytes go. Copies: where all cards are one process's and reach each other's memory, else by NCCL too.
+enum class Route { Copies, Nccl };
 
 // Joint ops are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must outlive
 // the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed, hangs or is
@@ -23,7 +23,7 @@ enum class Route { Fastest, Nccl };
 class RankBackend final : public CudaBackend {
  public:
   // On all ranks at the same time, each with a card of its own.
-  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route = Route::Fastest);
+  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route = Route::Copies);
   ~RankBackend() override;
 
   Launch bind(const Op& op, std::span<const TensorView> views) override;

@@ -30,7 +30,7 @@ constexpr std::array kModels{
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp8Flops = 0.63, kReachedMemory = 0.88, kReachedPci = 0.79,
-                 kReachedLink = 0.6;
+                 kReachedLink = 0.83, kReachedNccl = 0.6;
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
@@ -39,8 +39,8 @@ const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
 constexpr double kOpSeconds = 4e-6;
 constexpr uint64_t kDriverBytes = 560ull << 20;
-// What the connection of two H200s took.
-constexpr uint64_t kLinkBytes = 830ull << 20;
+// What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
+constexpr uint64_t kNcclBytes = 830ull << 20;
 
 Cards cards_of(const Model& model, int count) {
   Cards cards;
@@ -48,9 +48,10 @@ Cards cards_of(const Model& model, int count) {
   cards.count = count;
   cards.memory_bytes = cards.free_bytes = model.memory_mib << 20;
   cards.driver_bytes = kDriverBytes;
-  cards.link_bytes = kLinkBytes;
+  const bool linked = model.link_gb > model.pci_gb;
+  cards.nccl = {kNcclBytes, kReachedNccl * 1e9 * model.link_gb};
+  cards.copies = linked ? CardLink{0, kReachedLink * 1e9 * model.link_gb} : cards.nccl;
   cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
-  cards.link = kReachedLink * 1e9 * model.link_gb;
   cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
   cards.host_latency = kHostLatency;
   cards.rates.op_seconds = kOpSeconds;

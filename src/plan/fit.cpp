@@ -168,7 +168,7 @@ class Fitter::Search {
     const PerSpace<uint64_t> bytes = bytes_of(p);
     std::vector<Need> all = needs(bytes, choices_.ranks, caps_);
     if (place == Place::Device)
-      all = {{"the device of a rank", bytes[index(Space::Device)] + caps_.driver_bytes, caps_.device_bytes}};
+      all = {{"the device of a rank", bytes[index(Space::Device)] + caps_.beside(bytes), caps_.device_bytes}};
     return *std::ranges::max_element(all, {}, excess_of);
   }
   static double excess_of(const Need& need) {
@@ -550,9 +550,22 @@ uint64_t total_bytes(const Arrangement& a) {
   return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
 }
 
+// Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
+uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes) const {
+  constexpr uint64_t kOfEntry = 4096 / 8;
+  const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank_bytes[index(Space::Host)] / kOfEntry;
+  return driver_bytes + tables + (by_nccl(rank_bytes) ? nccl_bytes : copies_bytes);
+}
+
+// What loads and saves pass through stays below.
+bool Caps::by_nccl(const PerSpace<uint64_t>& rank_bytes) const {
+  constexpr uint64_t kBusy = 1ull << 30;
+  return rank_bytes[index(Space::Host)] > kBusy;
+}
+
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
   const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
-  const uint64_t device = rank_bytes[index(Space::Device)] + caps.driver_bytes,
+  const uint64_t device = rank_bytes[index(Space::Device)] + caps.beside(rank_bytes),
                  host = together * rank_bytes[index(Space::Host)], disk = together * rank_bytes[index(Space::Disk)];
   std::vector<Need> needs;
   if (!caps.shared || caps.device_bytes < caps.host_bytes)

@@ -106,7 +106,8 @@ class Pricing {
     const Cards& cards = *machine_.cards;
     const double far = taken * group.elsewhere, near = taken - far;
     const double of_host = in_rings ? taken : near, of_others = in_rings ? far / group.here : far;
-    return std::max(of_host / cards.link, of_others / cards.host_link) + (group.hosts - 1) * cards.host_latency;
+    return std::max(of_host / hosts_.link(cards).rate, of_others / cards.host_link) +
+           (group.hosts - 1) * cards.host_latency;
   }
   double roughly(double flops) const {
     return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));

@@ -55,16 +55,21 @@ struct TeamRates : Rates {
   int threads = 1;
 };
 
+// What connects ranks on cards of one host.
+struct CardLink {
+  uint64_t bytes = 0;  // taken of each card
+  double rate = 0;     // bytes a second that a card takes from the others of its host, all of them at it
+};
+
 // GPUs, all alike. Where a machine has them, they are the device of its ranks.
 struct Cards {
   std::string name;
   int count = 1;
   uint64_t memory_bytes = 0, free_bytes = 0;
   uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
-  uint64_t link_bytes = 0;                // and, where there are several ranks, their connection
   double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
-  double link = 0;                        //   that a card takes from the others of its host, all of them at it
-  double host_link = 0;                   //   and from those of other hosts; of the makers, nobody measures it
+  CardLink copies, nccl;                  // of ranks of one process, by the fastest way, and of several
+  double host_link = 0;                   // bytes a second from cards of other hosts; of the makers, nobody measures it
   double host_latency = 0;                // seconds that a joint op takes for each further host, likewise
   Rates rates;
 };
@@ -111,6 +116,9 @@ class Hosts {
     bool in_order = true;  // all ranks, by their numbers
   };
   const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
+  const CardLink& link(const Cards& cards) const {
+    return group(Ranks::Everyone).hosts > 1 ? cards.nccl : cards.copies;
+  }
 
  private:
   std::array<Group, 4> groups_;  // by Ranks

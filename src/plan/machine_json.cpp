@@ -111,18 +111,19 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
-                                 "to_device_bytes_per_second", "from_device_bytes_per_second", "link_bytes_per_second",
-                                 "host_link_bytes_per_second", "host_latency_seconds", "rates"});
+    const Fields fields(object,
+                        {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
+                         "nccl_bytes_per_second", "to_device_bytes_per_second", "from_device_bytes_per_second",
+                         "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
             fields.bytes("free_bytes"),
             fields.bytes("driver_bytes"),
-            fields.bytes("link_bytes"),
             fields.rate("to_device_bytes_per_second"),
             fields.rate("from_device_bytes_per_second"),
-            fields.rate("link_bytes_per_second"),
+            {fields.bytes("link_bytes"), fields.rate("link_bytes_per_second")},
+            {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second")},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
             read_rates(fields.object("rates"))};
@@ -240,10 +241,12 @@ std::string write_machine(const Machine& machine) {
                      {"memory_bytes", machine.cards->memory_bytes},
                      {"free_bytes", machine.cards->free_bytes},
                      {"driver_bytes", machine.cards->driver_bytes},
-                     {"link_bytes", machine.cards->link_bytes},
                      {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
                      {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
-                     {"link_bytes_per_second", rounded(machine.cards->link)},
+                     {"link_bytes", machine.cards->copies.bytes},
+                     {"link_bytes_per_second", rounded(machine.cards->copies.rate)},
+                     {"nccl_bytes", machine.cards->nccl.bytes},
+                     {"nccl_bytes_per_second", rounded(machine.cards->nccl.rate)},
                      {"host_link_bytes_per_second", rounded(machine.cards->host_link)},
                      {"host_latency_seconds", rounded(machine.cards->host_latency)},
                      {"rates", rates_json(machine.cards->rates)}};
