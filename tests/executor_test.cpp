@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <latch>
 #include <numeric>
 
 #include "comm/threads.h"
@@ -117,13 +118,16 @@ TEST(Executor, LanesLeaveTheBytesThatOneThreadLeaves) {
   }
 }
 
-// A rank that fails ends the other one too, wherever its lanes are.
-TEST(Executor, AnErrorOfOneLaneEndsAllOfThemOnAllRanks) {
+// A rank that fails ends the other one too, wherever its lanes are, and before it has given back what it holds.
+class ExecutorError : public testing::TestWithParam<LaneMode> {};
+
+TEST_P(ExecutorError, EndsAllLanesOnAllRanks) {
   const Packed packed = pack_and_sync(pages_round_the_ring());
   const TempDirectory directory;
   const auto comms = thread_ranks(2);
   std::array<std::string, 2> said;
   {
+    std::latch told(2);
     std::vector<std::jthread> ranks;
     for (size_t rank = 0; rank < 2; rank++)
       ranks.emplace_back([&, rank] {
@@ -132,18 +136,22 @@ TEST(Executor, AnErrorOfOneLaneEndsAllOfThemOnAllRanks) {
         auto host = [rank](const HostTask&, std::span<const TensorView>, PassFacts& facts) {
           if (rank == 1 && facts.step == 5) device_error("no more");
         };
-        Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, LaneMode::Threads, 1);
+        Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, GetParam(), 1);
         try {
           for (int64_t step = 1; step <= 9; step++) executor.run(0, {.step = step});
           executor.finish();
         } catch (const DeviceError& error) {
           said[rank] = error.what();
         }
+        told.arrive_and_wait();
       });
   }
   EXPECT_NE(said[0].find("rank 1 failed: no more"), std::string::npos) << said[0];
   EXPECT_NE(said[1].find("no more"), std::string::npos) << said[1];
 }
+
+INSTANTIATE_TEST_SUITE_P(Modes, ExecutorError, testing::Values(LaneMode::Inline, LaneMode::Threads),
+                         [](const auto& info) { return info.param == LaneMode::Inline ? "Inline" : "Threads"; });
 
 }  // namespace
 }  // namespace snug

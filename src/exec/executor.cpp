@@ -89,12 +89,24 @@ void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* co
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   instance.events = trace_ ? trace_->room(program, set_.programs[program].ops.size()) : nullptr;
-  if (streams_)
-    run_streams(instance);
-  else if (mode_ == LaneMode::Inline)
-    run_inline(instance);
-  else
-    run_lanes(instance);
+  telling_of_errors([&] {
+    if (streams_)
+      run_streams(instance);
+    else if (mode_ == LaneMode::Inline)
+      run_inline(instance);
+    else
+      run_lanes(instance);
+  });
+}
+
+template <class Body>
+void Executor::telling_of_errors(const Body& body) {
+  try {
+    body();
+  } catch (const std::exception& error) {
+    if (comm_) comm_->leave(error.what());
+    throw;
+  }
 }
 
 void Executor::execute(Instance& instance, OpId id) {
@@ -312,7 +324,7 @@ void Executor::wake() {
 }
 
 void Executor::finish() {
-  if (streams_) return finish_streams();
+  if (streams_) return telling_of_errors([&] { finish_streams(); });
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
   wait_here(lock, [&] { return error_ || instances_[turn_].left == 0; });
