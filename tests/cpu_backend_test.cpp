@@ -31,10 +31,10 @@ TEST(CpuBackend, ReservesZeroedAlignedBytesOnceASpace) {
   EXPECT_TRUE(fails_with<InternalError>([&] { backend.reserve(Space::Device, 7); }, "5000 bytes, then 7"));
 }
 
-TEST(CpuBackend, SaysHowManyBytesTheMachineRefused) {
+TEST(CpuBackend, SaysHowManyBytesTheMachineHasNot) {
   CpuBackend backend;
-  EXPECT_TRUE(
-      fails_with<DeviceError>([&] { backend.reserve(Space::Device, uint64_t{1} << 60); }, "1152921504606846976 bytes"));
+  for (const char* part : {"reserving 1152921504606846976 bytes for the host space: found ", "--host-memory"})
+    EXPECT_TRUE(fails_with<CapacityError>([&] { backend.reserve(Space::Host, uint64_t{1} << 60); }, part));
 }
 
 TEST(CpuBackend, NamesSiteOperandFoundAndExpected) {

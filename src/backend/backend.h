@@ -40,7 +40,7 @@ class Backend {
  public:
   virtual ~Backend() = default;
   // One block of zeroed bytes for a space's arena, aligned to OpFacts::alignment(); called once a space, by Arena only.
-  // Released with the backend. DeviceError with the number of bytes if the machine refuses.
+  // Released with the backend. CapacityError with these bytes and those that are free if the machine has less.
   virtual std::byte* reserve(Space space, uint64_t bytes) = 0;
   // Prepares an op on given addresses (operands in ops.h's order). All allocation and look-up happens here, and ops may
   // be tried out, which overwrites their operands; the launch itself allocates nothing. InternalError if the operands

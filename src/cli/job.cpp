@@ -273,6 +273,8 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
   if (target.cuda()) {
     const Cards& cards = *target.machine()->cards;
     device = cards.free_bytes;
+    // Whatever machine is planned for, the run is on this one.
+    if (const auto here = aim == Aim::Run ? cards_here() : std::nullopt) device = std::min(device, here->free_bytes);
     caps.driver_bytes = cards.driver_bytes;
   }
   caps.device_bytes = cap(options.device_memory, device);

@@ -8,6 +8,8 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/products.h"
+#include "backend/shortage.h"
+#include "base/memory.h"
 
 namespace snug {
 namespace {
@@ -81,14 +83,17 @@ std::byte* CpuBackend::reserve(Space space, uint64_t bytes) {
   check(space != Space::Disk, "{} bytes of the disk space were asked of the CPU backend, it has memory only", bytes);
   check(!block.start, "the {} space was reserved twice: {} bytes, then {}", name(space), block.bytes, bytes);
   if (bytes == 0) return nullptr;
+  const auto refuse = [&](int error) {
+    const std::string what = fmt::format("reserving {} bytes for the {} space", bytes, name(space));
+    if (error == ENOMEM) refuse_shortage(what, free_memory(), fmt::format("--{}-memory", name(space)));
+    device_error("{}: {}", what, std::strerror(error));
+  };
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED)
-    device_error("reserving {} bytes for the {} space: {}", bytes, name(space), std::strerror(errno));
+  if (start == MAP_FAILED) refuse(errno);
   madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
   block = {start, bytes};
   // Taken now, so that a machine that has too little says so before the run. Old kernels lend pages at first touch.
-  if (madvise(start, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL)
-    device_error("taking {} bytes for the {} space: {}", bytes, name(space), std::strerror(errno));
+  if (madvise(start, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) refuse(errno);
   return static_cast<std::byte*>(start);
 }
 

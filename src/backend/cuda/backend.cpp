@@ -9,6 +9,8 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/shortage.h"
+#include "base/memory.h"
 #include "base/parallel.h"
 
 namespace snug {
@@ -178,7 +180,9 @@ void* reserve_device(uint64_t bytes) {
 // Touched by all threads and locked afterwards, which takes an eighth of the time of the driver's own allocation.
 void* reserve_host(uint64_t bytes) {
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (start == MAP_FAILED) device_error("reserving {} bytes for the host space: {}", bytes, std::strerror(errno));
+  const std::string what = fmt::format("reserving {} bytes for the host space", bytes);
+  if (start == MAP_FAILED && errno == ENOMEM) refuse_shortage(what, free_memory(), "--host-memory");
+  if (start == MAP_FAILED) device_error("{}: {}", what, std::strerror(errno));
   madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
   constexpr uint64_t kPiece = 64 << 20, kPage = 4096;
   parallel_for(static_cast<int64_t>((bytes + kPiece - 1) / kPiece), [&](int64_t piece) {
@@ -187,7 +191,8 @@ void* reserve_host(uint64_t bytes) {
   });
   const cudaError_t status = cudaHostRegister(start, bytes, cudaHostRegisterDefault);
   if (status != cudaSuccess) munmap(start, bytes);
-  check_cuda(status, fmt::format("locking {} bytes of the host space", bytes));
+  if (status == cudaErrorMemoryAllocation) refuse_shortage(what + ", locked", free_memory(), "--host-memory");
+  check_cuda(status, what);
   return start;
 }
 

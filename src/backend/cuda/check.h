@@ -9,9 +9,13 @@
 
 namespace snug::cuda {
 
+// CapacityError where the card has no memory left, DeviceError for everything else. After most of the latter the
+// context is lost: every call that follows fails likewise, and returns at once.
+[[noreturn]] void fail(cudaError_t status, std::string_view what);
+
 inline void check_cuda(cudaError_t status, std::string_view what) {
   if (status != cudaSuccess) [[unlikely]]
-    device_error("{}: CUDA says {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
+    fail(status, what);
 }
 
 // After a kernel's launch.

@@ -18,6 +18,8 @@ namespace snug::cuda {
 namespace {
 
 void check_product(cublasStatus_t status, const Product& p, std::string_view what) {
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) [[unlikely]]
+    fail(cudaErrorMemoryAllocation, "a product");
   if (status != CUBLAS_STATUS_SUCCESS) [[unlikely]]
     device_error("gemm [{}, {}, {}] of {}: cuBLASLt's {} says {}", p.m, p.n, p.k, name(p.a.dtype), what,
                  cublasLtGetStatusString(status));
@@ -246,6 +248,7 @@ struct Products::Library {
 Products::Products(std::shared_ptr<ProductTable> table)
     : library_(std::make_unique<Library>(nullptr, std::move(table))) {
   const cublasStatus_t status = cublasLtCreate(&library_->handle);
+  if (status == CUBLAS_STATUS_ALLOC_FAILED) fail(cudaErrorMemoryAllocation, "starting cuBLASLt");
   if (status != CUBLAS_STATUS_SUCCESS) device_error("cuBLASLt does not start: {}", cublasLtGetStatusString(status));
 }
 

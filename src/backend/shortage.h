@@ -1,0 +1,20 @@
+// What a machine has no more, though it was planned with.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "base/error.h"
+
+namespace snug {
+
+// CapacityError: `what`, as in "reserving 12 bytes for the host space", found so many bytes free, if that is known.
+// `option`: what caps a plan there.
+[[noreturn]] inline void refuse_shortage(std::string_view what, std::optional<uint64_t> free, std::string_view option) {
+  throw CapacityError(fmt::format(
+      "{}: found {}, less than the plan expected: another program may hold the rest; a lower {} plans for less", what,
+      free ? fmt::format("{} bytes free", *free) : "no memory left", option));
+}
+
+}  // namespace snug
