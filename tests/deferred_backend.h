@@ -79,8 +79,10 @@ class DeferredStreams : public Streams {
 
 class DeferredBackend : public Backend {
  public:
-  explicit DeferredBackend(uint64_t seed, Comm* comm = nullptr) : streams_(seed), comm_(comm) {}
-  std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
+  explicit DeferredBackend(uint64_t seed, Comm* comm = nullptr,
+                           std::unique_ptr<Backend> backend = std::make_unique<CpuBackend>())
+      : backend_(std::move(backend)), streams_(seed), comm_(comm) {}
+  std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     check(op.lane != Lane::Host && op.lane != Lane::DiskIn && op.lane != Lane::DiskOut,
           "{}: a launch on a lane of the host", op.site);
@@ -90,7 +92,7 @@ class DeferredBackend : public Backend {
       });
     if (std::holds_alternative<Exchange>(op.attrs))
       return joint(op.lane, [this, lane = op.lane, in = views[0], out = views[1]] { comm_->exchange(lane, in, out); });
-    return [this, lane = op.lane, launch = cpu_.bind(op, views)](const PassFacts& facts) {
+    return [this, lane = op.lane, launch = backend_->bind(op, views)](const PassFacts& facts) {
       streams_.enqueue(lane, [launch, facts] {
         launch(facts);
         return true;
@@ -104,7 +106,7 @@ class DeferredBackend : public Backend {
     return [this, lane, work = std::move(work)](const PassFacts&) { streams_.enqueue_joint(lane, work); };
   }
 
-  CpuBackend cpu_;
+  std::unique_ptr<Backend> backend_;  // does the work; without streams
   DeferredStreams streams_;
   Comm* comm_;
 };

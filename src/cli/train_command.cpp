@@ -1,5 +1,6 @@
 // snug train: plan, then the run, on every rank.
 #include <algorithm>
+#include <atomic>
 #include <cmath>
 #include <cstdio>
 
@@ -161,10 +162,11 @@ struct Run {
   const Corpus& corpus;
   const Planned& planned;
   const InterruptGuard& guard;
-  std::optional<int> device;  // of this process's one rank; else each takes the one of its number
+  std::optional<int> device;        // of this process's one rank; else each takes the one of its number
+  std::atomic<bool> begun = false;  // what is in --out is this run's
 };
 
-int train_rank(const Run& run, int rank, Comm* comm) {
+int train_rank(Run& run, int rank, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
   const bool reports = rank == 0;
@@ -199,6 +201,7 @@ int train_rank(const Run& run, int rank, Comm* comm) {
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
+  run.begun = true;
   const Ending ending = trainer.run();
   export_result(session, options);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
@@ -216,6 +219,22 @@ int train_rank(const Run& run, int rank, Comm* comm) {
                                   {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
   }
   return ending == Ending::Interrupted ? 130 : 0;
+}
+
+// What was saved before an error of the machine is as it was.
+int train_or_say_where_to_go_on(Run& run, int rank, Comm* comm) {
+  const auto where = [&] {
+    const auto last = run.begun ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
+    return last ? fmt::format("; --resume goes on from {}", last->string()) : std::string();
+  };
+  try {
+    return train_rank(run, rank, comm);
+  } catch (const PeerError& error) {
+    throw PeerError(error.rank, error.why + where());
+  } catch (const DeviceError& error) {
+    if (comm) comm->leave(error.what());  // others see for themselves where to go on
+    throw DeviceError(error.what() + where());
+  }
 }
 
 }  // namespace
@@ -241,9 +260,9 @@ int train_command(Options options, const CommandFlags& flags) {
   require_fit(planned, options);
   guard.hold();
   const std::optional<int> device = comm ? std::optional(place_on_node(*comm)) : std::nullopt;
-  const Run run{options, flags, corpus, planned, guard, device};
+  Run run{options, flags, corpus, planned, guard, device};
   return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, comm.get(),
-                   [&](int rank, Comm* ranks) { return train_rank(run, rank, ranks); });
+                   [&](int rank, Comm* ranks) { return train_or_say_where_to_go_on(run, rank, ranks); });
 }
 
 }  // namespace snug

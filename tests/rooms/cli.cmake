@@ -43,3 +43,15 @@ target_compile_definitions(disk_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
                            SNUG_FULL_DISK="$<TARGET_FILE:snug_full_disk>")
 set_tests_properties(disk_test PROPERTIES LABELS slow)
 add_dependencies(disk_test snug snug_full_disk)
+# The program itself, on a device that is lost: the name is that of the constructor of sessions.
+add_executable(snug_faulty_device ${PROJECT_SOURCE_DIR}/src/cli/main.cpp faulty_device.cpp)
+target_link_libraries(snug_faulty_device PRIVATE snug_cli)
+target_link_options(snug_faulty_device PRIVATE LINKER:--wrap=_ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE)
+target_include_directories(snug_faulty_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_definitions(snug_faulty_device PRIVATE SNUG_VERSION="${PROJECT_VERSION}")
+snug_test(faults_test)
+target_link_libraries(faults_test PRIVATE nlohmann_json::nlohmann_json)
+target_compile_definitions(faults_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
+                           SNUG_FAULTY_DEVICE="$<TARGET_FILE:snug_faulty_device>")
+set_tests_properties(faults_test PROPERTIES LABELS slow)
+add_dependencies(faults_test snug snug_faulty_device)

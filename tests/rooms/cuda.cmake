@@ -9,5 +9,11 @@ if(SNUG_CUDA_FOUND)
   snug_test(cuda_streams_test ROOMS train backend_cuda)
   # Two GPUs; skipped where there are fewer.
   snug_test(cuda_ranks_test ROOMS train measure comm_cuda)
+  snug_test(cuda_faults_test ROOMS cli backend_cuda)
+  target_link_libraries(cuda_faults_test PRIVATE nlohmann_json::nlohmann_json)
+  target_compile_definitions(cuda_faults_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
+                             SNUG_FAULTY_DEVICE="$<TARGET_FILE:snug_faulty_device>")
+  add_dependencies(cuda_faults_test snug snug_faulty_device)
+  set_tests_properties(cuda_faults_test PROPERTIES LABELS gpu)
   set_tests_properties(cuda_op_test cuda_parity_test cuda_streams_test cuda_ranks_test PROPERTIES LABELS gpu)
 endif()

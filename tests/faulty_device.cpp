@@ -1,0 +1,46 @@
+// Stands between the program and its sessions in the test program snug_faulty_device, by the linker's --wrap: on rank
+// SNUG_FAULT_RANK the backend is lost at launch SNUG_FAULT_AT (from 1) of the kind SNUG_FAULT_KIND, or of any.
+// SNUG_FAULT_STREAMS: on the CPU, all backends have streams, so that the error comes later than the launch.
+#include <cstdlib>
+
+#include "deferred_backend.h"
+#include "faulty_backend.h"
+#include "train/session.h"
+
+namespace snug {
+namespace {
+
+std::string setting(const char* name) {
+  const char* const text = std::getenv(name);
+  return text ? text : "";
+}
+
+std::unique_ptr<Backend> faulty(const Session::Means& means) {
+  std::unique_ptr<Backend> backend = means.backend();
+  const int rank = means.comm ? means.comm->topology().rank : 0;
+  if (std::to_string(rank) == setting("SNUG_FAULT_RANK"))
+    backend = std::make_unique<FaultyBackend>(std::move(backend), setting("SNUG_FAULT_KIND"),
+                                              std::stoll(setting("SNUG_FAULT_AT")));
+  if (setting("SNUG_FAULT_STREAMS").empty()) return backend;
+  return std::make_unique<DeferredBackend>(static_cast<uint64_t>(rank), means.comm, std::move(backend));
+}
+
+}  // namespace
+
+extern "C" {
+
+// Session's constructor.
+void __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session*, JobSpec, Compiled,
+                                                                      const Session::Means&);
+
+void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session* session, JobSpec spec, Compiled compiled,
+                                                                      const Session::Means& means) {
+  Session::Means changed = means;
+  changed.backend = [&] { return faulty(means); };
+  __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(session, std::move(spec), std::move(compiled),
+                                                                   changed);
+}
+
+}  // extern "C"
+
+}  // namespace snug
