@@ -164,6 +164,7 @@ Machine with_a_card() {
                         {1ull << 26, 1e10}, 1e10, 1e-4,       machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
+  machine.cards->condition = "61 C, 1755 MHz";
   return machine;
 }
 
@@ -187,6 +188,7 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(read.cards->copies.bytes, 1ull << 27);
   EXPECT_EQ(read.cards->nccl.bytes, 1ull << 26);
   EXPECT_EQ(read.cards->rates.attention.size(), 2u);
+  EXPECT_EQ(read.cards->condition, "61 C, 1755 MHz");
 }
 
 // 20 GB/s within a host, 10 GB/s from others, and 100 us for each further host.

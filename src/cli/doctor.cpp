@@ -37,7 +37,7 @@ std::string row(std::string_view what, const Machine& machine, const std::functi
   return text + (scale.empty() ? "" : fmt::format("   {}", scale)) + "\n";
 }
 
-std::string flops_text(double flops) { return fmt::format("{:.0f} GFLOP/s", flops / 1e9); }
+std::string flops_text(double flops) { return flops > 0 ? fmt::format("{:.0f} GFLOP/s", flops / 1e9) : ""; }
 std::string bytes_text(double bytes) { return fmt::format("{:.1f} GB/s", gigabytes(bytes)); }
 
 std::string memory_text(const Machine& machine) {
@@ -59,6 +59,8 @@ std::string memory_text(const Machine& machine) {
     text +=
         fmt::format("{:<13} {} x {}: {}, {} free; context and libraries take {}\n", "GPUs", cards->count, cards->name,
                     format_size(cards->memory_bytes), format_size(cards->free_bytes), format_size(cards->driver_bytes));
+    text += fmt::format("{:<13} {}: the first GPU, right after it was measured\n", "condition",
+                        cards->condition.empty() ? "not told by its driver" : cards->condition);
     if (cards->count > 1)
       for (const auto& [name, link] : {std::pair("link", cards->copies), std::pair("NCCL", cards->nccl)})
         text += fmt::format("{:<13} {} to each GPU from the others, all at once; takes {} of each\n", name,
@@ -86,15 +88,21 @@ std::string rates_text(const Machine& machine) {
     auto product = [&](int64_t m, int64_t n, int64_t k) {
       return [&, m, n, k](const Rates& t) { return flops_text(product_flops(t, dtype, sizes, m, n, k)); };
     };
-    text +=
-        row(fmt::format("product, {}, 1024 x 1024 x 1024", name(dtype)), machine, product(1024, 1024, 1024),
-            dtype == DType::BF16 ? "A100: 312,000; a core with AMX: 1,500" : "A100: 19,500; a core with AVX-512: 100");
+    for (const int64_t size : machine.cards ? std::vector<int64_t>{4096, 1024} : std::vector<int64_t>{1024})
+      text += row(
+          fmt::format("product, {}, {} x {} x {}", name(dtype), size, size, size), machine, product(size, size, size),
+          dtype == DType::BF16 ? "A100: 312,000; a core with AMX: 1,500" : "A100: 19,500; a core with AVX-512: 100");
     text += row(fmt::format("product, {}, 1024 x 16 x 1024", name(dtype)), machine, product(1024, 16, 1024),
                 "an adapter's");
     for (const bool backward : {false, true})
       text += row(fmt::format("attention{}, {}, 1024", backward ? " backward" : "", name(dtype)), machine,
                   [&](const Rates& t) { return flops_text(attention_flops(t, dtype, backward)); });
   }
+  if (machine.cards && machine.cards->rates.fp8_flops > 0)
+    text += row(
+        "product, fp8, 4096 x 4096 x 4096", machine,
+        [&](const Rates& t) { return flops_text(product_flops(t, DType::U8, sizes, 4096, 4096, 4096)); },
+        "H100: 1,979,000");
   for (const std::string_view kind : {"rms_norm", "swiglu", "cross_entropy", "adamw"})
     text += row(fmt::format("{}, bf16", kind), machine, [&](const Rates& t) {
       const auto found =

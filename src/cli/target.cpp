@@ -81,6 +81,7 @@ void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes)
   const uint64_t free_before = cards_of_driver().at(0).free_bytes;
   const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
   const uint64_t arena = measure_card(*backend, product_sizes, cards);
+  cards.condition = cards_of_driver().at(0).condition;
   cards.driver_bytes = taken_beside(free_before, arena);
 }
 

@@ -72,6 +72,7 @@ struct Cards {
   double host_link = 0;                   // bytes a second from cards of other hosts; of the makers, nobody measures it
   double host_latency = 0;                // seconds that a joint op takes for each further host, likewise
   Rates rates;
+  std::string condition{};  // right after they were measured, for readers: "driver 580.82, 61 C, 1755 MHz, ..."
 };
 
 struct Machine {

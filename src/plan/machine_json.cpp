@@ -111,10 +111,10 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object,
-                        {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
-                         "nccl_bytes_per_second", "to_device_bytes_per_second", "from_device_bytes_per_second",
-                         "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates"});
+    const Fields fields(
+        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
+                 "nccl_bytes_per_second", "to_device_bytes_per_second", "from_device_bytes_per_second",
+                 "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
@@ -126,7 +126,8 @@ class Reader {
             {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second")},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
-            read_rates(fields.object("rates"))};
+            read_rates(fields.object("rates")),
+            fields.string("condition", "")};
   }
 
   Rates read_rates(const JsonObject& object) const {
@@ -249,7 +250,8 @@ std::string write_machine(const Machine& machine) {
                      {"nccl_bytes_per_second", rounded(machine.cards->nccl.rate)},
                      {"host_link_bytes_per_second", rounded(machine.cards->host_link)},
                      {"host_latency_seconds", rounded(machine.cards->host_latency)},
-                     {"rates", rates_json(machine.cards->rates)}};
+                     {"rates", rates_json(machine.cards->rates)},
+                     {"condition", machine.cards->condition}};
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 

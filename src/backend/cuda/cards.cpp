@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <array>
+#include <optional>
 
 #include "backend/cuda/check.h"
 
@@ -31,12 +32,34 @@ class Nvml {
   struct Memory {
     unsigned long long total = 0, free = 0, used = 0;
   };
-  Memory memory(const char* bus) const {
+  void* device(const char* bus) const {
     void* device = nullptr;
-    Memory memory;
     check_nvml(by_bus_(bus, &device), "nvmlDeviceGetHandleByPciBusId");
+    return device;
+  }
+  Memory memory(void* device) const {
+    Memory memory;
     check_nvml(memory_(device, &memory), "nvmlDeviceGetMemoryInfo");
     return memory;
+  }
+  std::string condition(void* device) const {
+    constexpr int kDie = 0, kProcessors = 1, kMemory = 2;  // sensor, clocks
+    std::vector<std::string> parts;
+    std::array<char, 96> version{};
+    const auto tell_version = reinterpret_cast<int (*)(char*, unsigned)>(dlsym(library_, "nvmlSystemGetDriverVersion"));
+    if (tell_version && tell_version(version.data(), version.size()) == 0)
+      parts.push_back(fmt::format("driver {}", version.data()));
+    if (const auto celsius = number("nvmlDeviceGetTemperature", device, kDie))
+      parts.push_back(fmt::format("{} C", *celsius));
+    if (const auto now = number("nvmlDeviceGetClockInfo", device, kProcessors))
+      parts.push_back(fmt::format("{} MHz", *now));
+    if (const auto most = number("nvmlDeviceGetMaxClockInfo", device, kProcessors))
+      parts.push_back(fmt::format("at most {} MHz", *most));
+    if (const auto memory = number("nvmlDeviceGetClockInfo", device, kMemory))
+      parts.push_back(fmt::format("memory {} MHz", *memory));
+    if (const auto milliwatts = number("nvmlDeviceGetEnforcedPowerLimit", device))
+      parts.push_back(fmt::format("at most {} W", *milliwatts / 1000));
+    return fmt::format("{}", fmt::join(parts, ", "));
   }
 
  private:
@@ -44,6 +67,13 @@ class Nvml {
   void get(const char* name, F& function) {
     function = reinterpret_cast<F>(dlsym(library_, name));
     if (!function) device_error("libnvidia-ml.so.1 has no {}", name);
+  }
+  // Nothing where this driver or card does not tell.
+  template <class... What>
+  std::optional<unsigned> number(const char* name, void* device, What... what) const {
+    const auto ask = reinterpret_cast<int (*)(void*, What..., unsigned*)>(dlsym(library_, name));
+    unsigned value = 0;
+    return ask && ask(device, what..., &value) == 0 ? std::optional(value) : std::nullopt;
   }
   static void check_nvml(int status, std::string_view what) {
     if (status != 0) device_error("{}: NVML's error {}", what, status);
@@ -68,8 +98,9 @@ std::vector<Card> cuda_cards() {
     cuda::check_cuda(cudaGetDeviceProperties(&properties, device), "a GPU's properties");
     std::array<char, 32> bus{};
     cuda::check_cuda(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device), "a GPU's bus");
-    const Nvml::Memory memory = nvml.memory(bus.data());
-    cards.push_back({properties.name, memory.total, memory.free});
+    void* const card = nvml.device(bus.data());
+    const Nvml::Memory memory = nvml.memory(card);
+    cards.push_back({properties.name, memory.total, memory.free, nvml.condition(card)});
   }
   return cards;
 }
