@@ -19,6 +19,13 @@ inline std::vector<std::string> words_of(const std::string& text) {
   return {std::istream_iterator<std::string>(in), {}};
 }
 
+inline std::vector<std::string> lines_of(const std::string& text) {
+  std::istringstream in(text);
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(in, line);) lines.push_back(line);
+  return lines;
+}
+
 // The cells of a table's row, without the spaces around them.
 inline std::vector<std::string> cells_of(const std::string& line) {
   std::vector<std::string> cells;

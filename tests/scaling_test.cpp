@@ -24,13 +24,6 @@ struct Row {
   nlohmann::json plan{};
 };
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
 std::vector<Row> rows_of(const std::vector<std::string>& lines) {
   const std::string command = "    snug plan ";
   std::vector<Row> rows;

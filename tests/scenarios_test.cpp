@@ -39,13 +39,6 @@ struct Scenarios : Cli {
   }
 };
 
-std::vector<std::string> lines_of(const std::string& text) {
-  std::istringstream in(text);
-  std::vector<std::string> lines;
-  for (std::string line; std::getline(in, line);) lines.push_back(line);
-  return lines;
-}
-
 TEST_F(Scenarios, TakeWhatTheirPageSays) {
   const std::vector<std::string> page = lines_of(text_of(document())), expected = planned(page);
   EXPECT_EQ(std::ranges::count_if(page, [](const std::string& line) { return line.starts_with("| `"); }), 26);

@@ -244,7 +244,7 @@ class Fitter::Search {
   }
 
   // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be turned on to
-  // make room. The largest is looked at in any case, as a single pass needs no accumulators.
+  // make room. The largest is looked at in any case, as a single pass needs no accumulators, and is compiled soonest.
   void climb(int stage, std::vector<Found>& all) {
     const std::vector<Cut>& cuts = prober_.cuts();
     std::vector<Point> undialled;
@@ -257,8 +257,10 @@ class Fitter::Search {
       if (found) all.push_back(*found);
       worse = found && found->fits && found->seconds <= limit ? 0 : worse + 1;
       if (found && !found->fits) worse = kPatience;
-      if (spent() && std::isfinite(fastest_)) return;
-      if (worse >= kPatience && i + 1 < cuts.size()) i = cuts.size() - 2;
+      if (i + 1 == cuts.size()) return;
+      const bool enough = spent() && std::isfinite(fastest_);
+      if (enough) started_at_ = prober_.ops() - kMostOps;  // as much again for the largest
+      if (enough || worse >= kPatience) i = cuts.size() - 2;
     }
   }
 
