@@ -1,11 +1,11 @@
 // Finds the fastest arrangement of a job that fits the memory it may use.
 #pragma once
 
-#include <limits>
 #include <memory>
 #include <optional>
 
 #include "base/alive.h"
+#include "plan/caps.h"
 #include "plan/forecast.h"
 
 namespace snug {
@@ -31,25 +31,6 @@ struct Choices {
   std::optional<bool> layer_major;
 };
 
-struct Caps {
-  uint64_t device_bytes = std::numeric_limits<uint64_t>::max();  // a rank
-  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a node
-  uint64_t disk_bytes = std::numeric_limits<uint64_t>::max();    // likewise
-  std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
-  int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
-  bool shared = false;  // device and host are one memory (CPU): host_bytes holds for both together
-  // What the driver takes of a device beside the arena counts against device_bytes: this; tables of the pages of so
-  // many ranks' host arenas, all of which it knows on each card; and the ranks' connection, by the one way or the
-  // other.
-  uint64_t driver_bytes = 0;
-  int tabled_ranks = 0;
-  uint64_t copies_bytes = 0, nccl_bytes = 0;
-  uint64_t beside(const PerSpace<uint64_t>& rank_bytes) const;
-  // Whether bytes go from card to card by NCCL, not by copies: the same copy engines serve the bus, and where much
-  // lies on the host, cards wait for each other behind it.
-  bool by_nccl(const PerSpace<uint64_t>& rank_bytes) const;
-};
-
 struct Arrangement {
   Cut cut;
   Strategy strategy;
@@ -61,14 +42,6 @@ struct Arrangement {
 
 // Of device and host together, of a rank.
 uint64_t total_bytes(const Arrangement& arrangement);
-
-// What an arrangement takes of one thing that is capped.
-struct Need {
-  std::string what;  // "a rank's device"
-  uint64_t bytes = 0, allowed = 0;
-};
-// Of every cap that is not implied by another.
-std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
 
 // What a rank's arenas need.
 struct RankBytes {

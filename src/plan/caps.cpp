@@ -1,0 +1,37 @@
+#include "plan/caps.h"
+
+#include <fmt/format.h>
+
+namespace snug {
+
+// Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
+uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes) const {
+  constexpr uint64_t kOfEntry = 4096 / 8;
+  const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank_bytes[index(Space::Host)] / kOfEntry;
+  return driver_bytes + tables + (by_nccl(rank_bytes) ? nccl_bytes : copies_bytes);
+}
+
+// What loads and saves pass through stays below.
+bool Caps::by_nccl(const PerSpace<uint64_t>& rank_bytes) const {
+  constexpr uint64_t kBusy = 1ull << 30;
+  return rank_bytes[index(Space::Host)] > kBusy;
+}
+
+std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
+  const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
+  const uint64_t device = rank_bytes[index(Space::Device)] + caps.beside(rank_bytes),
+                 host = together * rank_bytes[index(Space::Host)], disk = together * rank_bytes[index(Space::Disk)];
+  std::vector<Need> needs;
+  if (!caps.shared || caps.device_bytes < caps.host_bytes)
+    needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});
+  const std::string_view whose = together > 1 ? " of a node" : "";
+  if (caps.shared)
+    needs.push_back({together > 1 ? "device and host of a node" : "device and host together", host + together * device,
+                     caps.host_bytes});
+  else
+    needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes});
+  if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes});
+  return needs;
+}
+
+}  // namespace snug

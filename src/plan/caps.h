@@ -1,0 +1,40 @@
+// What a job may take of a machine, and what it takes of a card beside what is planned.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "program/program.h"
+
+namespace snug {
+
+struct Caps {
+  uint64_t device_bytes = std::numeric_limits<uint64_t>::max();  // a rank
+  uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a node
+  uint64_t disk_bytes = std::numeric_limits<uint64_t>::max();    // likewise
+  std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
+  int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
+  bool shared = false;  // device and host are one memory (CPU): host_bytes holds for both together
+  // What the driver takes of a device beside the arena counts against device_bytes: this; tables of the pages of so
+  // many ranks' host arenas, all of which it knows on each card; and the ranks' connection, by the one way or the
+  // other.
+  uint64_t driver_bytes = 0;
+  int tabled_ranks = 0;
+  uint64_t copies_bytes = 0, nccl_bytes = 0;
+  uint64_t beside(const PerSpace<uint64_t>& rank_bytes) const;
+  // Whether bytes go from card to card by NCCL, not by copies: the same copy engines serve the bus, and where much
+  // lies on the host, cards wait for each other behind it.
+  bool by_nccl(const PerSpace<uint64_t>& rank_bytes) const;
+};
+
+// What an arrangement takes of one thing that is capped.
+struct Need {
+  std::string what;  // "a rank's device"
+  uint64_t bytes = 0, allowed = 0;
+};
+// Of every cap that is not implied by another.
+std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
+
+}  // namespace snug
