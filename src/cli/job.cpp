@@ -304,8 +304,7 @@ void require_cards(const Cards& cards, int node_ranks) {
   if (node_ranks > cards.count)
     user_error(
         "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer, "
-        "--nodes "
-        "of plan more machines",
+        "--nodes of plan more machines",
         node_ranks, cards.count, cards.count, cards.name);
 }
 
@@ -326,12 +325,12 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     const Cards& planned_for = *target.machine()->cards;
     require_cards(aim == Aim::Run ? cards_here().value_or(planned_for) : planned_for, *caps.node_ranks);
   }
-  const bool processes = launched || options.nodes > 1;
-  if (target.cuda()) {
+  if (target.cuda()) caps.tabled_ranks = launched ? 1 : *caps.node_ranks;
+  if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
-    if (options.ranks > 1) caps.nccl_bytes = cards.nccl.bytes;
-    if (options.ranks > 1) caps.copies_bytes = (processes ? cards.nccl : cards.copies).bytes;
-    caps.tabled_ranks = launched ? 1 : *caps.node_ranks;
+    const bool processes = launched || options.nodes > 1;
+    caps.nccl_bytes = cards.nccl.bytes;
+    caps.copies_bytes = (processes ? cards.nccl : cards.copies).bytes;
   }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));

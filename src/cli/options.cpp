@@ -262,8 +262,7 @@ std::vector<OptionSpec> training_specs() {
       base_format_option(),
       word_option("compute", &O::compute, {"bf16", "fp32", "fp8"},
                   "format of products and activations; fp8: of linears' products (H100, H200), the rest in bf16; "
-                  "LoRA's base is "
-                  "fp8 then"),
+                  "LoRA's base is fp8 then"),
       word_option("state_format", &O::state_format, {"fp32", "bf16", "8bit"},
                   "optimizer state; bf16 and 8bit are rounded stochastically, 8bit keeps bf16 weights alone"),
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},

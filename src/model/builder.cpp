@@ -5,6 +5,19 @@
 
 namespace snug {
 
+Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
+               Role role) {
+  const int64_t rows = x.shape.rows(), cols = x.shape.cols();
+  const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
+  const Fp8Rows made{e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
+                     e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
+  std::vector<Operand> operands{read(x)};
+  if (factors) operands.push_back(read(*factors));
+  operands.insert(operands.end(), {write(made.codes), write(made.scales)});
+  e.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
+  return made;
+}
+
 void Builder::begin_block(int block, std::string_view site) {
   block_ = block;
   site_ = site;
@@ -122,7 +135,7 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
   std::vector<Operand> operands;
   if (fp8) {
     const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
-    const Fp8Rows left = in_fp8(site, x, false, right.factors);
+    const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);
     operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
   } else {
     operands = {read(x), read(placement_.weight(linear.weight, linear.count))};
@@ -134,18 +147,6 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
     emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
   else
     emitter_.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
-}
-
-Fp8Rows Builder::in_fp8(std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors) {
-  const int64_t rows = x.shape.rows(), cols = x.shape.cols();
-  const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
-  const Fp8Rows made{emitter_.tensor(fmt::format("{}.codes", site), DType::U8, shape),
-                     emitter_.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()})};
-  std::vector<Operand> operands{read(x)};
-  if (factors) operands.push_back(read(*factors));
-  operands.insert(operands.end(), {write(made.codes), write(made.scales)});
-  emitter_.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
-  return made;
 }
 
 Dropout Builder::dropout_of(const Linear& linear) const {
@@ -244,7 +245,8 @@ void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
   const Operand input = read(use(x)), dw = write(placement_.gradient(linear.weight, linear.count));
   const std::string site = linear.site + ".dw";
   if (placement_.fp8_products()) {
-    const Fp8Rows left = in_fp8(site + ".dy", gradient, true), right = in_fp8(site + ".x", input, true);
+    const Fp8Rows left = in_fp8(emitter_, site + ".dy", gradient, true),
+                  right = in_fp8(emitter_, site + ".x", input, true);
     emitter_.op(site, Fp8Gemm{}, {read(left.codes), read(left.scales), read(right.codes), read(right.scales), dw});
   } else {
     emitter_.op(site, Gemm{.transpose_a = true}, {gradient, input, dw});

@@ -31,6 +31,9 @@ enum class Keep : uint8_t {
 struct Fp8Rows {
   Operand codes, scales;
 };
+// Emits x in fp8, row by row, or, with `columns`, its transpose.
+Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns = false,
+               const std::optional<Operand>& factors = {}, Role role = Role::Activation);
 // For its right factor. Where there are `factors`, columns of the left factor are multiplied by them before they become
 // codes.
 struct Fp8Factor {
@@ -152,8 +155,6 @@ class Builder {
   // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                 const std::optional<Operand>& addend, const Operand& y);
-  // x in fp8, row by row, or, with `columns`, its transpose.
-  Fp8Rows in_fp8(std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors = {});
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
   Value lora_input(Value x, const Linear& linear);

@@ -107,20 +107,14 @@ Fp8Factor PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
     return factor;
   };
   const bool coded = job_.layout().kind(first) == SegmentKind::Coded;
-  if (!transposed) return keep({coded ? joined_codes(first, count) : quantized(first, count), std::nullopt});
+  if (!transposed && coded) return keep({joined_codes(first, count), std::nullopt});
+  if (!transposed)
+    return keep({in_fp8(emitter_, "weight", weight(first, count), false, {}, Role::Weight), std::nullopt});
   const Fp8Rows straight = fp8_weight(first, count, false).rows;
   const int64_t rows = straight.codes.shape.rows(), cols = straight.codes.shape.cols();
   const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
   emitter_.op("transpose", Transpose{}, {read(straight.codes), write(turned)});
   return keep({{turned, ones(cols)}, straight.scales});
-}
-
-Fp8Rows PassPlacement::quantized(ParamId first, int count) {
-  const Operand numbers = weight(first, count);
-  const Fp8Rows made{emitter_.tensor("weight.codes", DType::U8, numbers.shape, Role::Weight),
-                     emitter_.tensor("weight.scales", DType::F32, {numbers.shape.rows()}, Role::Weight)};
-  emitter_.op("weight.quantize", Quantize{BaseFormat::Fp8}, {read(numbers), write(made.codes), write(made.scales)});
-  return made;
 }
 
 Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {

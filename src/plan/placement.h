@@ -63,8 +63,6 @@ class PassPlacement : public Placement {
   const std::vector<Operand>& whole(int group, SegmentKind kind);
   // As they are stored: one after the other, or brought together.
   Fp8Rows joined_codes(ParamId first, int count);
-  // Made of numbers.
-  Fp8Rows quantized(ParamId first, int count);
   // So many ones.
   Operand ones(int64_t count);
   // Of a parameter that is not coded.
