@@ -274,7 +274,7 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
     const Cards& cards = *target.machine()->cards;
     device = cards.free_bytes;
     // Whatever machine is planned for, the run is on this one.
-    if (const auto here = aim == Aim::Run ? cards_here() : std::nullopt) device = std::min(device, here->free_bytes);
+    if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
     caps.driver_bytes = cards.driver_bytes;
   }
   caps.device_bytes = cap(options.device_memory, device);
@@ -323,7 +323,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
                              : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
   if (target.cuda()) {
     const Cards& planned_for = *target.machine()->cards;
-    require_cards(aim == Aim::Run ? cards_here().value_or(planned_for) : planned_for, *caps.node_ranks);
+    require_cards(aim == Aim::Run ? target.here().value_or(planned_for) : planned_for, *caps.node_ranks);
   }
   if (target.cuda()) caps.tabled_ranks = launched ? 1 : *caps.node_ranks;
   if (target.cuda() && options.ranks > 1) {

@@ -118,11 +118,10 @@ RateCurve measure_links_here(Cards& cards) {
   return copies.curve;
 }
 
-Target::Target(const Options& options) : machine_(named_machine(options)) {
-  const std::optional<Cards> here = cards_here();
-  std::optional<Cards> cards = machine_ ? machine_->cards : here;
+Target::Target(const Options& options) : here_(cards_here()), machine_(named_machine(options)) {
+  std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
-  if (cards && here && cards->name == here->name) cards->free_bytes = here->free_bytes;
+  if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;
   cuda_ = options.device == "cuda" || (options.device == "auto" && cards);
   if (cuda_ && !cards)
     user_error("device: found 'cuda', {}; --machine names one to plan for",
@@ -138,7 +137,7 @@ std::unique_ptr<OpFacts> Target::facts() const {
 }
 
 void Target::require_here() const {
-  if (cuda_ && !cards_here()) user_error("device: a GPU is asked for, {}", kMissing);
+  if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
 }
 
 void Target::require_products(const Numerics& numerics) const {

@@ -32,8 +32,12 @@ class Target {
   // come by `route`. All ranks of a job ask at the same time.
   std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr, Route route = Route::Copies) const;
 
+  // The GPUs of this machine, whatever the target is.
+  const std::optional<Cards>& here() const { return here_; }
+
  private:
   bool cuda_ = false;
+  std::optional<Cards> here_;
   std::optional<Machine> machine_;
   std::shared_ptr<ProductTable> products_;  // of this process's ranks on GPUs
 };
