@@ -42,6 +42,15 @@ class DeferredStreams : public Streams {
     }
     for (const auto& queue : queues_) check(queue.empty(), "streams wait for each other");
   }
+  Stamp stamp(Lane lane) override {
+    stamps_.push_back(0);
+    enqueue(lane, [this, stamp = stamps_.size() - 1] {
+      stamps_[stamp] = std::chrono::steady_clock::now().time_since_epoch().count();
+      return true;
+    });
+    return stamps_.size() - 1;
+  }
+  int64_t when(Stamp stamp) override { return stamps_[stamp]; }
   // What other ranks take part in, on a thread of its own: they may come to it much later.
   void enqueue_joint(Lane lane, std::function<void()> work) {
     enqueue(lane, [this, work = std::move(work), under_way = std::shared_ptr<std::future<void>>()]() mutable {
@@ -75,6 +84,7 @@ class DeferredStreams : public Streams {
   int others_ = 0;  // joint ops under way
   std::array<std::deque<std::function<bool()>>, kLanes> queues_;
   std::vector<int64_t> recorded_, reached_;  // by mark: how often
+  std::vector<int64_t> stamps_;              // nanoseconds, as steady_clock counts them here
 };
 
 class DeferredBackend : public Backend {

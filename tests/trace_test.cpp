@@ -3,6 +3,7 @@
 
 #include <set>
 
+#include "deferred_backend.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
@@ -34,10 +35,23 @@ nlohmann::json trace_of(Session& session) {
   return read_json(directory.path() / "trace.json");
 }
 
-class TraceTest : public testing::TestWithParam<LaneMode> {};
+// What runs lanes.
+enum class By { Caller, Threads, Streams };
+
+struct TraceTest : testing::TestWithParam<By> {
+  static Session session() {
+    if (GetParam() != By::Streams)
+      return Session(job(), 1, GetParam() == By::Caller ? LaneMode::Inline : LaneMode::Threads);
+    JobSpec spec = job();
+    Session::Means means;
+    means.backend = [] { return std::make_unique<DeferredBackend>(1); };
+    Compiled compiled = compile(spec, CpuFacts());
+    return Session(std::move(spec), std::move(compiled), means);
+  }
+};
 
 TEST_P(TraceTest, EveryOpOfEveryStepIsThereOnItsLane) {
-  Session session(job(), 1, GetParam());
+  Session session = TraceTest::session();
   const nlohmann::json trace = trace_of(session);
   std::map<std::tuple<std::string, size_t, std::string, size_t>, int64_t> found, expected;
   for (const auto& event : trace)
@@ -54,7 +68,7 @@ TEST_P(TraceTest, EveryOpOfEveryStepIsThereOnItsLane) {
 }
 
 TEST_P(TraceTest, WhatALaneDoesDoesNotOverlap) {
-  Session session(job(), 1, GetParam());
+  Session session = TraceTest::session();
   std::map<size_t, std::vector<std::pair<double, double>>> spans;  // by lane
   for (const auto& event : trace_of(session))
     if (event["ph"] == "X")
@@ -67,11 +81,9 @@ TEST_P(TraceTest, WhatALaneDoesDoesNotOverlap) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Modes, TraceTest, testing::Values(LaneMode::Inline, LaneMode::Threads));
-
 // When the wait is over, the op that was waited for is not at work.
-TEST(Trace, WaitsNameTheOpAndTheBuffersOfTheHazard) {
-  Session session(job(), 1, LaneMode::Threads);
+TEST_P(TraceTest, WaitsNameTheOpAndTheBuffersOfTheHazard) {
+  Session session = TraceTest::session();
   std::set<std::string> buffers;
   for (const Buffer& buffer : session.compiled().set.buffers) buffers.insert(buffer.name);
   const nlohmann::json trace = trace_of(session);
@@ -91,8 +103,10 @@ TEST(Trace, WaitsNameTheOpAndTheBuffersOfTheHazard) {
     for (const auto& [begin, end] : ran[{event["args"]["program"], event["args"]["op"]}])
       ASSERT_FALSE(begin < over - 1e-3 && end > over + 1e-3) << event;
   }
-  EXPECT_GT(waits, 0);
+  EXPECT_EQ(waits > 0, GetParam() != By::Caller);
 }
+
+INSTANTIATE_TEST_SUITE_P(Lanes, TraceTest, testing::Values(By::Caller, By::Threads, By::Streams));
 
 // Where there is no room for a whole run of a program it is left out, and all after it.
 TEST(Trace, TakesWholeRunsAsLongAsThereIsRoom) {

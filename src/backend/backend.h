@@ -34,6 +34,11 @@ class Streams {
   virtual bool passed(Mark mark) = 0;
   // wait_here() for everything enqueued on all lanes.
   virtual void finish() = 0;
+  // For traces, as it allocates: when() tells after finish(), once, when all enqueued on the lane before the stamp was
+  // done, in nanoseconds of the monotone clock.
+  using Stamp = size_t;
+  virtual Stamp stamp(Lane lane) = 0;
+  virtual int64_t when(Stamp stamp) = 0;
 };
 
 class Backend {

@@ -40,12 +40,14 @@ Executor::Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backe
     issued_.emplace_back(program.ops.size());
     done_.emplace_back(program.ops.size());
   }
-  if (streams_)
+  if (streams_) {
     make_marks();
-  else if (mode == LaneMode::Threads)
+    stream_trace_.emplace(set_, *streams_);
+  } else if (mode == LaneMode::Threads) {
     for (size_t lane = 0; lane < kLanes; lane++)
       if (static_cast<Lane>(lane) != Lane::Host)
         lanes_.emplace_back([this, lane, threads] { serve(static_cast<Lane>(lane), threads); });
+  }
 }
 
 Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
@@ -113,13 +115,18 @@ void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
   PassFacts& facts = instance.facts[static_cast<size_t>(op.pass)];
   Trace::Event* const event = instance.events ? instance.events + id : nullptr;
+  const bool on_stream = event && streams_;
   if (event) event->begin = event->end = Trace::now();
+  if (on_stream) stream_trace_->begin(*event);
   if (facts.loss_rows < op.min_loss_rows) return;
   const Bound& bound = bound_[instance.program][id];
-  if (bound.launch)
+  if (bound.launch) {
+    if (on_stream) stream_trace_->launch();
     bound.launch(facts);
-  else
+    if (on_stream) stream_trace_->launched();
+  } else {
     execute_here(instance, op, bound);
+  }
   if (event) event->end = Trace::now();
   if (comm_) comm_->heartbeat();
 }
@@ -334,6 +341,7 @@ void Executor::finish() {
 void Executor::finish_streams() {
   try {
     streams_->finish();
+    stream_trace_->resolve();
   } catch (const PeerError& error) {
     const Op* const op = pending_joint_op(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
     if (!op) throw;

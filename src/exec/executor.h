@@ -12,6 +12,7 @@
 #include "backend/backend.h"
 #include "base/file.h"
 #include "comm/comm.h"
+#include "exec/stream_trace.h"
 #include "exec/trace.h"
 
 namespace snug {
@@ -107,6 +108,7 @@ class Executor {
   size_t turn_ = 0;  // the instance that was issued last
 
   Streams* streams_;  // of the backend, if it has any
+  std::optional<StreamTrace> stream_trace_;
   static constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
   std::array<std::array<Streams::Mark, kStreamLanes.size()>, 2> ends_{};  // by instance: behind all of its work
   // Among other ranks the host is at most two stretches of so many ops ahead of the lane that computes.

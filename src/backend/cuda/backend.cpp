@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 
 #include "backend/cuda/check.h"
@@ -93,7 +94,8 @@ class CudaStreams : public Streams {
                  "a stream");
   }
   ~CudaStreams() override {
-    for (const cudaEvent_t mark : marks_) cudaEventDestroy(mark);
+    for (const cudaEvent_t event : marks_) cudaEventDestroy(event);
+    for (const cudaEvent_t event : stamps_) cudaEventDestroy(event);
     for (const Lane lane : kStreamLanes) cudaStreamDestroy(streams_[index(lane)]);
   }
   CudaStreams(const CudaStreams&) = delete;
@@ -101,9 +103,7 @@ class CudaStreams : public Streams {
 
   void use_here() override { check_cuda(cudaSetDevice(device_), "choosing the device"); }
   Mark add_mark() override {
-    cudaEvent_t event = nullptr;
-    check_cuda(cudaEventCreateWithFlags(&event, cudaEventDisableTiming), "an event");
-    marks_.push_back(event);
+    marks_.push_back(new_event(cudaEventDisableTiming));
     return marks_.size() - 1;
   }
   void record(Lane lane, Mark mark) override { check_cuda(cudaEventRecord(marks_[mark], of(lane)), "an event"); }
@@ -122,12 +122,36 @@ class CudaStreams : public Streams {
       else
         check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
   }
+  Stamp stamp(Lane lane) override {
+    if (stamps_.empty()) {  // the first is where the device's clock and the host's meet
+      add_stamp(lane);
+      check_cuda(cudaEventSynchronize(stamps_[0]), "the device's work");
+      start_ = std::chrono::steady_clock::now();
+    }
+    add_stamp(lane);
+    return stamps_.size() - 1;
+  }
+  int64_t when(Stamp stamp) override {
+    float milliseconds = 0;
+    check_cuda(cudaEventElapsedTime(&milliseconds, stamps_[0], stamps_[stamp]), "an event's time");
+    return std::chrono::nanoseconds(start_.time_since_epoch()).count() +
+           static_cast<int64_t>(1e6 * static_cast<double>(milliseconds));
+  }
   void wait_by(std::function<void(const std::function<bool()>&)> until) { until_ = std::move(until); }
 
   bool serves(Lane lane) const { return streams_[index(lane)] != nullptr; }
   cudaStream_t of(Lane lane) const { return streams_[index(lane)]; }
 
  private:
+  static cudaEvent_t new_event(unsigned flags) {
+    cudaEvent_t event = nullptr;
+    check_cuda(cudaEventCreateWithFlags(&event, flags), "an event");
+    return event;
+  }
+  void add_stamp(Lane lane) {
+    stamps_.push_back(new_event(cudaEventDefault));
+    check_cuda(cudaEventRecord(stamps_.back(), of(lane)), "an event");
+  }
   static bool done(cudaError_t status) {
     if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // or it would be taken for a launch's
     check_cuda(status, "the device's work");
@@ -137,7 +161,8 @@ class CudaStreams : public Streams {
   int device_;
   std::function<void(const std::function<bool()>&)> until_;  // empty: by the runtime
   std::array<cudaStream_t, kLanes> streams_{};
-  std::vector<cudaEvent_t> marks_;
+  std::vector<cudaEvent_t> marks_, stamps_;
+  std::chrono::steady_clock::time_point start_;  // when stamps_[0] was done
 };
 
 }  // namespace
