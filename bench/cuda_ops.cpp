@@ -22,16 +22,18 @@ namespace {
 constexpr uint64_t kMemory = uint64_t{40} << 30, kRotation = uint64_t{1} << 29;
 constexpr DType kBF16 = DType::BF16, kF32 = DType::F32, kI32 = DType::I32;
 
-// An operand: what it holds is random, or `integers`.
+// An operand: what it holds is random, of both signs or of one, or `integers`.
 struct Arg {
   Access access;
   DType dtype;
   Shape shape;
   std::vector<int32_t> integers = {};
+  bool positive = false;
 };
 Arg r(DType dtype, const Shape& shape) { return {Access::Read, dtype, shape}; }
 Arg w(DType dtype, const Shape& shape) { return {Access::Write, dtype, shape}; }
 Arg rw(DType dtype, const Shape& shape) { return {Access::ReadWrite, dtype, shape}; }
+Arg positive(DType dtype, const Shape& shape) { return {Access::ReadWrite, dtype, shape, {}, true}; }
 Arg list(std::vector<int32_t> integers) {
   const Shape shape{static_cast<int64_t>(integers.size())};
   return {Access::Read, kI32, shape, std::move(integers)};
@@ -90,6 +92,7 @@ class Bench {
     random.row_stride = random.count();
     Op op;
     op.attrs = RandomFill{Distribution::Uniform, 1.0f, 7, stream_++, 0};
+    if (arg.positive) op.attrs = RandomFill{Distribution::Constant, 0.01f};
     op.site = "fill";
     if (random.count() > 0) backend_.bind(op, std::span(&random, 1))({});
     return view;
@@ -272,14 +275,14 @@ class Report {
     const auto clip = r(kF32, {3});
     kernel("norm_partials", NormPartials{}, {r(kBF16, all), w(kF32, {n / kUnit})});
     kernel("tree_sum of 32768", TreeSum{n / kUnit}, {r(kF32, {n / kUnit}), w(kF32, {1})});
-    kernel("adamw fp32", AdamW{}, {r(kBF16, all), rw(kF32, all), rw(kF32, all), rw(kF32, all), clip}, facts);
+    kernel("adamw fp32", AdamW{}, {r(kBF16, all), rw(kF32, all), rw(kF32, all), positive(kF32, all), clip}, facts);
     kernel("adamw split", AdamW{.split = true},
-           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kF32, all), rw(kF32, all), clip}, facts);
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kF32, all), positive(kF32, all), clip}, facts);
     kernel("adamw split bf16", AdamW{.split = true, .format = StateFormat::Bf16},
-           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kBF16, all), rw(kBF16, all), clip}, facts);
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kBF16, all), positive(kBF16, all), clip}, facts);
     kernel("adamw 8bit", AdamW{.format = StateFormat::Bit8},
            {r(kBF16, all), rw(kBF16, all), rw(DType::U8, all), rw(DType::U8, all), rw(kF32, {blocks}),
-            rw(kF32, {blocks}), clip},
+            positive(kF32, {blocks}), clip},
            facts);
     kernel("sum_ranks of 8", SumRanks{}, {r(kBF16, {8, n / 8}), w(kBF16, {n / 8})});
     kernel("split_master", SplitMaster{}, {r(kF32, all), w(kBF16, all), w(DType::I16, all)});

@@ -82,6 +82,7 @@ double step_seconds(Session& session) {
   const JobSpec& spec = session.spec();
   PassFacts facts;
   facts.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens());
+  facts.learning_rate = 1e-5;
   std::vector<double> seconds;
   for (int step = 0; step <= kSteps; step++) {
     facts.step = step + 1;

@@ -12,12 +12,46 @@ __device__ inline float lerp(float start, float end, float weight) {
   return weight < 0.5f ? fmaf(weight, end - start, start) : fmaf(weight - 1.0f, end - start, end);
 }
 
-// The weight after a step; m and v are brought forward.
-__device__ inline float step(const AdamWScalars& s, float w, float g, float& m, float& v) {
-  m = lerp(m, g, s.mean_share);
-  v = fmaf(s.square_share * g, g, v * s.square_keep);
-  const float root = sqrtf(v) / s.root_correction + s.epsilon;
-  return w * s.keep + s.rate_of_mean * m / root;
+// The step's scalars, and whether they leave roots and quotients of usual numbers far from the ends of the exponents.
+struct Scalars : AdamWScalars {
+  Scalars(const AdamW& adamw, const PassFacts& facts)
+      : AdamWScalars(adamw, facts),
+        inverse_correction(1.0f / root_correction),
+        usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f) {}
+  float inverse_correction;
+  bool usual;
+};
+
+__device__ inline bool within(float magnitude, float least, float most) {
+  return magnitude >= least && magnitude <= most;
+}
+
+// The weights after a step; m and v are brought forward. Numbers that are zero, tiny, huge or none go by way of the
+// full division, all of a thread's together.
+template <int N>
+__device__ void step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
+                     Pack<float, N>& m, Pack<float, N>& v) {
+  bool usual = s.usual;
+#pragma unroll
+  for (int k = 0; k < N; k++) {
+    const float g = gradient[k] * factor;
+    m[k] = lerp(m[k], g, s.mean_share);
+    v[k] = fmaf(s.square_share * g, g, v[k] * s.square_keep);
+    usual = usual && within(v[k], 0x1p-100f, 0x1p40f) && within(fabsf(s.rate_of_mean * m[k]), 0x1p-80f, 0x1p60f);
+  }
+  if (usual) {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      const float root = quotient(usual_root(v[k]), s.root_correction, s.inverse_correction) + s.epsilon;
+      w[k] = w[k] * s.keep + usual_quotient(s.rate_of_mean * m[k], root);
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      const float root = sqrtf(v[k]) / s.root_correction + s.epsilon;
+      w[k] = w[k] * s.keep + s.rate_of_mean * m[k] / root;
+    }
+  }
 }
 
 // A tensor's weights: as fp32, and back with the random bits of an element.
@@ -116,7 +150,7 @@ struct Bf16State {
 
 template <class Weight, class State, class G>
 struct UpdateBody {
-  AdamWScalars scalars;
+  Scalars scalars;
   DeviceRandom random;
   uint64_t place;  // in the stream, of the first element
   const G* g;
@@ -128,12 +162,10 @@ struct UpdateBody {
     if (clip[2] == 0.0f) return;
     uint32_t bits[N] = {};
     if constexpr (Weight::kRandom || State::kRandom) random.bits<N>(place + static_cast<uint64_t>(i), bits);
-    const float factor = clip[1];
     const auto gradient = load_floats<N>(g + i);
     Pack<float, N> mean, square, w = weight.template load<N>(i);
     state.template load<N>(i, mean, square);
-#pragma unroll
-    for (int k = 0; k < N; k++) w[k] = step(scalars, w[k], gradient[k] * factor, mean[k], square[k]);
+    step<N>(scalars, w, gradient, clip[1], mean, square);
     weight.template store<N>(i, w, bits);
     state.template store<N>(i, mean, square, bits);
   }
@@ -214,8 +246,8 @@ __device__ void save_part(T* to, int64_t i, int count, const Pack<T, kEach>& val
 
 template <class W, class G>
 __global__ void __launch_bounds__(kThreads)
-    adamw_bit8_kernel(AdamWScalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n,
-                      const float* clip, W* w, Bit8State state) {
+    adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n, const float* clip,
+                      W* w, Bit8State state) {
   __shared__ CodeTable tables[2];
   if (clip[2] == 0.0f) return;
   tables[0].fill(signed_map);
@@ -230,19 +262,24 @@ __global__ void __launch_bounds__(kThreads)
     const auto gradient = load_part(g, i, count);
     const auto weight = load_part(w, i, count);
     auto means = load_part(state.m, i, count), squares = load_part(state.v, i, count);
-    const float m_scale = state.m_scales[block], v_scale = state.v_scales[block], factor = clip[1];
-    Pack<float, kEach> mean{}, square{};
+    const float m_scale = state.m_scales[block], v_scale = state.v_scales[block];
+    Pack<float, kEach> mean, square, g_floats, x;
+#pragma unroll
+    for (int k = 0; k < kEach; k++) {
+      mean[k] = tables[0].values[means[k]] * m_scale;
+      square[k] = tables[1].values[squares[k]] * v_scale;
+      g_floats[k] = to_float(gradient[k]);
+      x[k] = to_float(weight[k]);
+    }
+    step<kEach>(scalars, x, g_floats, clip[1], mean, square);
     Pack<W, kEach> result;
 #pragma unroll
     for (int k = 0; k < kEach; k++) {
-      if (k >= count) continue;
-      mean[k] = tables[0].values[means[k]] * m_scale;
-      square[k] = tables[1].values[squares[k]] * v_scale;
-      const float x = step(scalars, to_float(weight[k]), to_float(gradient[k]) * factor, mean[k], square[k]);
+      if (k >= count) mean[k] = square[k] = 0;  // no elements
       if constexpr (sizeof(W) == 2)
-        store_stochastic(result[k], x, bits[k] & 0xffffu);
+        store_stochastic(result[k], x[k], bits[k] & 0xffffu);
       else
-        result[k] = x;
+        result[k] = x[k];
     }
     save_part(w, i, count, result);
     const float m_largest = narrow(tables[0], mean, means);
@@ -270,7 +307,7 @@ template <class G, class Weight, class State>
 Launch update(const Bound& bound, Weight weight, State state) {
   return [=](const PassFacts& facts) {
     launch_elements(bound.stream, Extent{bound.gradient}, bound.wide_views(),
-                    UpdateBody<Weight, State, G>{AdamWScalars(bound.adamw, facts), bound.random(), bound.place(facts),
+                    UpdateBody<Weight, State, G>{Scalars(bound.adamw, facts), bound.random(), bound.place(facts),
                                                  bound.gradient.as<G>(), bound.clip, weight, state});
   };
 }
@@ -285,7 +322,7 @@ Launch update_bit8(const Bound& bound, const Bit8State& state) {
   return [=](const PassFacts& facts) {
     constexpr unsigned kMostBlocks = 1024;  // each fills its tables first
     const unsigned blocks = std::min(kMostBlocks, blocks_of(n, kThreads / 32 * kStateBlock));
-    adamw_bit8_kernel<<<blocks, kThreads, 0, bound.stream>>>(AdamWScalars(bound.adamw, facts), bound.random(),
+    adamw_bit8_kernel<<<blocks, kThreads, 0, bound.stream>>>(Scalars(bound.adamw, facts), bound.random(),
                                                              bound.place(facts), bound.gradient.as<G>(), n, bound.clip,
                                                              bound.weight.as<W>(), state);
     check_launch("adamw");

@@ -58,7 +58,7 @@ struct StoredBytes {
   struct Columns {
     Rows<uint8_t> x;
     int64_t col;
-    __device__ Pack<uint8_t, 16> operator()(int64_t row) const { return load<16>(x.at(row, col)); }
+    __device__ void operator()(int64_t row, uint8_t* to) const { save<16>(to, load<16>(x.at(row, col))); }
   };
   __device__ Columns from(int64_t col) const { return {x, col}; }
 };

@@ -75,10 +75,42 @@ __device__ Pack<float, N> load_floats(const T* from) {
 template <int N, class T>
 __device__ void save_floats(T* to, const Pack<float, N>& values) {
   Pack<T, N> raw;
+  if constexpr (std::is_same_v<T, BFloat16> && N % 2 == 0) {
 #pragma unroll
-  for (int i = 0; i < N; i++) store(raw[i], values[i]);
+    for (int i = 0; i < N; i += 2) {
+      uint32_t two;
+      asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(two) : "f"(values[i + 1]), "f"(values[i]));
+      memcpy(&raw[i], &two, sizeof two);
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i++) store(raw[i], values[i]);
+  }
   save<N>(to, raw);
 }
+
+// N numbers as they lie in memory, in whole words: the compiler gives each of 16 bits a register of its own.
+template <class X, int N>
+struct Raw {
+  static constexpr int kWords = (N * static_cast<int>(sizeof(X)) + 3) / 4;
+  Pack<uint32_t, kWords> words;
+
+  __device__ void fetch(const X* from) { words = load<kWords>(reinterpret_cast<const uint32_t*>(from)); }
+  __device__ Pack<float, N> floats() const {
+    Pack<float, N> floats;
+#pragma unroll
+    for (int k = 0; k < N; k++) {
+      if constexpr (sizeof(X) == 4) {
+        floats[k] = __uint_as_float(words[k]);
+      } else {
+        X x;
+        x.bits = static_cast<uint16_t>(words[k / 2] >> (k % 2 * 16));
+        floats[k] = to_float(x);
+      }
+    }
+    return floats;
+  }
+};
 
 // Element i of an array of T that starts at any byte.
 template <class T>
@@ -132,6 +164,29 @@ __device__ float sigmoid(float x) {
     return 1.0f / (1.0f + exact_exp(-x));
   else
     return __fdividef(1.0f, 1.0f + __expf(-x));
+}
+
+// x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990): `inverse` is 1 / by, rounded, and the
+// remainders are exact, where neither x, by nor the result is near the ends of the exponents. A zero may lose its sign.
+__device__ inline float quotient(float x, float by, float inverse) {
+  float y = x * inverse;
+  y = fmaf(fmaf(-y, by, x), inverse, y);
+  return fmaf(fmaf(-y, by, x), inverse, y);
+}
+
+// 1 / x, x / by and the root of x as what the compiler makes of them begins, which leaves to calls what is near the
+// ends: to the bit the same everywhere else.
+__device__ inline float usual_inverse(float x) {
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  return fmaf(inverse, fmaf(-x, inverse, 1.0f), inverse);
+}
+__device__ inline float usual_quotient(float x, float by) { return quotient(x, by, usual_inverse(by)); }
+__device__ inline float usual_root(float x) {
+  float inverse;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
+  const float root = x * inverse;
+  return fmaf(fmaf(-root, root, x), inverse * 0.5f, root);
 }
 
 // ---- Sums -----------------------------------------------------------------------------------------------------------
@@ -288,6 +343,24 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t rows, int64_t c
 
 inline unsigned grid_rows(int64_t rows) { return static_cast<unsigned>(std::min<int64_t>(rows, 65535)); }
 inline unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
+
+// How many blocks of a kernel, each with so much dynamic shared memory, the device runs at the same time; 0 if it has
+// not as much for one.
+template <class Kernel>
+int64_t blocks_that_fit(Kernel kernel, int threads, size_t shared) {
+  int device = 0, processors = 0, most = 0, of_one = 0;
+  check_cuda(cudaGetDevice(&device), "choosing the device");
+  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "its processors");
+  check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "its shared memory");
+  cudaFuncAttributes itself{};
+  check_cuda(cudaFuncGetAttributes(&itself, kernel), "a kernel's shared memory");
+  most -= static_cast<int>(itself.sharedSizeBytes);
+  if (shared > static_cast<size_t>(most)) return 0;
+  // All there is, as the same kernel is launched with more elsewhere.
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "shared memory");
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel, threads, shared), "a kernel's blocks");
+  return int64_t{processors} * of_one;
+}
 
 // body.operator()<N>(row, col) for every group of N elements.
 template <class Body>

@@ -51,45 +51,77 @@ struct Backward {
   bool accumulate, restore;
 };
 
-// A block takes block_rows rows one after the other and sums their part of dgain; without `partial` only one.
-template <int N, class T, class G>
-__global__ void __launch_bounds__(kThreads) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
+// A block takes block_rows rows one after the other and sums their part of dgain; without `partial` only one. Of rows
+// of up to kHeld groups for each thread the next is on its way while one is worked on, and sums stay in registers;
+// where kHeld is 0 rows are read twice, and sums are in `partial` all the while.
+template <int N, int kHeld, class T, class G>
+__global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 5) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
+  struct Group {
+    Raw<T, N> dy, x;
+  };
   __shared__ float shared[2][32];
   const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{kThreads} * N;
   const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
   float* const partial = op.partial ? op.partial + blockIdx.x * op.n : nullptr;
+  Group held[kHeld > 0 ? kHeld : 1] = {}, next[kHeld > 0 ? kHeld : 1] = {};
+  Pack<float, N> dgain[kHeld > 0 ? kHeld : 1] = {};
+  const auto fetch = [&](int64_t row) {
+#pragma unroll
+    for (int i = 0; i < kHeld; i++) {
+      if (first + i * step >= op.n) continue;
+      next[i].dy.fetch(op.dy.at(row, first + i * step));
+      next[i].x.fetch(op.x.at(row, first + i * step));
+    }
+  };
+  // body(column, dy, x, dgain)
+  const auto each_group = [&](int64_t row, const auto& body) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int i = 0; i < kHeld; i++)
+        if (first + i * step < op.n) body(first + i * step, held[i].dy.floats(), held[i].x.floats(), dgain[i]);
+    } else {
+      for (int64_t col = first; col < op.n; col += step)
+        body(col, load_floats<N>(op.dy.at(row, col)), load_floats<N>(op.x.at(row, col)), dgain[0]);
+    }
+  };
+  if (kHeld > 0) fetch(begin);
   for (int64_t row = begin; row < end; row++) {
+    if constexpr (kHeld > 0) {
+#pragma unroll
+      for (int i = 0; i < kHeld; i++) held[i] = next[i];
+      if (row + 1 < end) fetch(row + 1);
+    }
     float dot = 0;
-    for (int64_t col = first; col < op.n; col += step) {
-      const auto d = load_floats<N>(op.dy.at(row, col)), values = load_floats<N>(op.x.at(row, col));
+    each_group(row, [&](int64_t col, const Pack<float, N>& d, const Pack<float, N>& x, const Pack<float, N>&) {
       const auto factors = load_floats<N>(gain + col);
 #pragma unroll
-      for (int k = 0; k < N; k++) dot += factors[k] * d[k] * values[k];
-    }
+      for (int k = 0; k < N; k++) dot += factors[k] * d[k] * x[k];
+    });
     const float r = op.rstd[row];
     const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
-    for (int64_t col = first; col < op.n; col += step) {
-      const auto d = load_floats<N>(op.dy.at(row, col)), values = load_floats<N>(op.x.at(row, col));
+    each_group(row, [&](int64_t col, const Pack<float, N>& d, const Pack<float, N>& x, Pack<float, N>& sums) {
       const auto factors = load_floats<N>(gain + col);
       Pack<float, N> result{};
       if (op.accumulate) result = load_floats<N>(op.dx.at(row, col));
 #pragma unroll
-      for (int k = 0; k < N; k++) result[k] += r * (factors[k] * d[k] - values[k] * slope);
+      for (int k = 0; k < N; k++) result[k] += r * (factors[k] * d[k] - x[k] * slope);
       save_floats<N>(op.dx.at(row, col), result);
       if (op.restore) {
         Pack<float, N> y;
 #pragma unroll
-        for (int k = 0; k < N; k++) y[k] = values[k] * r * factors[k];
+        for (int k = 0; k < N; k++) y[k] = x[k] * r * factors[k];
         save_floats<N>(op.dy.at(row, col), y);
       }
-      if (!partial) continue;
-      Pack<float, N> sums{};
-      if (row > begin) sums = load<N>(partial + col);
+      if (!partial) return;
+      if (kHeld == 0) sums = row > begin ? load<N>(partial + col) : Pack<float, N>{};
 #pragma unroll
-      for (int k = 0; k < N; k++) sums[k] += d[k] * values[k] * r;
-      save<N>(partial + col, sums);
-    }
+      for (int k = 0; k < N; k++) sums[k] += d[k] * x[k] * r;
+      if (kHeld == 0) save<N>(partial + col, sums);
+    });
   }
+#pragma unroll
+  for (int i = 0; i < kHeld; i++)
+    if (first + i * step < op.n) save<N>(partial + first + i * step, dgain[i]);
 }
 
 // Threads that have a group of a row each, as far as a block goes.
@@ -137,7 +169,12 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
         return [=](const PassFacts&) {
           const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
                                cols,        block_rows, norm.accumulate, norm.restore};
-          rms_norm_backward_kernel<N><<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, gain.as<G>());
+          const auto launch = [&](const auto& kernel) {
+            kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, gain.as<G>());
+          };
+          constexpr int kMostHeld = N > 1 && sizeof(T) == 2 ? 2 : 0;
+          const bool held = partial && cols <= int64_t{kMostHeld} * N * kThreads;
+          launch(held ? rms_norm_backward_kernel<N, kMostHeld, T, G> : rms_norm_backward_kernel<N, 0, T, G>);
           check_launch("rms_norm_backward");
           if (!partial) return;
           const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};

@@ -77,18 +77,33 @@ __device__ inline float warp_tree(float x, int64_t count) {
   return x;
 }
 
-// Of value(0 .. count - 1), at most kChunk of them, by a warp.
+// Of the first `count` of some nodes, the others of which are anything.
+template <int kCount>
+__device__ float tree_of(float (&nodes)[kCount], int count) {
+#pragma unroll
+  for (int step = 1; step < kCount; step *= 2)
+#pragma unroll
+    for (int i = 0; i + step < kCount; i += 2 * step)
+      if (i + step < count) nodes[i] += nodes[i + step];
+  return nodes[0];
+}
+
+// Of value(0 .. count - 1), at most kChunk of them, by a warp, each lane of which takes kEach neighbours at a time.
 template <class Value>
 __device__ float chunk_tree(const Value& value, int64_t count) {
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  float node = 0;
-#pragma unroll 8
-  for (int j = 0; j < kChunk / 32; j++) {
-    const int64_t left = count - 32 * j;
-    const float sum = __shfl_sync(kAll, warp_tree(lane < left ? value(32 * j + lane) : 0.0f, left), 0);
-    if (lane == j) node = sum;
+  constexpr int kEach = 4, kTogether = 32 * kEach, kSteps = kChunk / kTogether;
+  const int lane = static_cast<int>(threadIdx.x) % 32, all = static_cast<int>(count);
+  float tops[kSteps];
+#pragma unroll
+  for (int step = 0; step < kSteps; step++) {
+    const int first = step * kTogether + lane * kEach, there = all - first;
+    float nodes[kEach] = {};
+#pragma unroll
+    for (int i = 0; i < kEach; i++)
+      if (i < there) nodes[i] = value(first + i);
+    tops[step] = warp_tree(tree_of(nodes, there), (all - step * kTogether + kEach - 1) / kEach);
   }
-  return warp_tree(node, (count + 31) / 32);
+  return tree_of(tops, (all + kTogether - 1) / kTogether);
 }
 
 // Of value(0 .. count - 1), by one block of kTreeThreads: chunks of a power of two of values each end in one, which is
@@ -112,11 +127,15 @@ __device__ float tree_sum(const Value& value, int64_t count) {
   return __shfl_sync(kAll, warp_tree(lane < last ? tops[lane] : 0.0f, last), 0);
 }
 
-// A block of threads for each block of values.
+// A block of threads for each block of values. Dense: rows without gaps.
+template <bool kDense>
 __global__ void __launch_bounds__(kTreeThreads)
     tree_sum_kernel(Rows<float> x, int64_t cols, int64_t count, int64_t block, float scale, float* sums) {
   const int64_t begin = blockIdx.x * block;
-  const auto value = [&](int64_t i) { return *x.at((begin + i) / cols, (begin + i) % cols); };
+  const auto value = [&](int64_t i) {
+    if constexpr (kDense) return x.data[begin + i];
+    return *x.at((begin + i) / cols, (begin + i) % cols);
+  };
   const float total = tree_sum(value, min(block, count - begin));
   if (threadIdx.x == 0) sums[blockIdx.x] = total * scale;
 }
@@ -189,8 +208,9 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands, cudaStream_t strea
   operands.done();
   return [=, scale = attrs.scale](const PassFacts&) {
     if (blocks == 0) return;
-    tree_sum_kernel<<<static_cast<unsigned>(blocks), kTreeThreads, 0, stream>>>(Rows<float>(x), x.cols(), count, block,
-                                                                                scale, sums);
+    const auto kernel = x.dense() ? tree_sum_kernel<true> : tree_sum_kernel<false>;
+    kernel<<<static_cast<unsigned>(blocks), kTreeThreads, 0, stream>>>(Rows<float>(x), x.cols(), count, block, scale,
+                                                                       sums);
     check_launch("tree_sum");
   };
 }

@@ -17,9 +17,9 @@ __device__ inline void turn(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// y = x^T, of bytes that `source` gives in 16s: source.from(col)(row). Rows and columns in 16s. A thread takes 16 bytes
-// of a row, always from the same column, and writes 16 of each of four columns. Word c of
-// row r lies at c + 4 (r / 16), so that those who read 16 rows below one another meet other banks.
+// y = x^T, of bytes that `source` puts in 16s: source.from(col)(row, to). Rows and columns in 16s. A thread takes 16
+// bytes of a row, always from the same column, and writes 16 of each of four columns. Word c of row r lies at c + 4 (r
+// / 16), so that those who read 16 rows below one another meet other banks.
 template <class Source>
 __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
   constexpr int kWords = kTurned / 4, kQuads = kTurned / 16;
@@ -31,7 +31,7 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
 #pragma unroll
     for (int line = thread / kQuads; line < kTurned; line += kThreads / kQuads) {
       if (row + line >= rows) break;
-      *reinterpret_cast<Pack<uint8_t, 16>*>(&tile[line][4 * ((quad + line / 16) % kQuads)]) = bytes(row + line);
+      bytes(row + line, reinterpret_cast<uint8_t*>(&tile[line][4 * ((quad + line / 16) % kQuads)]));
     }
   }
   __syncthreads();
