@@ -157,11 +157,21 @@ TEST(Machine, IsReadAsItWasWritten) {
   EXPECT_EQ(write_machine(parse_machine(rough, "machine.json")), rough);
 }
 
-// 1 GB/s onto the card, 2 GB/s off it, 4e9 on it.
+// 1 GB/s onto the card, 2 GB/s off it, half and three quarters of that with the other one; 4e9 on it.
 Machine with_a_card() {
   Machine machine = example();
-  machine.cards = Cards{"a card",           2,    8ull << 30, 7ull << 30,      1ull << 28, 1e9, 2e9, {1ull << 27, 2e10},
-                        {1ull << 26, 1e10}, 1e10, 1e-4,       machine.teams[0]};
+  machine.cards = Cards{.name = "a card",
+                        .count = 2,
+                        .memory_bytes = 8ull << 30,
+                        .free_bytes = 7ull << 30,
+                        .driver_bytes = 1ull << 28,
+                        .bus = {1e9, 2e9},
+                        .shared_bus = {0.5e9, 1.5e9},
+                        .copies = {1ull << 27, 2e10},
+                        .nccl = {1ull << 26, 1e10},
+                        .host_link = 1e10,
+                        .host_latency = 1e-4,
+                        .rates = machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
   machine.cards->condition = "61 C, 1755 MHz";
@@ -170,12 +180,16 @@ Machine with_a_card() {
 
 TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   const Machine machine = with_a_card();
-  auto copied = [&](Space from, Space to) {
+  auto copied = [&](Space from, Space to, const Hosts& hosts = {}) {
     const Priced op = op_of(Copy{}, {{DType::F32, {1 << 20}}, {DType::F32, {1 << 20}}}, {from, to});
-    return seconds(op.op, op.set.buffers, machine, 1) / (1 << 22);
+    return seconds(op.op, op.set.buffers, machine, 1, hosts) / (1 << 22);
   };
   EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device), 1e-9);
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host), 0.5e-9);
+  const Hosts both({2, 1, 0}, 2);
+  EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device, both), 2e-9);
+  EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host, both), 1 / 1.5e9);
+  EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device, Hosts({2, 1, 0}, 1)), 1e-9) << "each alone on its host";
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Device), 0.5e-9);  // read and written
   EXPECT_DOUBLE_EQ(copied(Space::Disk, Space::Host), 0.5e-9);
   const Priced gather = op_of(AllGather{}, {{DType::BF16, {500}}, {DType::BF16, {1000}}});

@@ -69,7 +69,10 @@ std::string memory_text(const Machine& machine) {
         fmt::format("{:<13} {} to each GPU from other hosts, {:.0f} us for each: said by the makers, not measured\n",
                     "network", bytes_text(cards->host_link), 1e6 * cards->host_latency);
     text += fmt::format("{:<13} {} to a GPU, {} back, both at once (PCIe 4: 25, PCIe 5: 51)\n", "bus",
-                        bytes_text(cards->to_device), bytes_text(cards->from_device));
+                        bytes_text(cards->bus.to_device), bytes_text(cards->bus.from_device));
+    if (cards->count > 1)
+      text += fmt::format("{:<13} {} to each GPU, {} back, all of them at once\n", "bus, shared",
+                          bytes_text(cards->shared_bus.to_device), bytes_text(cards->shared_bus.from_device));
   }
   return text;
 }

@@ -329,8 +329,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
     const bool processes = launched || options.nodes > 1;
-    caps.nccl_bytes = cards.nccl.bytes;
-    caps.copies_bytes = (processes ? cards.nccl : cards.copies).bytes;
+    caps.link_bytes = (processes ? cards.nccl : cards.copies).bytes;
   }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
@@ -424,11 +423,10 @@ Session rank_session(const Planned& planned, const Options& options, int rank, i
   raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);  // as planned, on every rank
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
   const LaneMode lanes = lanes_of(spec.strategy, spec.cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
-  const Route route = planned.caps.by_nccl(planned.compiled.plan.reserved_bytes) ? Route::Nccl : Route::Copies;
   return Session(
       std::move(spec), std::move(compiled),
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {
-         return planned.target.backend(device, comm, route);
+         return planned.target.backend(device, comm);
        }});
 }
 

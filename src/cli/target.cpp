@@ -77,12 +77,35 @@ uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
 
 }  // namespace
 
+namespace {
+
+// Of the slowest of so many cards, all at it.
+Bus measure_bus_of(int count) {
+  const std::shared_ptr<ProductTable> products = products_of_ranks();
+  std::vector<Bus> measured(static_cast<size_t>(count));
+  run_ranks(count, 1, nullptr, [&](int rank, Comm* comm) {
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, Route::Copies);
+    measured[static_cast<size_t>(rank)] = measure_bus(*backend, [&] {
+      if (comm) comm->barrier();
+    });
+    return 0;
+  });
+  return {std::ranges::min(measured, {}, &Bus::to_device).to_device,
+          std::ranges::min(measured, {}, &Bus::from_device).from_device};
+}
+
+}  // namespace
+
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
   const uint64_t free_before = cards_of_driver().at(0).free_bytes;
-  const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
-  const uint64_t arena = measure_card(*backend, product_sizes, cards);
-  cards.condition = cards_of_driver().at(0).condition;
-  cards.driver_bytes = taken_beside(free_before, arena);
+  {
+    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
+    const uint64_t arena = measure_card(*backend, product_sizes, cards);
+    cards.condition = cards_of_driver().at(0).condition;
+    cards.driver_bytes = taken_beside(free_before, arena);
+  }
+  cards.bus = cards.shared_bus = measure_bus_of(1);
+  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count);
 }
 
 namespace {
@@ -146,8 +169,8 @@ void Target::require_products(const Numerics& numerics) const {
              machine_->cards->name);
 }
 
-std::unique_ptr<Backend> Target::backend(int device, Comm* comm, Route route) const {
-  if (cuda_) return cuda_backend(device, products_, comm, route);
+std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
+  if (cuda_) return cuda_backend(device, products_, comm, Route::Copies);
   return std::make_unique<CpuBackend>();
 }
 

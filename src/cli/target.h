@@ -28,9 +28,9 @@ class Target {
   void require_here() const;
   // UserError if its cards have no products of the kind that is asked for.
   void require_products(const Numerics& numerics) const;
-  // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others, whose bytes
-  // come by `route`. All ranks of a job ask at the same time.
-  std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr, Route route = Route::Copies) const;
+  // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
+  // job ask at the same time.
+  std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
 
   // The GPUs of this machine, whatever the target is.
   const std::optional<Cards>& here() const { return here_; }

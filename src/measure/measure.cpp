@@ -281,7 +281,6 @@ uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_size
   OpTimer timer(backend, facts, wall_seconds, scale.room);
   timer.keep_hot();
   cards.rates = measure_rates(timer, scale, product_sizes, cards.rates.fp8_flops > 0);
-  cards.to_device = cards.from_device = timer.bus_rate();
   return 2 * scale.room.half;
 }
 

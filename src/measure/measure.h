@@ -29,6 +29,9 @@ Machine measure_machine(const MeasureOptions& options);
 TeamRates measure_team(int threads, const std::vector<int64_t>& product_sizes, Clock clock = wall_seconds);
 // The rates of a card, by a backend of its own that has reserved nothing yet. Returns the bytes that this has reserved.
 uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards);
+// The bus of a card, by a backend of its own that has reserved nothing yet. Of several on all ranks at the same time:
+// `wait_for_others` returns when they are ready.
+Bus measure_bus(Backend& backend, const std::function<void()>& wait_for_others);
 // The link of cards, by a backend of each rank's own that has reserved nothing yet, on all ranks at the same time.
 struct LinkRates {
   RateCurve rates;     // bytes a second that a rank takes from the others, by the bytes that it gives; all at it

@@ -13,8 +13,7 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMostSets = 8;
-// Bytes of the host that copies to and from a card are timed on.
-constexpr uint64_t kHostBytes = 64u << 20;
+constexpr uint64_t kNumbers = 64u << 20;  // bytes of random ones that fill the room, again and again
 // Where launches only enqueue, up to so many are timed together.
 constexpr double kTogether = 32;
 // An op is launched until it has taken so long, but so often at least and at most.
@@ -68,17 +67,15 @@ OperandList& OperandList::again(Access access) {
 OpTimer::OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room)
     : backend_(backend), facts_(facts), clock_(clock), room_(room) {
   const uint64_t bytes = 2 * room.half;
-  plan_.offset = {0, 0};
+  plan_.offset = {0};
   plan_.reserved_bytes[index(Space::Device)] = bytes;
   set_.buffers.push_back({"arena", bytes});
-  if (backend.streams()) plan_.reserved_bytes[index(Space::Host)] = kHostBytes;
-  set_.buffers.push_back({"host", kHostBytes, Space::Host});
   arena_ = std::make_unique<Arena>(backend_, plan_, ".");
-  std::vector<std::byte> numbers(kHostBytes);
+  std::vector<std::byte> numbers(kNumbers);
   fill_floats(numbers.data(), numbers.size());
   std::byte* const start = arena_->view({0, Access::Write, DType::U8, {1}, 0, 1}, plan_, set_).data;
-  for (uint64_t at = 0; at < bytes; at += kHostBytes)
-    backend.write(start + at, numbers.data(), std::min(kHostBytes, bytes - at));
+  for (uint64_t at = 0; at < bytes; at += kNumbers)
+    backend.write(start + at, numbers.data(), std::min(kNumbers, bytes - at));
 }
 
 Work OpTimer::work_of(const Attrs& attrs, const OperandList& list) {
@@ -177,25 +174,6 @@ Op OpTimer::with_scratch(const Attrs& attrs, const OperandList& list) const {
   if (const auto scratch = static_cast<int64_t>(facts_.scratch_bytes(attrs, op.operands)))
     op.operands.push_back({static_cast<BufferId>(op.operands.size()), Access::Write, DType::U8, {scratch}, 0, scratch});
   return op;
-}
-
-double OpTimer::bus_rate() {
-  const auto bytes = static_cast<int64_t>(kHostBytes);
-  auto copy = [&](Lane lane) {  // each way its own bytes of the device
-    const bool in = lane == Lane::CopyIn;
-    const Operand host{1, Access::Read, DType::U8, {bytes}, 0, bytes};
-    const Operand device{0, Access::Read, DType::U8, {bytes}, in ? 0 : kHostBytes, bytes};
-    Op op;
-    op.attrs = Copy{};
-    op.lane = lane;
-    op.operands = {snug::read(in ? host : device), snug::write(in ? device : host)};
-    op.site = "measured";
-    std::vector<TensorView> views;
-    for (const Operand& o : op.operands) views.push_back(arena_->view(o, plan_, set_));
-    return backend_.bind(op, views);
-  };
-  const std::array<Launch, 2> both{copy(Lane::CopyIn), copy(Lane::CopyOut)};
-  return static_cast<double>(kHostBytes) / (2 * time(both, {}));
 }
 
 double OpTimer::seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass, const FillOperands& fill) {

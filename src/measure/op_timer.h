@@ -44,8 +44,6 @@ class OpTimer {
   // several sets of operands, so that little of what one reads is in the innermost caches, as in a step.
   double seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass = {},
                  const FillOperands& fill = {});
-  // Bytes a second from the host to a card while as many go back.
-  double bus_rate();
   // The op as work() counts it.
   static Work work_of(const Attrs& attrs, const OperandList& list);
 

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 
 #include "plan/machine.h"
 
@@ -31,6 +32,8 @@ constexpr std::array kModels{
 // What an H200 reached of the maker's figures, and what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp8Flops = 0.63, kReachedMemory = 0.88, kReachedPci = 0.79,
                  kReachedLink = 0.83, kReachedNccl = 0.6;
+// What four of them at once kept of that, into each and back.
+constexpr double kSharedInto = 0.885, kSharedBack = 0.67;
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
@@ -51,7 +54,9 @@ Cards cards_of(const Model& model, int count) {
   const bool linked = model.link_gb > model.pci_gb;
   cards.nccl = {kNcclBytes, kReachedNccl * 1e9 * model.link_gb};
   cards.copies = linked ? CardLink{0, kReachedLink * 1e9 * model.link_gb} : cards.nccl;
-  cards.to_device = cards.from_device = kReachedPci * 1e9 * model.pci_gb;
+  const double bus = kReachedPci * 1e9 * model.pci_gb, share = std::min(1.0, (count - 1) / 3.0);
+  cards.bus = {bus, bus};
+  cards.shared_bus = {bus * std::lerp(1.0, kSharedInto, share), bus * std::lerp(1.0, kSharedBack, share)};
   cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
   cards.host_latency = kHostLatency;
   cards.rates.op_seconds = kOpSeconds;

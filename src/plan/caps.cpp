@@ -8,13 +8,7 @@ namespace snug {
 uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes) const {
   constexpr uint64_t kOfEntry = 4096 / 8;
   const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank_bytes[index(Space::Host)] / kOfEntry;
-  return driver_bytes + tables + (by_nccl(rank_bytes) ? nccl_bytes : copies_bytes);
-}
-
-// What loads and saves pass through stays below.
-bool Caps::by_nccl(const PerSpace<uint64_t>& rank_bytes) const {
-  constexpr uint64_t kBusy = 1ull << 30;
-  return rank_bytes[index(Space::Host)] > kBusy;
+  return driver_bytes + link_bytes + tables;
 }
 
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {

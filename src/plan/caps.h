@@ -17,16 +17,11 @@ struct Caps {
   std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
   int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
   bool shared = false;  // device and host are one memory (CPU): host_bytes holds for both together
-  // What the driver takes of a device beside the arena counts against device_bytes: this; tables of the pages of so
-  // many ranks' host arenas, all of which it knows on each card; and the ranks' connection, by the one way or the
-  // other.
-  uint64_t driver_bytes = 0;
+  // What the driver takes of a device beside the arena counts against device_bytes: this; what connects ranks; and
+  // tables of the pages of so many ranks' host arenas, all of which it knows on each card.
+  uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  uint64_t copies_bytes = 0, nccl_bytes = 0;
   uint64_t beside(const PerSpace<uint64_t>& rank_bytes) const;
-  // Whether bytes go from card to card by NCCL, not by copies: the same copy engines serve the bus, and where much
-  // lies on the host, cards wait for each other behind it.
-  bool by_nccl(const PerSpace<uint64_t>& rank_bytes) const;
 };
 
 // What an arrangement takes of one thing that is capped.

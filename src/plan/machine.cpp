@@ -73,9 +73,10 @@ class Pricing {
     const Space from = buffers_[op_.operands[0].buffer].space, to = buffers_[op_.operands[1].buffer].space;
     if (from == Space::Disk) return bytes_of(op_.operands[0]) / machine_.disk.read;
     if (to == Space::Disk) return bytes_of(op_.operands[1]) / machine_.disk.write;
-    if (machine_.cards && from != to)
-      return bytes_of(op_.operands[0]) /
-             (to == Space::Device ? machine_.cards->to_device : machine_.cards->from_device);
+    if (machine_.cards && from != to) {
+      const Bus bus = hosts_.bus(*machine_.cards);
+      return bytes_of(op_.operands[0]) / (to == Space::Device ? bus.to_device : bus.from_device);
+    }
     return work_.bytes / rates_.copy.at(work_.bytes);
   }
   double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
@@ -192,7 +193,6 @@ Machine rough_machine() {
 }
 
 Hosts::Hosts(const Topology& ranks, int of_one) {
-  if (ranks.ranks <= of_one) return;
   for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
     // One rank of each group.
     const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
@@ -204,6 +204,13 @@ Hosts::Hosts(const Topology& ranks, int of_one) {
       if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
     }
   }
+}
+
+Bus Hosts::bus(const Cards& cards) const {
+  const int others = std::min(group(Ranks::Everyone).here, cards.count) - 1;
+  const double share = others == 0 ? 0 : static_cast<double>(others) / (cards.count - 1);
+  return {std::lerp(cards.bus.to_device, cards.shared_bus.to_device, share),
+          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, share)};
 }
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,

@@ -55,6 +55,11 @@ struct TeamRates : Rates {
   int threads = 1;
 };
 
+// Bytes a second between a card and the host's arena, both ways at once.
+struct Bus {
+  double to_device = 0, from_device = 0;
+};
+
 // What connects ranks on cards of one host.
 struct CardLink {
   uint64_t bytes = 0;  // taken of each card
@@ -66,11 +71,11 @@ struct Cards {
   std::string name;
   int count = 1;
   uint64_t memory_bytes = 0, free_bytes = 0;
-  uint64_t driver_bytes = 0;              // that a process's context and libraries take of a card
-  double to_device = 0, from_device = 0;  // bytes a second between a card and the host's arena, both at once
-  CardLink copies, nccl;                  // of ranks of one process, by the fastest way, and of several
-  double host_link = 0;                   // bytes a second from cards of other hosts; of the makers, nobody measures it
-  double host_latency = 0;                // seconds that a joint op takes for each further host, likewise
+  uint64_t driver_bytes = 0;  // that a process's context and libraries take of a card
+  Bus bus, shared_bus;        // of a card alone, and of each while all of the host are at it
+  CardLink copies, nccl;      // of ranks of one process, by the fastest way, and of several
+  double host_link = 0;       // bytes a second from cards of other hosts; of the makers, nobody measures it
+  double host_latency = 0;    // seconds that a joint op takes for each further host, likewise
   Rates rates;
   std::string condition{};  // right after they were measured, for readers: "driver 580.82, 61 C, 1755 MHz, ..."
 };
@@ -117,6 +122,8 @@ class Hosts {
     bool in_order = true;  // all ranks, by their numbers
   };
   const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
+  // Of a rank's card: between one that is alone and all at once it falls evenly with every further rank of its host.
+  Bus bus(const Cards& cards) const;
   const CardLink& link(const Cards& cards) const {
     return group(Ranks::Everyone).hosts > 1 ? cards.nccl : cards.copies;
   }

@@ -9,7 +9,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "snug machine 3";
+constexpr std::string_view kFormat = "snug machine 4";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
 constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
@@ -111,23 +111,27 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(
-        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
-                 "nccl_bytes_per_second", "to_device_bytes_per_second", "from_device_bytes_per_second",
-                 "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
+                                 "nccl_bytes", "nccl_bytes_per_second", "bus", "shared_bus", "link_bytes_per_second",
+                                 "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
             fields.bytes("free_bytes"),
             fields.bytes("driver_bytes"),
-            fields.rate("to_device_bytes_per_second"),
-            fields.rate("from_device_bytes_per_second"),
+            read_bus(fields.object("bus")),
+            read_bus(fields.object("shared_bus")),
             {fields.bytes("link_bytes"), fields.rate("link_bytes_per_second")},
             {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second")},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
             read_rates(fields.object("rates")),
             fields.string("condition", "")};
+  }
+
+  Bus read_bus(const JsonObject& object) const {
+    const Fields fields(object, {"to_device_bytes_per_second", "from_device_bytes_per_second"});
+    return {fields.rate("to_device_bytes_per_second"), fields.rate("from_device_bytes_per_second")};
   }
 
   Rates read_rates(const JsonObject& object) const {
@@ -190,6 +194,11 @@ OrderedJson curve_json(const RateCurve& curve) {
   return {{"sizes", rounded(curve.sizes)}, {"rates", rounded(curve.rates)}};
 }
 
+OrderedJson bus_json(const Bus& bus) {
+  return {{"to_device_bytes_per_second", rounded(bus.to_device)},
+          {"from_device_bytes_per_second", rounded(bus.from_device)}};
+}
+
 OrderedJson rates_json(const Rates& rates) {
   OrderedJson json{{"op_seconds", rounded(rates.op_seconds)},
                    {"flops_per_second", rounded(rates.flops)},
@@ -242,8 +251,8 @@ std::string write_machine(const Machine& machine) {
                      {"memory_bytes", machine.cards->memory_bytes},
                      {"free_bytes", machine.cards->free_bytes},
                      {"driver_bytes", machine.cards->driver_bytes},
-                     {"to_device_bytes_per_second", rounded(machine.cards->to_device)},
-                     {"from_device_bytes_per_second", rounded(machine.cards->from_device)},
+                     {"bus", bus_json(machine.cards->bus)},
+                     {"shared_bus", bus_json(machine.cards->shared_bus)},
                      {"link_bytes", machine.cards->copies.bytes},
                      {"link_bytes_per_second", rounded(machine.cards->copies.rate)},
                      {"nccl_bytes", machine.cards->nccl.bytes},
