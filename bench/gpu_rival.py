@@ -47,15 +47,15 @@ def card_bytes():
     return int(subprocess.run(query, check=True, capture_output=True, text=True).stdout.splitlines()[0]) << 20
 
 
-def random_model(folder, device):
-    """A bf16 model of the folder's config on `device`; None leaves its place to the context that it is built in."""
+def random_model(folder, device, dtype="bfloat16"):
+    """A model of the folder's config on `device`; None leaves its place to the context that it is built in."""
     import torch
     import transformers
 
     torch.manual_seed(0)
     config = transformers.AutoConfig.from_pretrained(folder)
     default = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16)
+    torch.set_default_dtype(getattr(torch, dtype))
     try:
         with torch.device(device) if device else contextlib.nullcontext():
             model = transformers.AutoModelForCausalLM.from_config(config, attn_implementation="sdpa")
@@ -148,7 +148,7 @@ def unsloth_model(options):
     return llama.FastLlamaModel.for_training(model, use_gradient_checkpointing=checkpointing)
 
 
-def lora_step(model, options, context):
+def torch_step(model, context):
     """The training step with torch's AdamW; `context` makes what a forward pass runs under."""
     import torch
 
@@ -168,18 +168,22 @@ def lora_step(model, options, context):
     return step
 
 
-def deepspeed_step(options):
-    """DeepSpeed's step; weights, master weights, gradients and states are bf16 and on the host between uses."""
+def deepspeed_step(options, states="bf16"):
+    """DeepSpeed's step; weights are bf16, master weights, gradients and optimizer states bf16 or fp32, all of them on
+    the host between uses. `options.blocks` are those of this rank."""
     import deepspeed
+    import transformers.models.auto.modeling_auto  # noqa: F401, as it cannot be under zero.Init, which patches torch
 
-    os.environ |= {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
-    os.environ.setdefault("MASTER_PORT", "29555")
+    alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555"}
+    for name, value in alone.items():
+        os.environ.setdefault(name, value)
     on_host = {"device": "cpu", "pin_memory": True}
+    half = states == "bf16"
     config = {
         "train_micro_batch_size_per_gpu": options.micro_batch,
         "gradient_accumulation_steps": len(options.blocks) // options.micro_batch,
         "gradient_clipping": 1.0,
-        "bf16": {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True},
+        "bf16": {"enabled": True, "bf16_master_weights_and_grads": half, "bf16_optimizer_states": half},
         "zero_optimization": {"stage": 3, "offload_optimizer": on_host, "offload_param": on_host},
         "optimizer": {"type": "AdamW", "params": {"lr": 1e-5, "weight_decay": 0.0}},
     }
@@ -209,9 +213,9 @@ def make_step(options):
         import torch
 
         # Its adapters are fp32 and run under autocast, as its trainer has them.
-        return lora_step(model, options, lambda: torch.autocast("cuda", torch.bfloat16)), False
+        return torch_step(model, lambda: torch.autocast("cuda", torch.bfloat16)), False
     liger = use_liger()
-    return lora_step(peft_model(options), options, contextlib.nullcontext), liger
+    return torch_step(peft_model(options), contextlib.nullcontext), liger
 
 
 def parse_options():
