@@ -202,6 +202,8 @@ TEST_F(Cli, TrainEndsWithWhatEachRankNeeds) {
   const auto end = nlohmann::json::parse(train.out), plan = nlohmann::json::parse(text_of(at("run/plan.json")));
   EXPECT_EQ(end["ranks"], plan["ranks"]);
   EXPECT_EQ(end["ranks"].size(), 2u);
+  EXPECT_GT(end["load_seconds"], 0);
+  EXPECT_THAT(train.err, HasSubstr("all weights are in place after "));
   EXPECT_THAT(train.err, HasSubstr("ranks: all 2 need in arenas: device "));
 }
 

@@ -1,6 +1,7 @@
 // snug train: plan, then the run, on every rank.
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 
@@ -155,6 +156,14 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   return ranks;
 }
 
+// Until all ranks have theirs.
+double seconds_to_load(Session& session) {
+  const auto begin = std::chrono::steady_clock::now();
+  session.load();
+  session.barrier();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+}
+
 // One rank's run; what all ranks share comes in `run`.
 struct Run {
   const Options& options;
@@ -189,7 +198,8 @@ int train_rank(Run& run, int rank, Comm* comm) {
   Session session = rank_session(run.planned, options, rank, run.device.value_or(rank), comm);
   rehearse_saving(
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
-  session.load();
+  const double load_seconds = seconds_to_load(session);
+  if (reports) log_line(fmt::format("all weights are in place after {}", format_duration(load_seconds)));
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   trainer_options.driver_bytes = run.planned.caps.beside(run.planned.compiled.plan.reserved_bytes);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
@@ -214,6 +224,7 @@ int train_rank(Run& run, int rank, Comm* comm) {
     if (run.flags.json)
       fmt::print("{}\n", to_line({{"out", options.out},
                                   {trained_parts(options), result},
+                                  {"load_seconds", load_seconds},
                                   {"steps", trainer.step()},
                                   {"ranks", ranks_json(ranks)},
                                   {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
