@@ -16,6 +16,7 @@
 #include "comm/threads.h"
 #include "plan/forecast.h"
 #include "tiny_model.h"
+#include "train/checkpoint.h"
 
 namespace snug {
 
@@ -240,6 +241,54 @@ inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = n
   };
   on_ranks(job, a, work, process, ground);
   return outcome;
+}
+
+// A run around its first checkpoint: the step that this is of, what ranks hold there, what two steps later.
+struct Halves {
+  int64_t step = 0;
+  Outcome saved, after;
+};
+
+// Fresh: one step, a checkpoint in `run`, two steps. Resumed: from there, by whatever ranks it was saved, two steps on
+// the data that come then.
+enum class Begin { Fresh, Resumed };
+inline Halves halves(Begin begin, const std::filesystem::path& run, JobSpec job, const Arrangement& a,
+                     const Ground& ground = processors()) {
+  Checkpoints checkpoints(run, -1);
+  if (begin == Begin::Resumed) job.saved = find_saved_state(checkpoints.last().value());
+  Halves result;
+  const auto work = [&](Session& session) {
+    session.load();
+    CheckpointState state;
+    state.numerics_hash = session.compiled().numerics_hash;
+    state.data_order = 77;
+    if (begin == Begin::Resumed) {
+      state = checkpoints.restore_last(session, state);
+    } else {
+      Outcome first;
+      train_steps(session, ++state.step, 1, first);
+      checkpoints.save(session, state);
+    }
+    if (session.rank() == 0) result.step = state.step;
+    take_saved(session, result.saved);
+    train_steps(session, state.step + 1, state.step + 2, result.after);
+    take_saved(session, result.after);
+  };
+  on_ranks(job, a, work, nullptr, ground);
+  return result;
+}
+
+// The same step and the same state; what follows is the same too where ranks are `equal`, else losses are near.
+inline void expect_resumed(const Halves& resumed, const Halves& expected, bool equal, double tolerance,
+                           const std::string& how) {
+  EXPECT_EQ(resumed.step, expected.step) << how;
+  EXPECT_TRUE(resumed.saved == expected.saved) << how;
+  if (equal) {
+    EXPECT_TRUE(resumed.after == expected.after) << how;
+  } else {
+    const double loss = expected.after.steps[0].loss;
+    EXPECT_NEAR(resumed.after.steps[0].loss, loss, tolerance * loss) << how;
+  }
 }
 
 inline Space space_of(uint64_t draw) { return std::array{Space::Device, Space::Host, Space::Disk}[draw % 3]; }

@@ -7,7 +7,6 @@
 #include "base/rng.h"
 #include "program/replay.h"
 #include "temp_directory.h"
-#include "train/checkpoint.h"
 
 namespace snug {
 namespace {
@@ -92,19 +91,8 @@ TEST_P(Arrangements, ACheckpointGoesOnUnderAnyOther) {
   two.ranks = 2;
   two.zero = 2;
   two.passes = GetParam().passes;
-  const TempDirectory directory;
-  Outcome expected;
-  on_ranks(job(), two, [&](Session& session) {
-    session.load();
-    Outcome ignored;
-    train_steps(session, 1, 1, ignored);
-    std::filesystem::create_directories(directory.path() / "saved");
-    session.barrier();
-    session.write(Task::Save, directory.path() / "saved");
-    session.barrier();
-    train_steps(session, 2, 3, expected);
-    take_saved(session, expected);
-  });
+  const TempDirectory run;
+  const Halves expected = halves(Begin::Fresh, run.path(), job(), two);
   for (const auto& [ranks, replicas, stage, space] :
        {std::tuple(2, 1, 3, Space::Host), std::tuple(2, 2, 0, Space::Disk), std::tuple(1, 1, 0, Space::Device),
         std::tuple(4, 2, 3, Space::Host)}) {
@@ -113,20 +101,8 @@ TEST_P(Arrangements, ACheckpointGoesOnUnderAnyOther) {
     other.replicas = replicas;
     other.zero = stage;
     other.states = space;
-    JobSpec spec = job();
-    spec.saved = find_saved_state(directory.path() / "saved");
-    Outcome outcome;
-    on_ranks(spec, other, [&](Session& session) {
-      session.load();
-      session.restore(directory.path() / "saved");
-      train_steps(session, 2, 3, outcome);
-      take_saved(session, outcome);
-    });
-    if (ranks == 2) {
-      EXPECT_TRUE(outcome == expected) << to_string(other);
-    } else {
-      EXPECT_NEAR(outcome.steps[0].loss, expected.steps[0].loss, 1e-3 * expected.steps[0].loss) << to_string(other);
-    }
+    const Halves resumed = halves(Begin::Resumed, run.path(), job(), other);
+    expect_resumed(resumed, expected, ranks == two.ranks, 1e-3, to_string(other));
   }
 }
 

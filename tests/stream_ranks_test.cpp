@@ -5,6 +5,7 @@
 #include <latch>
 
 #include "arranged.h"
+#include "temp_directory.h"
 #include "train/generate.h"
 #ifdef SNUG_TESTS_ON_CUDA
 #include "backend/cuda/cards.h"
@@ -27,7 +28,9 @@ std::vector<int> rank_counts() {
 
 Ground streams_of(uint64_t seed) {
   return {[] { return std::make_unique<CudaFacts>(); },
-          [route = seed % 2 ? Route::Nccl : Route::Copies, products = make_product_table()](int rank, Comm* comm) {
+          [route = seed % 2 ? Route::Nccl : Route::Copies, products = make_product_table()](
+              int rank, Comm* comm) -> std::unique_ptr<Backend> {
+            if (!comm) return std::make_unique<CudaBackend>(rank, products);
             return std::make_unique<RankBackend>(rank, products, *comm, route);
           }};
 }
@@ -76,6 +79,32 @@ TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
         EXPECT_TRUE(train(job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
       }
   }
+}
+
+// From as many ranks as there are to half of them, and to ranks on processors without streams.
+TEST_P(StreamRanks, ACheckpointGoesOnOnFewerAndOnProcessors) {
+  Arrangement all;
+  all.ranks = rank_counts().back();
+  all.zero = 2;
+  all.passes = GetParam().passes;
+  const TempDirectory run;
+  const Halves expected = halves(Begin::Fresh, run.path(), job(), all, streams_of(0));
+  uint64_t seed = 1;
+  const auto resume = [&](int ranks, int zero, Space states, bool on_streams) {
+    Arrangement other = all;
+    other.ranks = ranks;
+    other.zero = zero;
+    other.states = states;
+    const Ground ground = on_streams ? streams_of(seed++) : processors();
+    const Halves resumed = halves(Begin::Resumed, run.path(), job(), other, ground);
+    const double tolerance = GetParam().compute == DType::F32 ? 1e-3 : 1e-2;  // processors' products are others
+    expect_resumed(resumed, expected, on_streams && ranks == all.ranks, tolerance,
+                   to_string(other) + (on_streams ? ", on streams" : ", on processors"));
+  };
+  resume(all.ranks, 3, Space::Host, true);
+  resume(all.ranks / 2, 3, Space::Host, true);
+  resume(all.ranks / 2, 1, Space::Device, true);
+  for (const int ranks : {all.ranks, all.ranks / 2, 1}) resume(ranks, ranks == 1 ? 0 : 3, Space::Disk, false);
 }
 
 // Every rank is told each token by rank 0, and has the same logits.
