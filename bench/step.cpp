@@ -100,8 +100,8 @@ double step_seconds(Session& session) {
 double whole_step_seconds(const Planned& planned, const Options& options) {
   double seconds = 0;
   const std::optional<Cards> before = cards_here();
-  run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, Comm* comm) {
-    Session session = rank_session(planned, options, rank, rank, comm);
+  run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, int place, Comm* comm) {
+    Session session = rank_session(planned, options, rank, place, comm);
     load(session);
     const double of_rank = step_seconds(session);
     if (comm) comm->barrier();

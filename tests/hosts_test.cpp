@@ -125,13 +125,14 @@ class TwoHosts : public Cli {
         SNUG_BINARY, (kModels / "llama").string(), (kModels / "data.jsonl").string(), steps, out);
   }
 
-  // Ranks 0 and 1 near, 2 and 3 far; no way between them but the cable.
-  std::string on_both(const std::string& command) const {
+  // Ranks 0 and 1 near, 2 and 3 far, as so many processes of each host; no way between them but the cable.
+  std::string on_both(const std::string& command, int processes = 2) const {
     return fmt::format(
-        "cd {} && exec timeout -k 5 100 {} --allow-run-as-root --oversubscribe -host near:2,far:2 -n 4 "
+        "cd {} && exec timeout -k 5 100 {} --allow-run-as-root --oversubscribe -host near:{},far:{} -n {} "
         "--mca plm_rsh_agent {} --mca orte_tmpdir_base {} --mca pml ob1 --mca btl tcp,self "
         "--mca btl_tcp_if_include cable --mca oob_tcp_if_include cable {} >mpirun.log 2>&1",
-        directory_.path().string(), SNUG_MPIRUN, at("agent").string(), directory_.path().string(), command);
+        directory_.path().string(), SNUG_MPIRUN, processes, processes, 2 * processes, at("agent").string(),
+        directory_.path().string(), command);
   }
 };
 
@@ -139,12 +140,15 @@ TEST_F(TwoHosts, TrainToTheBytesOfFourThreads) {
   ASSERT_EQ(
       shell(fmt::format("cd {} && {} --ranks 4 >threads.log 2>&1", directory_.path().string(), train("threads", 6))), 0)
       << text_of(at("threads.log"));
-  const uint64_t before = hosts().sent();
-  ASSERT_EQ(shell(on_both(train("hosts", 6))), 0) << text_of(at("mpirun.log"));
-  EXPECT_GT(hosts().sent() - before, 1'000'000u);
   const std::string adapter = text_of(at("threads/adapter/adapter_model.safetensors"));
   EXPECT_GT(adapter.size(), 10'000u);
-  EXPECT_TRUE(text_of(at("hosts/adapter/adapter_model.safetensors")) == adapter);
+  for (const int processes : {2, 1}) {
+    const std::string out = fmt::format("hosts-{}", processes);
+    const uint64_t before = hosts().sent();
+    ASSERT_EQ(shell(on_both(train(out, 6) + " --ranks 4", processes)), 0) << text_of(at("mpirun.log"));
+    EXPECT_GT(hosts().sent() - before, 1'000'000u);
+    EXPECT_TRUE(text_of(at(out) / "adapter/adapter_model.safetensors") == adapter) << out;
+  }
 }
 
 TEST_F(TwoHosts, WhenOneVanishesTheOtherEndsAndNamesIt) {

@@ -1,10 +1,11 @@
-// Ranks of one process: whose error ends them, and what becomes of one that hangs.
+// How many ranks a process has, whose error ends them, and what becomes of one that hangs.
 #include "cli/launch.h"
 
 #include <gtest/gtest.h>
 
 #include <thread>
 
+#include "cli/job.h"
 #include "expect_error.h"
 
 namespace snug {
@@ -16,7 +17,7 @@ TEST(Launch, TheErrorThatCausedTheOthersIsThrown) {
   for (const int failing : {0, 1, 2})
     EXPECT_TRUE(fails_with<UserError>(
         [&] {
-          run_ranks(3, 1, nullptr, [&](int rank, Comm* comm) {
+          run_ranks(3, 1, nullptr, [&](int rank, int, Comm* comm) {
             if (rank == failing) user_error("no such file");
             comm->barrier();
             return 0;
@@ -26,15 +27,60 @@ TEST(Launch, TheErrorThatCausedTheOthersIsThrown) {
 }
 
 TEST(Launch, RankZerosResultIsReturned) {
-  EXPECT_EQ(run_ranks(3, 1, nullptr, [](int rank, Comm*) { return 7 + rank; }), 7);
-  EXPECT_EQ(run_ranks(1, 1, nullptr, [](int, Comm* comm) { return comm ? 1 : 0; }), 0);
+  EXPECT_EQ(run_ranks(3, 1, nullptr, [](int rank, int, Comm*) { return 7 + rank; }), 7);
+  EXPECT_EQ(run_ranks(1, 1, nullptr, [](int, int, Comm* comm) { return comm ? 1 : 0; }), 0);
+}
+
+// What settle_ranks() makes of the options of each of several processes of one machine, which are threads here.
+std::vector<int64_t> settled(std::vector<Options> processes) {
+  std::vector<int64_t> ranks(processes.size());
+  run_ranks(static_cast<int>(processes.size()), 1, nullptr, [&](int process, int, Comm* comm) {
+    Options& options = processes[static_cast<size_t>(process)];
+    settle_ranks(options, Target(options), comm);
+    ranks[static_cast<size_t>(process)] = options.ranks;
+    return 0;
+  });
+  return ranks;
+}
+
+Options options_of(const std::string& machine, int64_t ranks = 0) {
+  Options options;
+  options.machine = machine;
+  options.device = machine.empty() ? "cpu" : "cuda";
+  options.ranks = ranks;
+  return options;
+}
+
+TEST(Launch, ProcessesOfAMachineShareItsCards) {
+  const auto of = [](int processes, const Options& options) {
+    return settled(std::vector<Options>(static_cast<size_t>(processes), options));
+  };
+  EXPECT_EQ(of(2, options_of("8xH100")), std::vector<int64_t>(2, 8));
+  EXPECT_EQ(of(3, options_of("8xH100")), std::vector<int64_t>(3, 6));
+  EXPECT_EQ(of(3, options_of("2xH100")), std::vector<int64_t>(3, 3));
+  EXPECT_EQ(of(2, options_of("8xH100", 4)), std::vector<int64_t>(2, 4));
+  EXPECT_EQ(of(2, options_of("")), std::vector<int64_t>(2, 2));
+  EXPECT_EQ(of(2, options_of("", 6)), std::vector<int64_t>(2, 6));
+}
+
+TEST(Launch, ProcessesHaveEqualSharesOfTheRanks) {
+  EXPECT_TRUE(fails_with<UserError>(
+      [] {
+        settled({options_of("", 5), options_of("", 5)});
+      },
+      "ranks: found 5, expected a multiple of 2"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [] {
+        settled({options_of("8xH100"), options_of("4xH100")});
+      },
+      "ranks: found 4 in process 0, 2 in process 1, expected as many in each of the 2"));
 }
 
 TEST(LaunchDeathTest, AThreadThatHangsDoesNotHoldTheProcess) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(run_ranks(
                   3, 1, nullptr,
-                  [](int rank, Comm* comm) {
+                  [](int rank, int, Comm* comm) {
                     if (rank == 1) std::this_thread::sleep_for(1h);
                     comm->barrier();
                     return 0;
@@ -47,7 +93,7 @@ TEST(LaunchDeathTest, AnErrorIsSaidThoughAnotherThreadHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(run_ranks(
                   2, 1, nullptr,
-                  [](int rank, Comm*) {
+                  [](int rank, int, Comm*) {
                     if (rank == 0) user_error("no such file");
                     std::this_thread::sleep_for(1h);
                     return 0;

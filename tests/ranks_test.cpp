@@ -1,16 +1,23 @@
-// Ranks as processes: what 'mpirun -n N snug train' leaves is what 'snug train --ranks N' leaves, byte for byte.
+// Ranks of several processes: what 'mpirun -n N snug train' leaves, or fewer processes of more ranks each, is what
+// 'snug train --ranks N' leaves, byte for byte.
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
+#include <thread>
 
 #include "base/error.h"
+#include "cli/launch.h"
+#include "comm/mpi.h"
 #include "temp_directory.h"
 
 namespace snug {
 namespace {
+
+using namespace std::chrono_literals;
 
 const std::filesystem::path kModels = std::filesystem::path(SNUG_FIXTURES) / "models";
 
@@ -30,6 +37,10 @@ std::vector<std::pair<double, double>> numbers_of(const std::filesystem::path& r
     numbers.emplace_back(json["loss"], json["grad_norm"]);
   }
   return numbers;
+}
+
+std::string mpirun(int processes) {
+  return fmt::format("{} -n {} --oversubscribe --allow-run-as-root", SNUG_MPIRUN, processes);
 }
 
 TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
@@ -57,12 +68,20 @@ TEST(Ranks, AsProcessesLeaveWhatTheyLeaveAsThreads) {
       EXPECT_EQ(std::system(command.c_str()), 0) << text_of(directory.path() / (name + ".log"));
     };
     train("", "threads", fmt::format("--ranks {}", ranks));
-    train(fmt::format("{} -n {} --oversubscribe --allow-run-as-root", SNUG_MPIRUN, ranks), "processes", "");
-    EXPECT_EQ(numbers_of(directory.path() / "processes"), numbers_of(directory.path() / "threads"));
-    EXPECT_EQ(numbers_of(directory.path() / "threads").size(), 3u);
+    train(mpirun(ranks), "processes", "");
+    std::vector<std::string> others{"processes"};
+    if (ranks == 4) {
+      train(mpirun(2), "both", "--ranks 4");
+      others.push_back("both");
+    }
     const std::string bytes = text_of(directory.path() / "threads" / product);
     EXPECT_GT(bytes.size(), 10'000u);
-    EXPECT_TRUE(text_of(directory.path() / "processes" / product) == bytes);
+    EXPECT_EQ(numbers_of(directory.path() / "threads").size(), 3u);
+    for (const std::string& name : others) {
+      SCOPED_TRACE(name);
+      EXPECT_EQ(numbers_of(directory.path() / name), numbers_of(directory.path() / "threads"));
+      EXPECT_TRUE(text_of(directory.path() / name / product) == bytes);
+    }
   }
 }
 
@@ -93,8 +112,73 @@ TEST(Ranks, AsProcessesSayWhatTheySayAsThreads) {
       const std::string alone = run("", "");
       EXPECT_EQ(std::ranges::count(alone, '\n'), lines);
       EXPECT_EQ(run("", "--ranks 2"), alone);
-      EXPECT_EQ(run(fmt::format("{} -n 2 --oversubscribe --allow-run-as-root", SNUG_MPIRUN), ""), alone);
+      EXPECT_EQ(run(mpirun(2), ""), alone);
+      EXPECT_EQ(run(mpirun(2), "--ranks 4"), alone);
     }
+}
+
+// Ranks 0 and 1 are one process, 2 and 3 the other.
+TEST(Ranks, ADeviceThatIsLostEndsAllProcessesWithTheCause) {
+  for (const int rank : {1, 2}) {
+    SCOPED_TRACE(rank);
+    const TempDirectory directory;
+    // Keeps a process's exit code, and waits for the other one's before mpirun ends it.
+    std::ofstream(directory.path() / "process")
+        << "\"$@\" >log.$OMPI_COMM_WORLD_RANK 2>&1\ncode=$?\necho $code >code.$OMPI_COMM_WORLD_RANK\n"
+           "for i in $(seq 100); do [ -s code.0 ] && [ -s code.1 ] && break; sleep 0.1; done\nexit $code\n";
+    const std::string command = fmt::format(
+        "cd {} && ASAN_OPTIONS=detect_leaks=0 SNUG_FAULT_RANK={} SNUG_FAULT_AT=300 timeout 120 {} sh process {} train "
+        "--model {} --data {} --sequence-length 48 --batch-size 8 --max-steps 3 --threads 1 --zero 3 --ranks 4 "
+        "--out run >log 2>&1",
+        directory.path().string(), rank, mpirun(2), SNUG_FAULTY_DEVICE, (kModels / "llama").string(),
+        (kModels / "data.jsonl").string());
+    const auto begin = std::chrono::steady_clock::now();
+    EXPECT_NE(std::system(command.c_str()), 0);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, 20s);  // before patience has run out
+    for (const int process : {0, 1}) {
+      EXPECT_EQ(text_of(directory.path() / fmt::format("code.{}", process)), "4\n");
+      const std::string log = text_of(directory.path() / fmt::format("log.{}", process)),
+                        line = log.substr(std::min(log.size(), log.find("snug: ")));
+      EXPECT_EQ(std::ranges::count(line, '\n'), 1) << log;
+      EXPECT_NE(line.find("the device is lost"), line.npos) << log;
+      EXPECT_EQ(line.starts_with(fmt::format("snug: rank {} failed: ", rank)), process != rank / 2) << log;
+    }
+  }
+}
+
+// This program as one of two processes of two ranks, of which the last one hangs.
+int process_main() {
+  std::unique_ptr<Comm> processes = open_mpi(2);
+  const int process = processes->topology().rank;
+  try {
+    return run_ranks(
+        4, 1, std::move(processes),
+        [](int rank, int place, Comm* comm) {
+          if (place != rank) user_error("rank {} is the machine's {}", rank, place);
+          comm->barrier();
+          if (rank == 3) std::this_thread::sleep_for(1h);
+          comm->barrier();
+          return 0;
+        },
+        2);
+  } catch (const PeerError& error) {
+    fmt::print(stderr, "process {} is told: {}\n", process, error.what());
+    std::this_thread::sleep_for(5s);  // what ends the other process is not that this one has ended
+    return 4;
+  }
+}
+
+TEST(Ranks, AThreadThatHangsInOneOfSeveralProcessesHoldsNone) {
+  const TempDirectory directory;
+  const std::filesystem::path log = directory.path() / "log";
+  const std::string command = fmt::format("ASAN_OPTIONS=detect_leaks=0 timeout 30 {} {} --process >{} 2>&1", mpirun(2),
+                                          std::filesystem::read_symlink("/proc/self/exe").string(), log.string());
+  EXPECT_NE(std::system(command.c_str()), 0);
+  const std::string output = text_of(log),
+                    what = ": rank 3 has given no sign of life for 2 s while others wait for it\n";
+  EXPECT_NE(output.find("process 0 is told" + what), output.npos) << output;
+  EXPECT_NE(output.find("snug" + what), output.npos) << output;
+  EXPECT_EQ(output.find("process 1"), output.npos) << output;
 }
 
 // Each process would do the same, and write to the same place.
@@ -103,10 +187,9 @@ TEST(Ranks, CommandsThatTakeOneProcessRefuseSeveral) {
   const std::string llama = (kModels / "llama").string(), data = (kModels / "data.jsonl").string();
   for (const auto& [name, options] : {std::pair("plan", fmt::format("--data {}", data)),
                                       {"merge", fmt::format("--adapter {}/adapter_qv --out merged", llama)}}) {
-    const std::string command = fmt::format(
-        "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} -n 2 --oversubscribe --allow-run-as-root {} {} --model {} "
-        "{} >log 2>&1",
-        directory.path().string(), SNUG_MPIRUN, SNUG_BINARY, name, llama, options);
+    const std::string command =
+        fmt::format("cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} {} {} --model {} {} >log 2>&1",
+                    directory.path().string(), mpirun(2), SNUG_BINARY, name, llama, options);
     EXPECT_NE(std::system(command.c_str()), 0) << name;
     EXPECT_NE(text_of(directory.path() / "log").find(fmt::format("2 processes, expected one of 'snug {}'", name)),
               std::string::npos)
@@ -117,3 +200,9 @@ TEST(Ranks, CommandsThatTakeOneProcessRefuseSeveral) {
 
 }  // namespace
 }  // namespace snug
+
+int main(int argc, char** argv) {
+  if (argc == 2 && std::string(argv[1]) == "--process") return snug::process_main();
+  testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

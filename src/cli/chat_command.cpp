@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "cli/commands.h"
+#include "cli/launch.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "train/generate.h"
@@ -126,7 +127,7 @@ std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
 }  // namespace
 
 int chat_command(Options options, const CommandFlags& flags) {
-  const std::unique_ptr<Comm> comm = join_ranks(options);
+  std::unique_ptr<Comm> comm = launched();
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
@@ -135,7 +136,7 @@ int chat_command(Options options, const CommandFlags& flags) {
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());
-  use_model(planned, options, comm.get(), [&](Session& session) {
+  use_model(planned, options, std::move(comm), [&](Session& session) {
     const HfConfig& config = session.spec().config;
     Dialogue dialogue(encoder, config, options.sequence_length - flags.max_new_tokens, flags.json);
     Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens(config)});

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/launch.h"
 #include "cli/use.h"
 
 namespace snug {
@@ -104,13 +105,13 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
 }  // namespace
 
 int eval_command(Options options, const CommandFlags& flags) {
-  const std::unique_ptr<Comm> comm = join_ranks(options);
+  std::unique_ptr<Comm> comm = launched();
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   const Planned planned = plan_use(std::move(spec), options, comm.get());
-  use_model(planned, options, comm.get(),
+  use_model(planned, options, std::move(comm),
             [&](Session& session) { evaluate_rank(session, corpus, options, flags.json); });
   return 0;
 }

@@ -196,18 +196,24 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
 
 }  // namespace
 
-std::unique_ptr<Comm> join_ranks(Options& options) {
-  std::unique_ptr<Comm> comm = launched();
-  if (!comm) return comm;
-  const int64_t ranks = comm->topology().ranks;
-  if (options.ranks != 0 && options.ranks != ranks)
-    user_error("ranks: found {}, the launcher started {}; leave it out there", options.ranks, ranks);
-  options.ranks = ranks;
-  return comm;
-}
-
-void settle_ranks(Options& options, const Target& target) {
-  if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * target.machine()->cards->count : 1;
+void settle_ranks(Options& options, const Target& target, Comm* launched) {
+  const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
+  if (!launched) {
+    if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * cards : 1;
+    return;
+  }
+  const int64_t processes = launched->topology().ranks, here = processes_of_node(*launched).here;
+  if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
+  const std::span<const uint64_t> told = launched->tell(static_cast<uint64_t>(options.ranks));
+  if (options.ranks % processes != 0)
+    user_error("ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many",
+               options.ranks, processes);
+  const auto other = std::ranges::find_if(told, [&](uint64_t ranks) { return ranks != told[0]; });
+  if (other != told.end())
+    user_error(
+        "ranks: found {} in process 0, {} in process {}, expected as many in each of the {} that the launcher started; "
+        "--ranks says how many all have together",
+        told[0] / told.size(), *other / told.size(), other - told.begin(), processes);
 }
 
 Choices choices_of(const Options& options) {
@@ -319,17 +325,17 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (options.ranks % options.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", options.replicas, options.ranks);
   Caps caps = caps_of(options, target, aim);
-  caps.node_ranks = launched ? most_ranks_of_a_node(*launched)
+  const int processes = launched ? launched->topology().ranks : 1, locals = static_cast<int>(options.ranks) / processes;
+  caps.node_ranks = launched ? processes_of_node(*launched).most * locals
                              : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
   if (target.cuda()) {
     const Cards& planned_for = *target.machine()->cards;
     require_cards(aim == Aim::Run ? target.here().value_or(planned_for) : planned_for, *caps.node_ranks);
   }
-  if (target.cuda()) caps.tabled_ranks = launched ? 1 : *caps.node_ranks;
+  if (target.cuda()) caps.tabled_ranks = launched ? locals : *caps.node_ranks;
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
-    const bool processes = launched || options.nodes > 1;
-    caps.link_bytes = (processes ? cards.nccl : cards.copies).bytes;
+    caps.link_bytes = (launched || options.nodes > 1 ? cards.nccl : cards.copies).bytes;
   }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));

@@ -17,12 +17,10 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
-// The connection of a process that a launcher started as one of several ranks, whose number becomes the options'; null
-// otherwise. UserError if they name another.
-std::unique_ptr<Comm> join_ranks(Options& options);
-
-// Where --ranks names no number: one for each of the target's GPUs, on all --nodes; or one.
-void settle_ranks(Options& options, const Target& target);
+// Where --ranks names no number: one for each of the target's GPUs, on all --nodes, or on the machine of each launched
+// process, which those of one machine share; or one, in each process. UserError if launched processes would not all
+// have the same number.
+void settle_ranks(Options& options, const Target& target, Comm* launched = nullptr);
 
 // What the user pinned of cut and strategy, of a job whose ranks are settled.
 Choices choices_of(const Options& options);

@@ -34,7 +34,7 @@ void require_one_process(std::string_view command) {
 
 namespace {
 
-// Of every rank's machine, by rank: the same number for the same machine.
+// Of every process's machine: the same number for the same machine.
 std::span<const uint64_t> nodes_of(Comm& launched) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
@@ -43,17 +43,12 @@ std::span<const uint64_t> nodes_of(Comm& launched) {
 
 }  // namespace
 
-int most_ranks_of_a_node(Comm& launched) {
+NodeProcesses processes_of_node(Comm& launched) {
   const std::span<const uint64_t> nodes = nodes_of(launched);
-  std::ptrdiff_t most = 0;
-  for (const uint64_t one : nodes) most = std::max(most, std::ranges::count(nodes, one));
-  return static_cast<int>(most);
-}
-
-int place_on_node(Comm& launched) {
-  const std::span<const uint64_t> nodes = nodes_of(launched);
-  const auto rank = static_cast<size_t>(launched.topology().rank);
-  return static_cast<int>(std::ranges::count(nodes.first(rank), nodes[rank]));
+  const auto count = [&](uint64_t node) { return static_cast<int>(std::ranges::count(nodes, node)); };
+  NodeProcesses processes{count(nodes[static_cast<size_t>(launched.topology().rank)])};
+  for (const uint64_t node : nodes) processes.most = std::max(processes.most, count(node));
+  return processes;
 }
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
@@ -62,6 +57,13 @@ uint64_t least_of_ranks(Comm* launched, uint64_t value) {
 }
 
 namespace {
+
+// This process's place among those of its machine, from 0.
+int place_on_node(Comm& launched) {
+  const std::span<const uint64_t> nodes = nodes_of(launched);
+  const auto process = static_cast<size_t>(launched.topology().rank);
+  return static_cast<int>(std::ranges::count(nodes.first(process), nodes[process]));
+}
 
 // Of several ranks' errors the one that no other rank's caused; null if there is none.
 std::exception_ptr cause_of(const std::vector<std::exception_ptr>& errors) {
@@ -92,26 +94,27 @@ std::exception_ptr first_of(const std::vector<std::exception_ptr>& errors) {
   std::_Exit(4);
 }
 
-int run_threads(int ranks, int replicas, double patience, const std::function<int(int rank, Comm* comm)>& work) {
-  std::vector<std::unique_ptr<Comm>> comms = thread_ranks(ranks, replicas, patience);
+int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place, const RankWork& work,
+                double patience) {
   std::vector<std::exception_ptr> errors(comms.size());
-  int result = 0, running = ranks;
+  int result = 0;
+  size_t running = comms.size();
   std::mutex mutex;
   std::condition_variable ended;
   std::vector<std::jthread> threads;
-  for (int rank = 0; rank < ranks; rank++)
-    threads.emplace_back([&, rank] {
-      const auto r = static_cast<size_t>(rank);
+  for (size_t i = 0; i < comms.size(); i++)
+    threads.emplace_back([&, i] {
+      Comm& comm = *comms[i];
       std::exception_ptr error;
       try {
-        const int code = work(rank, comms[r].get());
-        if (rank == 0) result = code;
+        const int code = work(comm.topology().rank, first_place + static_cast<int>(i), &comm);
+        if (i == 0) result = code;
       } catch (const std::exception& caught) {
         error = std::current_exception();
-        comms[r]->leave(caught.what());
+        comm.leave(caught.what());
       }
       const std::lock_guard lock(mutex);
-      errors[r] = error;
+      errors[i] = error;
       running--;
       ended.notify_all();
     });
@@ -133,19 +136,14 @@ int run_threads(int ranks, int replicas, double patience, const std::function<in
 
 }  // namespace
 
-int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work,
-              double patience) {
-  if (launched) {
-    launched->set_replicas(replicas);
-    try {
-      return work(launched->topology().rank, launched);
-    } catch (const std::exception& error) {
-      launched->leave(error.what());
-      throw;
-    }
-  }
-  if (ranks == 1) return work(0, nullptr);
-  return run_threads(ranks, replicas, patience, work);
+int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work, double patience) {
+  if (ranks == 1) return work(0, 0, nullptr);
+  const int locals = launched ? ranks / launched->topology().ranks : ranks;
+  const int first_place = launched ? place_on_node(*launched) * locals : 0;
+  const std::vector<std::unique_ptr<Comm>> comms =
+      launched ? mpi_ranks(std::move(launched), locals) : thread_ranks(ranks, 1, patience);
+  for (const std::unique_ptr<Comm>& comm : comms) comm->set_replicas(replicas);
+  return run_threads(comms, first_place, work, patience);
 }
 
 }  // namespace snug

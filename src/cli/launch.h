@@ -1,4 +1,4 @@
-// Ranks of a job on this machine.
+// The ranks of a job: threads, of this process or of several that a launcher started.
 #pragma once
 
 #include <functional>
@@ -9,25 +9,30 @@
 
 namespace snug {
 
-// The connection of a process that a launcher (mpirun, srun) started as one of several ranks; null otherwise.
+// The connection of this process with the others that a launcher (mpirun, srun) started; null if it is alone. Before
+// there are ranks, each process is one of it.
 std::unique_ptr<Comm> launched();
 
 // UserError if a launcher started several processes: of a command that would do the same in each of them.
 void require_one_process(std::string_view command);
 
-// Runs `work` on every rank of this process and returns what rank 0's returned, or this process's rank's: one rank of a
-// launched job, or else each on a thread of its own. One rank alone has no connection (null). If ranks end in error,
-// the error that was not caused by another rank's is thrown. Where a thread hangs and goes on hanging, what its peers
-// say of it is printed, and the process ends with exit code 4.
-int run_ranks(int ranks, int replicas, Comm* launched, const std::function<int(int rank, Comm* comm)>& work,
+// What a rank of this process does: `place` is its number among those of its machine, from 0.
+using RankWork = std::function<int(int rank, int place, Comm* comm)>;
+
+// Runs `work` on every rank of this process, each on a thread of its own, and returns what the first one's returned.
+// `launched` processes have equal shares of the ranks, and end with them. One rank alone has no connection (null). If
+// ranks end in error, the error that was not caused by another rank's is thrown. Where a thread hangs and goes on
+// hanging, what its peers say of it is printed, and the process ends with exit code 4.
+int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work,
               double patience = kPatience);
 
-// How many ranks of a launched job one machine has, where it has the most.
-int most_ranks_of_a_node(Comm& launched);
-// This process's place among those of its machine, from 0.
-int place_on_node(Comm& launched);
+// How many launched processes this machine has, and the machine that has the most.
+struct NodeProcesses {
+  int here = 1, most = 1;
+};
+NodeProcesses processes_of_node(Comm& launched);
 
-// The least of a number over all ranks of a launched job; the number itself otherwise.
+// The least of a number over all launched processes; the number itself where there is one alone.
 uint64_t least_of_ranks(Comm* launched, uint64_t value);
 
 }  // namespace snug

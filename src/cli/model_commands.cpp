@@ -9,6 +9,7 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "cli/commands.h"
+#include "cli/launch.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "format/gguf_import.h"
@@ -167,7 +168,7 @@ int merge_command(Options options, const CommandFlags& flags) {
 }
 
 int generate_command(Options options, const CommandFlags& flags) {
-  const std::unique_ptr<Comm> comm = join_ranks(options);
+  std::unique_ptr<Comm> comm = launched();
   const std::vector<Prompt> prompts = read_prompts(flags);
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
@@ -184,7 +185,7 @@ int generate_command(Options options, const CommandFlags& flags) {
   spec.cut.sequence_length = 1;
   const std::vector<int64_t> stop = encoder.stop_tokens(spec.config);
   const Planned planned = plan_use(std::move(spec), options, comm.get());
-  use_model(planned, options, comm.get(), [&](Session& session) {
+  use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},
                                                  [](uint64_t hash, const std::vector<int32_t>& prompt) {
                                                    return hash_of(std::span(prompt), hash);

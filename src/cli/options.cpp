@@ -303,8 +303,8 @@ std::vector<OptionSpec> machine_specs() {
                      kMaxThreads),
       integer_option(
           "ranks", &O::ranks, 0,
-          "ranks of the job, each with a GPU if there are any; 0 = as many as there are GPUs (for replies one, "
-          "if it holds the model), or 1 (0)"),
+          "ranks of the job, each with a GPU if there are any; processes that mpirun starts have equal shares; 0 = as "
+          "many as there are GPUs (for replies one, if it holds the model), or 1 a process (0)"),
       integer_option("nodes", &O::nodes, 1, "plan alone: machines that the ranks are spread over, evenly (1)"),
       word_option("zero", &O::zero, {"auto", "0", "1", "2", "3"},
                   "ZeRO stage: what ranks share of states, gradients, weights"),

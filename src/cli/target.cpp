@@ -83,7 +83,7 @@ namespace {
 Bus measure_bus_of(int count) {
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   std::vector<Bus> measured(static_cast<size_t>(count));
-  run_ranks(count, 1, nullptr, [&](int rank, Comm* comm) {
+  run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
     const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, Route::Copies);
     measured[static_cast<size_t>(rank)] = measure_bus(*backend, [&] {
       if (comm) comm->barrier();
@@ -118,7 +118,7 @@ struct MeasuredLink {
 MeasuredLink measure_link_by(Route route, int count) {
   MeasuredLink link;
   const std::shared_ptr<ProductTable> products = products_of_ranks();
-  run_ranks(count, 1, nullptr, [&](int rank, Comm* comm) {
+  run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
     const uint64_t free_before = cards_of_driver().at(0).free_bytes;
     comm->barrier();
     const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, route);

@@ -171,11 +171,10 @@ struct Run {
   const Corpus& corpus;
   const Planned& planned;
   const InterruptGuard& guard;
-  std::optional<int> device;        // of this process's one rank; else each takes the one of its number
   std::atomic<bool> begun = false;  // what is in --out is this run's
 };
 
-int train_rank(Run& run, int rank, Comm* comm) {
+int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
   const bool reports = rank == 0;
@@ -195,7 +194,7 @@ int train_rank(Run& run, int rank, Comm* comm) {
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
-  Session session = rank_session(run.planned, options, rank, run.device.value_or(rank), comm);
+  Session session = rank_session(run.planned, options, rank, place, comm);
   rehearse_saving(
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
   const double load_seconds = seconds_to_load(session);
@@ -233,13 +232,13 @@ int train_rank(Run& run, int rank, Comm* comm) {
 }
 
 // What was saved before an error of the machine is as it was.
-int train_or_say_where_to_go_on(Run& run, int rank, Comm* comm) {
+int train_or_say_where_to_go_on(Run& run, int rank, int place, Comm* comm) {
   const auto where = [&] {
     const auto last = run.begun ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
     return last ? fmt::format("; --resume goes on from {}", last->string()) : std::string();
   };
   try {
-    return train_rank(run, rank, comm);
+    return train_rank(run, rank, place, comm);
   } catch (const PeerError& error) {
     throw PeerError(error.rank, error.why + where());
   } catch (const DeviceError& error) {
@@ -252,15 +251,16 @@ int train_or_say_where_to_go_on(Run& run, int rank, Comm* comm) {
 
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
-  const std::unique_ptr<Comm> comm = join_ranks(options);
+  std::unique_ptr<Comm> comm = launched();
   const bool reports = !comm || comm->topology().rank == 0;
   if (options.out.empty()) {
-    if (comm) user_error("--out is required where a launcher starts the ranks: the run's directory, the same on all");
+    if (comm)
+      user_error("--out is required where a launcher starts several processes: the run's directory, the same on all");
     options.out = default_out(options);
   }
   Target target(options);
   target.require_here();
-  settle_ranks(options, target);
+  settle_ranks(options, target, comm.get());
   refuse_disk_dir(options, Aim::Run);
   if (reports) refuse_out(options);
   keep_cut_of_run(options);
@@ -270,10 +270,10 @@ int train_command(Options options, const CommandFlags& flags) {
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   guard.hold();
-  const std::optional<int> device = comm ? std::optional(place_on_node(*comm)) : std::nullopt;
-  Run run{options, flags, corpus, planned, guard, device};
-  return run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, comm.get(),
-                   [&](int rank, Comm* ranks) { return train_or_say_where_to_go_on(run, rank, ranks); });
+  Run run{options, flags, corpus, planned, guard};
+  return run_ranks(
+      planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
+      [&](int rank, int place, Comm* ranks) { return train_or_say_where_to_go_on(run, rank, place, ranks); });
 }
 
 }  // namespace snug

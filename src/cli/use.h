@@ -12,7 +12,7 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched);
 
 // Runs `work` on every rank, with a session that has loaded the model. Rank 0 first says on standard error how it is
 // held, unless one device has all of it.
-void use_model(const Planned& planned, const Options& options, Comm* launched,
+void use_model(const Planned& planned, const Options& options, std::unique_ptr<Comm> launched,
                const std::function<void(Session&)>& work);
 
 }  // namespace snug

@@ -10,14 +10,14 @@ struct SnugMpiRequest {
   unsigned char bytes[8];
 };
 
-// A channel is a communicator of all ranks. Every function but explain() returns MPI's error code, 0 for success.
+// A channel is a communicator of all processes. Every function but explain() returns MPI's error code, 0 for success.
 struct SnugMpi {
   // Starts MPI for calls from any thread and makes so many channels; once in a process.
-  int (*start)(int channels, int* rank, int* ranks);
+  int (*start)(int channels, int* process, int* processes);
   int (*finish)(void);
-  // Non-blocking; bytes < 2^31. Messages of one channel from one rank to another arrive in order.
-  int (*send)(int channel, int to, const void* data, uint64_t bytes, SnugMpiRequest* request);
-  int (*receive)(int channel, int from, void* data, uint64_t bytes, SnugMpiRequest* request);
+  // Non-blocking; bytes < 2^31. Messages of one channel and tag from one process to another arrive in order.
+  int (*send)(int channel, int to, int tag, const void* data, uint64_t bytes, SnugMpiRequest* request);
+  int (*receive)(int channel, int from, int tag, void* data, uint64_t bytes, SnugMpiRequest* request);
   int (*test)(SnugMpiRequest* request, int* done);
   // The text of an error code, cut to size.
   void (*explain)(int code, char* text, uint64_t size);

@@ -20,7 +20,7 @@ std::vector<MPI_Comm>& channels() {
 
 MPI_Comm channel(int number) { return channels()[static_cast<size_t>(number)]; }
 
-int start(int count, int* rank, int* ranks) {
+int start(int count, int* process, int* processes) {
   int level = MPI_THREAD_SINGLE;
   if (const int code = MPI_Init_thread(nullptr, nullptr, MPI_THREAD_MULTIPLE, &level)) return code;
   if (level < MPI_THREAD_MULTIPLE) return MPI_ERR_UNSUPPORTED_OPERATION;
@@ -30,8 +30,8 @@ int start(int count, int* rank, int* ranks) {
     if (const int code = MPI_Comm_set_errhandler(copy, MPI_ERRORS_RETURN)) return code;
     channels().push_back(copy);
   }
-  if (const int code = MPI_Comm_rank(MPI_COMM_WORLD, rank)) return code;
-  return MPI_Comm_size(MPI_COMM_WORLD, ranks);
+  if (const int code = MPI_Comm_rank(MPI_COMM_WORLD, process)) return code;
+  return MPI_Comm_size(MPI_COMM_WORLD, processes);
 }
 
 int finish() { return MPI_Finalize(); }
@@ -41,15 +41,15 @@ int keep(int code, MPI_Request request, SnugMpiRequest* kept) {
   return code;
 }
 
-int send(int number, int to, const void* data, uint64_t bytes, SnugMpiRequest* kept) {
+int send(int number, int to, int tag, const void* data, uint64_t bytes, SnugMpiRequest* kept) {
   MPI_Request request = MPI_REQUEST_NULL;
-  const int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, 0, channel(number), &request);
+  const int code = MPI_Isend(data, static_cast<int>(bytes), MPI_BYTE, to, tag, channel(number), &request);
   return keep(code, request, kept);
 }
 
-int receive(int number, int from, void* data, uint64_t bytes, SnugMpiRequest* kept) {
+int receive(int number, int from, int tag, void* data, uint64_t bytes, SnugMpiRequest* kept) {
   MPI_Request request = MPI_REQUEST_NULL;
-  const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, 0, channel(number), &request);
+  const int code = MPI_Irecv(data, static_cast<int>(bytes), MPI_BYTE, from, tag, channel(number), &request);
   return keep(code, request, kept);
 }
 

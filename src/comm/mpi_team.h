@@ -1,0 +1,124 @@
+// The ranks of this process among those of the others that MPI connects: what processes tell each other beside the
+// work, and how the end of one rank ends all.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "comm/comm.h"
+#include "comm/mpi_abi.h"
+#include "comm/watch.h"
+
+namespace snug {
+
+// The text of an error code of MPI.
+std::string explain(const SnugMpi& mpi, int code);
+
+// This process among those that the launcher started.
+struct MpiProcess {
+  MpiProcess(const SnugMpi& mpi, double patience, uint64_t piece) : mpi(mpi), patience(patience), piece(piece) {}
+  ~MpiProcess() {
+    if (at_rest) mpi.finish();
+  }
+  MpiProcess(const MpiProcess&) = delete;
+  MpiProcess& operator=(const MpiProcess&) = delete;
+
+  const SnugMpi& mpi;
+  const double patience;
+  const uint64_t piece;
+  int number = 0, count = 1;
+  bool at_rest = false;  // all processes have ended well what they had together
+};
+
+// As many ranks in each process: rank = process * locals + local number. Those of one process fail together, and one
+// thread tells the other processes of them all. All but what that thread does may be called from any thread.
+class MpiTeam {
+ public:
+  static constexpr int kNewsChannel = kLanes + 1;  // those before it are for the work
+
+  // In all processes at the same time. DeviceError if MPI fails.
+  MpiTeam(std::shared_ptr<MpiProcess> process, int locals);
+  // Returns when the ranks of all processes have ended, or one has failed.
+  ~MpiTeam();
+  MpiTeam(const MpiTeam&) = delete;
+  MpiTeam& operator=(const MpiTeam&) = delete;
+
+  const std::shared_ptr<MpiProcess>& process() const { return process_; }
+  int process_of(int rank) const { return rank / locals_; }
+  // Of messages from one rank to another.
+  int tag(int from, int to) const { return from % locals_ * locals_ + to % locals_; }
+  Watch& watch() { return watch_; }
+
+  // While one exists, a thread calls MPI for the work. It looks at failed() again and again, and ends soon after.
+  class Calling {
+   public:
+    explicit Calling(MpiTeam& team) : team_(team) { team_.calling_++; }
+    ~Calling() { team_.calling_--; }
+    Calling(const Calling&) = delete;
+    Calling& operator=(const Calling&) = delete;
+
+   private:
+    MpiTeam& team_;
+  };
+
+  bool failed() const { return failed_; }
+  // What is wrong with a rank. The first failure is the job's.
+  void fail(int rank, const std::string& what) noexcept;
+  // False, and a failure of that rank, if a call of MPI has failed.
+  bool demand(int code, int rank) noexcept;
+  // After a failure: returns when the others have been told, and nothing of this process calls MPI any more.
+  void wait_until_told() noexcept;
+  // Throws the failure, then.
+  [[noreturn]] void stop();
+
+ private:
+  // How all ranks of a process are, and each of them.
+  enum class State : int32_t { Running, Ended, Failed };
+  struct News {
+    State state = State::Running;
+    int32_t waiting = 0;   // in so many calls
+    int64_t advanced = 0;  // changes when the rank advances
+    int32_t rank = 0;      // Failed: who
+    char what[236] = "";   // Failed: in what way; cut
+  };
+  struct Peer {
+    std::vector<News> in, out;  // of its ranks, and of this process's
+    SnugMpiRequest receiving, sending;
+    bool is_sending = false;
+    bool told = false;     // how this process's ranks ended
+    bool answers = false;  // has said how its ranks ended
+  };
+
+  int rank_of(int process, int local) const { return process * locals_ + local; }
+
+  void spread_news();
+  void listen();
+  void hear(int process);
+  void tell(State state);
+  bool close(State state);
+  void wait_until_nobody_calls() const;
+  bool reached(int code, int process);
+
+  const std::shared_ptr<MpiProcess> process_;
+  const int locals_;
+  Watch watch_;
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::optional<PeerError> failure_;
+  std::atomic<bool> failed_ = false;    // there is a failure_
+  std::atomic<int> calling_ = 0;        // so many Callings
+  bool ending_ = false, told_ = false;  // told_: see wait_until_told()
+  bool all_ended_ = false;
+  std::vector<Peer> peers_;        // by process; the thread's
+  std::vector<int64_t> advanced_;  // by rank, News::advanced of the one before; likewise
+  std::jthread news_;
+};
+
+}  // namespace snug
