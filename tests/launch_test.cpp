@@ -2,6 +2,7 @@
 #include "cli/launch.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
 
 #include <thread>
 
@@ -74,6 +75,26 @@ TEST(Launch, ProcessesHaveEqualSharesOfTheRanks) {
         settled({options_of("8xH100"), options_of("4xH100")});
       },
       "ranks: found 4 in process 0, 2 in process 1, expected as many in each of the 2"));
+}
+
+int cores() {
+  cpu_set_t mine;
+  return sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 0;
+}
+
+TEST(Launch, AProcessThatIsBoundToFewerCoresThanItNeedsTakesAll) {
+  cpu_set_t all, one;
+  ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
+  int first = 0;
+  while (!CPU_ISSET(first, &all)) first++;
+  CPU_ZERO(&one);
+  CPU_SET(first, &one);
+  ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  take_cores(1);
+  EXPECT_EQ(cores(), 1);
+  take_cores(2);
+  EXPECT_GE(cores(), CPU_COUNT(&all));
+  sched_setaffinity(0, sizeof all, &all);
 }
 
 TEST(LaunchDeathTest, AThreadThatHangsDoesNotHoldTheProcess) {

@@ -341,6 +341,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
   pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks);
+  if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
   Planned planned{.target = std::move(target), .spec = std::move(spec), .caps = caps, .pricing = pricing};
   planned.target.require_products(planned.spec.numerics);

@@ -1,5 +1,6 @@
 #include "cli/launch.h"
 
+#include <sched.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <span>
@@ -49,6 +51,13 @@ NodeProcesses processes_of_node(Comm& launched) {
   NodeProcesses processes{count(nodes[static_cast<size_t>(launched.topology().rank)])};
   for (const uint64_t node : nodes) processes.most = std::max(processes.most, count(node));
   return processes;
+}
+
+void take_cores(int threads) {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) >= threads) return;
+  std::memset(&cores, 0xff, sizeof cores);
+  sched_setaffinity(0, sizeof cores, &cores);  // of these the system takes those that it allows
 }
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
