@@ -12,8 +12,9 @@
 namespace snug {
 namespace {
 
-// Times closer than this are one: the arrangement with fewer bytes is taken.
-constexpr double kEqualTime = 1.02;
+// Times closer than this are one: the arrangement with fewer bytes is taken. A processor's own times wander by more
+// than a card's.
+double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.007 : 1.02; }
 
 // Larger passes that are no faster, after which none is looked at but the largest.
 constexpr int kPatience = 2;
@@ -56,6 +57,7 @@ class Fitter::Search {
   Search(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive)
       : choices_(spec.purpose == Purpose::Train ? choices : without_training(choices, spec.cut)),
         prober_(spec, choices_, facts, pricing, alive),
+        equal_time_(equal_time(pricing)),
         blocks_(spec.table.blocks.size()) {}
 
   // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
@@ -240,7 +242,7 @@ class Fitter::Search {
     const Cut& cut = prober_.cuts()[0];
     const double sharded = probe(prober_.undialled_point(cut, 2)).seconds,
                  whole = probe(prober_.undialled_point(cut, 0)).seconds;
-    return sharded <= kEqualTime * whole ? std::vector{2} : std::vector{0, 2};
+    return sharded <= equal_time_ * whole ? std::vector{2} : std::vector{0, 2};
   }
 
   // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be turned on to
@@ -252,7 +254,7 @@ class Fitter::Search {
     prober_.look_at(undialled);
     int worse = 0;
     for (size_t i = 0; i < cuts.size(); i++) {
-      const double limit = fastest_ / kEqualTime;
+      const double limit = fastest_ / equal_time_;
       const std::optional<Found> found = least(undialled[i], limit);
       if (found) all.push_back(*found);
       worse = found && found->fits && found->seconds <= limit ? 0 : worse + 1;
@@ -519,7 +521,7 @@ class Fitter::Search {
     std::ranges::stable_sort(all, {}, &Found::seconds);
     auto chosen = std::ranges::min_element(all, {}, &Found::bytes);
     if (std::ranges::any_of(all, &Found::fits)) {
-      const double limit = kEqualTime * all[0].seconds;
+      const double limit = equal_time_ * all[0].seconds;
       const auto equal = std::ranges::find_if(all, [&](const Found& found) { return found.seconds > limit; });
       chosen = std::ranges::min_element(all.begin(), equal, {}, &Found::bytes);
       result.chosen = static_cast<size_t>(chosen - all.begin());
@@ -536,6 +538,7 @@ class Fitter::Search {
 
   Choices choices_;
   Prober prober_;
+  const double equal_time_;
   size_t blocks_;
   std::map<std::string, Offer> offers_;
   std::set<std::string> worthless_;
