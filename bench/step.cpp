@@ -120,9 +120,8 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
   return seconds;
 }
 
-void report(const Planned& planned, TimedBackend& backend, double apart) {
-  const int64_t size = planned.target.cuda() ? 8192 : 1024;
-  const double ceiling = square_rate(planned.target, size, planned.spec.numerics.compute);
+// `ceiling`: the rate of a square product of that size.
+void report(TimedBackend& backend, double apart, int64_t size, double ceiling) {
   fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s\n", 1e3 * apart, size, ceiling / 1e9);
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
@@ -156,6 +155,8 @@ int main(int argc, char** argv) try {
              static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,
              1e3 * planned.shown().step_seconds);
   if (only_whole || planned.spec.cut.ranks > 1) return 0;
+  const int64_t size = planned.target.cuda() ? 8192 : 1024;  // timed now: a session may take all memory there is
+  const double ceiling = square_rate(planned.target, size, planned.spec.numerics.compute);
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
@@ -166,7 +167,7 @@ int main(int argc, char** argv) try {
   load(session);
   for (auto& [name, spent] : timed->rows()) spent = {};
   const double apart = step_seconds(session);
-  report(planned, *timed, apart);
+  report(*timed, apart, size, ceiling);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
