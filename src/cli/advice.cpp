@@ -138,8 +138,10 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
 }
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
-  const uint64_t device = chosen.forecast.arena_bytes[index(Space::Device)] + caps.beside(chosen.forecast.arena_bytes),
-                 taken = total_bytes(chosen) * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
+  const PerSpace<uint64_t>& arenas = chosen.forecast.arena_bytes;
+  const uint64_t device = arenas[index(Space::Device)] + caps.beside(arenas),
+                 taken = (arenas[index(Space::Device)] + arenas[index(Space::Host)]) *
+                         static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;
   smaller.device_bytes = device - device / 4;
   if (caps.shared) smaller.host_bytes = taken - taken / 4;

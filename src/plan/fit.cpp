@@ -116,7 +116,7 @@ class Fitter::Search {
   struct Found {
     Point point;
     double seconds = 0;
-    uint64_t bytes = 0;  // of a rank's device and host
+    uint64_t bytes = 0;  // of a rank, wherever
     bool fits = false;
   };
 
@@ -127,7 +127,7 @@ class Fitter::Search {
       fastest_words_ = prober_.words(p);
     }
     const PerSpace<uint64_t> bytes = bytes_of(p);
-    return {p, at.seconds, bytes[index(Space::Device)] + bytes[index(Space::Host)], fits};
+    return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits};
   }
 
   // Of compiling, so far.
@@ -552,7 +552,8 @@ class Fitter::Search {
 };
 
 uint64_t total_bytes(const Arrangement& a) {
-  return a.forecast.arena_bytes[index(Space::Device)] + a.forecast.arena_bytes[index(Space::Host)];
+  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
 }
 
 Fitter::Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,

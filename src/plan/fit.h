@@ -40,7 +40,7 @@ struct Arrangement {
   bool fits = false;
 };
 
-// Of device and host together, of a rank.
+// Of a rank, wherever: what goes from the host to the disk is no less.
 uint64_t total_bytes(const Arrangement& arrangement);
 
 // What a rank's arenas need.
