@@ -149,12 +149,13 @@ __device__ inline int last_seeing(int first, const int32_t* starts, int document
 
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
-// kOwn rows of one head, by their number; the `late` ones of a head first, or the early ones.
+// kOwn rows of one head, by their number: the `late` rows of all heads first, or the early ones. Those are what takes
+// longest in a document, so that no long tile is begun when the others are done.
 struct Tile {
-  __device__ Tile(int number, int64_t tokens, bool late) {
-    const int tiles = count(tokens, 1);
-    head = number / tiles;
-    first = (late ? tiles - 1 - number % tiles : number % tiles) * kOwn;
+  __device__ Tile(int number, int64_t tokens, int heads, bool late) {
+    const int row = number / heads;
+    head = number % heads;
+    first = (late ? count(tokens, 1) - 1 - row : row) * kOwn;
   }
   __device__ static int count(int64_t tokens, int heads) {
     return (static_cast<int>(tokens) + kOwn - 1) / kOwn * heads;

@@ -46,7 +46,7 @@ template <int D>
 __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, uint32_t own_full) {
   const GradientRows& op = b.op;
   const int tokens = static_cast<int>(op.tokens);
-  const Tile place(tile, op.tokens, true);
+  const Tile place(tile, op.tokens, op.heads.heads, true);
   const int kv_head = place.head / op.heads.group();
   const int least = first_seen(place.first, tokens, op.starts, b.documents);
   const int steps = steps_over<kStep>(place.first, least, tokens);
@@ -68,7 +68,7 @@ __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, 
 template <int D>
 __device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   const GradientRows& op = b.op;
-  const Tile place(tile, op.tokens, true);
+  const Tile place(tile, op.tokens, op.heads.heads, true);
   const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
   int row[2], begin[2];
   own_rows(first, tokens, op.starts, b.documents, row, begin);
@@ -143,7 +143,7 @@ template <int D>
 __device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uint32_t own_full) {
   const GradientRows& op = b.op;
   const int tokens = static_cast<int>(op.tokens), lane = static_cast<int>(threadIdx.x) % 32;
-  const Tile place(tile, op.tokens, false);
+  const Tile place(tile, op.tokens, op.heads.kv_heads, false);
   const int steps = key_steps(place.first, last_seeing(place.first, op.starts, b.documents));
   if (lane == 0) {
     arrive_and_expect(own_full, 2 * kOwnBytes<D>);
@@ -187,7 +187,7 @@ __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const 
 template <int D>
 __device__ void key_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   const GradientRows& op = b.op;
-  const Tile place(tile, op.tokens, false);
+  const Tile place(tile, op.tokens, op.heads.kv_heads, false);
   const int first = place.first, tokens = static_cast<int>(op.tokens);
   int row[2], end[2];  // the tokens of the document; none see a row outside documents
 #pragma unroll

@@ -147,12 +147,14 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) attention_forward_kernel(
   if (fetches()) {
     give_registers<kFetchRegisters>();
     if (threadIdx.x >= kTileThreads + 32) return;
-    take_tiles(f.next, tiles.own, &taken, count,
-               [&](int number, uint32_t full) { fetch<D>(f, tiles, Tile(number, f.op.tokens, true), full); });
+    take_tiles(f.next, tiles.own, &taken, count, [&](int number, uint32_t full) {
+      fetch<D>(f, tiles, Tile(number, f.op.tokens, f.op.heads.heads, true), full);
+    });
   } else {
     take_registers<kProductRegisters>();
     if (threadIdx.x >= 128) give_turn();
-    work_on_tiles(tiles.own, &taken, count, [&](int number) { attend<D>(f, tiles, Tile(number, f.op.tokens, true)); });
+    work_on_tiles(tiles.own, &taken, count,
+                  [&](int number) { attend<D>(f, tiles, Tile(number, f.op.tokens, f.op.heads.heads, true)); });
   }
 }
 
