@@ -140,7 +140,8 @@ void MpiTeam::tell(State state) {
   for (int local = 0; local < locals_; local++) {
     const int rank = rank_of(process_->number, local);
     News& news = all.emplace_back(News{state, watch_.waiting(rank), watch_.last_advance(rank)});
-    if (state == State::Running && watch_.has_ended(rank)) news.state = State::Ended;
+    // One that failed ends too, and says first that it failed: what is told of it then comes after this.
+    if (state == State::Running && watch_.has_ended(rank) && !failed_) news.state = State::Ended;
     last = last && news.state != State::Running;
     if (state != State::Failed) continue;
     const std::lock_guard lock(mutex_);
