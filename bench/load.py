@@ -161,9 +161,11 @@ def drop_pages(files):
 
 def disk_rate(files, sample):
     """Bytes a second: the best of several numbers of readers, each of which reads on from a place of its own. They
-    read about `sample` bytes in all, each number of readers others than the last."""
+    read about `sample` bytes in all, each number of readers others than the last as far as there are enough."""
     places = [(path, at) for path in files for at in range(0, path.stat().st_size - RANGE, RANGE)]
     descriptors = {path: open_directly(path, os.O_RDONLY) for path in files}
+    if not places:
+        sys.exit(f"the checkpoint has no file of more than {RANGE} bytes")
     each = max(1, min(int(sample) // RANGE, len(places)) // len(READERS))  # ranges
 
     def read_some(begin, count):
@@ -177,7 +179,7 @@ def disk_rate(files, sample):
     best = 0
     for attempt, readers in enumerate(READERS):
         count = -(-each // readers)
-        begins = [reader * len(places) // readers + attempt * count for reader in range(readers)]
+        begins = [attempt * each + reader * count for reader in range(readers)]
         with concurrent.futures.ThreadPoolExecutor(readers) as pool:
             start = time.perf_counter()
             read = sum(pool.map(read_some, begins, [count] * readers))
@@ -263,15 +265,18 @@ def main():
     if options.layers:
         config["num_hidden_layers"] = options.layers
     checkpoint = options.at / "checkpoint"
+    there = (checkpoint / "model.safetensors.index.json").exists()
+    if checkpoint.exists() and not there:
+        sys.exit(f"{checkpoint}: found a directory without a checkpoint, expected none, or one that --keep left")
     try:
-        if not (checkpoint / "model.safetensors.index.json").exists():
+        if not there:
             start = time.perf_counter()
             write_checkpoint(config, checkpoint)
             print(f"written in {time.perf_counter() - start:.1f} s", flush=True)
         with tempfile.TemporaryDirectory(dir=options.at) as folder:
             measure(options, checkpoint, pathlib.Path(folder))
     finally:
-        if not options.keep:
+        if not options.keep and not there:
             shutil.rmtree(checkpoint, ignore_errors=True)
 
 

@@ -172,6 +172,23 @@ TEST_F(Cli, PlanLooksAtNodesElsewhere) {
 }
 
 // Two hosts of four cards: what connects them, what a step waits for, what each rank needs.
+TEST_F(Cli, PlanTakesAsManyBlocksAsRanksCanShareAndRanksAsHostsCan) {
+  const fs::path model = fs::path(SNUG_FIXTURES) / "configs/llama-3-8b";
+  const Words many{"plan", "--model", model, "--machine", "8xH100", "--nodes", "4"};
+  EXPECT_THAT(run(many).out, HasSubstr("step          32 blocks of "));
+  const Words three{"plan", "--model", model, "--machine", "6xH100", "--batch-size", "16"};
+  EXPECT_THAT(run(three).err, HasSubstr("batch_size: found 16, expected a multiple of 6 ranks"));
+  const Words uneven{"plan", "--model", model, "--machine", "8xH100", "--ranks", "8", "--nodes", "3"};
+  EXPECT_THAT(run(uneven).err, HasSubstr("nodes: found 3, expected a divisor of 8 ranks"));
+}
+
+TEST_F(Cli, TasksThatMpiDoesNotJoinAreRefused) {
+  const Outcome outcome =
+      finish(start(job("train", {}), SNUG_BINARY, [] { return setenv("SLURM_STEP_NUM_TASKS", "2", 1) == 0; }));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("started 2 processes (SLURM_STEP_NUM_TASKS), which MPI does not join"));
+}
+
 TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
   const Words words{"plan",         "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b",
                     "--method",     "full",    "--machine",
@@ -183,7 +200,7 @@ TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
     return all;
   };
   const std::string text = run(words).out;
-  EXPECT_THAT(text, HasSubstr("8 x H100, 270.0 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
+  EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
   EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100"));
   EXPECT_THAT(text, HasSubstr("  links       at work for "));
   EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));

@@ -243,6 +243,16 @@ TEST(Machine, IsKnownByTheNameOfItsCards) {
   for (const std::string_view name : {"", "x", "0xH100", "4x", "-1xH100", "4xH10", "4 xH100", "h100", "1e3xH100"})
     EXPECT_FALSE(builtin_machine(name)) << name;
   EXPECT_EQ(rough_cards("NVIDIA A100-SXM4-40GB", 1).rates.flops, four->cards->rates.flops);
+  const double large = builtin_machine("A100-80GB")->cards->rates.copy.rates[0];
+  for (const char* name : {"NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"})
+    EXPECT_EQ(rough_cards(name, 1).rates.copy.rates[0], large) << name;
+  EXPECT_LT(one->cards->free_bytes, one->cards->memory_bytes) << "a driver has its share of a card that nobody uses";
+  const auto product = [&](DType dtype) {
+    const Shape square{4096, 4096};
+    const Priced op = op_of(Gemm{.transpose_b = true}, {{dtype, square}, {dtype, square}, {dtype, square}});
+    return seconds(op.op, op.set.buffers, *one, 1);
+  };
+  EXPECT_GT(product(DType::F32), 10 * product(DType::BF16)) << "fp32 without TF32";
   EXPECT_EQ(rough_cards("NVIDIA H200", 8).rates.copy.rates, one->cards->rates.copy.rates);
   EXPECT_EQ(rough_cards("NVIDIA H200", 8).name, "NVIDIA H200");
 }

@@ -196,10 +196,20 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
 
 }  // namespace
 
+namespace {
+
+int64_t batch_of(const Options& options) {
+  constexpr int64_t kBatch = 16;
+  return options.batch_size > 0 ? options.batch_size : (kBatch + options.ranks - 1) / options.ranks * options.ranks;
+}
+
+}  // namespace
+
 void settle_ranks(Options& options, const Target& target, Comm* launched) {
   const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
   if (!launched) {
     if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * cards : 1;
+    options.batch_size = batch_of(options);
     return;
   }
   const int64_t processes = launched->topology().ranks, here = processes_of_node(*launched).here;
@@ -214,11 +224,12 @@ void settle_ranks(Options& options, const Target& target, Comm* launched) {
         "ranks: found {} in process 0, {} in process {}, expected as many in each of the {} that the launcher started; "
         "--ranks says how many all have together",
         told[0] / told.size(), *other / told.size(), other - told.begin(), processes);
+  options.batch_size = batch_of(options);
 }
 
 Choices choices_of(const Options& options) {
   Choices choices;
-  choices.batch_size = options.batch_size;
+  choices.batch_size = batch_of(options);
   choices.micro_batch = options.micro_batch_size;
   choices.passes = options.gradient_accumulation_steps;
   const std::string& text = options.recompute;
@@ -320,14 +331,14 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (aim == Aim::Run && options.nodes > 1)
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
-  if (options.nodes > options.ranks)
-    user_error("nodes: found {}, expected at most one for each of {} ranks", options.nodes, options.ranks);
+  if (options.ranks % options.nodes != 0)
+    user_error("nodes: found {}, expected a divisor of {} ranks", options.nodes, options.ranks);
   if (options.ranks % options.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {} ranks", options.replicas, options.ranks);
   Caps caps = caps_of(options, target, aim);
   const int processes = launched ? launched->topology().ranks : 1, locals = static_cast<int>(options.ranks) / processes;
-  caps.node_ranks = launched ? processes_of_node(*launched).most * locals
-                             : static_cast<int>((options.ranks + options.nodes - 1) / options.nodes);
+  caps.node_ranks =
+      launched ? processes_of_node(*launched).most * locals : static_cast<int>(options.ranks / options.nodes);
   if (target.cuda()) {
     const Cards& planned_for = *target.machine()->cards;
     require_cards(aim == Aim::Run ? target.here().value_or(planned_for) : planned_for, *caps.node_ranks);

@@ -17,9 +17,9 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
-// Where --ranks names no number: one for each of the target's GPUs, on all --nodes, or on the machine of each launched
-// process, which those of one machine share; or one, in each process. UserError if launched processes would not all
-// have the same number.
+// Where --batch-size names no number: 16, or the next multiple of the ranks. Where --ranks names none: one for each of
+// the target's GPUs, on all --nodes, or on the machine of each launched process, which those of one machine share; or
+// one, in each process. UserError if launched processes would not all have the same number.
 void settle_ranks(Options& options, const Target& target, Comm* launched = nullptr);
 
 // What the user pinned of cut and strategy, of a job whose ranks are settled.

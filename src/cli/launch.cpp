@@ -20,9 +20,26 @@
 
 namespace snug {
 
+namespace {
+
+// So many tasks as a launcher says that it started; each would run the whole job, had MPI not joined them.
+void require_no_others() {
+  if (std::getenv("OMPI_COMM_WORLD_SIZE")) return;
+  for (const char* name : {"SLURM_STEP_NUM_TASKS", "PMI_SIZE"})
+    if (const char* tasks = std::getenv(name); tasks && std::atoi(tasks) > 1)
+      user_error(
+          "the launcher started {} processes ({}), which MPI does not join: srun --mpi=pmix does where Open MPI knows "
+          "it, and mpirun",
+          tasks, name);
+}
+
+}  // namespace
+
 std::unique_ptr<Comm> launched() {
   std::unique_ptr<Comm> comm = started_by_mpi() ? open_mpi() : nullptr;
-  return comm && comm->topology().ranks > 1 ? std::move(comm) : nullptr;
+  if (comm && comm->topology().ranks > 1) return comm;
+  require_no_others();
+  return nullptr;
 }
 
 void require_one_process(std::string_view command) {

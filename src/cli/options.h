@@ -41,7 +41,7 @@ struct Options {
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.03, min_learning_rate_ratio = 0;
   double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
-  int64_t batch_size = 16;
+  int64_t batch_size = 0;  // 0: 16, or the next multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
   uint64_t seed = 42;
   bool shuffle = true;

@@ -75,10 +75,6 @@ uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
   return taken - std::min(taken, arena);
 }
 
-}  // namespace
-
-namespace {
-
 // Of the slowest of so many cards, all at it.
 Bus measure_bus_of(int count) {
   const std::shared_ptr<ProductTable> products = products_of_ranks();

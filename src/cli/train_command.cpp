@@ -249,10 +249,26 @@ int train_or_say_where_to_go_on(Run& run, int rank, int place, Comm* comm) {
 
 }  // namespace
 
+namespace {
+
+// What one process finds out for all: where the first refuses, so do the others.
+void by_the_first(Comm* comm, const std::function<void()>& check) {
+  std::exception_ptr refused;
+  if (!comm || comm->topology().rank == 0) try {
+      check();
+    } catch (const UserError&) {
+      refused = std::current_exception();
+    }
+  if (comm && comm->tell(refused ? 1 : 0)[0] && !refused)
+    user_error("out: refused, as the first of the processes says");
+  if (refused) std::rethrow_exception(refused);
+}
+
+}  // namespace
+
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
   std::unique_ptr<Comm> comm = launched();
-  const bool reports = !comm || comm->topology().rank == 0;
   if (options.out.empty()) {
     if (comm)
       user_error("--out is required where a launcher starts several processes: the run's directory, the same on all");
@@ -262,7 +278,7 @@ int train_command(Options options, const CommandFlags& flags) {
   target.require_here();
   settle_ranks(options, target, comm.get());
   refuse_disk_dir(options, Aim::Run);
-  if (reports) refuse_out(options);
+  by_the_first(comm.get(), [&] { refuse_out(options); });
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   const Planned planned =

@@ -35,7 +35,7 @@ std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream);
 
 // Between GPUs of one process that reach each other's memory: each rank's copy engines bring it what is its own, so
 // that no multiprocessor is taken from products. What ranks say to each other on the way, "my rows are ready" and "I
-// have mine", are counters that the streams themselves write and wait for.
+// have mine", are events; hosts count what they have enqueued, and wait for one another's counts.
 class PeerHub;
 // Null where that cannot be: on all ranks or on none. All ranks at the same time, each with its device chosen.
 std::shared_ptr<PeerHub> meet_peers(Comm& comm);

@@ -108,8 +108,13 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
   for (int turn = 1; !team_->failed(); turn++) {
     for (Piece& piece : pieces) {
       int done = 0;
-      if (!piece.done && team_->demand(team_->process()->mpi.test(&piece.request, &done), piece.rank) && done)
-        piece.done = true, left--;
+      if (piece.done || !team_->demand(team_->process()->mpi.test(&piece.request, &done), piece.rank) || !done)
+        continue;
+      piece.done = true;
+      left--;
+      // News may be long behind what both are at; neither is lost or hangs.
+      team_->watch().heard(piece.rank);
+      team_->watch().advanced(topology().rank);
     }
     if (left == 0) return;
     if (turn % 256 == 0) look_at(pieces, since);
@@ -118,6 +123,7 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
 }
 
 void MpiComm::wait_until(const std::function<bool()>& done) {
+  if (team_->failed()) team_->stop();
   if (done()) return;
   const Waiting waiting(team_->watch(), topology().rank);
   const int64_t since = Watch::now();

@@ -16,7 +16,7 @@ bool started_by_mpi();
 // DeviceError if MPI does not start.
 // A process whose calls have thrown does not finish MPI: it should exit soon, with its error code; the launcher then
 // ends what may be left of the others. Messages are cut into pieces of `piece` bytes, less than 2^31.
-std::unique_ptr<Comm> open_mpi(double patience = kPatience, uint64_t piece = uint64_t{1} << 30);
+std::unique_ptr<Comm> open_mpi(double patience = kPatience, uint64_t piece = uint64_t{8} << 20);
 
 // In the place of what open_mpi() returned: the ends of this process's ranks, `locals` in each process, in their order,
 // rank = process * locals + place here. All processes at the same time. When a rank fails, all ranks of its process

@@ -34,7 +34,7 @@ class PeerHub {
       for (const cudaEvent_t event : {ready, copied})
         if (event) cudaEventDestroy(event);
     }
-    const Trade* trade = nullptr;
+    Trade trade;
     cudaEvent_t ready = nullptr, copied = nullptr;  // its rows are there; it has copied all of the others'
     std::atomic<uint64_t> begun = 0, finished = 0;  // calls
   };
@@ -82,7 +82,7 @@ class PeerLink final : public DeviceLink {
     const Topology& here = comm_.topology();
     const int ranks = here.count(trade.who), own = here.place(trade.who);
     calls_++;
-    mine_.trade = &trade;
+    mine_.trade = trade;
     check_cuda(cudaEventRecord(mine_.ready, stream_), "a rank's rows");
     mine_.begun = calls_;
     take_own_row(trade, here, stream_);
@@ -90,11 +90,11 @@ class PeerLink final : public DeviceLink {
       const int place = (own + i) % ranks, rank = here.rank_at(trade.who, place);
       const PeerHub::Post& post = hub_->post(lane_, rank);
       comm_.wait_until([&] { return post.begun >= calls_; });
-      check(post.trade->bytes == trade.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", trade.bytes,
-            here.rank, post.trade->bytes, rank);
+      check(post.trade.bytes == trade.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", trade.bytes,
+            here.rank, post.trade.bytes, rank);
       check_cuda(cudaStreamWaitEvent(stream_, post.ready, 0), "another rank's rows");
       check_cuda(
-          cudaMemcpyAsync(trade.row_from(place), post.trade->row_for(here), trade.bytes, cudaMemcpyDefault, stream_),
+          cudaMemcpyAsync(trade.row_from(place), post.trade.row_for(here), trade.bytes, cudaMemcpyDefault, stream_),
           "another rank's row");
     }
     check_cuda(cudaEventRecord(mine_.copied, stream_), "a rank's copies");

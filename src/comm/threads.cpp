@@ -39,6 +39,7 @@ class Team {
   // The first failure is the job's.
   void fail(int rank, const std::string& what) {
     if (!failure_) failure_.emplace(rank, what);
+    failed_ = true;
     wake();
   }
   void wake() {
@@ -48,6 +49,7 @@ class Team {
   std::mutex mutex_;
   std::array<Channel, kLanes + 1> channels_;
   std::optional<PeerError> failure_;
+  std::atomic<bool> failed_ = false;  // there is a failure_
   Watch watch_;
   std::chrono::nanoseconds slice_;  // how often those who wait look for signs of life
 };
@@ -75,6 +77,10 @@ class ThreadComm final : public Comm {
   void copy(const Team::Channel& channel, const Trade& trade) const;
   void wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who, uint64_t Post::*count);
   [[noreturn]] void stop(std::unique_lock<std::mutex>& lock, Team::Channel& channel);
+  [[noreturn]] void throw_failure() const {
+    const std::lock_guard lock(team_->mutex_);
+    throw PeerError(*team_->failure_);
+  }
 
   std::shared_ptr<Team> team_;
 };
@@ -138,6 +144,7 @@ void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& cha
 }
 
 void ThreadComm::wait_until(const std::function<bool()>& done) {
+  if (team_->failed_) throw_failure();
   if (done()) return;
   const Waiting waiting(team_->watch_, topology().rank);
   const int64_t since = Watch::now();

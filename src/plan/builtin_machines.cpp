@@ -8,39 +8,46 @@
 namespace snug {
 namespace {
 
-// By the maker: memory as the driver counts it, dense bf16 with fp32 sums, and the kinds of bandwidth.
+// By the maker, but for what a card has free when nobody uses it: memory as the driver counts it, dense bf16 with fp32
+// sums, and the kinds of bandwidth.
 struct Model {
   std::string_view name;
   uint64_t memory_mib;
+  double free_gib;         // seen on such cards, rounded down
   double teraflops;        // a second
-  bool fp8;                // twice as many, by rows and columns with scales of their own
+  double fp32_teraflops;   // of products in fp32, which snug makes without TF32
+  bool fp8;                // twice as many as in bf16, by rows and columns with scales of their own
   double memory_gb;        // bytes a second, in 1e9
   double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
   double host_gb;          // likewise, a card's share of what hosts like its own are connected by
 };
 constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
 constexpr std::array kModels{
-    Model{"RTX3090", 24'576, 71, false, 936, 32, 56, kShared100},
-    Model{"RTX4090", 24'564, 165, false, 1'008, 32, 32, kShared100},
-    Model{"A100-40GB", 40'960, 312, false, 1'555, 32, 300, kInfiniBand200},
-    Model{"A100-80GB", 81'920, 312, false, 2'039, 32, 300, kInfiniBand200},
-    Model{"L40S", 46'068, 362, false, 864, 32, 32, kInfiniBand100},
-    Model{"H100", 81'559, 989, true, 3'350, 64, 450, kInfiniBand400},
-    Model{"H200", 143'771, 989, true, 4'800, 64, 450, kInfiniBand400},
+    Model{"RTX3090", 24'576, 23.5, 71, 36, false, 936, 32, 56, kShared100},
+    Model{"RTX4090", 24'564, 23.5, 165, 83, false, 1'008, 32, 32, kShared100},
+    Model{"A100-40GB", 40'960, 39.4, 312, 19.5, false, 1'555, 32, 300, kInfiniBand200},
+    Model{"A100-80GB", 81'920, 79.2, 312, 19.5, false, 2'039, 32, 300, kInfiniBand200},
+    Model{"L40S", 46'068, 44.4, 362, 92, false, 864, 32, 32, kInfiniBand100},
+    Model{"H100", 81'559, 79.2, 989, 67, true, 3'350, 64, 450, kInfiniBand400},
+    Model{"H200", 143'771, 139.8, 989, 67, true, 4'800, 64, 450, kInfiniBand400},
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
-constexpr double kReachedFlops = 0.7, kReachedFp8Flops = 0.63, kReachedMemory = 0.88, kReachedPci = 0.79,
-                 kReachedLink = 0.83, kReachedNccl = 0.6;
-// What four of them at once kept of that, into each and back.
-constexpr double kSharedInto = 0.885, kSharedBack = 0.67;
+constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
+                 kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
+// What four of them at once kept of that: of the bus, into each and back; of the links, by copies and by NCCL.
+constexpr double kSharedInto = 0.885, kSharedBack = 0.67, kSharedLink = 0.59, kSharedNccl = 1.12;
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
 // Attention of heads of 128, as a part of the rate of large products, by the length of documents.
 const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
+// Attention in fp32, which goes a warp a token, as a part of products in fp32.
+constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
+// What of a host's 128 GiB a card is there for programs.
+constexpr uint64_t kHostBytes = 125ull << 30;
 constexpr uint64_t kDriverBytes = 560ull << 20;
 // What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
 constexpr uint64_t kNcclBytes = 830ull << 20;
@@ -49,14 +56,19 @@ Cards cards_of(const Model& model, int count) {
   Cards cards;
   cards.name = model.name;
   cards.count = count;
-  cards.memory_bytes = cards.free_bytes = model.memory_mib << 20;
+  cards.memory_bytes = model.memory_mib << 20;
+  cards.free_bytes = static_cast<uint64_t>(model.free_gib * 0x1p30);
   cards.driver_bytes = kDriverBytes;
   const bool linked = model.link_gb > model.pci_gb;
-  cards.nccl = {kNcclBytes, kReachedNccl * 1e9 * model.link_gb};
-  cards.copies = linked ? CardLink{0, kReachedLink * 1e9 * model.link_gb} : cards.nccl;
-  const double bus = kReachedPci * 1e9 * model.pci_gb, share = std::min(1.0, (count - 1) / 3.0);
+  // Between what was seen of few cards at once and of four.
+  const auto at_once = [count](double few, double kept, int fewest) {
+    return few * std::lerp(1.0, kept, std::clamp((count - fewest) / static_cast<double>(4 - fewest), 0.0, 1.0));
+  };
+  const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
+  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, kSharedNccl, 2)};
+  cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink, 2)} : cards.nccl;
   cards.bus = {bus, bus};
-  cards.shared_bus = {bus * std::lerp(1.0, kSharedInto, share), bus * std::lerp(1.0, kSharedBack, share)};
+  cards.shared_bus = {at_once(bus, kSharedInto, 1), at_once(bus, kSharedBack, 1)};
   cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
   cards.host_latency = kHostLatency;
   cards.rates.op_seconds = kOpSeconds;
@@ -68,14 +80,20 @@ Cards cards_of(const Model& model, int count) {
     for (double& rate : curve.rates) rate *= cards.rates.flops;
     cards.rates.attention.push_back({DType::BF16, backward, 128, curve});
   }
+  const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
+  for (const bool backward : {false, true})
+    cards.rates.attention.push_back({DType::F32, backward, 128, {{1}, {kFp32Attention * fp32}}});
+  for (const auto& [a, b] : {std::pair(false, true), std::pair(false, false), std::pair(true, false)})
+    for (const bool addend : {false, true}) cards.rates.products.push_back({DType::F32, a, b, addend, {fp32}});
   return cards;
 }
 
-// "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA GeForce RTX 4090" is "RTX4090".
+// "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA A100 80GB PCIe" "A100-80GB", "NVIDIA GeForce RTX 4090" "RTX4090".
 bool called(const Model& model, std::string name) {
   std::erase(name, ' ');
-  const size_t dash = std::min(model.name.find('-'), model.name.size());
-  return name.find(model.name.substr(0, dash)) != name.npos && name.ends_with(model.name.substr(dash));
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  const size_t dash = model.name.find('-');
+  return has(model.name.substr(0, dash)) && (dash == model.name.npos || has(model.name.substr(dash + 1)));
 }
 
 }  // namespace
@@ -98,7 +116,7 @@ std::optional<Machine> builtin_machine(std::string_view name) {
   if (model == kModels.end()) return std::nullopt;
   Machine machine = rough_machine();
   machine.cards = cards_of(*model, count);
-  machine.memory_bytes = machine.free_bytes = static_cast<uint64_t>(count) * (128ull << 30);
+  machine.memory_bytes = machine.free_bytes = static_cast<uint64_t>(count) * kHostBytes;
   machine.disk.free_bytes = 1ull << 40;
   return machine;
 }

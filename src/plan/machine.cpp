@@ -36,6 +36,9 @@ DType kernel_dtype(const Op& op) {
   return bf16 ? DType::BF16 : DType::F32;
 }
 
+// So many cards at once are as slow as more: each has its own way to the host, groups of them share what is behind it.
+constexpr int kAtOnce = 4;
+
 // As those of them see it that are the fewest on their host.
 Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
   const int count = one.count(who);
@@ -184,6 +187,7 @@ Machine rough_machine() {
   machine.processor = "unknown";
   machine.disk.read = machine.disk.write = 1e9;
   machine.link = 1e10;
+  machine.product_sizes = {1024};  // of tables that have but one rate
   TeamRates team;
   team.op_seconds = 2e-5;
   team.flops = 1e11;
@@ -207,8 +211,8 @@ Hosts::Hosts(const Topology& ranks, int of_one) {
 }
 
 Bus Hosts::bus(const Cards& cards) const {
-  const int others = std::min(group(Ranks::Everyone).here, cards.count) - 1;
-  const double share = others == 0 ? 0 : static_cast<double>(others) / (cards.count - 1);
+  const int most = std::min(cards.count, kAtOnce), here = std::min(group(Ranks::Everyone).here, most);
+  const double share = here == 1 ? 0 : static_cast<double>(here - 1) / (most - 1);
   return {std::lerp(cards.bus.to_device, cards.shared_bus.to_device, share),
           std::lerp(cards.bus.from_device, cards.shared_bus.from_device, share)};
 }

@@ -122,7 +122,8 @@ class Hosts {
     bool in_order = true;  // all ranks, by their numbers
   };
   const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
-  // Of a rank's card: between one that is alone and all at once it falls evenly with every further rank of its host.
+  // Of a rank's card: between one that is alone and four, or all, at once it falls evenly with every further rank of
+  // its host.
   Bus bus(const Cards& cards) const;
   const CardLink& link(const Cards& cards) const {
     return group(Ranks::Everyone).hosts > 1 ? cards.nccl : cards.copies;

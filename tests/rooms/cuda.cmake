@@ -2,7 +2,8 @@ snug_test(cuda_facts_test ROOMS backend)
 snug_test(streams_test ROOMS train)
 snug_test(stream_ranks_test ROOMS train)
 
-# On a machine with a GPU: scripts/test_gpu.sh. They are built wherever nvcc is, and fail where no GPU answers.
+# On a machine with a GPU: scripts/test_gpu.sh. They are built wherever nvcc is, and fail, or are skipped, where no GPU
+# answers.
 if(SNUG_CUDA_FOUND)
   snug_test(cuda_op_test SOURCES op_runner.cpp ROOMS base tensor program backend backend_cuda)
   snug_test(cuda_parity_test ROOMS train backend_cuda)

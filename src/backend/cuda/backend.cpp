@@ -199,6 +199,7 @@ void* reserve_device(uint64_t bytes) {
   void* start = nullptr;
   check_cuda(cudaMalloc(&start, bytes), fmt::format("reserving {} bytes for the device space", bytes));
   check_cuda(cudaMemset(start, 0, bytes), "zeroing the device space");
+  check_cuda(cudaDeviceSynchronize(), "zeroing the device space");  // lanes do not wait for it by themselves
   return start;
 }
 

@@ -174,8 +174,8 @@ __device__ inline float quotient(float x, float by, float inverse) {
   return fmaf(fmaf(-y, by, x), inverse, y);
 }
 
-// 1 / x, x / by and the root of x as what the compiler makes of them begins, which leaves to calls what is near the
-// ends: to the bit the same everywhere else.
+// 1 / x, x / by and the root of x by the processor's approximations and corrections, as the compiler makes them but for
+// its calls for what is near the ends: to the bit the same everywhere else.
 __device__ inline float usual_inverse(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));

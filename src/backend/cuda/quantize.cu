@@ -306,23 +306,25 @@ template <class Format, class T, int N>
 __global__ void __launch_bounds__(kThreads)
     dequantize_rows_kernel(Rows<typename Format::Code> codes, const float* scales, int64_t rows, int64_t cols,
                            Rows<T> x) {
-  const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N, first = int64_t{blockIdx.y} * kRowsAhead;
+  const int64_t col = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N, step = int64_t{gridDim.y} * kRowsAhead;
   if (col >= cols) return;
-  Pack<typename Format::Code, N> held[kRowsAhead];
-  float scale[kRowsAhead];
+  for (int64_t first = int64_t{blockIdx.y} * kRowsAhead; first < rows; first += step) {
+    Pack<typename Format::Code, N> held[kRowsAhead];
+    float scale[kRowsAhead];
 #pragma unroll
-  for (int i = 0; i < kRowsAhead; i++) {
-    const int64_t row = min(first + i, rows - 1);
-    held[i] = load<N>(codes.at(row, col));
-    scale[i] = scales[row];
-  }
+    for (int i = 0; i < kRowsAhead; i++) {
+      const int64_t row = min(first + i, rows - 1);
+      held[i] = load<N>(codes.at(row, col));
+      scale[i] = scales[row];
+    }
 #pragma unroll
-  for (int i = 0; i < kRowsAhead; i++) {
-    if (first + i >= rows) return;
-    Pack<float, N> values;
+    for (int i = 0; i < kRowsAhead; i++) {
+      if (first + i >= rows) return;
+      Pack<float, N> values;
 #pragma unroll
-    for (int k = 0; k < N; k++) values[k] = Format::value(held[i][k], scale[i]);
-    save_floats<N>(x.at(first + i, col), values);
+      for (int k = 0; k < N; k++) values[k] = Format::value(held[i][k], scale[i]);
+      save_floats<N>(x.at(first + i, col), values);
+    }
   }
 }
 
@@ -379,7 +381,7 @@ Launch dequantize_rows(Operands& operands, DType code, cudaStream_t stream) {
     return dispatch_wide(wide({codes, x}), [&]<int N>() -> Launch {
       return [=](const PassFacts&) {
         if (rows == 0 || cols == 0) return;
-        const dim3 grid(blocks_of(cols, N * kThreads), blocks_of(rows, kRowsAhead));
+        const dim3 grid(blocks_of(cols, N * kThreads), grid_rows(blocks_of(rows, kRowsAhead)));
         dequantize_rows_kernel<Format, T, N>
             <<<grid, kThreads, 0, stream>>>(Rows<typename Format::Code>(codes), scales, rows, cols, Rows<T>(x));
         check_launch("dequantize");

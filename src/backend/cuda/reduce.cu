@@ -61,8 +61,7 @@ __global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int
   if (lane == 0) partial[unit] = total;
 }
 
-// ---- A tree over many values: neighbours in pairs, their sums in pairs, and so on; an odd one out goes up as it is
-// ---
+// ---- A tree over many values: neighbours in pairs, their sums in pairs, and so on; an odd one goes up as it is ------
 
 constexpr int kTreeThreads = 1024, kChunk = 1024, kMaxChunks = kChunk * 8;
 

@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
 
 inline dim3 turned_tiles(const TensorView& x) { return {blocks_of(x.cols(), kTurned), blocks_of(x.rows(), kTurned)}; }
 
-// Rows and columns in 16s, at 16s of bytes.
+// Columns in 16s, and rows that begin at 16s of bytes.
 inline bool in_sixteens(const TensorView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.row_stride % 16 == 0 && view.cols() % 16 == 0;
 }
