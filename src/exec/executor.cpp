@@ -301,12 +301,14 @@ void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock)
     execute(*ticket.instance, ticket.op);
   } catch (const std::exception& caught) {
     error = std::current_exception();
+    lock.lock();
+    if (!error_) error_ = error;  // before what it causes on other lanes
+    lock.unlock();
     if (comm_) comm_->leave(caught.what());  // or lanes here and elsewhere would wait for this one
   }
   lock.lock();
   running_--;
   if (!error) complete(ticket);
-  if (error && !error_) error_ = error;
   wake();
 }
 
