@@ -41,23 +41,23 @@ class Writer {
            {"args", {{"name", name(static_cast<Lane>(lane))}}}});
   }
 
-  void add_op(const Trace::Event& event, int64_t start) {
+  void add_op(const Trace::Event& event) {
     const Program& program = set_.programs[event.program];
     const Op& op = program.ops[event.op];
-    if (event.held != 0) add_wait(event, op, start);
-    complete(op.site, kind(op.attrs), op.lane, event.begin - start, event.end - event.begin,
+    if (event.held != 0) add_wait(event, op);
+    complete(op.site, kind(op.attrs), op.lane, event.begin, event.end - event.begin,
              {{"program", program.name}, {"op", event.op}});
   }
 
   std::string take() { return std::move(text_) + "\n]\n"; }
 
  private:
-  void add_wait(const Trace::Event& event, const Op& op, int64_t start) {
+  void add_wait(const Trace::Event& event, const Op& op) {
     const Wait& wait = op.waits[event.wait];
     const Op& other = set_.programs[wait.program].ops[wait.op];
     const auto hazard = hazard_between(set_, plan_, other, op);
     check(hazard.has_value(), "'{}' waits for '{}', with which it shares nothing", op.site, other.site);
-    complete("wait for " + other.site, "wait", op.lane, event.held - start, event.begin - event.held,
+    complete("wait for " + other.site, "wait", op.lane, event.held, event.begin - event.held,
              {{"site", other.site},
               {"op", wait.op},
               {"program", set_.programs[wait.program].name},
@@ -94,12 +94,7 @@ class Writer {
 
 std::string trace_json(const ProgramSet& set, const MemoryPlan& plan, std::span<const Trace::Event> events, int rank) {
   Writer writer(set, plan, rank);
-  int64_t start = 0;
-  for (const Trace::Event& event : events) {
-    const int64_t first = event.held != 0 ? event.held : event.begin;
-    if (start == 0 || first < start) start = first;
-  }
-  for (const Trace::Event& event : events) writer.add_op(event, start);
+  for (const Trace::Event& event : events) writer.add_op(event);
   return writer.take();
 }
 
