@@ -295,6 +295,8 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
     caps.driver_bytes = cards.driver_bytes;
   }
   caps.device_bytes = cap(options.device_memory, device);
+  // A card that is named has what it has; of this machine, whose memory may be in use, more may be looked at.
+  if (target.cuda() && !options.machine.empty()) caps.device_bytes = std::min(caps.device_bytes, device);
   return caps;
 }
 

@@ -31,7 +31,7 @@ class MpiComm final : public Comm {
     for (std::vector<Piece>& pieces : pieces_) pieces.reserve(2 * static_cast<size_t>(topology.ranks));
   }
   ~MpiComm() override {
-    if (std::uncaught_exceptions() > exceptions_) team_->fail(topology().rank, "failed");
+    if (std::uncaught_exceptions() > exceptions_) team_->fail(topology().rank, "failed, as its own process says");
     team_->watch().ended(topology().rank);
   }
 
