@@ -82,6 +82,16 @@ def run_rival(name, options, folder):
     return json.loads(output.stdout.splitlines()[-1])
 
 
+def parse_until_dashes(parser):
+    """This program's options; what follows `--` is `more`, for snug."""
+    own, more = sys.argv[1:], []
+    if "--" in own:
+        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
+    options = parser.parse_args(own)
+    options.more = more
+    return options
+
+
 def parse_options():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--snug", help="the program; without it, rivals alone")
@@ -94,11 +104,7 @@ def parse_options():
     parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--verbose", action="store_true", help="what snug says")
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
-    options = parser.parse_args(own)
-    options.more = more
+    options = parse_until_dashes(parser)
     jobs = {RIVALS[name].job for name in options.rival} or {""}
     if len(jobs) > 1:
         parser.error("--rival: one base format and one method a call, found " + " and ".join(sorted(jobs)))

@@ -26,6 +26,8 @@ import sys
 import tempfile
 import time
 
+from gpu_train import parse_until_dashes
+
 SHARD = 5 * 10**9
 RANGE = 16 << 20
 READERS = [1, 2, 4, 8, 16]
@@ -231,12 +233,7 @@ def parse_options():
     parser.add_argument("--sample", type=float, default=16, help="GB of which the disk's rate is taken")
     parser.add_argument("--keep", action="store_true", help="the checkpoint")
     parser.add_argument("--verbose", action="store_true", help="what snug says")
-    own, more = sys.argv[1:], []
-    if "--" in own:
-        own, more = own[: own.index("--")], own[own.index("--") + 1 :]
-    options = parser.parse_args(own)
-    options.more = more
-    return options
+    return parse_until_dashes(parser)
 
 
 def measure(options, checkpoint, folder):

@@ -51,4 +51,27 @@ std::byte* Operands::scratch(uint64_t bytes) {
 
 void Operands::done() const { expect(next_ == views_.size(), "{} operands found, expected {}", views_.size(), next_); }
 
+Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands) {
+  Nf4Operands found;
+  found.packed = operands.dense("codes", {DType::U8});
+  found.count = 2 * found.packed.count();
+  const int64_t blocks = found.count / kNf4Block;
+  operands.expect(found.count % kNf4Block == 0, "'codes' has {} bytes, expected a multiple of {}", found.packed.count(),
+                  kNf4Block / 2);
+  if (attrs.plain_scales) {
+    found.scales.plain = operands.vector("scales", {DType::F32}, blocks).as<float>();
+  } else {
+    found.scales.codes = operands.vector("scale codes", {DType::U8}, blocks).as<uint8_t>();
+    const int64_t groups = (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock;
+    found.scales.block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
+    found.scales.offset = operands.vector("offset", {DType::F32}, 1).as<float>();
+  }
+  const TensorView& x = found.x = operands.take("x", kActivation);
+  operands.expect(x.count() == found.count, "'x' is {}, expected {} elements", to_string(x.shape), found.count);
+  operands.expect(x.rows() <= 1 || x.row_stride >= x.cols(), "rows of 'x' lie {} elements apart, expected at least {}",
+                  x.row_stride, x.cols());
+  operands.done();
+  return found;
+}
+
 }  // namespace snug

@@ -46,6 +46,22 @@ class Operands {
   size_t next_ = 0;
 };
 
+// Where the scale of a block of an nf4 tensor comes from: as it is, or from its code.
+struct Nf4ScaleViews {
+  const float* plain = nullptr;  // or
+  const uint8_t* codes = nullptr;
+  const float *block_scales = nullptr, *offset = nullptr;
+};
+
+// All operands of a Dequantize from Nf4.
+struct Nf4Operands {
+  TensorView packed;  // two codes a byte
+  int64_t count = 0;  // of numbers
+  Nf4ScaleViews scales;
+  TensorView x;
+};
+Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands);
+
 // What a Quantize asks beyond its format only Fp8 has.
 inline void expect_fp8_extras(const Quantize& quantize, const Operands& operands) {
   operands.expect(quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns),

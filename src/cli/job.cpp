@@ -194,27 +194,16 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
   return Offload{share, Space::Host};
 }
 
-}  // namespace
-
-namespace {
-
 int64_t batch_of(const Options& options) {
   constexpr int64_t kBatch = 16;
   return options.batch_size > 0 ? options.batch_size : (kBatch + options.ranks - 1) / options.ranks * options.ranks;
 }
 
-}  // namespace
-
-void settle_ranks(Options& options, const Target& target, Comm* launched) {
-  const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
-  if (!launched) {
-    if (options.ranks == 0) options.ranks = target.cuda() ? options.nodes * cards : 1;
-    options.batch_size = batch_of(options);
-    return;
-  }
-  const int64_t processes = launched->topology().ranks, here = processes_of_node(*launched).here;
+// Launched processes have equal shares of the ranks: by --ranks, or a rank for each of so many cards of a machine.
+void share_ranks(Options& options, int64_t cards, Comm& launched) {
+  const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
-  const std::span<const uint64_t> told = launched->tell(static_cast<uint64_t>(options.ranks));
+  const std::span<const uint64_t> told = launched.tell(static_cast<uint64_t>(options.ranks));
   if (options.ranks % processes != 0)
     user_error("ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many",
                options.ranks, processes);
@@ -224,6 +213,16 @@ void settle_ranks(Options& options, const Target& target, Comm* launched) {
         "ranks: found {} in process 0, {} in process {}, expected as many in each of the {} that the launcher started; "
         "--ranks says how many all have together",
         told[0] / told.size(), *other / told.size(), other - told.begin(), processes);
+}
+
+}  // namespace
+
+void settle_ranks(Options& options, const Target& target, Comm* launched) {
+  const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
+  if (launched)
+    share_ranks(options, cards, *launched);
+  else if (options.ranks == 0)
+    options.ranks = target.cuda() ? options.nodes * cards : 1;
   options.batch_size = batch_of(options);
 }
 

@@ -64,9 +64,12 @@ std::span<const uint64_t> nodes_of(Comm& launched) {
 
 NodeProcesses processes_of_node(Comm& launched) {
   const std::span<const uint64_t> nodes = nodes_of(launched);
-  const auto count = [&](uint64_t node) { return static_cast<int>(std::ranges::count(nodes, node)); };
-  NodeProcesses processes{count(nodes[static_cast<size_t>(launched.topology().rank)])};
-  for (const uint64_t node : nodes) processes.most = std::max(processes.most, count(node));
+  const auto own = static_cast<size_t>(launched.topology().rank);
+  const auto count = [](std::span<const uint64_t> among, uint64_t node) {
+    return static_cast<int>(std::ranges::count(among, node));
+  };
+  NodeProcesses processes{count(nodes, nodes[own]), count(nodes.first(own), nodes[own])};
+  for (const uint64_t node : nodes) processes.most = std::max(processes.most, count(nodes, node));
   return processes;
 }
 
@@ -83,13 +86,6 @@ uint64_t least_of_ranks(Comm* launched, uint64_t value) {
 }
 
 namespace {
-
-// This process's place among those of its machine, from 0.
-int place_on_node(Comm& launched) {
-  const std::span<const uint64_t> nodes = nodes_of(launched);
-  const auto process = static_cast<size_t>(launched.topology().rank);
-  return static_cast<int>(std::ranges::count(nodes.first(process), nodes[process]));
-}
 
 // Of several ranks' errors the one that no other rank's caused; null if there is none.
 std::exception_ptr cause_of(const std::vector<std::exception_ptr>& errors) {
@@ -165,7 +161,7 @@ int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place
 int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work, double patience) {
   if (ranks == 1) return work(0, 0, nullptr);
   const int locals = launched ? ranks / launched->topology().ranks : ranks;
-  const int first_place = launched ? place_on_node(*launched) * locals : 0;
+  const int first_place = launched ? processes_of_node(*launched).place * locals : 0;
   const std::vector<std::unique_ptr<Comm>> comms =
       launched ? mpi_ranks(std::move(launched), locals) : thread_ranks(ranks, 1, patience);
   for (const std::unique_ptr<Comm>& comm : comms) comm->set_replicas(replicas);

@@ -26,9 +26,10 @@ using RankWork = std::function<int(int rank, int place, Comm* comm)>;
 int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work,
               double patience = kPatience);
 
-// How many launched processes this machine has, and the machine that has the most.
+// Of launched processes: how many this machine has, this one's place among them, from 0, and how many the machine has
+// that has the most.
 struct NodeProcesses {
-  int here = 1, most = 1;
+  int here = 1, place = 0, most = 1;
 };
 NodeProcesses processes_of_node(Comm& launched);
 

@@ -90,22 +90,6 @@ Bus measure_bus_of(int count) {
           std::ranges::min(measured, {}, &Bus::from_device).from_device};
 }
 
-}  // namespace
-
-void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
-  const uint64_t free_before = cards_of_driver().at(0).free_bytes;
-  {
-    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
-    const uint64_t arena = measure_card(*backend, product_sizes, cards);
-    cards.condition = cards_of_driver().at(0).condition;
-    cards.driver_bytes = taken_beside(free_before, arena);
-  }
-  cards.bus = cards.shared_bus = measure_bus_of(1);
-  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count);
-}
-
-namespace {
-
 struct MeasuredLink {
   RateCurve curve;
   uint64_t bytes = 0;  // that it takes of a card, beside the process's context, which is there already
@@ -127,6 +111,18 @@ MeasuredLink measure_link_by(Route route, int count) {
 }
 
 }  // namespace
+
+void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
+  const uint64_t free_before = cards_of_driver().at(0).free_bytes;
+  {
+    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
+    const uint64_t arena = measure_card(*backend, product_sizes, cards);
+    cards.condition = cards_of_driver().at(0).condition;
+    cards.driver_bytes = taken_beside(free_before, arena);
+  }
+  cards.bus = cards.shared_bus = measure_bus_of(1);
+  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count);
+}
 
 RateCurve measure_links_here(Cards& cards) {
   const MeasuredLink copies = measure_link_by(Route::Copies, cards.count),

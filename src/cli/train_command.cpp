@@ -247,10 +247,6 @@ int train_or_say_where_to_go_on(Run& run, int rank, int place, Comm* comm) {
   }
 }
 
-}  // namespace
-
-namespace {
-
 // What one process finds out for all: where the first refuses, so do the others.
 void by_the_first(Comm* comm, const std::function<void()>& check) {
   std::exception_ptr refused;

@@ -173,11 +173,7 @@ void put_block(const T* block, const Rows<T>& x, int64_t cols, int64_t begin) {
   }
 }
 
-// The scale of a block: as it is, or from its code.
-struct Nf4Scales {
-  const float* plain = nullptr;
-  const uint8_t* codes = nullptr;
-  const float *block_scales = nullptr, *offset = nullptr;
+struct Nf4Scales : Nf4ScaleViews {
   float operator[](int64_t i) const {
     return plain ? plain[i] : kDynamicCodebook[codes[i]] * block_scales[i / kScaleBlock] + *offset;
   }
@@ -200,23 +196,9 @@ Launch quantize_nf4(Operands& operands, const TensorView& x) {
 }
 
 Launch dequantize_nf4(const Dequantize& attrs, Operands& operands) {
-  const TensorView packed = operands.dense("codes", {DType::U8});
-  const int64_t count = 2 * packed.count(), blocks = count / kBlock;
-  operands.expect(count % kBlock == 0, "'codes' has {} bytes, expected a multiple of {}", packed.count(), kBlock / 2);
-  Nf4Scales scales;
-  if (attrs.plain_scales) {
-    scales.plain = operands.vector("scales", {DType::F32}, blocks).as<float>();
-  } else {
-    scales.codes = operands.vector("scale codes", {DType::U8}, blocks).as<uint8_t>();
-    const int64_t groups = (blocks + kScaleBlock - 1) / kScaleBlock;
-    scales.block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
-    scales.offset = operands.vector("offset", {DType::F32}, 1).as<float>();
-  }
-  const TensorView x = operands.take("x", kActivation);
-  operands.expect(x.count() == count, "'x' is {}, expected {} elements", to_string(x.shape), count);
-  operands.expect(x.rows() <= 1 || x.row_stride >= x.cols(), "rows of 'x' lie {} elements apart, expected at least {}",
-                  x.row_stride, x.cols());
-  operands.done();
+  const auto [packed, count, views, x] = nf4_operands(attrs, operands);
+  const Nf4Scales scales{views};
+  const int64_t blocks = count / kBlock;
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
     return [=, codes = packed.as<uint8_t>(), to = Rows<T>(x)](const PassFacts&) {
       const bool dense = x.dense();

@@ -57,12 +57,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Where the scale of a block of 64 comes from.
-struct Nf4Scales {
-  const float* plain = nullptr;  // or
-  const uint8_t* codes = nullptr;
-  const float *block_scales = nullptr, *offset = nullptr;
-
+struct Nf4Scales : Nf4ScaleViews {
   __device__ float operator[](int64_t block) const {
     return plain ? plain[block] : dynamic_codebook[codes[block]] * block_scales[block / kScaleBlock] + *offset;
   }
@@ -145,23 +140,8 @@ Launch quantize_nf4(Operands& operands, const TensorView& x, cudaStream_t stream
 }
 
 Launch dequantize_nf4(const Dequantize& attrs, Operands& operands, cudaStream_t stream) {
-  const TensorView packed = operands.dense("codes", {DType::U8});
-  const int64_t count = 2 * packed.count(), blocks = count / kBlock;
-  operands.expect(count % kBlock == 0, "'codes' has {} bytes, expected a multiple of {}", packed.count(), kBlock / 2);
-  Nf4Scales scales;
-  if (attrs.plain_scales) {
-    scales.plain = operands.vector("scales", {DType::F32}, blocks).as<float>();
-  } else {
-    scales.codes = operands.vector("scale codes", {DType::U8}, blocks).as<uint8_t>();
-    const int64_t groups = (blocks + kScaleBlock - 1) / kScaleBlock;
-    scales.block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
-    scales.offset = operands.vector("offset", {DType::F32}, 1).as<float>();
-  }
-  const TensorView x = operands.take("x", kActivation);
-  operands.expect(x.count() == count, "'x' is {}, expected {} elements", to_string(x.shape), count);
-  operands.expect(x.rows() <= 1 || x.row_stride >= x.cols(), "rows of 'x' lie {} elements apart, expected at least {}",
-                  x.row_stride, x.cols());
-  operands.done();
+  const auto [packed, count, views, x] = nf4_operands(attrs, operands);
+  const Nf4Scales scales{views};
   const bool groups = wide({x}) && reinterpret_cast<uintptr_t>(packed.data) % (kWide / 2) == 0;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(groups, [&]<int N>() -> Launch {
