@@ -198,7 +198,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   rehearse_saving(
       session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
   const double load_seconds = seconds_to_load(session);
-  if (reports) log_line(fmt::format("all weights are in place after {}", format_duration(load_seconds)));
+  if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   trainer_options.driver_bytes = run.planned.caps.beside(run.planned.compiled.plan.reserved_bytes);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
