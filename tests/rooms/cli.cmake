@@ -13,6 +13,7 @@ add_test(NAME scaling_test_of_70b COMMAND scaling_test --gtest_also_run_disabled
 set_tests_properties(scaling_test_of_70b PROPERTIES LABELS slow)
 set_tests_properties(scaling_test scaling_test_of_70b PROPERTIES PROCESSORS 2)
 set_tests_properties(unequal_ranks_test PROPERTIES LABELS slow)
+snug_test(options_test ROOMS cli)
 snug_test(interrupt_test ROOMS cli)
 snug_test(launch_test ROOMS cli)
 if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread")
