@@ -5,52 +5,15 @@
 #include "base/file.h"
 #include "base/rng.h"
 #include "cli_fixture.h"
+#include "control_group.h"
 #include "format/safetensors.h"
 
 namespace snug {
 namespace {
 
-// A control group inside this process's own, which counts the memory of those who enter it. Needs rights that
-// containers often withhold.
-class MemoryGroup {
- public:
-  MemoryGroup() {
-    std::ifstream groups("/proc/self/cgroup");
-    for (std::string line; std::getline(groups, line);) {
-      const size_t first = line.find(':'), second = line.find(':', first + 1);
-      const std::string controllers = line.substr(first + 1, second - first - 1), own = line.substr(second + 2);
-      if (controllers != "memory" && !controllers.empty()) continue;
-      const fs::path root = controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-      if (!fs::exists(root / "cgroup.procs")) continue;
-      const fs::path path = root / own / ("snug-test-" + std::to_string(getpid()));
-      std::error_code error;
-      if (!fs::create_directory(path, error) || error) continue;
-      path_ = path;
-      for (const char* name : {"memory.peak", "memory.max_usage_in_bytes"})
-        if (fs::exists(path_ / name)) peak_ = path_ / name;
-      if (!peak_.empty()) return;
-      leave();
-    }
-  }
-  ~MemoryGroup() { leave(); }
-  MemoryGroup(const MemoryGroup&) = delete;
-  MemoryGroup& operator=(const MemoryGroup&) = delete;
-
-  bool made() const { return !peak_.empty(); }
-  // The calling process and its children count from here on.
-  bool enter() const {
-    std::ofstream processes(path_ / "cgroup.procs");
-    return !!(processes << getpid() << std::flush);
-  }
-  uint64_t peak() const { return std::stoull(text_of(peak_)); }
-
- private:
-  void leave() {
-    for (int i = 0; i < 100 && !path_.empty() && rmdir(path_.c_str()) != 0; i++)
-      usleep(50'000);  // the last may be ending
-    path_.clear();
-  }
-  fs::path path_, peak_;
+// What those who enter it hold is counted.
+struct MemoryGroup : ControlGroup {
+  MemoryGroup() : ControlGroup("memory", {"memory.peak", "memory.max_usage_in_bytes"}) {}
 };
 
 constexpr int64_t kVocabulary = 32'000, kHidden = 1024, kFeedForward = 4096, kKeys = 256, kLayers = 30;
@@ -144,7 +107,8 @@ Usage run_in_group(const std::string& command) {
   int status = 0;
   rusage usage{};
   wait4(child, &status, 0, &usage);
-  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, group.peak(), static_cast<uint64_t>(usage.ru_inblock) * 512};
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, std::stoull(text_of(group.file())),
+          static_cast<uint64_t>(usage.ru_inblock) * 512};
 }
 
 using HostPeak = Cli;

@@ -82,14 +82,19 @@ int cores() {
   return sched_getaffinity(0, sizeof mine, &mine) == 0 ? CPU_COUNT(&mine) : 0;
 }
 
-TEST(Launch, AProcessThatIsBoundToFewerCoresThanItNeedsTakesAll) {
+// Bound by its user, to one by taskset say, it keeps to that.
+TEST(Launch, AProcessThatALauncherBoundToFewerCoresThanItNeedsTakesAll) {
   cpu_set_t all, one;
   ASSERT_EQ(sched_getaffinity(0, sizeof all, &all), 0);
   int first = 0;
   while (!CPU_ISSET(first, &all)) first++;
   CPU_ZERO(&one);
   CPU_SET(first, &one);
+  const int usable = thread_count({});
   ASSERT_EQ(sched_setaffinity(0, sizeof one, &one), 0);
+  EXPECT_EQ(thread_count({}), 1);
+  EXPECT_GE(thread_count({}, 1, true), usable);
+  EXPECT_EQ(cores(), 1);
   take_cores(1);
   EXPECT_EQ(cores(), 1);
   take_cores(2);

@@ -7,6 +7,8 @@
 #include <sstream>
 #include <string>
 
+#include "base/control_groups.h"
+
 namespace snug {
 namespace {
 
@@ -47,27 +49,15 @@ GroupMemory group_memory(const std::string& group, const std::string& limit_file
   return {*limit, *limit - std::min(*limit, used)};
 }
 
-// The least of this process's group and all groups around it. Lines of /proc/self/cgroup: "0::/a/b" (version 2) and
-// "9:memory:/a/b" (version 1).
+// The least of this process's group and all groups around it, of either version.
 GroupMemory groups_memory() {
   GroupMemory least;
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    const bool version1 = controllers == "memory";
-    if (!version1 && !controllers.empty()) continue;
-    const std::string root = version1 ? "/sys/fs/cgroup/memory" : "/sys/fs/cgroup";
-    for (std::string path = line.substr(second + 1);; path.resize(path.rfind('/'))) {
-      const std::string group = root + (path == "/" ? "" : path);
-      const GroupMemory memory =
-          version1 ? group_memory(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file")
-                   : group_memory(group, "/memory.max", "/memory.current", "inactive_file");
+  each_control_group("memory", [&](const std::string& group) {
+    for (const GroupMemory& memory :
+         {group_memory(group, "/memory.max", "/memory.current", "inactive_file"),
+          group_memory(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file")})
       least = {std::min(least.limit, memory.limit), std::min(least.left, memory.left)};
-      if (path.empty() || path == "/") break;
-    }
-  }
+  });
   return least;
 }
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
+#include "base/cores.h"
 #include "base/disk.h"
 #include "base/memory.h"
 #include "base/parallel.h"
@@ -135,9 +135,9 @@ void refuse_other_adapters(Options options) {
 
 }  // namespace
 
-int thread_count(const Options& options, int node_ranks) {
+int thread_count(const Options& options, int node_ranks, bool launched) {
   if (options.threads > 0) return static_cast<int>(options.threads);
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()) / node_ranks);
+  return std::max(1, (launched ? unbound_cores() : usable_cores()) / node_ranks);
 }
 
 JobSpec make_job(const Options& options, Purpose purpose) {
@@ -350,7 +350,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     caps.link_bytes = (launched || options.nodes > 1 ? cards.nccl : cards.copies).bytes;
   }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
-  const auto threads = least_of_ranks(launched, static_cast<uint64_t>(thread_count(options, *caps.node_ranks)));
+  const int own_threads = thread_count(options, *caps.node_ranks, launched != nullptr);
+  const auto threads = least_of_ranks(launched, static_cast<uint64_t>(own_threads));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
   pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks);
   if (launched) take_cores(locals * pricing.threads);

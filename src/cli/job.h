@@ -35,8 +35,9 @@ Caps caps_of(const Options& options, const Target& target, Aim aim = Aim::Run);
 // Rates of --machine, else rough ones; for a rank with so many threads.
 Pricing pricing_of(const Options& options, const Target& target, int threads);
 
-// Threads of each of so many ranks of this machine: --threads, or their share of the cores.
-int thread_count(const Options& options, int node_ranks = 1);
+// Threads of each of so many ranks of this machine: --threads, or their share of the cores that this process may use;
+// where a launcher started it, of those that it has without the launcher's binding.
+int thread_count(const Options& options, int node_ranks = 1, bool launched = false);
 
 // Where what is offloaded to disk lies.
 std::filesystem::path disk_directory(const Options& options);

@@ -14,6 +14,7 @@
 #include <span>
 #include <thread>
 
+#include "base/cores.h"
 #include "base/hash.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
@@ -73,11 +74,28 @@ NodeProcesses processes_of_node(Comm& launched) {
   return processes;
 }
 
-void take_cores(int threads) {
+namespace {
+
+void take_all_cores() {
   cpu_set_t cores;
-  if (sched_getaffinity(0, sizeof cores, &cores) != 0 || CPU_COUNT(&cores) >= threads) return;
   std::memset(&cores, 0xff, sizeof cores);
   sched_setaffinity(0, sizeof cores, &cores);  // of these the system takes those that it allows
+}
+
+}  // namespace
+
+void take_cores(int threads) {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0 && CPU_COUNT(&cores) < threads) take_all_cores();
+}
+
+int unbound_cores() {
+  int cores = 0;
+  std::thread([&] {
+    take_all_cores();
+    cores = usable_cores();
+  }).join();
+  return cores;
 }
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {

@@ -36,6 +36,8 @@ NodeProcesses processes_of_node(Comm& launched);
 // A launcher may have bound this process to fewer cores than it has threads; mpirun binds each of two to one. Then it
 // takes all that the system gives it, for threads that begin after this.
 void take_cores(int threads);
+// As many as it then may use.
+int unbound_cores();
 
 // The least of a number over all launched processes; the number itself where there is one alone.
 uint64_t least_of_ranks(Comm* launched, uint64_t value);

@@ -1,2 +1,3 @@
 snug_test(file_test ROOMS base)
 snug_test(io_ring_test ROOMS base)
+snug_test(cores_test ROOMS base)
