@@ -3,11 +3,17 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
+#include <sys/mount.h>
+#include <unistd.h>
 
+#include <fstream>
+#include <functional>
+#include <optional>
 #include <thread>
 
 #include "cli/job.h"
 #include "expect_error.h"
+#include "temp_directory.h"
 
 namespace snug {
 namespace {
@@ -75,6 +81,40 @@ TEST(Launch, ProcessesHaveEqualSharesOfTheRanks) {
         settled({options_of("8xH100"), options_of("4xH100")});
       },
       "ranks: found 4 in process 0, 2 in process 1, expected as many in each of the 2"));
+}
+
+// What the last of three processes, which are threads here, knows after it has made a change for itself alone; nothing
+// if it may not.
+std::optional<NodeProcesses> last_of_three(const std::function<bool()>& change) {
+  std::optional<NodeProcesses> last;
+  run_ranks(3, 1, nullptr, [&](int process, int, Comm* comm) {
+    const bool changed = process == 2 && change();
+    const NodeProcesses processes = processes_of_node(*comm);
+    if (changed) last = processes;
+    return 0;
+  });
+  return last;
+}
+
+TEST(Launch, MachinesAreToldApartByTheirNamesAndByWhenTheyStarted) {
+  const TempDirectory directory;
+  const std::string start = directory.path() / "boot_id";
+  std::ofstream(start) << "11111111-2222-3333-4444-555555555555\n";
+  const auto same = last_of_three([] { return true; });
+  const auto renamed = last_of_three([] { return unshare(CLONE_NEWUTS) == 0 && sethostname("other", 5) == 0; });
+  const auto restarted = last_of_three([&] {
+    return unshare(CLONE_NEWNS) == 0 && mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+           mount(start.c_str(), "/proc/sys/kernel/random/boot_id", nullptr, MS_BIND, nullptr) == 0;
+  });
+  EXPECT_EQ(same->here, 3);
+  EXPECT_EQ(same->place, 2);
+  EXPECT_EQ(same->most, 3);
+  if (!renamed || !restarted) GTEST_SKIP() << "no namespaces can be made here";
+  for (const auto& other : {renamed, restarted}) {
+    EXPECT_EQ(other->here, 1);
+    EXPECT_EQ(other->place, 0);
+    EXPECT_EQ(other->most, 2);
+  }
 }
 
 int cores() {

@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <fstream>
 #include <mutex>
 #include <span>
+#include <string>
 #include <thread>
 
 #include "base/cores.h"
@@ -54,11 +56,14 @@ void require_one_process(std::string_view command) {
 
 namespace {
 
-// Of every process's machine: the same number for the same machine.
+// Of every process's machine: the same number for the same machine. That is a name and what the kernel drew when it
+// started: machines may have one name, and containers of one machine have limits and GPUs of their own.
 std::span<const uint64_t> nodes_of(Comm& launched) {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
-  return launched.tell(hash_of(std::string_view(host.data())));
+  std::string start;  // stays empty where a container does not show it
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
+  return launched.tell(hash_of(fmt::format("{} {}", host.data(), start)));
 }
 
 }  // namespace
