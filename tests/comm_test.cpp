@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <latch>
+#include <numeric>
 
 #include "comm/mpi.h"
 #include "comm/threads.h"
@@ -186,6 +187,46 @@ TEST(Threads, WhatRankZeroWaitsForOutsideTheJobIsNoHang) {
                        }),
              "");
   EXPECT_EQ(from_rank_0(nullptr, [](const Alive&) { return std::vector<uint64_t>{5}; }), std::vector<uint64_t>{5});
+}
+
+std::vector<uint64_t> many_words() {
+  std::vector<uint64_t> words(10'000);
+  std::iota(words.begin(), words.end(), uint64_t{7} << 40);
+  return words;
+}
+
+TEST(Threads, EveryWordThatRankZeroGotFromOutsideArrives) {
+  expect_all(run_ranks(thread_ranks(3),
+                       [](Comm& comm) {
+                         const std::vector<uint64_t> words = from_rank_0(&comm, [&](const Alive&) {
+                           return comm.topology().rank == 0 ? many_words() : std::vector<uint64_t>{1};
+                         });
+                         EXPECT_EQ(words, many_words());
+                       }),
+             "");
+}
+
+// One rank, which counts.
+class CountingComm : public Comm {
+ public:
+  CountingComm() : Comm({1, 1, 0}) {}
+  int calls = 0;
+
+ private:
+  void trade(size_t, const Trade& trade) override {
+    calls++;
+    trade.take(0, trade.row_for(topology()));
+  }
+  void wait_until(const std::function<bool()>&) override {}
+  void leave(std::string_view) noexcept override {}
+  void heartbeat() noexcept override {}
+};
+
+// Each is a journey where ranks are far apart.
+TEST(Comm, ManyWordsFromRankZeroTakeFewCollectives) {
+  CountingComm comm;
+  EXPECT_EQ(from_rank_0(&comm, [](const Alive&) { return many_words(); }), many_words());
+  EXPECT_LE(comm.calls, 12);
 }
 
 TEST(Threads, ARankThatEndsWhileRankZeroWaitsOutsideTheJobIsNoticed) {

@@ -1,5 +1,6 @@
 #include "comm/comm.h"
 
+#include <algorithm>
 #include <cstring>
 #include <functional>
 
@@ -65,9 +66,12 @@ void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
   trade(index(lane), exchange_of(topology_, in, out));
 }
 
-std::span<const uint64_t> Comm::tell(uint64_t value) {
-  trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(&value), 0,
-                 reinterpret_cast<std::byte*>(told_.data()), sizeof value, sizeof value});
+std::span<const uint64_t> Comm::tell(uint64_t value) { return tell(std::span(&value, 1)); }
+
+std::span<const uint64_t> Comm::tell(std::span<const uint64_t> values) {
+  told_.resize(static_cast<size_t>(topology_.ranks) * values.size());
+  trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
+                 reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
   return told_;
 }
 
@@ -88,13 +92,17 @@ void Comm::barrier() { tell(0); }
 std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait) {
   if (!comm) return wait({});
   constexpr uint64_t kWaiting = UINT64_MAX;  // in the place of how many there are
+  constexpr size_t kPiece = 1024;            // words at a time: all ranks' are told
   const bool waits = comm->topology().rank == 0;
   std::vector<uint64_t> words;
   if (waits) words = wait([&] { comm->tell(kWaiting); });
   uint64_t count = kWaiting;
   while (count == kWaiting) count = comm->tell(words.size())[0];
   words.resize(count);
-  for (uint64_t& word : words) word = comm->tell(word)[0];
+  for (size_t begin = 0; begin < count; begin += kPiece) {
+    const std::span<uint64_t> piece = std::span(words).subspan(begin, std::min(kPiece, count - begin));
+    std::ranges::copy(comm->tell(piece).first(piece.size()), piece.begin());
+  }
   return words;
 }
 

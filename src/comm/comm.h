@@ -78,6 +78,8 @@ class Comm {
   //
   // What each rank says, by rank, until the next such call.
   std::span<const uint64_t> tell(uint64_t value);
+  // The same of several values, as many on every rank: rank 0's first. It allocates where there are more than before.
+  std::span<const uint64_t> tell(std::span<const uint64_t> values);
   // UserError on all ranks, with who says what, unless all give the same value. `what` is "program" or "the data" in
   // "ranks do not agree on ...".
   void agree(std::string_view what, uint64_t value);
@@ -104,7 +106,7 @@ class Comm {
 
  private:
   Topology topology_;
-  std::vector<uint64_t> told_;  // by rank
+  std::vector<uint64_t> told_;  // by rank, then by value
 };
 
 // What rank 0 gets from outside the job, on all ranks, however long it takes: there `wait` returns it, and until then
