@@ -139,11 +139,12 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
     else
       check_cuda(status, "a peer's memory");
   }
-  std::shared_ptr<PeerHub> hub;
-  if (here.rank == 0) hub = std::make_shared<PeerHub>(here.ranks);
-  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(&hub))[0];
-  if (here.rank != 0) hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);
-  comm.barrier();  // rank 0 stays here until all have theirs
+  // Rank 0's goes when all have theirs. If one fails before that it stays: others may be at it, and the job is over.
+  const auto* const own = here.rank == 0 ? new auto(std::make_shared<PeerHub>(here.ranks)) : nullptr;
+  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(own))[0];
+  std::shared_ptr<PeerHub> hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);
+  comm.barrier();
+  delete own;
   return hub;
 }
 
