@@ -194,7 +194,7 @@ AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t st
   dispatch_dim(op.heads.dim, [&]<int D>() {
     // Heads of 128 need 137 KiB: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
     if (blocks_that_fit(key_gradient_kernel<D>, kTileThreads, kKeyBytes<D>) == 0) return;
-    allow_shared(query_gradient_kernel<D>, kQueryBytes<D>, "attention_backward");
+    allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
     launch = [=](int documents) {
       launch_delta(op, stream);
       key_gradient_kernel<D><<<keys, kTileThreads, kKeyBytes<D>, stream>>>(op, documents);

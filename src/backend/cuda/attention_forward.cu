@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
   AttentionLaunch launch;
   dispatch_dim(op.heads.dim, [&]<int D>() {
-    allow_shared(attention_forward_kernel<D>, kForwardBytes<D>, "attention");
+    allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
     launch = [=, grid = dim3(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads))](int documents) {
       attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
       check_launch("attention");

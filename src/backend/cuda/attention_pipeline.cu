@@ -30,11 +30,4 @@ Panels panels_of(const Rows<BFloat16>& matrix, int64_t columns, int64_t rows, in
   return panels;
 }
 
-int multiprocessors() {
-  int device = 0, count = 0;
-  check_cuda(cudaGetDevice(&device), "attention");
-  check_cuda(cudaDeviceGetAttribute(&count, cudaDevAttrMultiProcessorCount, device), "attention");
-  return count;
-}
-
 }  // namespace snug::cuda

@@ -115,9 +115,6 @@ __device__ void fetch_rows(uint32_t tile, const Panels& from, int column, int ro
         : "memory");
 }
 
-// Of this thread's device.
-int multiprocessors();
-
 // What `prepare` makes of a head dimension that these kernels are written for; nothing for others and for other cards.
 template <class Prepare>
 AttentionLaunch for_pipeline(int64_t dim, const Prepare& prepare) {

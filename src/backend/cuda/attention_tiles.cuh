@@ -197,11 +197,6 @@ __device__ inline void extremes(int& x, int& y) {
   }
 }
 
-template <class Kernel>
-void allow_shared(Kernel* kernel, int bytes, std::string_view name) {
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes), name);
-}
-
 // The sums of dout out, for the other kernels of the backward.
 void launch_delta(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
 

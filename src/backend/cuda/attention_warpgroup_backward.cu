@@ -285,8 +285,8 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
 
 template <int D>
 AttentionLaunch prepare(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
-  allow_shared(gradient_kernel<D, true>, kSharedBytes<D>, "attention_backward");
-  allow_shared(gradient_kernel<D, false>, kSharedBytes<D>, "attention_backward");
+  allow_shared(gradient_kernel<D, true>, kSharedBytes<D>);
+  allow_shared(gradient_kernel<D, false>, kSharedBytes<D>);
   const int64_t width = op.heads.width(), out_width = op.heads.out_width();
   Backward keys{op,
                 panels_of(op.qkv, width, op.tokens, kStep),

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) attention_forward_kernel(
 
 template <int D>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  allow_shared(attention_forward_kernel<D>, kForwardBytes<D>, "attention");
+  allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
   Forward f{op, panels_of(op.qkv, op.heads.width(), op.tokens, kOwn), reinterpret_cast<int*>(counter), 0};
   const auto grid = static_cast<unsigned>(multiprocessors());
   return [=](int documents) mutable {

@@ -275,6 +275,38 @@ struct DeviceRandom {
   uint32_t purpose, stream;
 };
 
+// ---- The device -----------------------------------------------------------------------------------------------------
+
+// What this thread's device has.
+inline int of_device(cudaDeviceAttr what) {
+  int device = 0, value = 0;
+  check_cuda(cudaGetDevice(&device), "choosing the device");
+  check_cuda(cudaDeviceGetAttribute(&value, what, device), "a device's attribute");
+  return value;
+}
+inline int multiprocessors() { return of_device(cudaDevAttrMultiProcessorCount); }
+
+// For launches of a kernel with up to so much dynamic shared memory.
+template <class Kernel>
+void allow_shared(Kernel* kernel, int bytes) {
+  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
+             "a kernel's shared memory");
+}
+
+// How many blocks of a kernel, each with so much dynamic shared memory, the device runs at the same time; 0 if it has
+// not as much for one.
+template <class Kernel>
+int64_t blocks_that_fit(Kernel* kernel, int threads, size_t shared) {
+  cudaFuncAttributes itself{};
+  check_cuda(cudaFuncGetAttributes(&itself, kernel), "a kernel's shared memory");
+  const int most = of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(itself.sharedSizeBytes);
+  if (shared > static_cast<size_t>(most)) return 0;
+  allow_shared(kernel, most);  // all there is, as the same kernel is launched with more elsewhere
+  int of_one = 0;
+  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel, threads, shared), "a kernel's blocks");
+  return int64_t{multiprocessors()} * of_one;
+}
+
 // ---- Matrices -------------------------------------------------------------------------------------------------------
 
 // A view with its type known.
@@ -343,24 +375,6 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t rows, int64_t c
 
 inline unsigned grid_rows(int64_t rows) { return static_cast<unsigned>(std::min<int64_t>(rows, 65535)); }
 inline unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
-
-// How many blocks of a kernel, each with so much dynamic shared memory, the device runs at the same time; 0 if it has
-// not as much for one.
-template <class Kernel>
-int64_t blocks_that_fit(Kernel kernel, int threads, size_t shared) {
-  int device = 0, processors = 0, most = 0, of_one = 0;
-  check_cuda(cudaGetDevice(&device), "choosing the device");
-  check_cuda(cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device), "its processors");
-  check_cuda(cudaDeviceGetAttribute(&most, cudaDevAttrMaxSharedMemoryPerBlockOptin, device), "its shared memory");
-  cudaFuncAttributes itself{};
-  check_cuda(cudaFuncGetAttributes(&itself, kernel), "a kernel's shared memory");
-  most -= static_cast<int>(itself.sharedSizeBytes);
-  if (shared > static_cast<size_t>(most)) return 0;
-  // All there is, as the same kernel is launched with more elsewhere.
-  check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, most), "shared memory");
-  check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel, threads, shared), "a kernel's blocks");
-  return int64_t{processors} * of_one;
-}
 
 // body.operator()<N>(row, col) for every group of N elements.
 template <class Body>
