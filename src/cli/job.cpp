@@ -278,12 +278,14 @@ std::pair<uint64_t, uint64_t> free_there(const Options& options, const Target& t
 Caps caps_of(const Options& options, const Target& target, Aim aim) {
   const auto [left, disk] = free_there(options, target, aim);
   const uint64_t usable = left - std::min(left, kSystemReserve);
-  auto cap = [&](const std::optional<uint64_t>& given, uint64_t there) {
-    return aim == Aim::Look ? given.value_or(there) : std::min(given.value_or(there), there);
+  // Who only looks may say more than is free here; a card that is named has what it has.
+  const bool look = aim == Aim::Look, named_card = target.cuda() && !options.machine.empty();
+  const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {
+    return given && beyond ? *given : std::min(given.value_or(there), there);
   };
   Caps caps;
-  caps.host_bytes = cap(options.host_memory, usable);
-  caps.disk_bytes = cap(options.disk_memory, disk);
+  caps.host_bytes = cap(options.host_memory, usable, look);
+  caps.disk_bytes = cap(options.disk_memory, disk, look);
   caps.shared = !target.cuda();
   uint64_t device = usable;
   if (target.cuda()) {
@@ -293,9 +295,7 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
     if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
     caps.driver_bytes = cards.driver_bytes;
   }
-  caps.device_bytes = cap(options.device_memory, device);
-  // A card that is named has what it has; of this machine, whose memory may be in use, more may be looked at.
-  if (target.cuda() && !options.machine.empty()) caps.device_bytes = std::min(caps.device_bytes, device);
+  caps.device_bytes = cap(options.device_memory, device, look && !named_card);
   return caps;
 }
 
