@@ -1,0 +1,210 @@
+// What 'snug plan' says, and that a run says and takes the same.
+#include <cmath>
+
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  uint64_t sum = 0;
+  for (const auto& [name, bytes] : plan["classes"].items()) sum += bytes.get<uint64_t>();
+  EXPECT_EQ(sum, plan["device_bytes"]);
+  const Outcome small = run(job("plan", {"--json", "--device-memory", "1MiB"}));
+  EXPECT_EQ(small.code, 3);
+  EXPECT_TRUE(nlohmann::json::parse(small.out).contains("reason"));
+  EXPECT_EQ(run(job("train", {"--device-memory", "1MiB"})).code, 3);
+  EXPECT_FALSE(fs::exists(at("run")));
+}
+
+// Caps of a node hold for the ranks it has; a plan, unlike a run, may be for machines that are elsewhere.
+TEST_F(Cli, PlanLooksAtNodesElsewhere) {
+  const Words eight{"--json", "--ranks",         "8",    "--batch-size",  "8",   "--micro-batch-size",
+                    "1",      "--device-memory", "2TiB", "--host-memory", "3TiB"};
+  const Outcome one = run(job("plan", eight));
+  ASSERT_EQ(one.code, 0) << one.err;
+  Words spread = eight;
+  spread.insert(spread.end(), {"--nodes", "4"});
+  const auto together = nlohmann::json::parse(one.out), apart = nlohmann::json::parse(run(job("plan", spread)).out);
+  EXPECT_EQ(together["device_bytes"], apart["device_bytes"]);
+  EXPECT_EQ(together["host_bytes"].get<int64_t>(), 4 * apart["host_bytes"].get<int64_t>());
+  EXPECT_EQ(together["node"]["host_bytes"].get<int64_t>(), 4 * apart["node"]["host_bytes"].get<int64_t>());
+  expect_refusal(job("train", {"--nodes", "2", "--ranks", "2"}), {"nodes", "found 2", "mpirun"});
+  expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "1 ranks"});
+}
+
+// Two hosts of four cards: what connects them, what a step waits for, what each rank needs.
+TEST_F(Cli, PlanTakesAsManyBlocksAsRanksCanShareAndRanksAsHostsCan) {
+  const fs::path model = fs::path(SNUG_FIXTURES) / "configs/llama-3-8b";
+  const Words many{"plan", "--model", model, "--machine", "8xH100", "--nodes", "4"};
+  EXPECT_THAT(run(many).out, HasSubstr("step          32 blocks of "));
+  const Words three{"plan", "--model", model, "--machine", "6xH100", "--batch-size", "16"};
+  EXPECT_THAT(run(three).err, HasSubstr("batch_size: found 16, expected a multiple of 6 ranks"));
+  const Words uneven{"plan", "--model", model, "--machine", "8xH100", "--ranks", "8", "--nodes", "3"};
+  EXPECT_THAT(run(uneven).err, HasSubstr("nodes: found 3, expected a divisor of 8 ranks"));
+}
+
+TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
+  const Words words{"plan",         "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b",
+                    "--method",     "full",    "--machine",
+                    "4xH100",       "--nodes", "2",
+                    "--batch-size", "8"};
+  auto with = [&](const Words& more) {
+    Words all = words;
+    all.insert(all.end(), more.begin(), more.end());
+    return all;
+  };
+  const std::string text = run(words).out;
+  EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
+  EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100"));
+  EXPECT_THAT(text, HasSubstr("  links       at work for "));
+  EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));
+  const auto two = nlohmann::json::parse(run(with({"--json"})).out),
+             one = nlohmann::json::parse(run(with({"--json", "--machine", "8xH100", "--nodes", "1"})).out);
+  EXPECT_EQ(two["node"]["count"], 2);
+  EXPECT_EQ(two["ranks"].size(), 8u);
+  EXPECT_EQ(two["step_time"]["bound_by"], "links");
+  EXPECT_EQ(one["step_time"]["bound_by"], "computing");
+  EXPECT_GT(two["step_time"]["links"]["busy_seconds"], 2 * one["step_time"]["links"]["busy_seconds"].get<double>());
+  expect_refusal(with({"--replicas", "3"}), {"replicas", "found 3", "a divisor of 8"});
+}
+
+TEST_F(Cli, TrainEndsWithWhatEachRankNeeds) {
+  const Outcome train = run(job("train", {"--ranks", "2", "--json"}));
+  const auto end = nlohmann::json::parse(train.out), plan = nlohmann::json::parse(text_of(at("run/plan.json")));
+  EXPECT_EQ(end["ranks"], plan["ranks"]);
+  EXPECT_EQ(end["ranks"].size(), 2u);
+  EXPECT_GT(end["load_seconds"], 0);
+  EXPECT_THAT(train.err, HasSubstr("all weights are in place after "));
+  EXPECT_THAT(train.err, HasSubstr("ranks: all 2 need in arenas: device "));
+}
+
+// Changes are named that were planned and fit; a huge adapter is not made to fit by shorter blocks.
+TEST_F(Cli, PlanNamesTheChangesThatFit) {
+  auto bytes = [&](const Words& more) {
+    const auto plan = nlohmann::json::parse(run(job("plan", more)).out);
+    return plan["device_bytes"].get<int64_t>() + plan["host_bytes"].get<int64_t>();
+  };
+  const std::string cap = std::to_string(2 * bytes({"--json", "--lora-rank", "16"}));
+  const Outcome refused = run(job(
+      "plan", {"--json", "--lora-rank", "4096", "--device-memory", cap, "--host-memory", cap, "--disk-memory", "0"}));
+  EXPECT_EQ(refused.code, 3);
+  const auto plan = nlohmann::json::parse(refused.out);
+  std::vector<std::string> options;
+  for (const auto& change : plan["changes"]) {
+    options.push_back(change["option"]);
+    EXPECT_TRUE(change["fits"]);
+    EXPECT_LE(change["device_bytes"].get<int64_t>() + change["host_bytes"].get<int64_t>(), std::stoll(cap));
+    EXPECT_THAT(plan["reason"].get<std::string>(), HasSubstr(options.back()));
+  }
+  EXPECT_THAT(options, testing::Contains(StartsWith("--lora-rank")));
+  EXPECT_THAT(options, testing::Not(testing::Contains(StartsWith("--sequence-length"))));
+}
+
+// Of what is pinned it is said what to lift: one thing, or where that is not enough all.
+TEST_F(Cli, PlanNamesThePinsToLift) {
+  const Words full = job("plan", {"--json", "--method", "full"});
+  auto plan = [&](Words words, const std::string& cap, const Words& pins) {
+    words.insert(words.end(), {"--host-memory", cap});
+    for (const std::string& pin : pins) words.insert(words.end(), {"--offload-" + pin, "none"});
+    return nlohmann::json::parse(run(words).out);
+  };
+  auto least = [&](const Words& pins) {
+    const auto smallest = plan(full, "1KiB", pins);
+    return smallest["device_bytes"].get<int64_t>() + smallest["host_bytes"].get<int64_t>();
+  };
+  auto changes = [&](const Words& pins) {
+    std::vector<std::string> options;
+    const auto refused = plan(full, std::to_string((least({}) + least(pins)) / 2), pins);
+    for (const auto& change : refused["changes"]) options.push_back(change["option"]);
+    return options;
+  };
+  EXPECT_THAT(changes({"states"}), testing::Contains("--offload-states auto"));
+  EXPECT_THAT(changes({"states", "gradients", "parameters", "activations"}),
+              testing::Contains(StartsWith("--offload-states auto")));
+}
+
+TEST_F(Cli, PlanPricesAStepByAProfile) {
+  const std::string profile = fs::path(SNUG_FIXTURES) / "machine/second_an_op.json";
+  EXPECT_TRUE(nlohmann::json::parse(run(job("plan", {"--json"})).out)["step_seconds"].is_null());
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--machine", profile})).out);
+  const double seconds = plan["step_seconds"];  // one for each op
+  EXPECT_GT(seconds, 100);
+  EXPECT_NEAR(seconds, std::round(seconds), 1e-6);
+  EXPECT_THAT(run(job("plan", {"--machine", profile})).out,
+              HasSubstr(std::to_string(static_cast<int>(std::round(seconds))) + ".00 s"));
+  expect_refusal(job("plan", {"--machine", "2xA10"}), {"machine", "'2xA10'", "snug doctor", "A100-40GB"});
+  put(at("broken.json"), R"({"format": "snug machine 4"})");
+  expect_refusal(job("train", {"--machine", "broken.json"}), {"broken.json", "processor"});
+  expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
+}
+
+// By every build, on any machine.
+TEST_F(Cli, PlanIsMadeForGpusByName) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xA100-40GB"})).out);
+  EXPECT_TRUE(plan["fits"]);
+  EXPECT_GT(plan["driver_bytes"].get<uint64_t>(), 1u << 28);
+  EXPECT_EQ(plan["classes"]["driver"], plan["driver_bytes"]);
+  EXPECT_GT(plan["device_bytes"].get<uint64_t>(), plan["driver_bytes"].get<uint64_t>());
+  EXPECT_GT(plan["step_seconds"].get<double>(), 0);
+  EXPECT_EQ(run(job("plan", {"--machine", "A100-40GB", "--device-memory", "500MiB"})).code, 3) << "the driver's share";
+  EXPECT_EQ(plan["arrangement"]["ranks"], 2) << "as many as there are GPUs";
+  const auto driver_bytes = [&](const std::string& machine, const std::string& ranks) {
+    const auto found = nlohmann::json::parse(run(job("plan", {"--json", "--machine", machine, "--ranks", ranks})).out);
+    EXPECT_EQ(found["arrangement"]["ranks"], std::stoi(ranks));
+    return found["driver_bytes"].get<uint64_t>();
+  };
+  EXPECT_GT(driver_bytes("2xRTX4090", "2"), driver_bytes("2xRTX4090", "1") + (1u << 28)) << "NCCL's share";
+  EXPECT_LT(driver_bytes("2xH100", "2"), driver_bytes("2xH100", "1") + (1u << 20)) << "they read each other's memory";
+  const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
+  EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
+  expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
+  const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  EXPECT_EQ(nlohmann::json::parse(run(job("plan", {"--json", "--machine", "H100", "--device", "cpu"})).out)["classes"],
+            cpu["classes"]);
+  expect_refusal(job("plan", {"--device", "cuda", "--machine", fs::path(SNUG_FIXTURES) / "machine/second_an_op.json"}),
+                 {"device", "'cuda'", "no GPU"});
+}
+
+TEST_F(Cli, TrainTakesWhatPlanSays) {
+  const auto plan = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  ASSERT_EQ(run(job("train")).code, 0);
+  for (const char* name : {"job.yaml", "plan.json", "metrics.jsonl", "adapter", "checkpoints/step-6"})
+    EXPECT_TRUE(fs::exists(at("run") / name)) << name;
+  std::istringstream lines(text_of(at("run/metrics.jsonl")));
+  for (std::string line; std::getline(lines, line);)
+    EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);
+  EXPECT_EQ(run(job("train")).code, 2) << "holds a run";
+}
+
+// Ranks share the cores, and scratch depends on how many a rank has.
+TEST_F(Cli, RanksTakeWhatPlanSays) {
+  for (const Words& more : {Words{"--ranks", "2", "--threads", "0"}, Words{"--ranks", "2", "--threads", "3"}}) {
+    Words words = job("plan", more);
+    words.push_back("--json");
+    const auto plan = nlohmann::json::parse(run(words).out);
+    words = job("train", more);
+    words.push_back("--overwrite");
+    ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+    const auto ran = nlohmann::json::parse(text_of(at("run/plan.json")));
+    for (const char* key : {"device_bytes", "host_bytes", "classes", "hash", "ranks"})
+      EXPECT_EQ(ran[key], plan[key]) << key;
+    std::istringstream lines(text_of(at("run/metrics.jsonl")));
+    for (std::string line; std::getline(lines, line);)
+      EXPECT_EQ(nlohmann::json::parse(line)["device_bytes"], plan["device_bytes"]);
+  }
+}
+
+// What more memory would buy is looked at by plan alone, and of a node's ranks all rows of the table speak together.
+TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
+  const Outcome train = run(job("train", {"--ranks", "2"}));
+  EXPECT_THAT(train.err, testing::Not(HasSubstr("more memory")));
+  EXPECT_TRUE(nlohmann::json::parse(text_of(at("run/plan.json")))["more_memory"].is_null());
+  const std::string plan = run(job("plan", {"--ranks", "2"})).out;
+  EXPECT_THAT(plan, HasSubstr("fits: device and host of a node "));
+  EXPECT_THAT(plan, HasSubstr("-25 %         device and host of a node "));
+}
+
+}  // namespace
+}  // namespace snug
