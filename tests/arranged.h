@@ -47,17 +47,17 @@ struct Arrangement {
   uint8_t offload = 1;  // of what is kept of blocks, where `inputs` are elsewhere: bits for attention, residual, ...
   Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
   int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
-  bool layer_major = false, deferred = false;
+  bool layer_major = false, deferred = false, speculative = false;
   LaneMode lanes = LaneMode::Inline;
 };
 
 inline std::string to_string(const Arrangement& a) {
   return fmt::format(
       "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {} ({}), {} halves, {} major, {}{}",
+      "on {}, inputs on {} ({}), {} halves, {} major, {}{}{}",
       a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
       name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass", a.deferred ? "deferred, " : "",
-      a.lanes == LaneMode::Inline ? "inline" : "lanes");
+      a.speculative ? "speculative, " : "", a.lanes == LaneMode::Inline ? "inline" : "lanes");
 }
 
 inline constexpr int64_t kBatch = 8;  // blocks a step
@@ -72,6 +72,7 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.strategy.replicas = a.replicas;
   spec.strategy.layer_major = a.layer_major;
   spec.strategy.defer_updates = a.deferred;
+  spec.strategy.speculate = a.speculative;
   set_zero_stage(spec.strategy, a.zero);
   const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
   for (size_t g = first; g < groups; g++) {

@@ -24,6 +24,7 @@ Arrangement drawn(const Arrangement& base, const Random& random, uint64_t i) {
   a.lanes = draw(7, 4) == 0 ? LaneMode::Threads : LaneMode::Inline;
   a.layer_major = draw(10, 2) == 0;
   a.deferred = draw(12, 2) == 0;
+  a.speculative = draw(13, 2) == 0;
   a.offload = static_cast<uint8_t>(draw(11, 32));
   if (base.ranks % 2 == 0 && draw(8, 3) == 0) a.replicas = 2;
   if (base.ranks == 4 && draw(9, 4) == 0) a.replicas = 4;
@@ -85,6 +86,43 @@ TEST_P(Arrangements, LayerMajorIsPassMajor) {
     }
 }
 
+// The clip factor is 1 in some steps and not in others: what was done as if it always were is done again where it was
+// not, whether that is before the next step, an evaluation, or a checkpoint in either place of the state.
+TEST_P(Arrangements, SpeculatingThatNothingIsClippedChangesNoBit) {
+  for (const int ranks : {1, 2}) {
+    JobSpec spec = job();
+    Arrangement plain;
+    plain.ranks = ranks;
+    plain.passes = GetParam().passes;
+    spec.numerics.max_grad_norm = 0;
+    const Outcome unclipped = train(spec, plain);
+    for (const bool clipped : {true, false}) {  // one of the first two steps, or neither
+      const auto [least, most] = std::minmax(unclipped.steps[0].norm, unclipped.steps[1].norm);
+      spec.numerics.max_grad_norm = static_cast<float>(clipped ? std::midpoint(least, most) : 1.01 * most);
+      const Outcome expected = train(spec, plain);
+      for (const bool other : {false, true}) {
+        Arrangement a = plain;
+        a.speculative = true;
+        a.states = other ? Space::Disk : Space::Host;
+        a.weights = other ? Space::Host : Space::Device;
+        a.share = other ? 1 : 2;
+        a.zero = other ? 3 : 1;
+        a.deferred = a.layer_major = other;
+        a.lanes = other ? LaneMode::Threads : LaneMode::Inline;
+        EXPECT_TRUE(train(spec, a) == expected) << to_string(a) << ", at most " << spec.numerics.max_grad_norm;
+        const auto count_redone = [&](Session& session) {
+          session.load();
+          Outcome two;
+          train_steps(session, 1, 2, two);
+          session.flush();
+          EXPECT_EQ(session.redone_steps(), clipped ? 1 : 0);
+        };
+        on_ranks(spec, a, count_redone);
+      }
+    }
+  }
+}
+
 // Saved by some ranks under one strategy, restored by others under another.
 TEST_P(Arrangements, ACheckpointGoesOnUnderAnyOther) {
   Arrangement two;
@@ -117,13 +155,19 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
       const Arrangement a = drawn(base, random, i);
       const Compiled compiled = compile(arranged(job(), a, ranks - 1), CpuFacts());
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};
+      bool turned = false;
+      auto add = [&](Task task) { sequence.push_back(compiled.at(task, turned)); };
       for (int step = 0; step < 3; step++) {
         std::vector<Task> tasks = compiled.passes;
         if (a.deferred && step == 1) tasks[0] = pending(tasks[0]);
-        tasks.push_back(Task::Update);
-        if (a.deferred && step != 0) tasks.push_back(Task::Flush);
-        if (!a.deferred || step != 0) tasks.insert(tasks.end(), {Task::Evaluate, Task::Save});
-        for (const Task task : tasks) sequence.push_back(compiled.at(task));
+        for (const Task task : tasks) add(task);
+        add(Task::Update);
+        if (compiled.has(Task::Redo) && step != 1) add(Task::Redo);
+        turned = compiled.has(Task::Redo) && !turned;
+        if (a.deferred && step != 0) add(Task::Flush);
+        if (a.deferred && step == 0) continue;
+        add(Task::Evaluate);
+        add(Task::Save);
       }
       for (uint64_t seed = 0; seed < 3; seed++) {
         const ReplayResult result = replay(compiled.set, compiled.plan, sequence, seed);

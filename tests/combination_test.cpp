@@ -24,6 +24,7 @@ enum Factor : uint8_t {
   Share,
   LayerMajor,
   Deferred,
+  Speculative,
   OnThreads,
   Replicas,
   StateWord,
@@ -34,7 +35,7 @@ enum Factor : uint8_t {
   EveryStep,
   kFactors
 };
-constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2};
+constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2};
 using Row = std::array<int, kFactors>;
 
 enum BaseLevel : uint8_t { Full, Plain, Int8, Nf4, Fp8 };
@@ -82,6 +83,7 @@ Arrangement arrangement_of(const Row& r) {
   a.share = 1 + r[Share];
   a.layer_major = r[LayerMajor];
   a.deferred = r[Deferred];
+  a.speculative = r[Speculative];
   a.lanes = r[OnThreads] ? LaneMode::Threads : LaneMode::Inline;
   a.replicas = 1 + r[Replicas];
   return a;

@@ -13,16 +13,20 @@
 namespace snug {
 namespace {
 
-// Everything that a job of one rank may have; `deferred`: with states on the host, gradients on the disk and updates in
-// the next step.
-JobSpec job_with_everything(const std::string& family, bool lora, bool deferred = false) {
+enum class When : uint8_t { AtOnce, Deferred, Speculative };
+
+// Everything that a job of one rank may have. Not at once: with states on the host, gradients on the disk and updates
+// in the next step; speculative: only of one group, the others' in the backward.
+JobSpec job_with_everything(const std::string& family, bool lora, When when = When::AtOnce) {
   JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.evaluate = true;
   spec.cut.passes = 4;
   spec.strategy.fates = {offloaded({}), fates_of(Recompute::Mlp)};
-  spec.strategy.defer_updates = deferred;
+  spec.strategy.defer_updates = when != When::AtOnce;
+  spec.strategy.speculate = when == When::Speculative;
   for (GroupPlacement& group : spec.strategy.groups)
-    if (deferred) group.states = Space::Host, group.gradients = Space::Disk;
+    if (when != When::AtOnce) group.states = Space::Host, group.gradients = Space::Disk;
+  if (when == When::Speculative) spec.strategy.groups[1].states = Space::Device;
   return spec;
 }
 
@@ -92,9 +96,15 @@ TEST(Exact, TheHeapDoesNotGrowAfterTheSecondStep) {
 
 // What a run goes through, in any order that its programs allow.
 TEST(Exact, RandomWalksOverAllProgramsStayCleanUnderTheReplay) {
-  for (const auto& [lora, deferred] : {std::pair(true, false), {false, false}, {true, true}, {false, true}}) {
-    const Compiled compiled = compile(job_with_everything("llama", lora, deferred), CpuFacts());
-    EXPECT_EQ(compiled.has(Task::Flush), deferred);
+  for (const auto& [lora, when] : {std::pair(true, When::AtOnce),
+                                   {false, When::AtOnce},
+                                   {true, When::Deferred},
+                                   {false, When::Deferred},
+                                   {true, When::Speculative},
+                                   {false, When::Speculative}}) {
+    const Compiled compiled = compile(job_with_everything("llama", lora, when), CpuFacts());
+    EXPECT_EQ(compiled.has(Task::Flush), when != When::AtOnce);
+    EXPECT_EQ(compiled.has(Task::Redo), when == When::Speculative);
     Random random(lora ? 1 : 2, RandomPurpose::DataOrder);
     for (uint64_t walk = 0; walk < 20; walk++) {
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};

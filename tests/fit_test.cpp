@@ -53,7 +53,7 @@ TEST(Fit, PinnedChoicesAreKept) {
     Caps caps;
     caps.device_bytes = bytes;
     const FitResult result = fit(job(), choices, caps, CpuFacts());
-    ASSERT_LE(result.tried.size(), 2u);  // with updates in place or deferred
+    ASSERT_LE(result.tried.size(), 3u);  // with updates in place, deferred, or far ahead besides
     const auto& [cut, strategy, words, forecast, seconds, fits] = result.tried[0];
     EXPECT_EQ(fits, bytes > 1ull << 30);
     EXPECT_EQ(cut.passes, 3);

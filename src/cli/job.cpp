@@ -249,6 +249,7 @@ Choices choices_of(const Options& options) {
   choices.states = offload_of("offload_states", options.offload_states);
   choices.gradients = offload_of("offload_gradients", options.offload_gradients);
   choices.parameters = offload_of("offload_parameters", options.offload_parameters);
+  choices.speculate = options.speculative_updates;
   return choices;
 }
 

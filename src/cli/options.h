@@ -58,6 +58,7 @@ struct Options {
   std::string order = "auto", reduce_every = "pass";
   std::string recompute = "auto", offload_activations = "auto", offload_states = "auto", offload_gradients = "auto",
               offload_parameters = "auto";
+  bool speculative_updates = false;
 
   std::string out, trace;
   bool overwrite = false, resume = false;

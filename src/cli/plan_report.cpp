@@ -60,6 +60,7 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"replicas", a.strategy.replicas},
           {"order", a.strategy.layer_major ? "layer" : "pass"},
           {"deferred_updates", a.strategy.defer_updates},
+          {"speculative_updates", a.strategy.speculate},
           {"offloaded", offload},
           {"zero", zero_stage(a.strategy)},
           {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},
@@ -178,6 +179,9 @@ std::string time_text(const Planned& planned) {
     if (bound.busy > kNoticed * a.step_seconds)
       text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
                           seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
+  if (planned.compiled.has(Task::Redo))
+    text += fmt::format("  {:<11} a step that is clipped takes {} s more\n", "redo",
+                        seconds_text(redo_seconds(planned.compiled, planned.pricing)));
   return text;
 }
 
@@ -269,9 +273,10 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
     json["samples_per_epoch"] = data->samples_per_epoch;
     json["steps_per_epoch"] = data->steps_per_epoch;
   }
-  json["step_seconds"] = json["step_time"] = nullptr;
+  json["step_seconds"] = json["redo_seconds"] = json["step_time"] = nullptr;
   if (planned.pricing.measured()) {
     json["step_seconds"] = a.step_seconds;
+    if (planned.compiled.has(Task::Redo)) json["redo_seconds"] = redo_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();

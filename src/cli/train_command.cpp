@@ -216,6 +216,10 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
+    if (const int64_t redone = session.redone_steps(); redone > 0)
+      log_line(fmt::format(
+          "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
+          redone, trainer.step()));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
     log_line(fmt::format("{}{} is in {}",
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",

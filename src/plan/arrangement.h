@@ -76,9 +76,11 @@ struct Strategy {
   bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
   bool layer_major = false;            // all passes go through a block before any goes through the next
   bool defer_updates = false;          // a group is updated in the next step, just before its weights are used there
-  int64_t gather_ahead = 1;            // groups whose weights are on their way before their turn
-  Space offloaded_to = Space::Host;    // where forward values wait
-  int64_t retire_lag = 12;             // ops for which the buffers of a copy stay reserved beyond it
+  bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
+                           // into a second place; where it did, that is done again from the first one
+  int64_t gather_ahead = 1;          // groups whose weights are on their way before their turn
+  Space offloaded_to = Space::Host;  // where forward values wait
+  int64_t retire_lag = 12;           // ops for which the buffers of a copy stay reserved beyond it
   bool operator==(const Strategy&) const = default;
 };
 

@@ -13,7 +13,8 @@ namespace {
 constexpr uint64_t kShardBytes = 5'000'000'000;  // of a written model, as transformers cuts it
 
 // Programs that may follow each task, of those that the job has. An update leaves the state flushed, and so does every
-// program that is not a pass; passes are followed by passes and the update alone.
+// program that is not a pass; passes are followed by passes and the update alone. What is done again comes right after
+// the update, and is followed by what that would be.
 const std::map<Task, std::vector<Task>>& successors() {
   static const std::vector<Task> step{Task::Pass, Task::First};
   static const std::map<Task, std::vector<Task>> table{
@@ -27,6 +28,7 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::PassPending, {Task::Update}},
       {Task::FirstPending, {Task::Middle, Task::Last}},
       {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Redo, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
@@ -129,7 +131,36 @@ class Compiler {
   }
 
  private:
-  ProgramId add(Task task) { return result_.programs[task] = add_program(result_.set, std::string(name(task))); }
+  ProgramId add(Task task) {
+    if (!turned_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
+    return result_.turned[task] = add_program(result_.set, fmt::format("{}.turned", name(task)));
+  }
+
+  bool speculates() const {
+    for (int g = 0; g < spec_.table.groups; g++)
+      if (storage_.speculates(g)) return true;
+    return false;
+  }
+
+  // Whether there is anything to update in the next step.
+  bool defers() const {
+    bool any = false;
+    for (int g = 0; g < spec_.table.groups; g++)
+      any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !storage_.speculates(g));
+    return spec_.strategy.defer_updates && any;
+  }
+
+  // Once for each place where state may be.
+  template <class Body>
+  void in_both_places(const Body& body) {
+    body();
+    if (!speculates() || spec_.outline) return;
+    turned_ = true;
+    storage_.turn();
+    body();
+    storage_.turn();
+    turned_ = false;
+  }
 
   Operand make_rope_table() {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
@@ -154,11 +185,18 @@ class Compiler {
     }
     if (spec_.strategy.layer_major) result_.passes = {Task::Pass};
     for (const auto& [task, of_program] : positions) {
-      lower_passes(job_, add(task), spec_.cut, of_program, step, false);
-      if (spec_.strategy.defer_updates && (task == Task::Pass || task == Task::First))
-        lower_passes(job_, add(pending(task)), spec_.cut, of_program, step, true);
+      auto lower = [&, task = task, &of_program = of_program] {
+        lower_passes(job_, add(task), spec_.cut, of_program, step, false);
+        if (defers() && (task == Task::Pass || task == Task::First))
+          lower_passes(job_, add(pending(task)), spec_.cut, of_program, step, true);
+      };
+      if (task == Task::Pass || task == Task::Last)
+        in_both_places(lower);
+      else
+        lower();
     }
-    if (spec_.strategy.defer_updates) lower_flush(job_, add(Task::Flush), step);
+    if (speculates()) in_both_places([&] { lower_redo(job_, add(Task::Redo), step); });
+    if (defers()) lower_flush(job_, add(Task::Flush), step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
   }
@@ -166,15 +204,17 @@ class Compiler {
   void lower_around_steps() {
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
 
-    Output state = state_output(job_);
-    result_.saved = state.files;
-    Emitter save(result_.set, add(Task::Save), facts_);
-    lower_writes(save, std::move(state));
+    result_.saved = state_output(job_).files;
+    in_both_places([&] {
+      Emitter save(result_.set, add(Task::Save), facts_);
+      lower_writes(save, state_output(job_));
+    });
     const SavedState saved = spec_.saved ? *spec_.saved : assumed_saved_state(job_);
     lower_restore(job_, add(Task::Restore), saved);
     result_.restored_files = saved.files;
     const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
-    export_as(adapters ? adapter_output(job_) : model_output(job_, spec_.export_dtype, kShardBytes));
+    in_both_places(
+        [&] { export_as(adapters ? adapter_output(job_) : model_output(job_, spec_.export_dtype, kShardBytes)); });
   }
 
   void export_as(Output output) {
@@ -190,11 +230,20 @@ class Compiler {
   }
 
   void link() {
-    const bool deferred = result_.has(Task::Flush);
     static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
-    for (const auto& [task, program] : result_.programs)
-      for (const Task next : deferred&& task == Task::Update ? with_pending : successors().at(task))
-        if (result_.has(next)) result_.set.programs[program].next.push_back(result_.at(next));
+    for (const auto* const programs : {&result_.programs, &result_.turned})
+      for (const auto& [task, program] : *programs) {
+        const bool updated = task == Task::Update || task == Task::Redo;
+        for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
+          link(program, next);
+        if (task == Task::Update) link(program, Task::Redo);
+      }
+  }
+
+  void link(ProgramId program, Task next) {
+    std::vector<ProgramId>& all = result_.set.programs[program].next;
+    if (result_.has(next)) all.push_back(result_.at(next));
+    if (result_.turned.contains(next)) all.push_back(result_.turned.at(next));
   }
 
   void note_owned() {
@@ -230,6 +279,7 @@ class Compiler {
   Compiled result_;
   Layout layout_;
   Storage storage_;
+  bool turned_ = false;
   JobContext job_;
   StepBuffers step_;
 };
@@ -237,9 +287,9 @@ class Compiler {
 }  // namespace
 
 std::string_view name(Task task) {
-  constexpr std::array<std::string_view, 15> kNames{"load",     "restore",      "pass",          "first",   "middle",
-                                                    "last",     "pass_pending", "first_pending", "update",  "flush",
-                                                    "evaluate", "save",         "export",        "prefill", "decode"};
+  constexpr std::array<std::string_view, 16> kNames{
+      "load",   "restore", "pass", "first",    "middle", "last",   "pass_pending", "first_pending",
+      "update", "flush",   "redo", "evaluate", "save",   "export", "prefill",      "decode"};
   return kNames[static_cast<size_t>(task)];
 }
 

@@ -41,6 +41,7 @@ enum class Task : uint8_t {
   FirstPending,
   Update,
   Flush,  // the deferred update, for who needs the weights before the next step
+  Redo,   // the update that was made within the backward, where clipping changes it
   Evaluate,
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
@@ -56,8 +57,9 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
-  std::vector<Task> passes;                           // what repeats, in this order: of a step, all before the update
-  OutputFiles saved, exported;                        // files of Save and of Export
+  std::map<Task, ProgramId> turned;  // of those that differ while state is in its second place (Storage::turn())
+  std::vector<Task> passes;          // what repeats, in this order: of a step, all before the update
+  OutputFiles saved, exported;       // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
   // What this rank owns of each parameter, by ParamId: elements, and their bytes.
@@ -73,7 +75,9 @@ struct Compiled {
   uint64_t joint_hash = 0;     // of all joint ops in their order: the same on all ranks of a job
 
   bool has(Task task) const { return programs.contains(task); }
-  ProgramId at(Task task) const { return programs.at(task); }
+  ProgramId at(Task task, bool in_second_place = false) const {
+    return in_second_place && turned.contains(task) ? turned.at(task) : programs.at(task);
+  }
 };
 
 // Pure but for the facts: equal specs give equal programs on every machine. Every result but an outline has passed

@@ -117,7 +117,7 @@ Choices without_training(Choices choices, const Cut& cut) {
   choices.replicas = 1;
   choices.recompute = Recompute::None;
   choices.recomputed_blocks = std::nullopt;
-  choices.layer_major = false;
+  choices.layer_major = choices.speculate = false;
   choices.activations = choices.states = choices.gradients = Offload{};
   return choices;
 }
@@ -130,6 +130,7 @@ std::vector<int> open_stages(const Choices& choices) {
 Strategy undialled(const Choices& choices, int stage, size_t blocks) {
   Strategy strategy = plain_strategy(blocks, choices.recompute.value_or(Recompute::None));
   strategy.replicas = choices.replicas;
+  strategy.speculate = choices.speculate;
   set_zero_stage(strategy, stage);
   if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
   if (choices.recomputed_blocks)
@@ -171,11 +172,11 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
   std::string ranks;
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
-  return fmt::format("{}{} {} of {} {}{}{}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
-                     cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
-                     strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
-                     strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy),
-                     offload_words(strategy));
+  return fmt::format(
+      "{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
+      cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks", strategy.layer_major ? ", layer by layer" : "",
+      strategy.defer_updates ? ", deferred updates" : "", strategy.speculate ? ", speculative updates" : "",
+      strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy), offload_words(strategy));
 }
 
 std::string holding_words(const Cut& cut, const Strategy& strategy) {

@@ -85,10 +85,8 @@ class Fitter::Search {
     const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
     std::optional<Found> best;
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
-      Point p = prober_.undialled_point(cuts[static_cast<size_t>(i)], chosen_.stage);
-      p.layer_major = chosen_.layer_major;
-      p.deferred = chosen_.deferred;
-      p.far_ahead = chosen_.far_ahead;
+      Point p = undialled(chosen_);
+      p.cut = cuts[static_cast<size_t>(i)];
       const auto found = least(p, best ? best->seconds : std::numeric_limits<double>::infinity());
       if (found && found->fits && (!best || found->seconds < best->seconds)) best = found;
     }
@@ -197,6 +195,11 @@ class Fitter::Search {
     std::iota(all.begin(), all.end(), size_t{0});
     return all;
   }
+  // The same cut, stage and order.
+  static Point undialled(Point p) {
+    std::ranges::fill(p.at, 0);
+    return p;
+  }
   std::vector<size_t> turned_of(const Point& p) const {
     std::vector<size_t> turned;
     for (size_t d = 0; d < p.at.size(); d++)
@@ -228,11 +231,7 @@ class Fitter::Search {
 
   // The least that is needed under the caps as they are known now, in the same cut and order.
   void work_out(Found& found) {
-    Point undialled = prober_.undialled_point(found.point.cut, found.point.stage);
-    undialled.layer_major = found.point.layer_major;
-    undialled.deferred = found.point.deferred;
-    undialled.far_ahead = found.point.far_ahead;
-    const Found least = *this->least(undialled, std::numeric_limits<double>::infinity());
+    const Found least = *this->least(undialled(found.point), std::numeric_limits<double>::infinity());
     if (!kept(found.point, Place::Node) || (least.fits && least.seconds < found.seconds)) found = least;
   }
 
@@ -309,9 +308,7 @@ class Fitter::Search {
   // Prices were measured one by one, and the last dial goes only so far: perhaps it is faster without one of its dials,
   // and others turned further.
   void refine(Found& best, const Effort& before) {
-    Point undialled = best.point;
-    std::ranges::fill(undialled.at, 0);
-    if (probe(undialled).seconds >= kBetter * best.seconds) return;
+    if (probe(undialled(best.point)).seconds >= kBetter * best.seconds) return;
     for (bool better = true; std::exchange(better, false);)
       for (size_t d = 0; d < best.point.at.size() && !tired(before); d++) {
         if (best.point.at[d] == 0) continue;
@@ -331,12 +328,13 @@ class Fitter::Search {
     Found best = *std::ranges::min_element(all, {}, &Found::seconds);
     if (lanes_of(prober_.strategy(best.point), best.point.cut) == Lanes::Inline) return;
     rough_ = true;
-    auto attempt = [&](const Point& p) {
-      if (probe(p).seconds >= kBetter * best.seconds) return;
-      const Found other = settled(p, helping(p), turned_of(p));
+    auto consider = [&](const Found& other) {
       if (!other.fits || other.seconds >= kBetter * best.seconds) return;
       all.push_back(other);
       best = other;
+    };
+    auto attempt = [&](const Point& p) {
+      if (probe(p).seconds < kBetter * best.seconds) consider(settled(p, helping(p), turned_of(p)));
     };
     auto attempt_with = [&](bool Point::*order) {
       Point p = best.point;
@@ -346,8 +344,33 @@ class Fitter::Search {
     attempt_with(&Point::far_ahead);
     attempt_with(&Point::deferred);
     const int64_t passes = best.point.cut.passes;
-    if (choices_.layer_major || passes == 1 || passes * static_cast<int64_t>(blocks_) > kMostBlocks) return;
-    attempt_with(&Point::layer_major);
+    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(blocks_) <= kMostBlocks)
+      attempt_with(&Point::layer_major);
+    const auto of_states = [&](size_t d) { return dials(best.point)[d].kind == Dial::Kind::States; };
+    if (std::ranges::none_of(turned_of(best.point), of_states)) return;
+    for (const Found& found : in_deferred_order(best)) consider(found);
+  }
+
+  // The fastest few of all cuts: with a whole forward for updates other dials are worth their seconds.
+  std::vector<Found> in_deferred_order(const Found& best) {
+    std::vector<Found> all;
+    for (const Cut& cut : prober_.cuts()) {
+      Point p = prober_.undialled_point(cut, best.point.stage);
+      p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
+      p.deferred = true;
+      p.far_ahead = false;
+      if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || spent()) continue;
+      const std::optional<Found> found = least(p, best.seconds);
+      if (found && found->fits) all.push_back(*found);
+    }
+    rough_ = false;
+    std::ranges::stable_sort(all, {}, &Found::seconds);
+    all.resize(std::min(all.size(), kTried));
+    for (Found& found : all) {
+      work_out(found);
+      refine(found, effort());
+    }
+    return all;
   }
 
   // ---- Dials --------------------------------------------------------------------------------------------------------

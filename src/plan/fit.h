@@ -29,6 +29,7 @@ struct Choices {
   std::optional<int64_t> recomputed_blocks;  // the first so many blocks wholly, the others not at all
   std::optional<Offload> activations, states, gradients, parameters;
   std::optional<bool> layer_major;
+  bool speculate = false;
 };
 
 struct Arrangement {

@@ -21,6 +21,7 @@ std::string_view phase_of(Task task) {
     case Task::FirstPending:
     case Task::Update:
     case Task::Flush:
+    case Task::Redo:
       return "step";
     case Task::Evaluate:
       return "eval";
@@ -59,6 +60,11 @@ class StepPricing {
     const double all = simulated_seconds(tasks);
     tasks.erase(tasks.begin() + 1);
     return all + static_cast<double>(left_out) * (all - simulated_seconds(tasks));
+  }
+
+  double redo_seconds() const {
+    if (!compiled_.has(Task::Redo)) return 0;
+    return simulate(compiled_.set, {compiled_.at(Task::Redo)}, [this](const Op& op) { return price(op); }).seconds;
   }
 
   // By lane.
@@ -105,6 +111,10 @@ double step_seconds(const Compiled& compiled, const Pricing& pricing) {
   return StepPricing(compiled, pricing, {}).seconds();
 }
 
+double redo_seconds(const Compiled& compiled, const Pricing& pricing) {
+  return StepPricing(compiled, pricing, {}).redo_seconds();
+}
+
 std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing) {
   static const std::vector<std::pair<std::string_view, std::vector<Lane>>> kinds{
       {"computing", {Lane::Compute}},
@@ -134,15 +144,13 @@ std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& prici
 Forecast forecast(const Compiled& compiled) {
   Forecast f;
   f.arena_bytes = compiled.plan.reserved_bytes;
-  for (const auto& [task, program] : compiled.programs) {
-    const std::string_view phase = phase_of(task);
-    auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);
-    if (found == f.phases.end()) found = f.phases.insert(f.phases.end(), {std::string(phase), {}});
-    for (const Space space : kSpaces) {
-      uint64_t& bytes = found->bytes[index(space)];
-      bytes = std::max(bytes, compiled.plan.program_bytes[program][index(space)]);
+  for (const auto* const programs : {&compiled.programs, &compiled.turned})
+    for (const auto& [task, program] : *programs) {
+      const std::string_view phase = phase_of(task);
+      auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);
+      if (found == f.phases.end()) found = f.phases.insert(f.phases.end(), {std::string(phase), {}});
+      raise(found->bytes, compiled.plan.program_bytes[program]);
     }
-  }
   const MemoryPlan::Peak& peak = compiled.plan.peak[index(Space::Device)];
   uint64_t left = f.arena_bytes[index(Space::Device)];
   for (const BufferId id : peak.live) {

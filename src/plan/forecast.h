@@ -38,6 +38,9 @@ struct Pricing {
 // blocks and every token had a loss.
 double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
+// What a step that speculated takes longer where it is clipped; 0 if none speculates.
+double redo_seconds(const Compiled& compiled, const Pricing& pricing);
+
 // What keeps a step from being shorter.
 struct Bound {
   std::string_view what;  // "computing", "links", "bus", "disk", "host"

@@ -65,7 +65,7 @@ void retire_later(Program& program, int64_t lag) {
   const auto end = static_cast<int64_t>(program.ops.size()) - 1;
   for (int64_t i = 0; i <= end; i++) {
     Op& op = program.ops[static_cast<size_t>(i)];
-    if (op.lane != Lane::Compute) op.retire = static_cast<OpId>(std::min(i + lag, end));
+    op.retire = static_cast<OpId>(op.lane == Lane::Compute ? i : std::min(i + lag, end));
   }
 }
 

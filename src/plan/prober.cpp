@@ -92,7 +92,7 @@ std::vector<int> Prober::stages() const {
 
 Point Prober::undialled_point(const Cut& cut, int stage) const {
   const bool layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
-  return {cut, stage, layer_major, false, false, std::vector<int64_t>(dials_.at(stage).size())};
+  return {cut, stage, layer_major, false, choices_.speculate, std::vector<int64_t>(dials_.at(stage).size())};
 }
 
 Strategy Prober::strategy(const Point& p) const {

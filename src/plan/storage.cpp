@@ -67,9 +67,17 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     if (holder.elements(SegmentKind::Coded) > 0) coded = hold_codes(holder);
     if (holder.elements(SegmentKind::Trained) > 0)
       trained.push_back(holder.weights("weights", SegmentKind::Trained, numerics.compute));
-    states_.push_back(trained.empty() ? std::vector<Array>{} : hold_states(holder, moments));
+    const bool twice = strategy.speculate && moments && strategy.groups[static_cast<size_t>(g)].states != Space::Device;
+    for (const bool second : {false, true})
+      states_[second].push_back(trained.empty() || (second && !twice) ? std::vector<Array>{}
+                                                                      : hold_states(holder, moments));
     tables_.push_back(holder.table(number_table(g)));
   }
+}
+
+void Storage::turn() {
+  for (size_t g = 0; g < states_[1].size(); g++)
+    if (!states_[1][g].empty()) std::swap(states_[0][g], states_[1][g]);
 }
 
 std::vector<Array> Storage::hold_codes(const Holder& holder) const {

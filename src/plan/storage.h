@@ -46,7 +46,14 @@ class Storage {
   // The weights themselves, or their codes.
   const Held& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
   // What optimizer and checkpoints keep of a trained segment, in a fixed order.
-  const std::vector<Array>& states(int group) const { return states_[static_cast<size_t>(group)]; }
+  const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
+  // Where a step's update puts them: there, or, of a group that speculates, in a second place beside it.
+  const std::vector<Array>& next_states(int group) const {
+    return speculates(group) ? states_[1][static_cast<size_t>(group)] : states(group);
+  }
+  bool speculates(int group) const { return !states_[1][static_cast<size_t>(group)].empty(); }
+  // What is in the second place is current from now on, and the first is free.
+  void turn();
 
   // fp32 numbers of a coded segment that every rank has: a scale for each row, or an offset of scales for each
   // parameter (Nf4). Empty where there are none.
@@ -74,8 +81,8 @@ class Storage {
   const Layout& layout_;
   Numerics numerics_;
   std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
-  std::vector<std::vector<Array>> states_;                                     // by group
-  std::vector<Operand> tables_;                                                //   likewise
+  std::array<std::vector<std::vector<Array>>, 2> states_;                      // by place, group
+  std::vector<Operand> tables_;                                                // by group
   std::vector<Span> table_spans_;                                              // by ParamId
 };
 

@@ -50,6 +50,9 @@ class TrainProgram {
     head();
     backward();
     for (const int group : complete_) reduce(passes_[0], group);
+    for (const int group : complete_) speculate(passes_[0], group);
+    emitter_.pass(passes_.size() - 1);
+    updates_.finish();
     retire_later(emitter_.program(), strategy_.retire_lag);
   }
 
@@ -117,15 +120,20 @@ class TrainProgram {
 
   void forward() {
     for (Pass& pass : passes_) make_gradients(pass);
+    if (pending_update_) updates_.queue();
     bring_ahead(-1, 1);
     for (Pass& pass : passes_) pass.x = enter(pass, -1, "embedding").embedding(pass.batch.ids, job_.table.embedding);
     placement_.release(0);
     for (int i = 0; i < blocks(); i++) {
+      size_t begin = 0;
       for (Pass& pass : passes_) {
         pass.stashed.emplace_back();
         const Fates& fates = strategy_.fates[static_cast<size_t>(i)];
         if (fates.input == Fate::Offload) stash(pass, i, pass.x);
-        if (&pass == passes_.data()) bring_ahead(i, 1);
+        if (&pass == passes_.data()) {
+          bring_ahead(i, 1);
+          begin = emitter_.program().ops.size();
+        }
         Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
         pass.blocks.emplace_back(job_.table.blocks[static_cast<size_t>(i)], block_context(job_, cut_, pass.batch));
         pass.x = pass.blocks.back().forward(builder, pass.x);
@@ -133,6 +141,7 @@ class TrainProgram {
           if (fate_of(fates, keep) == Fate::Offload)
             for (const Value value : builder.made(i, keep)) stash(pass, i, value);
       }
+      if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), blocks() - i);
       if (i + 1 < blocks()) placement_.release(group_of(i));
     }
     bring_up_to_date(job_.table.groups - 1);
@@ -151,7 +160,7 @@ class TrainProgram {
   void bring_up_to_date(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
-    for (; up_to_date_ <= std::min(group, job_.table.groups - 1); up_to_date_++) updates_.emit(up_to_date_);
+    updates_.up_to(std::min(group, job_.table.groups - 1));
   }
 
   void stash(Pass& pass, int block, Value value) {
@@ -186,6 +195,8 @@ class TrainProgram {
   void backward() {
     fetch_values(blocks() - 1, 0);
     for (int i = blocks() - 1; i >= 0; i--) {
+      const auto begin = emitter_.program().ops.size();
+      const int64_t waiting = updates_.waiting();
       const bool wanted = trained_before(group_of(i));
       for (Pass& pass : passes_) {
         fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
@@ -195,6 +206,7 @@ class TrainProgram {
         if (&pass == &passes_.back()) placement_.release(group_of(i));
         finish_group(pass, group_of(i));
       }
+      update_beside(begin, waiting, passes_.size() - 1, i + 1);
       if (!wanted) return;
     }
     const bool tied = job_.table.head == job_.table.embedding;
@@ -202,6 +214,25 @@ class TrainProgram {
       enter(pass, -1, "embedding").embedding_backward(pass.x, pass.batch, job_.table.embedding, tied);
       finish_group(pass, job_.table[job_.table.embedding].group);
     }
+  }
+
+  // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
+  // so many blocks to come has to do. They are dealt out among the ops since then: in one lump they would hold the
+  // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
+  void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t blocks) {
+    const int64_t tiles = std::min(waiting, (updates_.left() + blocks - 1) / blocks);
+    if (tiles == 0) return;
+    std::vector<Op>& ops = emitter_.program().ops;
+    const size_t middle = ops.size();
+    emitter_.pass(pass);
+    updates_.advance(tiles);
+    const size_t here = middle - begin, updates = ops.size() - middle;
+    std::vector<Op> dealt;
+    for (size_t i = 0, u = 0; i < here; i++) {
+      dealt.push_back(std::move(ops[begin + i]));
+      while (u * here < (i + 1) * updates) dealt.push_back(std::move(ops[middle + u++]));
+    }
+    std::ranges::move(dealt, ops.begin() + static_cast<std::ptrdiff_t>(begin));
   }
 
   bool trained_before(int group) const {
@@ -216,12 +247,18 @@ class TrainProgram {
     if (trained(group) == 0) return;
     if (direct(pass, group)) {
       if (local_sums()) clear_gaps(group, pass.gradients[static_cast<size_t>(group)]);
-      return;
-    }
-    if (strategy_.reduce_at_once || passes_.size() > 1)
+    } else if (strategy_.reduce_at_once || passes_.size() > 1) {
       reduce(pass, group);
-    else
-      complete_.push_back(group);
+    } else {
+      return complete_.push_back(group);
+    }
+    speculate(pass, group);
+  }
+
+  // Where that was the last pass.
+  void speculate(const Pass& pass, int group) {
+    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    if (pass.position == PassPosition::Only || pass.position == PassPosition::Last) updates_.speculate(group);
   }
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
@@ -292,7 +329,6 @@ class TrainProgram {
   PassPlacement placement_;
   GroupUpdates updates_;
   bool pending_update_;
-  int up_to_date_ = 0;  // groups before this one are
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
   std::vector<int> complete_;                 // groups whose gradients wait for the end of the pass
@@ -319,6 +355,15 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
                         job.strategy.groups[static_cast<size_t>(g)].gradients, Life::Carried);
     };
     step.gradients.push_back(make("gradients", gradient, part));
+    if (job.storage.speculates(g)) {
+      const Held& weights = job.storage.values(g, SegmentKind::Trained);
+      Held& replaced = step.replaced.emplace_back(job.storage.states(g).back().held);
+      replaced.granule = 1;
+      replaced.array = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.array.dtype,
+                                  {replaced.span.count()}, Role::State, Space::Host, Life::Carried);
+    } else {
+      step.replaced.emplace_back();
+    }
     if (cut.passes == 1 || job.strategy.layer_major) continue;
     const bool locally = sums_locally(job, cut);
     step.accumulators.push_back(accumulator == gradient && !locally

@@ -30,7 +30,7 @@ class Update {
                   clip_host = copy_to_host(emitter_, "clip.host", step_.clip);
     emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
     GroupUpdates updates(job_, emitter_, step_);
-    for (int g = 0; g < job_.table.groups && !job_.strategy.defer_updates; g++) updates.emit(g);
+    if (!job_.strategy.defer_updates) updates.up_to(job_.table.groups - 1);
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
     // Whoever meets a norm that is not finite reads the partials after the program.
@@ -121,55 +121,133 @@ class Update {
 
 }  // namespace
 
-// The gradient of what this rank updates: its part, or its shard of all peers' parts, or all.
-Operand GroupUpdates::gradient_to_update(int group, const Held& updated) {
-  const Operand part = fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
-  if (!updated.sharers) return part;
-  const Operand whole = emitter_.tensor("gradients", part.dtype, {updated.span.count()}, Role::Gather);
-  emitter_.op("gather", AllGather{*updated.sharers}, {read(part), write(whole)}, Lane::Gather);
+GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
+    : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.groups)) {
+  for (int g = 0; g < job.table.groups; g++)
+    if (job.storage.speculates(g)) left_ += std::ssize(tiles_of(g, Way::Speculative, Lane::Reduce, {}));
+}
+
+void GroupUpdates::up_to(int group) {
+  for (; next_ <= group; next_++) {
+    if (job_.storage.states(next_).empty() || job_.storage.speculates(next_)) continue;
+    if (queued_[static_cast<size_t>(next_)])
+      advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
+    else
+      emit_tiles(tiles_of(next_, Way::Exact, Lane::Compute, gradient_to_update(next_)));
+    share_weights(next_);
+  }
+}
+
+// But where a gradient is gathered for it: ranks do that together, at places that all of them know.
+void GroupUpdates::queue() {
+  for (int g = 0; g < job_.table.groups; g++) {
+    if (job_.storage.states(g).empty() || job_.storage.speculates(g)) continue;
+    if (updated(g).sharers || on_device(job_.set, updated(g).array)) continue;
+    std::ranges::move(tiles_of(g, Way::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
+    queued_[static_cast<size_t>(g)] = true;
+  }
+  left_ += waiting();
+}
+
+void GroupUpdates::speculate(int group) {
+  if (!job_.storage.speculates(group)) return;
+  std::ranges::move(tiles_of(group, Way::Speculative, Lane::Reduce, gradient_to_update(group)),
+                    std::back_inserter(waiting_));
+  speculated_.push_back(group);
+}
+
+void GroupUpdates::finish() {
+  advance(waiting());
+  for (const int group : speculated_) share_weights(group);
+}
+
+void GroupUpdates::redo(int group) {
+  if (!job_.storage.speculates(group)) return;
+  emit_tiles(tiles_of(group, Way::Again, Lane::Compute, gradient_to_update(group)));
+  share_weights(group);
+}
+
+// Ranks have unlike tiles: nothing here may be a joint op.
+void GroupUpdates::advance(int64_t tiles) {
+  const auto end = waiting_.begin() + std::min(tiles, waiting());
+  left_ -= end - waiting_.begin();
+  emit_tiles({waiting_.begin(), end});
+  waiting_.erase(waiting_.begin(), end);
+}
+
+// Of what this rank updates: its part, or its shard of all peers' parts, or all.
+Operand GroupUpdates::gradient_to_update(int group) {
+  const Operand& part = step_.gradients[static_cast<size_t>(group)];
+  const Held& held = updated(group);
+  if (!held.sharers) return part;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  const Operand mine = fetch(emitter_, "gradient", part, Role::Gradient);
+  const Operand whole = emitter_.tensor("gradients", part.dtype, {held.span.count()}, Role::Gather);
+  emitter_.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
   return whole;
 }
 
-void GroupUpdates::emit(int group) {
-  const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
-  if (segment.elements == 0) return;
-  emitter_.scope(fmt::format("group.{}.update", group));
-  const Held& updated = job_.storage.states(group).back().held;
-  const Span span = updated.span;
-  const Operand gradient = gradient_to_update(group, updated);
+std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Way way, Lane lane, const Operand& gradient) const {
   std::vector<Tile> tiles;
-  for (const Layout::Run& run : segment.runs) {
-    const Span mine = intersection(run.span, span);
+  for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs) {
+    const Span mine = intersection(run.span, updated(group).span);
     for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
-      tiles.push_back({&run, {begin, std::min(begin + kTile, mine.end)}, {}, {}});
+      tiles.push_back({group, way, lane, &run, {begin, std::min(begin + kTile, mine.end)}, gradient});
   }
-  // A lane works in issue order: a tile that was asked for after the one before it is written back would stand behind
-  // writes that wait for an update, and disk and processor would take turns.
+  return tiles;
+}
+
+// A lane works in issue order: a tile that was asked for after the one before it is written back would stand behind
+// writes that wait for an update, and disk and processor would take turns.
+void GroupUpdates::emit_tiles(std::vector<Tile> tiles) {
   for (size_t t = 0; t < tiles.size(); t++) {
-    if (t == 0) fetch_tile(group, tiles[t], gradient, span.begin);
-    if (t + 1 < tiles.size()) fetch_tile(group, tiles[t + 1], gradient, span.begin);
+    if (t == 0) fetch_tile(tiles[t]);
+    if (t + 1 < tiles.size()) fetch_tile(tiles[t + 1]);
     update_tile(tiles[t]);
   }
-  const Held& weights = job_.storage.values(group, SegmentKind::Trained);
-  if (weights.span.count() == span.count()) return;
-  emitter_.scope(fmt::format("group.{}.update", group));
-  emitter_.op("gather", AllGather{Ranks::Replica},
-              {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
 }
 
 // Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
-void GroupUpdates::fetch_tile(int group, Tile& tile, const Operand& gradient, int64_t start) {
+void GroupUpdates::fetch_tile(Tile& tile) {
   emitter_.scope("update." + job_.table[tile.run->first].name);
-  tile.operands.push_back(read(slice(gradient, start, tile.span)));
-  auto add = [&](std::string_view what, const Held& held) {
-    const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
-    const Operand stored = slice(held, whole), value = fetch(emitter_, what, stored, Role::State);
+  const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
+  const Operand gradient = slice(tile.gradient, updated(tile.group).span.begin, whole);
+  tile.operands.push_back(read(elements(fetch(emitter_, "gradient", gradient, Role::Gradient), 0, tile.span.count())));
+  auto add = [&](const Operand& value, const Held& target) {
+    const Operand stored = slice(target, whole);
     if (value.buffer != stored.buffer) tile.travelled.emplace_back(value, stored);
-    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + held.granule - 1) / held.granule)));
+    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.granule - 1) / target.granule)));
   };
-  add("weights", job_.storage.values(group, SegmentKind::Trained));
-  for (const Array& state : job_.storage.states(group)) add(state.name, state.held);
-  tile.operands.push_back(read(step_.clip));
+  add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
+  const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
+  for (size_t i = 0; i < states.size(); i++)
+    add(fetch(emitter_, states[i].name, slice(states[i].held, whole), Role::State), next[i].held);
+  tile.operands.push_back(read(tile.way == Way::Speculative ? unclipped() : step_.clip));
+}
+
+// On the device, as they were before this step's update.
+Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
+  const Operand stored = slice(job_.storage.values(tile.group, SegmentKind::Trained), span);
+  if (tile.way == Way::Again) {
+    const Operand value = room_for(emitter_, "weights", stored, Role::State);
+    emitter_.op("replaced", Copy{}, {read(slice(step_.replaced[static_cast<size_t>(tile.group)], span)), write(value)},
+                Lane::CopyIn);
+    return value;
+  }
+  const Operand value = fetch(emitter_, "weights", stored, Role::State);
+  if (tile.way == Way::Speculative)
+    emitter_.op("replaced", Copy{}, {read(value), write(slice(step_.replaced[static_cast<size_t>(tile.group)], span))},
+                Lane::CopyOut);
+  return value;
+}
+
+// A clip factor of 1, in this program.
+Operand GroupUpdates::unclipped() {
+  if (!unclipped_) {
+    unclipped_ = emitter_.tensor("unclipped", step_.clip.dtype, step_.clip.shape, Role::Metrics);
+    emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(*unclipped_)});
+  }
+  return *unclipped_;
 }
 
 void GroupUpdates::update_tile(const Tile& tile) {
@@ -182,8 +260,18 @@ void GroupUpdates::update_tile(const Tile& tile) {
     adamw.first = static_cast<uint64_t>(tile.span.begin - tile.run->span.begin);
   }
   emitter_.scope("update." + param.name);
-  emitter_.op("adamw", adamw, tile.operands);
+  emitter_.op("adamw", adamw, tile.operands, tile.lane);
   for (const auto& [value, stored] : tile.travelled) store(emitter_, "back", value, stored);
+}
+
+// Where this rank has updated a part of the weights that it holds.
+void GroupUpdates::share_weights(int group) {
+  const Held& weights = job_.storage.values(group, SegmentKind::Trained);
+  const Span& span = updated(group).span;
+  if (weights.span.count() == span.count()) return;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  emitter_.op("gather", AllGather{Ranks::Replica},
+              {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
 }
 
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {
@@ -193,7 +281,14 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
-  for (int g = 0; g < job.table.groups; g++) updates.emit(g);
+  updates.up_to(job.table.groups - 1);
+  retire_later(emitter.program(), job.strategy.retire_lag);
+}
+
+void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step) {
+  Emitter emitter(job.set, program, job.facts);
+  GroupUpdates updates(job, emitter, step);
+  for (int g = 0; g < job.table.groups; g++) updates.redo(g);
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 

@@ -1,6 +1,8 @@
 // The optimizer's program: norm, clipping factor, AdamW.
 #pragma once
 
+#include <optional>
+
 #include "plan/train_pass.h"
 
 namespace snug {
@@ -17,29 +19,61 @@ struct UpdateProgram {
 };
 
 // AdamW on what this rank updates, group by group, tile by tile wherever state and weights live; then everyone has the
-// new weights. Reads gradients and clip factor of `step`; where that says not finite, nothing changes.
+// new weights. Reads gradients and clip factor of `step`; where that says not finite, nothing changes. Nothing is
+// emitted for a group with nothing trained.
 class GroupUpdates {
  public:
-  GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
-      : job_(job), emitter_(emitter), step_(step) {}
-  // Nothing where the group has nothing trained.
-  void emit(int group);
+  GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
+
+  // Of all groups up to this one that do not speculate.
+  void up_to(int group);
+  // Lets advance() do before up_to() what it may of groups whose state waits elsewhere.
+  void queue();
+
+  // Of a group that speculates, when its gradient is complete and before there is a clip factor: as if that were 1. The
+  // weights that this replaces are kept. Emitted by advance(); finish() emits what is left of all of them.
+  void speculate(int group);
+  void finish();
+  // The same update with the clip factor that there is now, from the weights that were kept.
+  void redo(int group);
+
+  // Tiles that wait; and with those of groups that are to speculate and have not begun.
+  int64_t waiting() const { return std::ssize(waiting_); }
+  int64_t left() const { return left_; }
+  void advance(int64_t tiles);
 
  private:
-  Operand gradient_to_update(int group, const Held& updated);
+  enum class Way : uint8_t { Exact, Speculative, Again };
   // A stretch of a run, and what its update works on, once that was asked for.
   struct Tile {
+    int group;
+    Way way;
+    Lane lane;  // of its update: in a queue not the one that computes, which it would hold up until its state is there
     const Layout::Run* run;
     Span span;
-    std::vector<Operand> operands;
-    std::vector<std::pair<Operand, Operand>> travelled;  // value, where it is stored
+    Operand gradient;  // of all that this rank updates of the group, wherever it is
+    std::vector<Operand> operands{};
+    std::vector<std::pair<Operand, Operand>> travelled{};  // value, where it is to be stored
   };
-  void fetch_tile(int group, Tile& tile, const Operand& gradient, int64_t start);
+  const Held& updated(int group) const { return job_.storage.states(group).back().held; }
+  Operand gradient_to_update(int group);
+  std::vector<Tile> tiles_of(int group, Way way, Lane lane, const Operand& gradient) const;
+  void emit_tiles(std::vector<Tile> tiles);
+  void fetch_tile(Tile& tile);
+  Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
+  void share_weights(int group);
+  Operand unclipped();
 
   const JobContext& job_;
   Emitter& emitter_;
   const StepBuffers& step_;
+  int next_ = 0;                 // group of up_to()
+  std::vector<bool> queued_;     // by group
+  std::vector<int> speculated_;  // groups
+  std::vector<Tile> waiting_;
+  int64_t left_ = 0;
+  std::optional<Operand> unclipped_;
 };
 
 // Norm and clip factor of what `step` holds; hands them and the loss to the host (HostJob::TakeMetrics). Updates all
@@ -47,5 +81,7 @@ class GroupUpdates {
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step);
 // The deferred update of all groups, for who needs the weights before the next step.
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);
+// The update of all groups that speculate, where clipping changes it.
+void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step);
 
 }  // namespace snug

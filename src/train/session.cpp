@@ -42,6 +42,10 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
     handler->second(task, views, facts);
+    if (task.job == HostJob::TakeMetrics) {
+      const float* const clip = views[1].as<float>();  // norm, factor, whether that is finite
+      clipped_ = clip[1] != 1 || clip[2] == 0;
+    }
   };
   executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,
                                          means.threads);
@@ -51,17 +55,32 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
 Session::~Session() = default;
 
 void Session::run(Task task, const PassFacts& facts) {
+  redo();
   if (pending_ && (task == Task::Pass || task == Task::First)) {
     const PassFacts before = *std::exchange(pending_, std::nullopt);
-    return executor_->run(compiled_.at(pending(task)), facts, {}, &before);
+    return executor_->run(at(pending(task)), facts, {}, &before);
   }
   flush();
-  executor_->run(compiled_.at(task), facts);
-  if (task == Task::Update && compiled_.has(Task::Flush)) pending_ = facts;
+  executor_->run(at(task), facts);
+  if (task != Task::Update) return;
+  if (compiled_.has(Task::Flush)) pending_ = facts;
+  if (!compiled_.has(Task::Redo)) return;
+  if (clipped_)
+    redo_ = facts;
+  else
+    turned_ = !turned_;
+}
+
+void Session::redo() {
+  if (!redo_) return;
+  executor_->run(at(Task::Redo), *std::exchange(redo_, std::nullopt));
+  turned_ = !turned_;
+  redone_++;
 }
 
 void Session::flush() {
-  if (pending_) executor_->run(compiled_.at(Task::Flush), *std::exchange(pending_, std::nullopt));
+  redo();
+  if (pending_) executor_->run(at(Task::Flush), *std::exchange(pending_, std::nullopt));
 }
 
 void Session::load() {
@@ -72,6 +91,7 @@ void Session::load() {
   for (File& file : files) pointers.push_back(&file);
   executor_->run(compiled_.at(Task::Load), {}, pointers);
   executor_->finish();
+  turned_ = false;
 }
 
 const OutputFiles& Session::files_of(Task task) const {
@@ -107,7 +127,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     std::ranges::copy(header, views[0].as<uint8_t>());
   });
   flush();
-  executor_->run(compiled_.at(task), {}, pointers);
+  executor_->run(at(task), {}, pointers);
   executor_->finish();
   for (File& file : files) {
     file.sync();
@@ -139,6 +159,7 @@ void Session::restore(const std::filesystem::path& directory) {
   for (File& file : files) pointers.push_back(&file);
   executor_->run(compiled_.at(Task::Restore), {}, pointers);
   executor_->finish();
+  turned_ = false;
 }
 
 TensorView Session::view(const Operand& operand) {
@@ -180,12 +201,13 @@ uint64_t Session::least_over_ranks(uint64_t value) {
 void Session::start_trace(int64_t steps) {
   std::vector<ProgramId> programs;
   for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,
-                          Task::Update, Task::Flush})
-    if (compiled_.has(task)) programs.push_back(compiled_.at(task));
+                          Task::Update, Task::Flush, Task::Redo})
+    for (const auto* const known : {&compiled_.programs, &compiled_.turned})
+      if (const auto found = known->find(task); found != known->end()) programs.push_back(found->second);
   size_t events = 0;
   auto count = [&](Task task) { events += compiled_.set.programs[compiled_.at(task)].ops.size(); };
   for (const Task task : compiled_.passes) count(task);
-  for (const Task task : {Task::Update, Task::Flush})
+  for (const Task task : {Task::Update, Task::Flush, Task::Redo})
     if (compiled_.has(task)) count(task);
   events = std::min(events * static_cast<size_t>(steps), kMostEvents);
   executor_->finish();

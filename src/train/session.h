@@ -33,7 +33,7 @@ class Session {
   void on(HostJob job, HostHandler handler) { handlers_[job] = std::move(handler); }
 
   // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
-  // the weights before it takes care of them.
+  // the weights before it takes care of them; and what comes next, of one that speculated and was clipped.
   void run(Task task, const PassFacts& facts = {});
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
@@ -72,10 +72,14 @@ class Session {
   // What rank 0 says, on all ranks.
   uint64_t as_rank_0(uint64_t value);
 
-  // A deferred update, at once; on all ranks.
+  // What is left of the last step's update, at once; on all ranks.
   void flush();
+  // Steps whose update was made again, as clipping changed it.
+  int64_t redone_steps() const { return redone_; }
 
  private:
+  void redo();
+  ProgramId at(Task task) const { return compiled_.at(task, turned_); }
   const OutputFiles& files_of(Task task) const;
 
   JobSpec spec_;
@@ -87,6 +91,10 @@ class Session {
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
   std::optional<PassFacts> pending_;  // of a step whose update is deferred
+  std::optional<PassFacts> redo_;     // of a step whose update speculated, and is to be made again
+  bool turned_ = false;               // state is in its second place
+  bool clipped_ = false;              // in the last update
+  int64_t redone_ = 0;
 };
 
 }  // namespace snug
