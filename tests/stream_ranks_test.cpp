@@ -1,5 +1,5 @@
 // Ranks on backends with streams, where joint ops are enqueued like all others: at equal ranks the same bits, whatever
-// is sharded, offloaded or deferred.
+// is sharded, offloaded, deferred or speculated on.
 #include <gtest/gtest.h>
 
 #include <latch>
@@ -75,6 +75,7 @@ TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
         a.recompute = zero % 2 ? Recompute::Block : Recompute::None;
         a.layer_major = zero == 2;
         a.deferred = space == Space::Host;
+        a.speculative = space == Space::Disk || zero == 3;
         a.replicas = zero == 3 && space == Space::Device ? 2 : 1;
         EXPECT_TRUE(train(job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
       }

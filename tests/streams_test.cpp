@@ -70,6 +70,7 @@ TEST_P(StreamsTest, StrategiesAndOrdersChangeNoBit) {
         }
         variant.strategy.retire_lag = 2;
         variant.strategy.defer_updates = space == Space::Host;
+        variant.strategy.speculate = offloaded > 0;
         for (auto& group : variant.strategy.groups) group.weights = group.states = group.gradients = space;
         EXPECT_TRUE(train_on_streams(variant, seed++) == expected)
             << static_cast<int>(recompute) << ", " << offloaded << " offloaded, state on " << name(space);
