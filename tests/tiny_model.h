@@ -179,7 +179,7 @@ class TinyTrainer {
   // Forward and backward alone.
   void passes(const std::vector<TinySample>& samples, int64_t number, double learning_rate) {
     const Cut& cut = session_.spec().cut;
-    facts_.loss_scale = static_cast<float>(1.0 / static_cast<double>(loss_tokens(samples)));
+    facts_.loss_scale = static_cast<float>(loss_factor_ / static_cast<double>(loss_tokens(samples)));
     facts_.step = number;
     facts_.learning_rate = learning_rate;
     // Blocks go to passes, and within a pass to ranks.
@@ -205,12 +205,15 @@ class TinyTrainer {
   }
 
   void pack_samples(bool packed) { packed_ = packed; }
+  // Of losses and gradients.
+  void scale(double factor) { loss_factor_ = factor; }
 
  private:
   Session& session_;
   bool packed_ = false;
   std::vector<std::vector<TinySample>> batches_;  // by pass of the step
   int64_t first_pass_ = 0;                        // of the program that runs
+  double loss_factor_ = 1;
   PassFacts facts_;
   StepResult result_;
 };

@@ -84,6 +84,10 @@ class Adviser {
       lift({{key, "auto"}}, kSameBits);
       pins++;
     }
+    if (options_.speculative_updates) {
+      lift({{"speculative_updates", "false"}}, kSameBits);
+      pins++;
+    }
     if (!lifted && pins > 1) add(all, cut.empty() ? kSameBits : kOtherSums);
   }
 

@@ -329,7 +329,7 @@ std::vector<OptionSpec> machine_specs() {
                   "weights that wait elsewhere, sharded: auto, none, host, disk, or a fraction (to the host)"),
       bool_option("speculative_updates", &O::speculative_updates,
                   "update offloaded state within the backward as if nothing were clipped, and again where it was; "
-                  "changes no bit, takes host memory for two (false)"),
+                  "no other bits, but twice its bytes there, and the weights' on the host (false)"),
       text_option("offload_activations", &O::offload_activations,
                   "likewise what blocks keep for their backward; a fraction is of blocks"),
 

@@ -211,6 +211,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                          trainer.step(), steps));
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
   run.begun = true;
+  const int64_t before = trainer.step();
   const Ending ending = trainer.run();
   export_result(session, options);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
@@ -219,7 +220,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     if (const int64_t redone = session.redone_steps(); redone > 0)
       log_line(fmt::format(
           "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
-          redone, trainer.step()));
+          redone, trainer.step() - before));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
     log_line(fmt::format("{}{} is in {}",
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",

@@ -169,14 +169,17 @@ std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks) {
 }
 
 std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
+  const bool states_away =
+      std::ranges::any_of(strategy.groups, [](const GroupPlacement& group) { return group.states != Space::Device; });
   std::string ranks;
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
-  return fmt::format(
-      "{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes, cut.passes == 1 ? "pass" : "passes",
-      cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks", strategy.layer_major ? ", layer by layer" : "",
-      strategy.defer_updates ? ", deferred updates" : "", strategy.speculate ? ", speculative updates" : "",
-      strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy), offload_words(strategy));
+  return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
+                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
+                     strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
+                     strategy.speculate && states_away ? ", speculative updates" : "",
+                     strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy),
+                     offload_words(strategy));
 }
 
 std::string holding_words(const Cut& cut, const Strategy& strategy) {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <numeric>
+#include <ranges>
 #include <set>
 #include <utility>
 
@@ -213,9 +214,20 @@ class Fitter::Search {
     rough_ = true;
     fastest_ = std::numeric_limits<double>::infinity();
     std::vector<Found> all;
-    for (const int stage : stages()) climb(stage, all);
+    const auto any_fits = [&] { return std::ranges::any_of(all, &Found::fits); };
+    for (const int stage : stages()) climb(stage, choices_.speculate, all);  // which fetches far ahead, if it may
+    for (const int stage : stages())
+      if (choices_.speculate && !any_fits()) climb(stage, false, all);
     rough_ = false;
-    if (!std::ranges::any_of(all, &Found::fits)) return all;
+    if (!any_fits()) return all;
+    improve(all);
+    if (!spent()) vary(all);
+    return all;
+  }
+
+  // Leaves the fastest few that fit.
+  void improve(std::vector<Found>& all) {
+    rough_ = false;
     std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);
     all.resize(std::min(all.size(), kTried));
@@ -225,8 +237,6 @@ class Fitter::Search {
       work_out(found);
       refine(found, before);
     }
-    if (!spent()) vary(all);
-    return all;
   }
 
   // The least that is needed under the caps as they are known now, in the same cut and order.
@@ -246,10 +256,11 @@ class Fitter::Search {
 
   // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be turned on to
   // make room. The largest is looked at in any case, as a single pass needs no accumulators, and is compiled soonest.
-  void climb(int stage, std::vector<Found>& all) {
+  void climb(int stage, bool far_ahead, std::vector<Found>& all) {
     const std::vector<Cut>& cuts = prober_.cuts();
     std::vector<Point> undialled;
     for (const Cut& cut : cuts) undialled.push_back(prober_.undialled_point(cut, stage));
+    for (Point& p : undialled) p.far_ahead = far_ahead;
     prober_.look_at(undialled);
     int worse = 0;
     for (size_t i = 0; i < cuts.size(); i++) {
@@ -346,30 +357,23 @@ class Fitter::Search {
     const int64_t passes = best.point.cut.passes;
     if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(blocks_) <= kMostBlocks)
       attempt_with(&Point::layer_major);
-    const auto of_states = [&](size_t d) { return dials(best.point)[d].kind == Dial::Kind::States; };
-    if (std::ranges::none_of(turned_of(best.point), of_states)) return;
+    const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
+    if (std::ranges::none_of(prober_.strategy(best.point).groups, away)) return;
     for (const Found& found : in_deferred_order(best)) consider(found);
   }
 
-  // The fastest few of all cuts: with a whole forward for updates other dials are worth their seconds.
+  // The fastest few cuts: with a whole forward for updates other dials are worth their seconds.
   std::vector<Found> in_deferred_order(const Found& best) {
     std::vector<Found> all;
-    for (const Cut& cut : prober_.cuts()) {
+    for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = true;
-      p.far_ahead = false;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || spent()) continue;
       const std::optional<Found> found = least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);
     }
-    rough_ = false;
-    std::ranges::stable_sort(all, {}, &Found::seconds);
-    all.resize(std::min(all.size(), kTried));
-    for (Found& found : all) {
-      work_out(found);
-      refine(found, effort());
-    }
+    improve(all);
     return all;
   }
 
@@ -573,11 +577,6 @@ class Fitter::Search {
   double fastest_ = std::numeric_limits<double>::infinity();
   std::string fastest_words_;
 };
-
-uint64_t total_bytes(const Arrangement& a) {
-  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
-  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
-}
 
 Fitter::Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
                const Alive& alive)

@@ -75,15 +75,18 @@ class StepPricing {
     std::array<double, kLanes> busy{};
     for (const auto& [task, count] : times)
       for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops)
-        busy[index(op.lane)] += static_cast<double>(count) * price(op);
+        busy[index(worker(op))] += static_cast<double>(count) * price(op);
     return busy;
   }
 
  private:
   bool one_by_one() const { return pricing_.lanes == Lanes::Inline && !pricing_.machine.cards; }
 
+  // What the op keeps at work: updates beside a walk are computing on the lane of sums.
+  static Lane worker(const Op& op) { return std::holds_alternative<AdamW>(op.attrs) ? Lane::Compute : op.lane; }
+
   double price(const Op& op) const {
-    if (free_[index(op.lane)]) return 0;
+    if (free_[index(worker(op))]) return 0;
     const int threads = one_by_one() || op.lane == Lane::Compute ? pricing_.threads : 1;
     return snug::seconds(op, compiled_.set.buffers, pricing_.machine, threads, pricing_.hosts);
   }

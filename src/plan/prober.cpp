@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <numeric>
 #include <thread>
 
 #include "base/parallel.h"
@@ -73,6 +74,11 @@ std::string key_of(const Cut& cut, const Strategy& s) {
 
 }  // namespace
 
+uint64_t total_bytes(const Arrangement& a) {
+  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+}
+
 Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
                const Alive& alive)
     : spec_(spec),
@@ -92,7 +98,7 @@ std::vector<int> Prober::stages() const {
 
 Point Prober::undialled_point(const Cut& cut, int stage) const {
   const bool layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
-  return {cut, stage, layer_major, false, choices_.speculate, std::vector<int64_t>(dials_.at(stage).size())};
+  return {cut, stage, layer_major, false, false, std::vector<int64_t>(dials_.at(stage).size())};
 }
 
 Strategy Prober::strategy(const Point& p) const {

@@ -16,8 +16,9 @@ Operand slice(const Held& held, const Span& span) { return slice(held.array, hel
 // Adds the arrays of a group.
 class Storage::Holder {
  public:
-  Holder(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group)
-      : set_(set), layout_(layout), placement_(placement), group_(group) {}
+  // `place`: what the names of buffers say of a second one.
+  Holder(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group, std::string_view place = "")
+      : set_(set), layout_(layout), placement_(placement), group_(group), place_(place) {}
 
   int64_t elements(SegmentKind kind) const { return layout_.segment(group_, kind).elements; }
 
@@ -45,8 +46,8 @@ class Storage::Holder {
     held.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
     if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
     if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
-    held.array = new_tensor(set_, fmt::format("group.{}.{}", group_, name), dtype, {held.span.count() / granule}, role,
-                            space, Life::Persistent);
+    held.array = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
+                            {held.span.count() / granule}, role, space, Life::Persistent);
     return {std::move(name), held};
   }
 
@@ -54,6 +55,7 @@ class Storage::Holder {
   const Layout& layout_;
   const GroupPlacement& placement_;
   int group_;
+  std::string_view place_;
 };
 
 Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
@@ -67,10 +69,11 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     if (holder.elements(SegmentKind::Coded) > 0) coded = hold_codes(holder);
     if (holder.elements(SegmentKind::Trained) > 0)
       trained.push_back(holder.weights("weights", SegmentKind::Trained, numerics.compute));
-    const bool twice = strategy.speculate && moments && strategy.groups[static_cast<size_t>(g)].states != Space::Device;
-    for (const bool second : {false, true})
-      states_[second].push_back(trained.empty() || (second && !twice) ? std::vector<Array>{}
-                                                                      : hold_states(holder, moments));
+    const bool twice = strategy.speculate && strategy.reduce_at_once && moments &&
+                       strategy.groups[static_cast<size_t>(g)].states != Space::Device;
+    const Holder second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "second_place.");
+    states_[0].push_back(trained.empty() ? std::vector<Array>{} : hold_states(holder, moments));
+    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : hold_states(second, moments));
     tables_.push_back(holder.table(number_table(g)));
   }
 }

@@ -50,7 +50,6 @@ class TrainProgram {
     head();
     backward();
     for (const int group : complete_) reduce(passes_[0], group);
-    for (const int group : complete_) speculate(passes_[0], group);
     emitter_.pass(passes_.size() - 1);
     updates_.finish();
     retire_later(emitter_.program(), strategy_.retire_lag);
@@ -250,14 +249,8 @@ class TrainProgram {
     } else if (strategy_.reduce_at_once || passes_.size() > 1) {
       reduce(pass, group);
     } else {
-      return complete_.push_back(group);
+      return complete_.push_back(group);  // too late to speculate
     }
-    speculate(pass, group);
-  }
-
-  // Where that was the last pass.
-  void speculate(const Pass& pass, int group) {
-    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
     if (pass.position == PassPosition::Only || pass.position == PassPosition::Last) updates_.speculate(group);
   }
 

@@ -77,9 +77,9 @@ class GroupUpdates {
 };
 
 // Norm and clip factor of what `step` holds; hands them and the loss to the host (HostJob::TakeMetrics). Updates all
-// groups, unless that is deferred to the next step.
+// groups that do not speculate, unless that is deferred to the next step.
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step);
-// The deferred update of all groups, for who needs the weights before the next step.
+// The deferred update of those groups, for who needs the weights before the next step.
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);
 // The update of all groups that speculate, where clipping changes it.
 void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step);
