@@ -79,13 +79,11 @@ class Adviser {
     if (!cut.empty()) lift(cut, kOtherSums);
     size_t pins = cut.empty() ? 0 : 1;
     for (const std::string key : {"recompute", "zero", "order", "offload_states", "offload_gradients",
-                                  "offload_parameters", "offload_activations"}) {
-      if (find_option(key, "advice").get(options_) == "auto") continue;
-      lift({{key, "auto"}}, kSameBits);
-      pins++;
-    }
-    if (options_.speculative_updates) {
-      lift({{"speculative_updates", "false"}}, kSameBits);
+                                  "offload_parameters", "offload_activations", "speculative_updates"}) {
+      const OptionSpec& spec = find_option(key, "advice");
+      const std::string usual = spec.get(Options());
+      if (spec.get(options_) == usual) continue;
+      lift({{key, usual}}, kSameBits);
       pins++;
     }
     if (!lifted && pins > 1) add(all, cut.empty() ? kSameBits : kOtherSums);

@@ -91,7 +91,6 @@ void Session::load() {
   for (File& file : files) pointers.push_back(&file);
   executor_->run(compiled_.at(Task::Load), {}, pointers);
   executor_->finish();
-  turned_ = false;
 }
 
 const OutputFiles& Session::files_of(Task task) const {
@@ -159,7 +158,6 @@ void Session::restore(const std::filesystem::path& directory) {
   for (File& file : files) pointers.push_back(&file);
   executor_->run(compiled_.at(Task::Restore), {}, pointers);
   executor_->finish();
-  turned_ = false;
 }
 
 TensorView Session::view(const Operand& operand) {
