@@ -404,6 +404,18 @@ inline void add_loss(OpCases& cases) {
                            1e-5,
                            1e-7});
       }
+  // Rows that several threads' groups, and several blocks of threads, share.
+  for (const bool gradient : {false, true})
+    for (const int64_t vocabulary : {4104, 70008, 263000})
+      cases.push_back(
+          {fmt::format("cross_entropy.bf16.groups.v{}{}", vocabulary, gradient ? ".gradient" : ""),
+           CrossEntropy{0, gradient},
+           {inout("logits", DType::BF16, {3, vocabulary}, uniform(-15, 15), 8),
+            in("targets", DType::I32, {3}, list(std::vector<double>{0, static_cast<double>(vocabulary - 1), 9})),
+            out("loss", DType::F32, {3})},
+           PassFacts{.loss_rows = 2, .loss_scale = 0.125f},
+           1e-5,
+           1e-7});
   for (const bool accumulate : {false, true})
     cases.push_back({fmt::format("loss_sum{}", accumulate ? ".accumulate" : ""),
                      LossSum{accumulate},
