@@ -114,6 +114,11 @@ struct Raw {
     for (int k = 0; k < N; k++) floats[k] = to_float((*this)[k]);
     return floats;
   }
+  // What floats() gave is no more use: the compiler would rather keep those registers than these.
+  __device__ void keep_words() {
+#pragma unroll
+    for (int i = 0; i < kWords; i++) asm volatile("" : "+r"(words[i]));
+  }
 };
 
 // Element i of an array of T that starts at any byte.
