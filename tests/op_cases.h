@@ -188,7 +188,8 @@ inline void add_rope(OpCases& cases) {
 
 inline void add_norm(OpCases& cases) {
   for (const DType t : kActivations)
-    for (const Shape& shape : {Shape{1, 1}, Shape{7, 72}, Shape{67, 33}, Shape{3, 5000}}) {
+    for (const Shape& shape :
+         {Shape{1, 1}, Shape{7, 72}, Shape{67, 33}, Shape{3, 4096}, Shape{3, 5000}, Shape{33000, 8}}) {
       const int64_t rows = shape[0], n = shape[1];
       const auto suffix = fmt::format("{}.{}x{}", name(t), rows, n);
       cases.push_back({"rms_norm." + suffix,
@@ -198,6 +199,7 @@ inline void add_norm(OpCases& cases) {
                        {}});
       for (const auto& [accumulate, restore] : {std::pair(false, false), {true, false}, {true, true}})
         for (const bool gain : {false, true}) {
+          if (rows > 1000 && !(gain && accumulate && !restore)) continue;  // more rows than a part of the sum has
           OpCase c{fmt::format("rms_norm_backward.{}{}{}{}", suffix, accumulate ? ".accumulate" : "",
                                gain ? ".gain" : "", restore ? ".restore" : ""),
                    RmsNormBackward{accumulate, gain, restore},
@@ -404,6 +406,18 @@ inline void add_loss(OpCases& cases) {
                            1e-5,
                            1e-7});
       }
+  // Rows that several threads' groups, and several blocks of threads, share.
+  for (const bool gradient : {false, true})
+    for (const int64_t vocabulary : {4104, 70008, 263000})
+      cases.push_back(
+          {fmt::format("cross_entropy.bf16.groups.v{}{}", vocabulary, gradient ? ".gradient" : ""),
+           CrossEntropy{0, gradient},
+           {inout("logits", DType::BF16, {3, vocabulary}, uniform(-15, 15), 8),
+            in("targets", DType::I32, {3}, list(std::vector<double>{0, static_cast<double>(vocabulary - 1), 9})),
+            out("loss", DType::F32, {3})},
+           PassFacts{.loss_rows = 2, .loss_scale = 0.125f},
+           1e-5,
+           1e-7});
   for (const bool accumulate : {false, true})
     cases.push_back({fmt::format("loss_sum{}", accumulate ? ".accumulate" : ""),
                      LossSum{accumulate},

@@ -88,8 +88,8 @@ inline void add_adamw(OpCases& cases) {
     }
   // Rounding by random bits and codes is all or nothing: here the reference follows every rounding of the step.
   const auto reduced = [&](std::string what, DType gradient, DType weight, bool split, StateFormat format,
-                           double finite) {
-    const Shape n{20011}, blocks{(20011 + kStateBlock - 1) / kStateBlock};
+                           double finite, int64_t count = 20011) {
+    const Shape n{count}, blocks{(count + kStateBlock - 1) / kStateBlock};
     const AdamW attrs{0.9, 0.999, 1e-8, 0.1, split, format, 77, 3, 4096};
     OpCase c{"adamw." + what, attrs, {in("g", gradient, n)}, {.step = 7, .learning_rate = 1e-2}, 0, 0};
     c.operands.push_back(inout("w", weight, n));
@@ -111,6 +111,12 @@ inline void add_adamw(OpCases& cases) {
       reduced("bit8_state." + suffix, gradient, DType::BF16, false, StateFormat::Bit8, finite);
       reduced("bit8_state.fp32_weight." + suffix, gradient, DType::F32, false, StateFormat::Bit8, finite);
     }
+  for (const DType gradient : kActivations) {  // several numbers to a thread
+    const auto suffix = fmt::format("{}.groups", name(gradient));
+    reduced("bf16_state." + suffix, gradient, DType::F32, false, StateFormat::Bf16, 1, 20016);
+    reduced("bf16_state.split." + suffix, gradient, DType::BF16, true, StateFormat::Bf16, 1, 20016);
+    reduced("bit8_state." + suffix, gradient, DType::BF16, false, StateFormat::Bit8, 1, 20016);
+  }
 }
 
 }  // namespace snug

@@ -1,8 +1,7 @@
 // AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give the same bits.
 #include "backend/adamw_scalars.h"
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/code_table.cuh"
 #include "backend/master.h"
-#include "tensor/codebook.h"
 
 namespace snug::cuda {
 namespace {
@@ -17,72 +16,133 @@ struct Scalars : AdamWScalars {
   Scalars(const AdamW& adamw, const PassFacts& facts)
       : AdamWScalars(adamw, facts),
         inverse_correction(1.0f / root_correction),
-        usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f) {}
+        usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
+              std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f) {}
   float inverse_correction;
   bool usual;
 };
 
-__device__ inline bool within(float magnitude, float least, float most) {
-  return magnitude >= least && magnitude <= most;
-}
+constexpr uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
 // The weights after a step; m and v are brought forward. Numbers that are zero, tiny, huge or none go by way of the
-// full division, all of a thread's together.
+// full division, all of a thread's together. Gives whether there were none: then m is from 2^-100 to 2^100 in
+// magnitude, and v from 2^-100 to 2^40.
 template <int N>
-__device__ void step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
+__device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
                      Pack<float, N>& m, Pack<float, N>& v) {
-  bool usual = s.usual;
+  constexpr uint32_t kLeast = bits_of(0x1p-100f), kMost = bits_of(0x1p40f);
+  constexpr uint32_t kLeastChange = bits_of(0x1p-80f) << 1, kMostChange = bits_of(0x1p60f) << 1;  // without signs
+  uint32_t farthest = 0, farthest_change = 0;  // above the least; negative numbers, smaller ones and NaN are farther
+  Pack<float, N> change;
 #pragma unroll
   for (int k = 0; k < N; k++) {
     const float g = gradient[k] * factor;
     m[k] = lerp(m[k], g, s.mean_share);
     v[k] = fmaf(s.square_share * g, g, v[k] * s.square_keep);
-    usual = usual && within(v[k], 0x1p-100f, 0x1p40f) && within(fabsf(s.rate_of_mean * m[k]), 0x1p-80f, 0x1p60f);
+    change[k] = s.rate_of_mean * m[k];
+    farthest = max(farthest, __float_as_uint(v[k]) - kLeast);
+    farthest_change = max(farthest_change, (__float_as_uint(change[k]) << 1) - kLeastChange);
   }
+  const bool usual = s.usual && farthest <= kMost - kLeast && farthest_change <= kMostChange - kLeastChange;
   if (usual) {
 #pragma unroll
     for (int k = 0; k < N; k++) {
       const float root = quotient(usual_root(v[k]), s.root_correction, s.inverse_correction) + s.epsilon;
-      w[k] = w[k] * s.keep + usual_quotient(s.rate_of_mean * m[k], root);
+      w[k] = w[k] * s.keep + usual_quotient(change[k], root);
     }
   } else {
 #pragma unroll
     for (int k = 0; k < N; k++) {
       const float root = sqrtf(v[k]) / s.root_correction + s.epsilon;
-      w[k] = w[k] * s.keep + s.rate_of_mean * m[k] / root;
+      w[k] = w[k] * s.keep + change[k] / root;
     }
   }
+  return usual;
 }
 
-// A tensor's weights: as fp32, and back with the random bits of an element.
+template <int N>
+__device__ bool all_finite(const Pack<float, N>& x) {
+  uint32_t largest = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) largest = max(largest, __float_as_uint(x[k]) << 1);
+  return largest < bits_of(INFINITY) << 1;
+}
+
+// The upper or the lower halves of N words.
+template <bool kUpper, int N, class T>
+__device__ void save_halves(T* to, const Pack<uint32_t, N>& words) {
+  Pack<uint32_t, N / 2> halves;
+#pragma unroll
+  for (int k = 0; k < N; k += 2) halves[k / 2] = __byte_perm(words[k], words[k + 1], kUpper ? 0x7632 : 0x5410);
+  save<N / 2>(reinterpret_cast<uint32_t*>(to), halves);
+}
+
+// store_stochastic of N numbers, with the upper or the lower halves of their random bits.
+template <bool kUpper, int N>
+__device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const uint32_t (&random)[N], bool finite) {
+  const auto bits = [&](int k) { return kUpper ? random[k] >> 16 : random[k] & 0xffffu; };
+  if constexpr (N > 1)
+    if (finite) {
+      Pack<uint32_t, N> sums;
+#pragma unroll
+      for (int k = 0; k < N; k++) sums[k] = __float_as_uint(x[k]) + bits(k);
+      return save_halves<true>(to, sums);
+    }
+  Pack<BFloat16, N> rounded;
+#pragma unroll
+  for (int k = 0; k < N; k++) store_stochastic(rounded[k], x[k], bits(k));
+  save<N>(to, rounded);
+}
+
+// A tensor's weights: as they lie in memory, and back from fp32.
 struct PlainWeight {
-  static constexpr bool kRandom = false;
   float* w;
   template <int N>
-  __device__ Pack<float, N> load(int64_t i) const {
-    return cuda::load<N>(w + i);
+  __device__ Raw<float, N> fetch(int64_t i) const {
+    Raw<float, N> raw;
+    raw.fetch(w + i);
+    return raw;
   }
   template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& x, const uint32_t (&)[N]) const {
+  __device__ void store(int64_t i, const Pack<float, N>& x) const {
     save<N>(w + i, x);
   }
 };
 
 struct SplitWeight {
-  static constexpr bool kRandom = false;
   BFloat16* hi;
   int16_t* lo;
   template <int N>
-  __device__ Pack<float, N> load(int64_t i) const {
-    const auto high = cuda::load<N>(hi + i);
-    const auto low = cuda::load<N>(lo + i);
-    Pack<float, N> x;
+  struct Joined {
+    Raw<BFloat16, N> high;
+    Raw<int16_t, N> low;
+    __device__ Pack<float, N> floats() const {
+      Pack<float, N> x;
 #pragma unroll
-    for (int k = 0; k < N; k++) x[k] = join(high[k], low[k]);
-    return x;
+      for (int k = 0; k < N; k++) x[k] = join(high[k], low[k]);
+      return x;
+    }
+  };
+  template <int N>
+  __device__ Joined<N> fetch(int64_t i) const {
+    Joined<N> raw;
+    raw.high.fetch(hi + i);
+    raw.low.fetch(lo + i);
+    return raw;
   }
   template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& x, const uint32_t (&)[N]) const {
+  __device__ void store(int64_t i, const Pack<float, N>& x) const {
+    if constexpr (N > 1)
+      if (all_finite(x)) {
+        Pack<uint32_t, N> bits, rounded;
+#pragma unroll
+        for (int k = 0; k < N; k++) {
+          bits[k] = __float_as_uint(x[k]);
+          rounded[k] = bits[k] + 0x8000u;
+        }
+        save_halves<true>(hi + i, rounded);
+        return save_halves<false>(lo + i, bits);
+      }
     Pack<BFloat16, N> high;
     Pack<int16_t, N> low;
 #pragma unroll
@@ -92,124 +152,62 @@ struct SplitWeight {
   }
 };
 
-struct RoundedWeight {
-  static constexpr bool kRandom = true;
-  BFloat16* w;
+// A tensor's m and v: as they lie in memory, and back from fp32 with the random bits of an element. `finite`: all are.
+template <class X>
+struct State {
+  static constexpr bool kRandom = sizeof(X) == 2;
+  X *m, *v;
   template <int N>
-  __device__ Pack<float, N> load(int64_t i) const {
-    return load_floats<N>(w + i);
-  }
+  struct Both {
+    Raw<X, N> mean, square;
+  };
   template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& x, const uint32_t (&random)[N]) const {
-    Pack<BFloat16, N> rounded;
-#pragma unroll
-    for (int k = 0; k < N; k++) store_stochastic(rounded[k], x[k], random[k] & 0xffffu);
-    save<N>(w + i, rounded);
-  }
-};
-
-// A tensor's m and v, widened and back. `first` is the first element of the kStateBlock that a warp has, `lane` this
-// thread's part of it.
-struct PlainState {
-  static constexpr bool kRandom = false;
-  float *m, *v;
-  template <int N>
-  __device__ void load(int64_t i, Pack<float, N>& mean, Pack<float, N>& square) const {
-    mean = cuda::load<N>(m + i);
-    square = cuda::load<N>(v + i);
+  __device__ Both<N> fetch(int64_t i) const {
+    Both<N> raw;
+    raw.mean.fetch(m + i);
+    raw.square.fetch(v + i);
+    return raw;
   }
   template <int N>
   __device__ void store(int64_t i, const Pack<float, N>& mean, const Pack<float, N>& square,
-                        const uint32_t (&)[N]) const {
-    save<N>(m + i, mean);
-    save<N>(v + i, square);
-  }
-};
-
-struct Bf16State {
-  static constexpr bool kRandom = true;
-  BFloat16 *m, *v;
-  template <int N>
-  __device__ void load(int64_t i, Pack<float, N>& mean, Pack<float, N>& square) const {
-    mean = load_floats<N>(m + i);
-    square = load_floats<N>(v + i);
-  }
-  template <int N>
-  __device__ void store(int64_t i, const Pack<float, N>& mean, const Pack<float, N>& square,
-                        const uint32_t (&random)[N]) const {
-    Pack<BFloat16, N> means, squares;
-#pragma unroll
-    for (int k = 0; k < N; k++) {
-      store_stochastic(means[k], mean[k], random[k] & 0xffffu);
-      store_stochastic(squares[k], square[k], random[k] >> 16);
+                        const uint32_t (&random)[N], bool finite) const {
+    if constexpr (kRandom) {
+      save_stochastic<false>(m + i, mean, random, finite);
+      save_stochastic<true>(v + i, square, random, finite);
+    } else {
+      save<N>(m + i, mean);
+      save<N>(v + i, square);
     }
-    save<N>(m + i, means);
-    save<N>(v + i, squares);
   }
 };
 
-template <class Weight, class State, class G>
-struct UpdateBody {
-  Scalars scalars;
-  DeviceRandom random;
-  uint64_t place;  // in the stream, of the first element
-  const G* g;
-  const float* clip;
-  Weight weight;
-  State state;
-  template <int N>
-  __device__ void operator()(int64_t, int64_t i) const {
-    if (clip[2] == 0.0f) return;
-    uint32_t bits[N] = {};
-    if constexpr (Weight::kRandom || State::kRandom) random.bits<N>(place + static_cast<uint64_t>(i), bits);
-    const auto gradient = load_floats<N>(g + i);
-    Pack<float, N> mean, square, w = weight.template load<N>(i);
-    state.template load<N>(i, mean, square);
-    step<N>(scalars, w, gradient, clip[1], mean, square);
-    weight.template store<N>(i, w, bits);
-    state.template store<N>(i, mean, square, bits);
-  }
-};
+// What lies in memory is asked for first, so that random numbers are made while it comes.
+template <int N, class Weight, class X, class G>
+__global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
+    adamw_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n, const float* clip,
+                 Weight weight, State<X> state) {
+  const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
+  if (i >= n) return;
+  const float factor = clip[1], finite = clip[2];
+  Raw<G, N> gradient;
+  gradient.fetch(g + i);
+  const auto weights = weight.template fetch<N>(i);
+  const auto both = state.template fetch<N>(i);
+  uint32_t bits[N] = {};
+  if constexpr (State<X>::kRandom) random.bits<N>(place + static_cast<uint64_t>(i), bits);
+  Pack<float, N> w = weights.floats(), mean = both.mean.floats(), square = both.square.floats();
+  const bool usual = step<N>(scalars, w, gradient.floats(), factor, mean, square);
+  if (finite == 0.0f) return;  // only here, as the compiler would ask for nothing before
+  weight.template store<N>(i, w);
+  state.template store<N>(i, mean, square, bits, usual);
+}
 
 // ---- 8-bit state: a warp a block of 256 -----------------------------------------------------------------------------
 
-__constant__ const DynamicMap signed_map = kSignedMap, unsigned_map = kUnsignedMap;
-
-// A map, and for numbers that agree in sign, exponent and the upper 7 bits of the fraction the code of the least of
-// them: between two such numbers lies at most one of the map's bounds, so one comparison gives a number's own code.
-struct CodeTable {
-  static constexpr int kFirst = (127 - 24) << 7, kMagnitudes = (24 << 7) + 1;  // up to 2^-24: as 0; then up to 1
-
-  // By all threads of the block.
-  __device__ void fill(const DynamicMap& map) {
-    for (int i = static_cast<int>(threadIdx.x); i < 256; i += static_cast<int>(blockDim.x)) {
-      values[i] = map.values[i];
-      bounds[i] = i < 255 ? map.bounds[i] : INFINITY;
-    }
-    __syncthreads();
-    for (int i = static_cast<int>(threadIdx.x); i < 2 * kMagnitudes; i += static_cast<int>(blockDim.x)) {
-      const bool negative = i >= kMagnitudes;
-      const uint32_t magnitude = static_cast<uint32_t>(i % kMagnitudes + kFirst) << 16;
-      const float least = negative               ? -__uint_as_float(magnitude | 0xffffu)
-                          : i % kMagnitudes == 0 ? 0.0f
-                                                 : __uint_as_float(magnitude);
-      uint32_t code = 0;
-      for (uint32_t step = 128; step > 0; step /= 2) code += least > bounds[code + step - 1] ? step : 0u;
-      first[i] = static_cast<uint8_t>(code);
-    }
-    __syncthreads();
-  }
-  // DynamicMap::nearest for x in [-1, 1]; 0 for NaN.
-  __device__ uint8_t nearest(float x) const {
-    const uint32_t bits = __float_as_uint(x);
-    const int magnitude = min(max(static_cast<int>((bits & 0x7fffffffu) >> 16) - kFirst, 0), kMagnitudes - 1);
-    const uint32_t code = first[magnitude + (bits >> 31 != 0 ? kMagnitudes : 0)];
-    return x == x ? static_cast<uint8_t>(code + (x > bounds[code] ? 1u : 0u)) : uint8_t{0};
-  }
-
-  float values[256], bounds[256];
-  uint8_t first[2 * kMagnitudes];
-};
+__device__ constexpr CodeTable<true> signed_table(kSignedMap);
+__device__ constexpr CodeTable<false> unsigned_table(kUnsignedMap);
+constexpr uint8_t kZeroMean = 127;  // the code of 0
+static_assert(kSignedMap.values[kZeroMean] == 0 && kUnsignedMap.values[0] == 0);
 
 constexpr int kEach = kStateBlock / 32;
 
@@ -218,74 +216,109 @@ struct Bit8State {
   float *m_scales, *v_scales;
 };
 
-// Codes of a warp's block; gives the scale.
-__device__ inline float narrow(const CodeTable& table, const Pack<float, kEach>& x, Pack<uint8_t, kEach>& codes) {
+// Codes of a warp's block, four in a word; gives the scale. `usual`: of all of the warp's numbers step() said so.
+template <bool kNegatives>
+__device__ float narrow(const CodeTable<kNegatives>& table, const Pack<float, kEach>& x, bool usual,
+                        Pack<uint32_t, kEach / 4>& codes) {
   float largest = -INFINITY;
 #pragma unroll
   for (int k = 0; k < kEach; k++) largest = fmaxf(largest, fabsf(x[k]));  // NaN is passed over
   largest = warp_max(largest);
-  const float divisor = largest > 0 ? largest : 1.0f;
+  uint32_t code[kEach];
+  if (usual) {
+    const float inverse = usual_inverse(largest);
 #pragma unroll
-  for (int k = 0; k < kEach; k++) codes[k] = table.nearest(x[k] / divisor);
+    for (int k = 0; k < kEach; k++) code[k] = table.nearest(quotient(x[k], largest, inverse));
+  } else {
+    const float divisor = largest > 0 ? largest : 1.0f;
+#pragma unroll
+    for (int k = 0; k < kEach; k++) {
+      const float y = x[k] / divisor;
+      code[k] = y == y ? table.nearest(y) : 0;
+    }
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; k += 4)
+    codes[k / 4] =
+        __byte_perm(__byte_perm(code[k], code[k + 1], 0x0062), __byte_perm(code[k + 2], code[k + 3], 0x0062), 0x5410);
   return largest;
 }
 
 // Elements 8 l .. 8 l + 7 of the block are lane l's; of the last block fewer may be there.
 template <class T>
-__device__ Pack<T, kEach> load_part(const T* from, int64_t i, int count) {
-  if (count == kEach) return load<kEach>(from + i);
-  Pack<T, kEach> values{};
-  for (int k = 0; k < count; k++) values[k] = from[i + k];
-  return values;
+__device__ void fetch_part(Raw<T, kEach>& raw, const T* from, int count, T none) {
+  Pack<T, kEach> values;
+#pragma unroll
+  for (int k = 0; k < kEach; k++) values[k] = k < count ? from[k] : none;
+  memcpy(&raw.words, &values, sizeof(values));
 }
-template <class T>
-__device__ void save_part(T* to, int64_t i, int count, const Pack<T, kEach>& values) {
-  if (count == kEach) return save<kEach>(to + i, values);
-  for (int k = 0; k < count; k++) to[i + k] = values[k];
+__device__ inline void save_codes(uint8_t* to, int64_t i, int count, const Pack<uint32_t, kEach / 4>& codes) {
+  if (count == kEach) return save<kEach / 4>(reinterpret_cast<uint32_t*>(to + i), codes);
+#pragma unroll
+  for (int k = 0; k < kEach; k++)
+    if (k < count) to[i + k] = static_cast<uint8_t>(codes[k / 4] >> k % 4 * 8);
 }
 
 template <class W, class G>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n, const float* clip,
                       W* w, Bit8State state) {
-  __shared__ CodeTable tables[2];
+  __shared__ CodeTable<true> m_table;
+  __shared__ CodeTable<false> v_table;
   if (clip[2] == 0.0f) return;
-  tables[0].fill(signed_map);
-  tables[1].fill(unsigned_map);
+  const float factor = clip[1];
+  m_table.copy_from(signed_table);
+  v_table.copy_from(unsigned_table);
+  __syncthreads();
   const int64_t blocks = (n + kStateBlock - 1) / kStateBlock, warps = int64_t{gridDim.x} * (kThreads / 32);
   for (int64_t block = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; block < blocks; block += warps) {
     const int64_t i = block * kStateBlock + threadIdx.x % 32 * kEach;
-    const int count = static_cast<int>(min(int64_t{kEach}, max(int64_t{0}, n - i)));
+    const int count = block < n / kStateBlock ? kEach : static_cast<int>(min(int64_t{kEach}, max(int64_t{0}, n - i)));
+    Raw<G, kEach> gradient;
+    Raw<W, kEach> weight;
+    Raw<uint8_t, kEach> means, squares;
+    if (count == kEach) {
+      gradient.fetch(g + i);
+      weight.fetch(w + i);
+      means.fetch(state.m + i);
+      squares.fetch(state.v + i);
+    } else {  // numbers that are not there stay zeros
+      fetch_part(gradient, g + i, count, G{});
+      fetch_part(weight, w + i, count, W{});
+      fetch_part(means, state.m + i, count, kZeroMean);
+      fetch_part(squares, state.v + i, count, uint8_t{0});
+    }
+    const float m_scale = state.m_scales[block], v_scale = state.v_scales[block];
     uint32_t bits[kEach] = {};
     if constexpr (sizeof(W) == 2) random.bits<kEach>(place + static_cast<uint64_t>(i), bits);
 
-    const auto gradient = load_part(g, i, count);
-    const auto weight = load_part(w, i, count);
-    auto means = load_part(state.m, i, count), squares = load_part(state.v, i, count);
-    const float m_scale = state.m_scales[block], v_scale = state.v_scales[block];
-    Pack<float, kEach> mean, square, g_floats, x;
+    Pack<float, kEach> mean, square, x = weight.floats();
 #pragma unroll
     for (int k = 0; k < kEach; k++) {
-      mean[k] = tables[0].values[means[k]] * m_scale;
-      square[k] = tables[1].values[squares[k]] * v_scale;
-      g_floats[k] = to_float(gradient[k]);
-      x[k] = to_float(weight[k]);
+      mean[k] = m_table.values[means[k]] * m_scale;
+      square[k] = v_table.values[squares[k]] * v_scale;
     }
-    step<kEach>(scalars, x, g_floats, clip[1], mean, square);
-    Pack<W, kEach> result;
+    const bool mine = step<kEach>(scalars, x, gradient.floats(), factor, mean, square);
+    const bool usual = __all_sync(kAll, mine && count == kEach);
+    if (count < kEach) {
 #pragma unroll
-    for (int k = 0; k < kEach; k++) {
-      if (k >= count) mean[k] = square[k] = 0;  // no elements
-      if constexpr (sizeof(W) == 2)
-        store_stochastic(result[k], x[k], bits[k] & 0xffffu);
-      else
-        result[k] = x[k];
+      for (int k = 0; k < kEach; k++) {
+        if (k >= count) continue;
+        if constexpr (sizeof(W) == 2)
+          store_stochastic(w[i + k], x[k], bits[k] & 0xffffu);
+        else
+          w[i + k] = x[k];
+      }
+    } else if constexpr (sizeof(W) == 2) {
+      save_stochastic<false>(w + i, x, bits, all_finite(x));
+    } else {
+      save<kEach>(w + i, x);
     }
-    save_part(w, i, count, result);
-    const float m_largest = narrow(tables[0], mean, means);
-    const float v_largest = narrow(tables[1], square, squares);
-    save_part(state.m, i, count, means);
-    save_part(state.v, i, count, squares);
+    Pack<uint32_t, kEach / 4> codes;
+    const float m_largest = narrow(m_table, mean, usual, codes);
+    save_codes(state.m, i, count, codes);
+    const float v_largest = narrow(v_table, square, usual, codes);
+    save_codes(state.v, i, count, codes);
     if (threadIdx.x % 32 != 0) continue;
     state.m_scales[block] = m_largest;
     state.v_scales[block] = v_largest;
@@ -303,13 +336,17 @@ struct Bound {
   DeviceRandom random() const { return {adamw.seed, RandomPurpose::Rounding, adamw.stream}; }
 };
 
-template <class G, class Weight, class State>
-Launch update(const Bound& bound, Weight weight, State state) {
-  return [=](const PassFacts& facts) {
-    launch_elements(bound.stream, Extent{bound.gradient}, bound.wide_views(),
-                    UpdateBody<Weight, State, G>{Scalars(bound.adamw, facts), bound.random(), bound.place(facts),
-                                                 bound.gradient.as<G>(), bound.clip, weight, state});
-  };
+template <class G, class Weight, class X>
+Launch update(const Bound& bound, Weight weight, State<X> state) {
+  return dispatch_wide(bound.wide_views(), [&]<int N>() -> Launch {
+    return [=, n = bound.gradient.count()](const PassFacts& facts) {
+      if (n == 0) return;
+      adamw_kernel<N><<<blocks_of(n, N * kThreads), kThreads, 0, bound.stream>>>(
+          Scalars(bound.adamw, facts), bound.random(), bound.place(facts), bound.gradient.as<G>(), n, bound.clip,
+          weight, state);
+      check_launch("adamw");
+    };
+  });
 }
 
 template <class G, class W>
@@ -319,9 +356,9 @@ Launch update_bit8(const Bound& bound, const Bit8State& state) {
   for (const TensorView& view : {bound.gradient, bound.weight, bound.m, bound.v})
     aligned = aligned && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
   check(aligned, "adamw: 8-bit state or its weights start at an address that is no multiple of 16");
+  const auto fit = static_cast<unsigned>(blocks_that_fit(adamw_bit8_kernel<W, G>, kThreads, 0));
+  const unsigned blocks = std::min(fit, blocks_of(n, kThreads / 32 * kStateBlock));
   return [=](const PassFacts& facts) {
-    constexpr unsigned kMostBlocks = 1024;  // each fills its tables first
-    const unsigned blocks = std::min(kMostBlocks, blocks_of(n, kThreads / 32 * kStateBlock));
     adamw_bit8_kernel<<<blocks, kThreads, 0, bound.stream>>>(Scalars(bound.adamw, facts), bound.random(),
                                                              bound.place(facts), bound.gradient.as<G>(), n, bound.clip,
                                                              bound.weight.as<W>(), state);
@@ -353,8 +390,9 @@ Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream) {
       if (adamw.split) return update<G>(bound, SplitWeight{bound.weight.as<BFloat16>(), bound.lo.as<int16_t>()}, state);
       return update<G>(bound, PlainWeight{bound.weight.as<float>()}, state);
     };
-    if (adamw.format == StateFormat::Fp32) return with_state(PlainState{bound.m.as<float>(), bound.v.as<float>()});
-    if (adamw.format == StateFormat::Bf16) return with_state(Bf16State{bound.m.as<BFloat16>(), bound.v.as<BFloat16>()});
+    if (adamw.format == StateFormat::Fp32) return with_state(State<float>{bound.m.as<float>(), bound.v.as<float>()});
+    if (adamw.format == StateFormat::Bf16)
+      return with_state(State<BFloat16>{bound.m.as<BFloat16>(), bound.v.as<BFloat16>()});
     const Bit8State state{bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), m_scales, v_scales};
     if (bound.weight.dtype == DType::F32) return update_bit8<G, float>(bound, state);
     return update_bit8<G, BFloat16>(bound, state);

@@ -58,7 +58,12 @@ struct StoredBytes {
   struct Columns {
     Rows<uint8_t> x;
     int64_t col;
-    __device__ void operator()(int64_t row, uint8_t* to) const { save<16>(to, load<16>(x.at(row, col))); }
+    __device__ Pack<uint32_t, 4> fetch(int64_t row) const {
+      return load<4>(reinterpret_cast<const uint32_t*>(x.at(row, col)));
+    }
+    __device__ void put(const Pack<uint32_t, 4>& raw, uint8_t* to) const {
+      save<4>(reinterpret_cast<uint32_t*>(to), raw);
+    }
   };
   __device__ Columns from(int64_t col) const { return {x, col}; }
 };

@@ -17,7 +17,7 @@ __global__ void __launch_bounds__(kColumnLanes* kColumnRows)
   const int64_t col = (int64_t{blockIdx.x} * kColumnLanes + lane) * N;
   Pack<float, N> total{};
   if (col < cols) {
-#pragma unroll 4
+#pragma unroll 8
     for (int64_t row = down; row < rows; row += kColumnRows) {
       const auto values = load_floats<N>(x.at(row, col));
 #pragma unroll
@@ -36,10 +36,12 @@ __global__ void __launch_bounds__(kColumnLanes* kColumnRows)
 
 template <class T, class S>
 void sum_columns(const TensorView& x, const TensorView& sum, cudaStream_t stream) {
-  dispatch_wide(wide({x, sum}), [&]<int N>() {
+  constexpr int kGroup = 16 / sizeof(T);
+  const auto launch = [&]<int N>() {
     column_sum_kernel<N><<<blocks_of(x.cols(), N * kColumnLanes), kColumnLanes * kColumnRows, 0, stream>>>(
         Rows<T>(x), x.rows(), x.cols(), sum.as<S>());
-  });
+  };
+  wide({x, sum}) ? launch.template operator()<kGroup>() : launch.template operator()<1>();
   check_launch("column_sum");
 }
 

@@ -92,23 +92,32 @@ __device__ void save_floats(T* to, const Pack<float, N>& values) {
 // N numbers as they lie in memory, in whole words: the compiler gives each of 16 bits a register of its own.
 template <class X, int N>
 struct Raw {
-  static constexpr int kWords = (N * static_cast<int>(sizeof(X)) + 3) / 4;
+  static constexpr int kBytes = N * static_cast<int>(sizeof(X)), kWords = (kBytes + 3) / 4;
   Pack<uint32_t, kWords> words;
 
-  __device__ void fetch(const X* from) { words = load<kWords>(reinterpret_cast<const uint32_t*>(from)); }
+  __device__ void fetch(const X* from) {
+    if constexpr (kBytes == 1)
+      words[0] = *reinterpret_cast<const uint8_t*>(from);
+    else if constexpr (kBytes == 2)
+      words[0] = *reinterpret_cast<const uint16_t*>(from);
+    else
+      words = load<kWords>(reinterpret_cast<const uint32_t*>(from));
+  }
+  __device__ X operator[](int k) const {
+    constexpr int kInWord = 4 / static_cast<int>(sizeof(X)), kBits = 32 / kInWord;
+    using Bits = std::conditional_t<sizeof(X) == 4, uint32_t, std::conditional_t<sizeof(X) == 2, uint16_t, uint8_t>>;
+    return std::bit_cast<X>(static_cast<Bits>(words[k / kInWord] >> (k % kInWord * kBits)));
+  }
   __device__ Pack<float, N> floats() const {
     Pack<float, N> floats;
 #pragma unroll
-    for (int k = 0; k < N; k++) {
-      if constexpr (sizeof(X) == 4) {
-        floats[k] = __uint_as_float(words[k]);
-      } else {
-        X x;
-        x.bits = static_cast<uint16_t>(words[k / 2] >> (k % 2 * 16));
-        floats[k] = to_float(x);
-      }
-    }
+    for (int k = 0; k < N; k++) floats[k] = to_float((*this)[k]);
     return floats;
+  }
+  // What floats() gave is no more use: the compiler would rather keep those registers than these.
+  __device__ void keep_words() {
+#pragma unroll
+    for (int i = 0; i < kWords; i++) asm volatile("" : "+r"(words[i]));
   }
 };
 
@@ -166,11 +175,11 @@ __device__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-// x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990): `inverse` is 1 / by, rounded, and the
-// remainders are exact, where neither x, by nor the result is near the ends of the exponents. A zero may lose its sign.
+// x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), where neither x, by nor the result is
+// near the ends of the exponents. `inverse` is 1 / by, rounded, or what the compiler's division, which goes the same
+// way, has for it: usual_inverse(by). A zero may lose its sign.
 __device__ inline float quotient(float x, float by, float inverse) {
-  float y = x * inverse;
-  y = fmaf(fmaf(-y, by, x), inverse, y);
+  const float y = x * inverse;
   return fmaf(fmaf(-y, by, x), inverse, y);
 }
 

@@ -32,7 +32,7 @@ struct ScratchBytes {
 namespace cuda {
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols) {
-  const int64_t blocks = (rows + kNormBlockRows - 1) / kNormBlockRows;
+  const int64_t block_rows = norm_block_rows(rows), blocks = (rows + block_rows - 1) / block_rows;
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 

@@ -16,7 +16,8 @@ namespace cuda {
 // What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 
-inline constexpr int64_t kNormBlockRows = 8;  // rows whose part of a gain's gradient is summed in one go
+// Rows whose part of a gain's gradient is summed in one go: at most 1024 such parts.
+constexpr int64_t norm_block_rows(int64_t rows) { return rows <= 8 * 1024 ? 8 : (rows + 1023) / 1024; }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
 inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's blocks take their tiles by

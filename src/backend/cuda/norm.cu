@@ -51,56 +51,27 @@ struct Backward {
   bool accumulate, restore;
 };
 
-// A block takes block_rows rows one after the other and sums their part of dgain; without `partial` only one. Of rows
-// of up to kHeld groups for each thread the next is on its way while one is worked on, and sums stay in registers;
-// where kHeld is 0 rows are read twice, and sums are in `partial` all the while.
-template <int N, int kHeld, class T, class G>
-__global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 5) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
-  struct Group {
-    Raw<T, N> dy, x;
-  };
+// A block takes block_rows rows one after the other, each of which it reads twice, and sums their part of dgain in
+// `partial`; without it only one.
+template <int N, class T, class G>
+__global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
   __shared__ float shared[2][32];
   const int64_t first = int64_t{threadIdx.x} * N, step = int64_t{kThreads} * N;
   const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
   float* const partial = op.partial ? op.partial + blockIdx.x * op.n : nullptr;
-  Group held[kHeld > 0 ? kHeld : 1] = {}, next[kHeld > 0 ? kHeld : 1] = {};
-  Pack<float, N> dgain[kHeld > 0 ? kHeld : 1] = {};
-  const auto fetch = [&](int64_t row) {
-#pragma unroll
-    for (int i = 0; i < kHeld; i++) {
-      if (first + i * step >= op.n) continue;
-      next[i].dy.fetch(op.dy.at(row, first + i * step));
-      next[i].x.fetch(op.x.at(row, first + i * step));
-    }
-  };
-  // body(column, dy, x, dgain)
-  const auto each_group = [&](int64_t row, const auto& body) {
-    if constexpr (kHeld > 0) {
-#pragma unroll
-      for (int i = 0; i < kHeld; i++)
-        if (first + i * step < op.n) body(first + i * step, held[i].dy.floats(), held[i].x.floats(), dgain[i]);
-    } else {
-      for (int64_t col = first; col < op.n; col += step)
-        body(col, load_floats<N>(op.dy.at(row, col)), load_floats<N>(op.x.at(row, col)), dgain[0]);
-    }
-  };
-  if (kHeld > 0) fetch(begin);
   for (int64_t row = begin; row < end; row++) {
-    if constexpr (kHeld > 0) {
-#pragma unroll
-      for (int i = 0; i < kHeld; i++) held[i] = next[i];
-      if (row + 1 < end) fetch(row + 1);
-    }
     float dot = 0;
-    each_group(row, [&](int64_t col, const Pack<float, N>& d, const Pack<float, N>& x, const Pack<float, N>&) {
-      const auto factors = load_floats<N>(gain + col);
+    for (int64_t col = first; col < op.n; col += step) {
+      const auto factors = load_floats<N>(gain + col), d = load_floats<N>(op.dy.at(row, col));
+      const auto x = load_floats<N>(op.x.at(row, col));
 #pragma unroll
       for (int k = 0; k < N; k++) dot += factors[k] * d[k] * x[k];
-    });
+    }
     const float r = op.rstd[row];
     const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
-    each_group(row, [&](int64_t col, const Pack<float, N>& d, const Pack<float, N>& x, Pack<float, N>& sums) {
-      const auto factors = load_floats<N>(gain + col);
+    for (int64_t col = first; col < op.n; col += step) {
+      const auto factors = load_floats<N>(gain + col), d = load_floats<N>(op.dy.at(row, col));
+      const auto x = load_floats<N>(op.x.at(row, col));
       Pack<float, N> result{};
       if (op.accumulate) result = load_floats<N>(op.dx.at(row, col));
 #pragma unroll
@@ -112,16 +83,71 @@ __global__ void __launch_bounds__(kThreads, kHeld > 0 ? 3 : 5) rms_norm_backward
         for (int k = 0; k < N; k++) y[k] = x[k] * r * factors[k];
         save_floats<N>(op.dy.at(row, col), y);
       }
-      if (!partial) return;
-      if (kHeld == 0) sums = row > begin ? load<N>(partial + col) : Pack<float, N>{};
+      if (!partial) continue;
+      auto sums = row > begin ? load<N>(partial + col) : Pack<float, N>{};
 #pragma unroll
       for (int k = 0; k < N; k++) sums[k] += d[k] * x[k] * r;
-      if (kHeld == 0) save<N>(partial + col, sums);
-    });
+      save<N>(partial + col, sums);
+    }
   }
+}
+
+// The same for dgain of rows of at most one group for each thread: a row is read once, the next is on its way while one
+// is worked on, and sums stay in registers.
+template <int kRowThreads, class T, class G>
+__global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
+    rms_norm_backward_gain_kernel(Backward<T> op, const G* gain) {
+  struct Group {
+    Raw<T, kWide> dy, x, dx;
+  };
+  __shared__ float shared[2][32];
+  const int64_t col = int64_t{threadIdx.x} * kWide, begin = blockIdx.x * op.block_rows;
+  const int rows = static_cast<int>(min(op.block_rows, op.rows - begin));
+  const bool inside = col < op.n;
+  T *dy = op.dy.at(begin, col), *dx = op.dx.at(begin, col);
+  const T* x = op.x.at(begin, col);
+  Raw<G, kWide> gains = {};
+  if (inside) gains.fetch(gain + col);
+  Group next = {};
+  const auto fetch = [&](bool following) {
+    if (!inside) return;
+    next.dy.fetch(dy + (following ? op.dy.stride : 0));
+    next.x.fetch(x + (following ? op.x.stride : 0));
+    if (op.accumulate) next.dx.fetch(dx + (following ? op.dx.stride : 0));
+  };
+  Pack<float, kWide> dgain{};
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float rstd = 0;  // lane l has that of row l, l + 32, ...: one that all fetch alike is waited for at once
+  fetch(false);
+  for (int row = 0; row < rows; row++) {
+    if (row % 32 == 0) rstd = op.rstd[begin + min(row + lane, rows - 1)];
+    Group group = next;
+    if (row + 1 < rows) fetch(true);
+    float dot = 0;
 #pragma unroll
-  for (int i = 0; i < kHeld; i++)
-    if (first + i * step < op.n) save<N>(partial + first + i * step, dgain[i]);
+    for (int k = 0; k < kWide; k++) dot += to_float(gains[k]) * to_float(group.dy[k]) * to_float(group.x[k]);
+    const float r = __shfl_sync(kAll, rstd, row % 32);
+    const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
+    if (inside) {
+      group.dy.keep_words();
+      group.x.keep_words();
+      gains.keep_words();
+      Pack<float, kWide> result, y;
+#pragma unroll
+      for (int k = 0; k < kWide; k++) {
+        const float factor = to_float(gains[k]), d = to_float(group.dy[k]), of_x = to_float(group.x[k]);
+        result[k] = to_float(group.dx[k]) + r * (factor * d - of_x * slope);  // 0 where there is nothing to add to
+        y[k] = of_x * r * factor;
+        dgain[k] += d * of_x * r;
+      }
+      save_floats<kWide>(dx, result);
+      if (op.restore) save_floats<kWide>(dy, y);
+    }
+    dy += op.dy.stride;
+    x += op.x.stride;
+    dx += op.dx.stride;
+  }
+  if (inside) save<kWide>(op.partial + blockIdx.x * op.n + col, dgain);
 }
 
 // Threads that have a group of a row each, as far as a block goes.
@@ -162,19 +188,28 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
   auto* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
   operands.done();
-  const int64_t block_rows = norm.gain_gradient ? kNormBlockRows : 1, blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = norm.gain_gradient ? norm_block_rows(rows) : 1,
+                blocks = (rows + block_rows - 1) / block_rows;
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
       return dispatch_wide(wide({dy, x, gain, dx}), [&]<int N>() -> Launch {
         return [=](const PassFacts&) {
           const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
                                cols,        block_rows, norm.accumulate, norm.restore};
-          const auto launch = [&](const auto& kernel) {
-            kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, gain.as<G>());
+          const auto launch = [&](const auto& kernel, int threads) {
+            kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(op, gain.as<G>());
           };
-          constexpr int kMostHeld = N > 1 && sizeof(T) == 2 ? 2 : 0;
-          const bool held = partial && cols <= int64_t{kMostHeld} * N * kThreads;
-          launch(held ? rms_norm_backward_kernel<N, kMostHeld, T, G> : rms_norm_backward_kernel<N, 0, T, G>);
+          const auto launch_held = [&]<int kRowThreads>() {
+            if constexpr (N == kWide && sizeof(T) == 2)
+              if (partial && cols <= kRowThreads * kWide) {
+                launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads);
+                return true;
+              }
+            return false;
+          };
+          if (!launch_held.template operator()<256>() && !launch_held.template operator()<512>() &&
+              !launch_held.template operator()<1024>())
+            launch(rms_norm_backward_kernel<N, T, G>, kThreads);
           check_launch("rms_norm_backward");
           if (!partial) return;
           const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};

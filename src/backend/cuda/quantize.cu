@@ -241,10 +241,13 @@ struct ColumnCodes {
     int64_t col;
     Pack<float, 16> scale, factor;
     bool usual;
-    __device__ void operator()(int64_t row, uint8_t* to) const {
-#pragma unroll
-      for (int half = 0; half < 16; half += kWide)
-        Fp8::put<kWide>(to + half, load_row<kWide, X>(x.at(row), col + half), &scale[half], &factor[half], usual);
+    __device__ Raw<X, 16> fetch(int64_t row) const {
+      Raw<X, 16> raw;
+      raw.fetch(reinterpret_cast<const X*>(x.at(row)) + col);
+      return raw;
+    }
+    __device__ void put(const Raw<X, 16>& raw, uint8_t* to) const {
+      Fp8::put<16>(to, raw.floats(), scale.x, factor.x, usual);
     }
   };
   __device__ Columns from(int64_t col) const {

@@ -28,37 +28,45 @@ struct SumRanksBody {
   }
 };
 
-// A warp a unit, with the CPU's order of sums (cpu/math.h): lane l adds elements l, l + 32, ...; then l and l + 16, ...
-// Squares go through shared memory, so that each thread reads N neighbours at once.
+// The CPU's order of sums (cpu/math.h) has 32 lanes: lane l adds elements l, l + 32, ...; then l and l + 16, ... Here a
+// thread is N neighbouring lanes, so that it reads words, a warp has N units, and as many loads are on their way as
+// hide that each is small.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int64_t n, int64_t units, float* partial) {
-  constexpr int kStep = 32 * N, kTogether = N > 1 ? 4 : 1;
-  __shared__ Pack<float, N> shared[kThreads / 32][kTogether][32];
-  const int64_t unit = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
-  if (unit >= units) return;
-  const T* const x = g + unit * kUnit;
-  const int lane = static_cast<int>(threadIdx.x) % 32, count = static_cast<int>(min(kUnit, n - unit * kUnit));
-  auto& squares = shared[threadIdx.x / 32];
-  float total = 0;
-  for (int begin = 0; begin < count; begin += kTogether * kStep) {
+  constexpr int kAcross = 32 / N, kTogether = 16;
+  const int64_t unit = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / kAcross;
+  const int lane = static_cast<int>(threadIdx.x) % kAcross * N;
+  const int count = static_cast<int>(max(int64_t{0}, min(kUnit, n - unit * kUnit)));
+  const T* const x = g + unit * kUnit + lane;
+  Pack<float, N> total{};
+  const auto add = [&](const Pack<T, N>& values) {
 #pragma unroll
-    for (int t = 0; t < kTogether; t++) {
-      const int i = begin + t * kStep + lane * N;
-      Pack<float, N> values{};
-      if (i < count) values = load_floats<N>(x + i);
+    for (int k = 0; k < N; k++) total[k] += to_float(values[k]) * to_float(values[k]);
+  };
+  int i = 0;
+  for (; i + 32 * kTogether <= count; i += 32 * kTogether) {
+    Pack<T, N> values[kTogether];
 #pragma unroll
-      for (int k = 0; k < N; k++) values[k] *= values[k];
-      squares[t][lane] = values;
-    }
-    __syncwarp();
-    const float* const row = &squares[0][0][0];
+    for (int t = 0; t < kTogether; t++) values[t] = load<N>(x + i + 32 * t);
 #pragma unroll
-    for (int k = 0; k < kTogether * N; k++) total += row[k * 32 + lane];
-    __syncwarp();
+    for (int t = 0; t < kTogether; t++) add(values[t]);
+  }
+  for (; i < count; i += 32) {
+    Pack<T, N> values{};
+#pragma unroll
+    for (int k = 0; k < N; k++)
+      if (i + lane + k < count) values[k] = x[i + k];
+    add(values);
   }
 #pragma unroll
-  for (int step = 16; step > 0; step /= 2) total += __shfl_down_sync(kAll, total, step);
-  if (lane == 0) partial[unit] = total;
+  for (int step = kAcross / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int k = 0; k < N; k++) total[k] += __shfl_down_sync(kAll, total[k], step);
+#pragma unroll
+  for (int step = N / 2; step > 0; step /= 2)
+#pragma unroll
+    for (int k = 0; k < step; k++) total[k] += total[k + step];
+  if (lane == 0 && unit < units) partial[unit] = total[0];
 }
 
 // ---- A tree over many values: neighbours in pairs, their sums in pairs, and so on; an odd one goes up as it is ------
@@ -187,12 +195,16 @@ Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
   float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
   operands.done();
   return dispatch_activation(g.dtype, [&]<class T>() {
-    return dispatch_wide(wide({g}), [&]<int N>() -> Launch {
+    const auto launch = [=]<int N>() -> Launch {
       return [=](const PassFacts&) {
-        norm_partials_kernel<N><<<blocks_of(units, kThreads / 32), kThreads, 0, stream>>>(g.as<T>(), n, units, partial);
+        norm_partials_kernel<N>
+            <<<blocks_of(units * (32 / N), kThreads), kThreads, 0, stream>>>(g.as<T>(), n, units, partial);
         check_launch("norm_partials");
       };
-    });
+    };
+    constexpr int kInWord = 4 / sizeof(T);
+    const bool words = reinterpret_cast<uintptr_t>(g.data) % 4 == 0;
+    return words ? launch.template operator()<kInWord>() : launch.template operator()<1>();
   });
 }
 

@@ -17,22 +17,26 @@ __device__ inline void turn(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// y = x^T, of bytes that `source` puts in 16s: source.from(col)(row, to). Rows and columns in 16s. A thread takes 16
-// bytes of a row, always from the same column, and writes 16 of each of four columns. Word c of row r lies at c + 4 (r
-// / 16), so that those who read 16 rows below one another meet other banks.
+// y = x^T, of bytes that `source` puts in 16s: of source.from(col), fetch(row) asks for what makes those of a row, and
+// put(fetched, to) makes them. Rows and columns in 16s. A thread takes 16 bytes of some rows, all of which it asks for
+// first, always from the same column, and writes 16 of each of four columns. Word c of row r lies at c + 4 (r / 16), so
+// that those who read 16 rows below one another meet other banks. The last rows come first: where x has just been read
+// from its first row on, they are still in the L2 cache.
 template <class Source>
 __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
-  constexpr int kWords = kTurned / 4, kQuads = kTurned / 16;
+  constexpr int kWords = kTurned / 4, kQuads = kTurned / 16, kLines = kTurned * kQuads / kThreads;
   __shared__ __align__(16) uint32_t tile[kTurned][kWords];
-  const int64_t row = int64_t{blockIdx.y} * kTurned, col = int64_t{blockIdx.x} * kTurned;
+  const int64_t row = int64_t{gridDim.y - 1 - blockIdx.y} * kTurned, col = int64_t{blockIdx.x} * kTurned;
   const int thread = static_cast<int>(threadIdx.x), quad = thread % kQuads;
   if (col + 16 * quad < cols) {
     const auto bytes = source.from(col + 16 * quad);
+    const auto line = [&](int i) { return thread / kQuads + i * (kThreads / kQuads); };
+    decltype(bytes.fetch(row)) fetched[kLines];
 #pragma unroll
-    for (int line = thread / kQuads; line < kTurned; line += kThreads / kQuads) {
-      if (row + line >= rows) break;
-      bytes(row + line, reinterpret_cast<uint8_t*>(&tile[line][4 * ((quad + line / 16) % kQuads)]));
-    }
+    for (int i = 0; i < kLines; i++) fetched[i] = bytes.fetch(min(row + line(i), rows - 1));
+#pragma unroll
+    for (int i = 0; i < kLines; i++)
+      bytes.put(fetched[i], reinterpret_cast<uint8_t*>(&tile[line(i)][4 * ((quad + line(i) / 16) % kQuads)]));
   }
   __syncthreads();
   const int word = thread / kQuads, below = 16 * quad;  // this thread's columns, and its rows
