@@ -16,8 +16,9 @@ __global__ void __launch_bounds__(kColumnLanes* kColumnRows)
   const int lane = static_cast<int>(threadIdx.x) % kColumnLanes, down = static_cast<int>(threadIdx.x) / kColumnLanes;
   const int64_t col = (int64_t{blockIdx.x} * kColumnLanes + lane) * N;
   Pack<float, N> total{};
+  constexpr int kAhead = N == 8 ? 4 : 8;  // rows asked for at once: more of the widest is slower
   if (col < cols) {
-#pragma unroll 8
+#pragma unroll kAhead
     for (int64_t row = down; row < rows; row += kColumnRows) {
       const auto values = load_floats<N>(x.at(row, col));
 #pragma unroll
