@@ -218,16 +218,16 @@ class Fitter::Search {
     for (const int stage : stages()) climb(stage, choices_.speculate, all);  // which fetches far ahead, if it may
     for (const int stage : stages())
       if (choices_.speculate && !any_fits()) climb(stage, false, all);
-    rough_ = false;
     if (!any_fits()) return all;
     improve(all);
     if (!spent()) vary(all);
     return all;
   }
 
-  // Leaves the fastest few that fit.
+  // Leaves the fastest few that fit. However long it took to find these, they are worked on for a while.
   void improve(std::vector<Found>& all) {
     rough_ = false;
+    if (spent()) started_at_ = prober_.ops() + kRefining - kMostOps;
     std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);
     all.resize(std::min(all.size(), kTried));
