@@ -219,6 +219,33 @@ TEST(Fit, TakesAFewDozenCompilations) {
   }
 }
 
+// Else a plan would say that more memory buys nothing, or that less costs more than it does.
+TEST(Fit, NearTheSameCapsNothingIsSlower) {
+  const CpuFacts facts;
+  const JobSpec spec = job();
+  Choices choices;
+  choices.batch_size = 8;
+  const Pricing pricing = balanced();
+  Fitter fitter(spec, choices, facts, pricing);
+  const uint64_t whole = device_bytes(chosen(fitter.fit({})));
+  for (const double share : {0.9, 0.7, 0.6, 0.5, 0.4}) {
+    Caps caps;
+    caps.device_bytes = static_cast<uint64_t>(share * static_cast<double>(whole));
+    const FitResult result = fitter.fit(caps);
+    if (!result.chosen) continue;
+    const double seconds = chosen(result).step_seconds;
+    double before = seconds;
+    for (const uint64_t more : {uint64_t{0}, whole / 20, whole / 10}) {
+      Caps larger = caps;
+      larger.device_bytes += more;
+      const std::optional<Arrangement> near = fitter.near(larger);
+      ASSERT_TRUE(near) << share;
+      EXPECT_LE(near->step_seconds, 1.001 * before) << share << ' ' << more;
+      before = near->step_seconds;
+    }
+  }
+}
+
 // What is said of an arrangement tells it from all others that dials make.
 TEST(Fit, WordsTellArrangementsApart) {
   const Random random(3, RandomPurpose::DataOrder);

@@ -107,7 +107,7 @@ std::string alternatives_text(const Planned& planned) {
         fmt::format("+{} GiB{}", more.gigabytes * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each"),
         beside(planned, more.arrangement));
   if (planned.more->empty())
-    text += fmt::format("{:<13} up to {} GiB{} would make it no faster\n", "more memory",
+    text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
                         kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
   return text;
 }

@@ -79,12 +79,14 @@ class Fitter::Search {
 
   std::optional<Arrangement> near(const Caps& caps) {
     caps_ = caps;
-    rough_ = true;
     started_at_ = prober_.ops();
+    rough_ = false;  // of what was chosen more is turned on, or what is not needed is turned back
+    const Found same = settled(chosen_, helping(chosen_), turned_of(chosen_));
+    rough_ = true;
     const std::vector<Cut>& cuts = prober_.cuts();
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
     const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
-    std::optional<Found> best;
+    std::optional<Found> best = same.fits ? std::optional(same) : std::nullopt;
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
       Point p = undialled(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];

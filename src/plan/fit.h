@@ -76,7 +76,8 @@ class Fitter {
   ~Fitter();
 
   FitResult fit(const Caps& caps);
-  // The best of a few under other caps: cut as what the last fit() chose, or into the next larger or smaller passes.
+  // The best of a few under other caps: what the last fit() chose with as much turned on as these ask for, and others
+  // in the same passes, or the next larger or smaller.
   std::optional<Arrangement> near(const Caps& caps);
   // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes turned on.
   Arrangement smallest(const Caps& caps);
