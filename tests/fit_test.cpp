@@ -246,6 +246,13 @@ TEST(Fit, NearTheSameCapsNothingIsSlower) {
   }
 }
 
+TEST(Fit, WhereNothingMovesNothingIsFetchedFarAhead) {
+  Choices choices;
+  choices.batch_size = 4;
+  choices.speculate = true;
+  EXPECT_EQ(chosen(fit(job(), choices, {}, CpuFacts())).strategy.gather_ahead, Strategy().gather_ahead);
+}
+
 // What is said of an arrangement tells it from all others that dials make.
 TEST(Fit, WordsTellArrangementsApart) {
   const Random random(3, RandomPurpose::DataOrder);

@@ -105,11 +105,11 @@ Strategy Prober::strategy(const Point& p) const {
   Strategy strategy = undialled(choices_, p.stage, spec_.table.blocks.size());
   strategy.layer_major = p.layer_major;
   strategy.defer_updates = p.deferred;
-  if (p.far_ahead) {
+  for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);
+  if (p.far_ahead && lanes_of(strategy, p.cut) != Lanes::Inline) {
     strategy.gather_ahead = kFarGroups;
     strategy.retire_lag = kFarOps;
   }
-  for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);
   return strategy;
 }
 
