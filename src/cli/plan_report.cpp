@@ -189,8 +189,10 @@ std::string time_text(const Planned& planned) {
 std::string hosts_text(const Planned& planned) {
   const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned), hosts = hosts_of(planned);
   const Cards& cards = *planned.target.machine()->cards;
-  std::string text = fmt::format("{:<13} {} x {}, {:.1f} GB/s to each from the others of its host", "cards", ranks,
-                                 cards.name, planned.pricing.hosts.link(cards).rate / 1e9);
+  std::string text = fmt::format("{:<13} {} x {}", "cards", ranks, cards.name);
+  if (of_one > 1)
+    text +=
+        fmt::format(", {:.1f} GB/s to each from the others of its host", planned.pricing.hosts.link(cards).rate / 1e9);
   if (hosts > 1)
     text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, cards.host_link / 1e9);
   return text + "\n";
