@@ -178,8 +178,10 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
                      cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
                      strategy.speculate && states_away ? ", speculative updates" : "",
-                     strategy.gather_ahead > 1 ? ", fetching far ahead" : "", recompute_words(strategy),
-                     offload_words(strategy));
+                     strategy.gather_ahead > 1                     ? ", fetching far ahead"
+                     : strategy.retire_lag > Strategy{}.retire_lag ? ", copies far behind"
+                                                                   : "",
+                     recompute_words(strategy), offload_words(strategy));
 }
 
 std::string holding_words(const Cut& cut, const Strategy& strategy) {

@@ -45,8 +45,8 @@ std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
   return result;
 }
 
-// How far ahead is far: in groups, and in ops for which the buffers of copies stay reserved.
-constexpr int64_t kFarGroups = 3, kFarOps = 60;
+// How far is far: in groups ahead, and in ops for which the buffers of copies stay reserved.
+constexpr int64_t kGroupsAhead = 3, kOpsBehind = 40, kOpsWhereAhead = 60;
 
 // That compile arrangements of more ops than these; fewer are done before another thread has begun.
 constexpr size_t kMostThreads = 4;
@@ -64,8 +64,8 @@ uint64_t ops_of(const Compiled& compiled) {
 
 // Of one job, the same for the same arrangement alone.
 std::string key_of(const Cut& cut, const Strategy& s) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once, s.layer_major,
-                                s.defer_updates, s.gather_ahead, int(s.offloaded_to));
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once,
+                                s.layer_major, s.defer_updates, s.gather_ahead, s.retire_lag, int(s.offloaded_to));
   auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
   for (const Fates& f : s.fates) add(f.input, f.attention, f.residual, f.mlp, f.adapter);
   for (const GroupPlacement& g : s.groups) add(g.shard_weights, g.shard_states, g.weights, g.states, g.gradients);
@@ -98,7 +98,7 @@ std::vector<int> Prober::stages() const {
 
 Point Prober::undialled_point(const Cut& cut, int stage) const {
   const bool layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
-  return {cut, stage, layer_major, false, false, std::vector<int64_t>(dials_.at(stage).size())};
+  return {cut, stage, layer_major, false, Reach::Near, std::vector<int64_t>(dials_.at(stage).size())};
 }
 
 Strategy Prober::strategy(const Point& p) const {
@@ -106,10 +106,10 @@ Strategy Prober::strategy(const Point& p) const {
   strategy.layer_major = p.layer_major;
   strategy.defer_updates = p.deferred;
   for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);
-  if (p.far_ahead && lanes_of(strategy, p.cut) != Lanes::Inline) {
-    strategy.gather_ahead = kFarGroups;
-    strategy.retire_lag = kFarOps;
-  }
+  if (p.reach == Reach::Near || lanes_of(strategy, p.cut) == Lanes::Inline) return strategy;
+  const bool ahead = p.reach == Reach::FarAhead;
+  if (ahead) strategy.gather_ahead = kGroupsAhead;
+  strategy.retire_lag = ahead ? kOpsWhereAhead : kOpsBehind;
   return strategy;
 }
 

@@ -9,12 +9,17 @@
 
 namespace snug {
 
-// A cut, a stage, an order of the step, how far ahead transfers begin, and the positions of the dials that the stage
-// leaves open.
+// How far transfers may be from the ops that they are for: as near as saves memory; ending far behind those that they
+// take from; beginning far ahead of those that they bring to, as well.
+enum class Reach : uint8_t { Near, FarBehind, FarAhead };
+
+// A cut, a stage, an order of the step, the reach of transfers, and the positions of the dials that the stage leaves
+// open.
 struct Point {
   Cut cut;
   int stage = 0;
-  bool layer_major = false, deferred = false, far_ahead = false;
+  bool layer_major = false, deferred = false;
+  Reach reach = Reach::Near;
   std::vector<int64_t> at;
 };
 

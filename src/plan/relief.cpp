@@ -1,0 +1,252 @@
+#include "plan/relief.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+namespace snug {
+namespace {
+
+// Ops compiled, after which a search is content with what fits.
+constexpr uint64_t kMostOps = 2'500'000;
+
+// The price, by share of a step, of a dial that is turned further than it need be.
+constexpr double kNegligible = 0.001;
+
+double excess_of(const Need& need) { return static_cast<double>(need.bytes) - static_cast<double>(need.allowed); }
+
+// Whether they move the same bytes.
+bool akin(const Dial& a, const Dial& b) {
+  const auto values = [](const Dial& dial) {
+    return dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Activations;
+  };
+  const auto weights = [](const Dial& dial) {
+    return dial.kind == Dial::Kind::Shard || dial.kind == Dial::Kind::Weights;
+  };
+  return a.kind == b.kind || (values(a) && values(b)) || (weights(a) && weights(b));
+}
+
+}  // namespace
+
+void Relief::set_caps(const Caps& caps) {
+  caps_ = caps;
+  began_at_ = prober_.ops();
+}
+bool Relief::spent(uint64_t times) const { return prober_.ops() - began_at_ > times * kMostOps; }
+void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
+
+bool Relief::fit_all(const PerSpace<uint64_t>& bytes) const {
+  return std::ranges::all_of(needs(bytes, ranks_, caps_), [](const Need& need) { return need.bytes <= need.allowed; });
+}
+
+PerSpace<uint64_t> Relief::bytes_of(const Point& p) {
+  const Probe& step = prober_.probe(p);
+  PerSpace<uint64_t> bytes = step.bytes;
+  for (size_t space = 0; space < bytes.size(); space++)
+    if (around_[space] > 0) bytes[space] = std::max(bytes[space], step.persistent[space] + around_[space]);
+  return bytes != step.bytes && fit_all(step.bytes) && !fit_all(bytes) ? prober_.whole_bytes(p) : bytes;
+}
+
+void Relief::note_around(const Compiled& whole, const Probe& step) {
+  for (size_t space = 0; space < around_.size(); space++)
+    around_[space] = std::max(around_[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
+}
+
+// The need beyond its cap by most, or nearest to it. Place::Node: of all of them.
+Need Relief::tightest(const Point& p, Place place) {
+  const PerSpace<uint64_t> bytes = bytes_of(p);
+  std::vector<Need> all = needs(bytes, ranks_, caps_);
+  if (place == Place::Device)
+    all = {{"the device of a rank", bytes[index(Space::Device)] + caps_.beside(bytes), caps_.device_bytes}};
+  return *std::ranges::max_element(all, {}, excess_of);
+}
+double Relief::excess(const Point& p, Place place) { return excess_of(tightest(p, place)); }
+
+// On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
+std::vector<size_t> Relief::helping(const Point& p, Place place) const {
+  std::vector<size_t> found;
+  for (size_t d = 0; d < dials(p).size(); d++) {
+    const Dial& dial = dials(p)[d];
+    const bool compute = dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Shard;
+    if (compute || dial.to_disk == (place == Place::Node)) found.push_back(d);
+  }
+  return found;
+}
+
+std::vector<size_t> Relief::helping(const Point& p) const {
+  if (!device_is_apart()) return helping(p, Place::Node);
+  std::vector<size_t> all(p.at.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+Point Relief::all_on(Point p) const {
+  for (const size_t d : helping(p)) p.at[d] = dials(p)[d].most;
+  return p;
+}
+
+bool Relief::is_hopeless(const Point& all_on, double share) {
+  PerSpace<uint64_t> bytes = bytes_of(all_on);
+  bytes[index(Space::Disk)] = 0;
+  return std::ranges::any_of(needs(bytes, ranks_, caps_), [&](const Need& need) {
+    return excess_of(need) > share * static_cast<double>(need.allowed);
+  });
+}
+
+bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned) {
+  std::erase_if(left, [&](size_t d) { return p.at[d] == dials(p)[d].most; });
+  std::vector<size_t> useless;  // as the others stand now
+  while (!kept(p, place)) {
+    if (spent(2)) {
+      p = all_on(p);
+      return kept(p, place);
+    }
+    look_at_offers(p, left, place);
+    std::optional<Offer> best;
+    size_t chosen = 0;
+    for (const size_t d : left) {
+      if (std::ranges::count(useless, d) > 0) continue;
+      const std::optional<Offer> offer = offer_of(p, d, place);
+      if (offer && (!best || offer->price < best->price)) {
+        best = offer;
+        chosen = d;
+      }
+    }
+    if (!best) return false;
+    Point q = p;
+    q.at[chosen] = std::max(p.at[chosen], best->position);
+    if (excess(q, place) >= excess(p, place)) {  // an offer of another cut, or with other dials on
+      best = measured_offer(p, chosen, place);
+      if (!best) {
+        useless.push_back(chosen);
+        continue;
+      }
+      q.at[chosen] = best->position;
+    }
+    useless.clear();
+    std::erase(left, chosen);
+    turned.push_back(chosen);
+    const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
+    if (kept(p, place)) turn_to_least(p, chosen, before, place);
+  }
+  return true;
+}
+
+// Offers are measured once for all cuts and caps: whatever the cut, the product of passes and of tokens in each is
+// the same, so that computing again frees as much less, and transfers of weights come as much more often, as there
+// are more passes. Only states are fetched once a step. What is worth something depends on which dials of its kind
+// are on, and on where bytes are short; what is worth nothing, on all of them.
+std::optional<Relief::Offer> Relief::offer_of(const Point& p, size_t d, Place place) {
+  const auto [kind, all] = offer_keys(p, d, place);
+  if (worthless_.contains(all)) return std::nullopt;
+  auto known = offers_.find(kind);
+  if (known == offers_.end()) {
+    const std::optional<Offer> measured = measured_offer(p, d, place);
+    if (!measured) return worthless_.insert(all), std::nullopt;
+    known = offers_.emplace(kind, *measured).first;
+  }
+  Offer offer = known->second;
+  if (dials(p)[d].kind == Dial::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
+  return offer;
+}
+
+// By what an offer is known, and by what it is known to be none.
+std::pair<std::string, std::string> Relief::offer_keys(const Point& p, size_t d, Place place) {
+  const Probe& before = prober_.probe(p);
+  std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
+                                 int(place), before.update_fullest, tightest(p, place).what, d);
+  std::string all = kind;
+  for (size_t other = 0; other < p.at.size(); other++) {
+    if (p.at[other] == 0) continue;
+    all += fmt::format(" {}", other);
+    if (akin(dials(p)[other], dials(p)[d])) kind += fmt::format(" {}", other);
+  }
+  return {kind, all};
+}
+
+// Compiles at once what measuring the offers of these dials begins with.
+void Relief::look_at_offers(const Point& p, const std::vector<size_t>& left, Place place) {
+  std::vector<Point> points;
+  for (const size_t d : left) {
+    const auto [kind, all] = offer_keys(p, d, place);
+    if (worthless_.contains(all) || offers_.contains(kind)) continue;
+    points.push_back(p);
+    points.back().at[d] = dials(p)[d].most;
+  }
+  prober_.look_at(points);
+}
+
+// Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
+// all blocks but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
+// are as if the step had one pass.
+std::optional<Relief::Offer> Relief::measured_offer(Point p, size_t d, Place place) {
+  const Dial& dial = dials(p)[d];
+  const double seconds = prober_.probe(p).seconds, over = excess(p, place);
+  const int64_t at = p.at[d];
+  const int64_t part = dial.kind == Dial::Kind::Recompute ? dial.most - 1 : std::midpoint(at, dial.most);
+  for (const int64_t position : {dial.most, part}) {
+    p.at[d] = std::max(at, position);
+    const double freed = over - excess(p, place);
+    if (freed <= 0) continue;
+    const double price = (prober_.probe(p).seconds - seconds) / freed;
+    return Offer{dial.kind == Dial::Kind::States ? price * static_cast<double>(p.cut.passes) : price, p.at[d]};
+  }
+  return std::nullopt;
+}
+
+// Where the dial stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
+// that the line between the ends says where to look. A rough look is content with what it finds at once, any other
+// with what takes next to no longer than the least could.
+void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
+  auto at = [&](int64_t position) {
+    Point q = p;
+    q.at[d] = position;
+    return excess(q, place);
+  };
+  int64_t enough = p.at[d];
+  auto matters = [&] {
+    Point q = p;
+    q.at[d] = too_few;
+    const double best = prober_.probe(q).seconds;
+    q.at[d] = enough;
+    return prober_.probe(q).seconds > (1 + kNegligible) * best;
+  };
+  for (int looks = 0; enough - too_few > 1 && (rough_ ? looks == 0 : matters()); looks++) {
+    const double over = at(too_few), under = at(enough);
+    const double share = looks % 3 == 2 ? 0.5 : over / (over - under);
+    const int64_t guess = too_few + std::llround(std::ceil(share * static_cast<double>(enough - too_few)));
+    const int64_t position = std::clamp(guess, too_few + 1, enough - 1);
+    (at(position) <= 0 ? enough : too_few) = position;
+  }
+  p.at[d] = enough;
+}
+
+bool Relief::turn_further(Point& p, size_t d) {
+  const int64_t most = dials(p)[d].most;
+  for (int64_t by = 1; p.at[d] < most; by *= 2) {
+    const int64_t before = std::exchange(p.at[d], std::min(p.at[d] + by, most));
+    if (!kept(p, Place::Node)) continue;
+    turn_to_least(p, d, before, Place::Node);
+    return true;
+  }
+  return false;
+}
+
+void Relief::turn_back(Point& p, size_t d) {
+  auto suffices = [&](int64_t position) {
+    Point q = p;
+    q.at[d] = position;
+    return kept(q, Place::Node);
+  };
+  if (p.at[d] == 0 || !suffices(p.at[d] - 1)) return;
+  p.at[d]--;
+  if (p.at[d] > 0 && suffices(0))
+    p.at[d] = 0;
+  else if (p.at[d] > 0)
+    turn_to_least(p, d, 0, Place::Node);
+}
+
+}  // namespace snug

@@ -1,0 +1,82 @@
+// Room for an arrangement under caps: what the places that are short need, and which dials to turn how far.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "plan/caps.h"
+#include "plan/prober.h"
+
+namespace snug {
+
+// What must be relieved first: a rank's device, then the node's memory and all else.
+enum class Place : uint8_t { Device, Node };
+
+class Relief {
+ public:
+  explicit Relief(Prober& prober, int ranks) : prober_(prober), ranks_(ranks) {}
+
+  // Of what follows; the search under them may compile so much (spent()) from now on.
+  void set_caps(const Caps& caps);
+  // A rough look is content with the first position of a dial that is enough.
+  void set_rough(bool rough) { rough_ = rough; }
+  bool rough() const { return rough_; }
+
+  // Whether so many times the ops were compiled that a search may take.
+  bool spent(uint64_t times = 1) const;
+  // From now on so many ops until spent(), and as many as a search may take beyond those until spent(2).
+  void allow(uint64_t ops);
+
+  // Of a step, or what loading, saving and evaluating take, if that is known to be more (note_around): about as much in
+  // all arrangements beside what stays on a rank, and worked out where it decides.
+  PerSpace<uint64_t> bytes_of(const Point& p);
+  void note_around(const Compiled& whole, const Probe& step);
+  bool fit_all(const PerSpace<uint64_t>& bytes) const;
+  bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
+  bool device_is_apart() const { return !caps_.shared || caps_.device_bytes < caps_.host_bytes; }
+  // Whether this share of the memory that is allowed is missing with all on; of disks others may need less.
+  bool is_hopeless(const Point& all_on, double share);
+
+  // Dials that free bytes of a place; of what is short.
+  std::vector<size_t> helping(const Point& p, Place place) const;
+  std::vector<size_t> helping(const Point& p) const;
+  Point all_on(Point p) const;
+
+  // Turns dials on, those first that cost the fewest seconds for the bytes they free, and the last of them only as far
+  // as it takes. False where all that frees something is on, and not enough. All at once where it has taken too long.
+  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned);
+  // Turns this dial alone, from where it stands to where that is enough; false if nowhere.
+  bool turn_further(Point& p, size_t d);
+  // Later dials may have freed what this one was for.
+  void turn_back(Point& p, size_t d);
+
+ private:
+  // What turning a dial costs, in seconds a byte, and how far it is to be turned.
+  struct Offer {
+    double price = 0;
+    int64_t position = 0;
+  };
+
+  const std::vector<Dial>& dials(const Point& p) const { return prober_.dials(p); }
+  Need tightest(const Point& p, Place place);
+  double excess(const Point& p, Place place);
+  std::optional<Offer> offer_of(const Point& p, size_t d, Place place);
+  std::optional<Offer> measured_offer(Point p, size_t d, Place place);
+  std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, Place place);
+  void look_at_offers(const Point& p, const std::vector<size_t>& left, Place place);
+  void turn_to_least(Point& p, size_t d, int64_t too_few, Place place);
+
+  Prober& prober_;
+  const int ranks_;
+  Caps caps_;
+  bool rough_ = false;
+  uint64_t began_at_ = 0;                // Prober::ops() then
+  PerSpace<uint64_t> around_{};          // what loading, saving and evaluating took beside what persists
+  std::map<std::string, Offer> offers_;  // whatever the caps
+  std::set<std::string> worthless_;
+};
+
+}  // namespace snug
