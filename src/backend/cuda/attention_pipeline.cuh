@@ -15,29 +15,10 @@ inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
 
 // ---- Barriers in shared memory (PTX ISA, "mbarrier") ----------------------------------------------------------------
 
-__device__ inline void make_barrier(uint32_t barrier, int arrivals) {
-  SNUG_HOPPER("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
-__device__ inline void arrive(uint32_t barrier) {
-  SNUG_HOPPER("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
-}
-// Arrives, and has the barrier wait for so many fetched bytes as well.
-__device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
-  SNUG_HOPPER("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 // Arrives when what this thread fetched by cp.async is there.
 __device__ inline void arrive_after_fetches(uint32_t barrier) {
   SNUG_HOPPER("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
-// Until the phase of this parity is over.
-__device__ inline void await(uint32_t barrier, uint32_t parity) {
-  SNUG_HOPPER(
-      "{.reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE:}" ::"r"(
-          barrier),
-      "r"(parity)
-      : "memory");
-}
-
 // A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
 // written. Each side walks the ring with a cursor of its own.
 template <int stages>
@@ -66,12 +47,6 @@ struct Ring {
     parity ^= 1;
   }
 };
-
-// After barriers were made, by all threads.
-__device__ inline void publish_barriers() {
-  SNUG_HOPPER("fence.mbarrier_init.release.cluster;" ::: "memory");
-  __syncthreads();
-}
 
 // ---- Warpgroups -----------------------------------------------------------------------------------------------------
 

@@ -4,6 +4,7 @@
 #pragma once
 
 #include "backend/cuda/attention.cuh"
+#include "backend/cuda/bulk.cuh"
 
 namespace snug::cuda {
 
@@ -18,10 +19,6 @@ inline constexpr int kPitch = D + 8;
 using Fragment = uint32_t[4];  // 16 x 16 of a left factor
 using Sum = float[4];          // 16 x 8 of a result: rows l/4 and l/4 + 8 of lane l, columns 2 (l % 4) and the next
 
-__device__ inline uint32_t shared_address(const void* pointer) {
-  return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
-}
-
 // Rows [0, rows) of a tile from global memory, in the background; those from `left` on become zeros.
 template <int D>
 __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left) {
@@ -32,12 +29,6 @@ __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride,
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile + row * kPitch<D> + col)),
                  "l"(source), "r"(row < left ? 16 : 0));
   }
-}
-__device__ inline void commit_fetches() { asm volatile("cp.async.commit_group;"); }
-// Until at most `pending` of the groups committed last are under way.
-template <int pending>
-__device__ void wait_fetches() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending));
 }
 
 __device__ inline void load_matrices(Fragment& to, const BFloat16* from) {

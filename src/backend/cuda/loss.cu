@@ -2,6 +2,7 @@
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
 #include <cooperative_groups.h>
 
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/device.cuh"
 
 namespace snug::cuda {
@@ -88,7 +89,9 @@ __global__ void __launch_bounds__(kLossThreads)
 // ---- Rows of bf16 that a cluster of blocks holds in its registers, so that they are read once -----------------------
 
 constexpr int kHeldThreads = 512, kHeldGroups = 8, kMostBlocks = 8;
+constexpr uint32_t kNone = 0xff80ff80u;  // negative infinities
 constexpr int64_t kHeldByBlock = int64_t{kHeldThreads} * kHeldGroups * kWide;
+constexpr int kHeldBytes = static_cast<int>(kHeldByBlock * sizeof(BFloat16));
 
 // Of the upper and of the lower halves; what is no number is passed over.
 __device__ inline uint32_t larger_two(uint32_t a, uint32_t b) {
@@ -103,88 +106,156 @@ __device__ inline float quick_exp(float x) {
   return y;
 }
 
-// A column of blocks, which are a cluster, takes a row.
-__global__ void __launch_bounds__(kHeldThreads, 2)
-    held_cross_entropy_kernel(Rows<BFloat16> logits, int vocabulary, const int32_t* targets, float* loss,
-                              int64_t active, bool gradient, float scale) {
-#if __CUDA_ARCH__ >= 900
-  using Group = Raw<BFloat16, kWide>;
-  constexpr uint32_t kLowest = 0xff7fff7fu, kNone = 0xff80ff80u;  // the least numbers, negative infinities
-  __shared__ Softmax of_warp[kHeldThreads / 32], of_block[kMostBlocks];
-  const int64_t row = blockIdx.x;
-  const int blocks = static_cast<int>(gridDim.y), rank = static_cast<int>(blockIdx.y);
-  const int thread = static_cast<int>(threadIdx.x), step = blocks * kHeldThreads * kWide;
-  const int first = (rank * kHeldThreads + thread) * kWide;
-  BFloat16* const x = logits.at(row, first);
-  const auto inside = [&](int i) { return first + i * step < vocabulary; };
-  if (row >= active) {
-    if (rank == 0 && thread == 0) loss[row] = 0;
-    for (int i = 0; gradient && inside(i); i++) save<kWide>(x + i * step, Pack<BFloat16, kWide>{});
-    return;
-  }
-  const auto cluster = cooperative_groups::this_cluster();
-  cluster.barrier_arrive();  // this block runs: others may write what they found into its memory
-  Group held[kHeldGroups];
-#pragma unroll
-  for (int i = 0; i < kHeldGroups; i++) {
-    held[i].words = {{kNone, kNone, kNone, kNone}};
-    if (inside(i)) held[i].fetch(x + i * step);
-  }
-  const int target = targets[row];
-  const bool known = 0 <= target && target < vocabulary;
-  const float hit = known ? to_float(*logits.at(row, target)) : __int_as_float(0x7fffffff);
+using HeldGroup = Raw<BFloat16, kWide>;
 
-  uint32_t largest = kLowest;  // of infinities too, so that a part of a row that has nothing else is no NaN
+// The numbers of a row that a block, and one of its threads, hold: a piece of `step`, and the same piece of the next.
+struct HeldPart {
+  static constexpr int kPiece = kHeldThreads * kWide;
+  __device__ explicit HeldPart(int vocabulary)
+      : vocabulary(vocabulary),
+        begin(static_cast<int>(blockIdx.y) * kPiece),
+        first(begin + static_cast<int>(threadIdx.x) * kWide),
+        step(static_cast<int>(gridDim.y) * kPiece) {}
+  __device__ bool inside(int i) const { return first + i * step < vocabulary; }
+  // By one thread: the block's numbers into shared memory.
+  __device__ void fetch(const BFloat16* row, uint32_t to, uint32_t barrier) const {
+    int count = 0;
+    for (int at = begin; at < vocabulary; at += step) count += min(kPiece, vocabulary - at);
+    arrive_and_expect(barrier, count * 2);
+    for (int at = begin; at < vocabulary; at += step, to += kPiece * 2)
+      fetch_bytes(to, row + at, min(kPiece, vocabulary - at) * 2, barrier);
+  }
+  int vocabulary, begin, first, step;
+};
+
+// Of what a warp holds.
+__device__ inline Softmax warp_softmax(const HeldGroup (&held)[kHeldGroups]) {
+  uint32_t largest = 0xff7fff7fu;  // the least numbers: of infinities too, so that nothing else in a part is no NaN
 #pragma unroll
   for (int i = 0; i < kHeldGroups; i++)
 #pragma unroll
-    for (int k = 0; k < Group::kWords; k++) largest = larger_two(largest, held[i].words[k]);
-  Softmax mine{warp_max(fmaxf(__uint_as_float(largest << 16), __uint_as_float(largest & 0xffff0000u))), 0};
+    for (int k = 0; k < HeldGroup::kWords; k++) largest = larger_two(largest, held[i].words[k]);
+  const float maximum = warp_max(fmaxf(__uint_as_float(largest << 16), __uint_as_float(largest & 0xffff0000u)));
   float sums[2] = {};
 #pragma unroll
   for (int i = 0; i < kHeldGroups; i++) {
     const auto values = held[i].floats();
 #pragma unroll
-    for (int k = 0; k < kWide; k++) sums[k % 2] += quick_exp(values[k] - mine.maximum);
+    for (int k = 0; k < kWide; k++) sums[k % 2] += quick_exp(values[k] - maximum);
   }
-  mine.sum = warp_sum(sums[0] + sums[1]);
-  if (thread % 32 == 0) of_warp[thread / 32] = mine;
-  __syncthreads();
-  cluster.barrier_wait();
-  if (thread < 32) {
-    mine = warp_joined<BFloat16>(thread < kHeldThreads / 32 ? of_warp[thread] : Softmax{});
-    mine = {__shfl_sync(kAll, mine.maximum, 0), __shfl_sync(kAll, mine.sum, 0)};
-    if (thread < blocks) *cluster.map_shared_rank(&of_block[rank], static_cast<unsigned>(thread)) = mine;
-  }
-  cluster.sync();  // all have read the target's logit too
-  Softmax all = of_block[0];
-  for (int block = 1; block < blocks; block++) all = joined<BFloat16>(all, of_block[block]);
-  if (rank == 0 && thread == 0)
-    loss[row] = static_cast<float>(log(static_cast<double>(all.sum)) + static_cast<double>(all.maximum) -
-                                   static_cast<double>(hit));
-  if (!gradient) return;
-  const float factor = 1.0f / all.sum * scale;
+  return {maximum, warp_sum(sums[0] + sums[1])};
+}
+
+__device__ inline void save_gradient(BFloat16* row, const HeldPart& part, const HeldGroup (&held)[kHeldGroups],
+                                     float maximum, float factor, int target, float scale) {
 #pragma unroll
   for (int i = 0; i < kHeldGroups; i++) {
-    if (!inside(i)) break;
+    if (!part.inside(i)) break;
+    const int at = part.first + i * part.step, here = target - at;
     auto values = held[i].floats();
-    const int here = target - (first + i * step);
 #pragma unroll
-    for (int k = 0; k < kWide; k++) values[k] = quick_exp(values[k] - all.maximum) * factor;
+    for (int k = 0; k < kWide; k++) values[k] = quick_exp(values[k] - maximum) * factor;
     if (0 <= here && here < kWide)
 #pragma unroll
       for (int k = 0; k < kWide; k++) values[k] -= k == here ? scale : 0.0f;
-    save_floats<kWide>(x + i * step, values);
+    save_floats<kWide>(row + at, values);
+  }
+}
+
+// A column of blocks, which are a cluster, takes one row after the other: while it works on one, the next comes into
+// shared memory. Maxima and sums go by barriers that wait for those of all blocks; two, in turns, as a block that has
+// all of a row may send the next row's before another has read.
+__global__ void __launch_bounds__(kHeldThreads, 2)
+    held_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets, float* loss,
+                              int active, bool gradient, float scale) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
+  __shared__ Softmax of_warp[kHeldThreads / 32], of_block[2][kMostBlocks];
+  __shared__ uint64_t row_barrier, block_barriers[2];
+  const int blocks = static_cast<int>(gridDim.y), rank = static_cast<int>(blockIdx.y);
+  const int thread = static_cast<int>(threadIdx.x), stride = static_cast<int>(gridDim.x);
+  const HeldPart part(vocabulary);
+  for (int row = active + static_cast<int>(blockIdx.x); row < rows; row += stride) {
+    if (rank == 0 && thread == 0) loss[row] = 0;
+    for (int i = 0; gradient && part.inside(i); i++)
+      save<kWide>(logits.at(row, part.first + i * part.step), Pack<BFloat16, kWide>{});
+  }
+
+  const auto* const fetched = reinterpret_cast<const BFloat16*>(shared_bytes);
+  const uint32_t row_is_there = shared_address(&row_barrier);
+  const auto fetch = [&](int row) {
+    if (thread == 0 && row < active) part.fetch(logits.at(row, 0), shared_address(fetched), row_is_there);
+  };
+  if (thread == 0) {
+    make_barrier(row_is_there, 1);
+    for (uint64_t& barrier : block_barriers) make_barrier(shared_address(&barrier), 1);
+  }
+  publish_barriers();
+  fetch(static_cast<int>(blockIdx.x));
+  cooperative_groups::this_cluster().sync();  // others may send to this block
+
+  uint32_t turn = 0;  // of rows
+  for (int row = static_cast<int>(blockIdx.x); row < active; row += stride, turn++) {
+    const int target = targets[row];
+    const bool known = 0 <= target && target < vocabulary;
+    const bool tells = thread == 0 && rank == (known ? target / part.kPiece % blocks : 0);
+    await(row_is_there, turn % 2);
+    HeldGroup held[kHeldGroups];
+#pragma unroll
+    for (int i = 0; i < kHeldGroups; i++) {
+      held[i].words = {{kNone, kNone, kNone, kNone}};
+      if (part.inside(i)) held[i].fetch(fetched + i * part.kPiece + thread * kWide);
+    }
+    float hit = __int_as_float(0x7fffffff);
+    if (tells && known) hit = to_float(fetched[target / part.step * part.kPiece + target % part.kPiece]);
+    __syncthreads();
+    fetch(row + stride);
+
+    Softmax mine = warp_softmax(held);
+    if (thread % 32 == 0) of_warp[thread / 32] = mine;
+    const uint32_t all_are_there = shared_address(&block_barriers[turn % 2]);
+    if (thread == 0) arrive_and_expect(all_are_there, blocks * static_cast<int>(sizeof(Softmax)));
+    __syncthreads();
+    if (thread < 32) {
+      mine = warp_joined<BFloat16>(thread < kHeldThreads / 32 ? of_warp[thread] : Softmax{});
+      mine = {__shfl_sync(kAll, mine.maximum, 0), __shfl_sync(kAll, mine.sum, 0)};
+      if (thread < blocks)
+        send(shared_address(&of_block[turn % 2][rank]), mine.maximum, mine.sum, all_are_there, thread);
+    }
+    await_cluster(all_are_there, turn / 2 % 2);
+    Softmax all = of_block[turn % 2][0];
+    for (int block = 1; block < blocks; block++) all = joined<BFloat16>(all, of_block[turn % 2][block]);
+    if (tells)
+      loss[row] = static_cast<float>(log(static_cast<double>(all.sum)) + static_cast<double>(all.maximum) -
+                                     static_cast<double>(hit));
+    if (gradient) save_gradient(logits.at(row, 0), part, held, all.maximum, 1.0f / all.sum * scale, target, scale);
   }
 #endif
 }
 
-// How many blocks hold a row together; 0 where they cannot.
-int blocks_that_hold(const TensorView& logits) {
-  int blocks = 1;
+cudaLaunchAttribute in_clusters(int blocks) {
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
+  return cluster;
+}
+
+// As many clusters as run at the same time, or as there are rows; none where blocks cannot hold a row together.
+dim3 held_grid(const TensorView& logits) {
+  int blocks = 1, clusters = 0;
   while (blocks * kHeldByBlock < logits.cols()) blocks *= 2;
   const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMostBlocks;
-  return fits && of_device(cudaDevAttrClusterLaunch) != 0 ? blocks : 0;
+  if (!fits || of_device(cudaDevAttrClusterLaunch) == 0) return {0, 0};
+  allow_shared(held_cross_entropy_kernel, kHeldBytes);
+  cudaLaunchAttribute cluster = in_clusters(blocks);
+  cudaLaunchConfig_t config{};
+  config.gridDim = {1, static_cast<unsigned>(blocks)};
+  config.blockDim = kHeldThreads;
+  config.dynamicSmemBytes = kHeldBytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, held_cross_entropy_kernel, &config), "a kernel's clusters");
+  return {static_cast<unsigned>(std::min<int64_t>(clusters, logits.rows())), static_cast<unsigned>(blocks)};
 }
 
 // One warp fetches, one thread adds in order.
@@ -210,22 +281,20 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
-  if (const int blocks = blocks_that_hold(logits))
+  if (const dim3 grid = held_grid(logits); grid.x > 0)
     return [=](const PassFacts& facts) {
-      if (rows == 0) return;
-      cudaLaunchAttribute cluster{};
-      cluster.id = cudaLaunchAttributeClusterDimension;
-      cluster.val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
+      cudaLaunchAttribute cluster = in_clusters(static_cast<int>(grid.y));
       cudaLaunchConfig_t config{};
-      config.gridDim = {static_cast<unsigned>(rows), static_cast<unsigned>(blocks)};
+      config.gridDim = grid;
       config.blockDim = kHeldThreads;
+      config.dynamicSmemBytes = kHeldBytes;
       config.stream = stream;
       config.attrs = &cluster;
       config.numAttrs = 1;
-      const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
+      const auto active = static_cast<int>(std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows));
       check_cuda(
-          cudaLaunchKernelEx(&config, held_cross_entropy_kernel, Rows<BFloat16>(logits), static_cast<int>(vocabulary),
-                             targets, loss, active, attrs.gradient, facts.loss_scale),
+          cudaLaunchKernelEx(&config, held_cross_entropy_kernel, Rows<BFloat16>(logits), static_cast<int>(rows),
+                             static_cast<int>(vocabulary), targets, loss, active, attrs.gradient, facts.loss_scale),
           "cross_entropy");
     };
   return dispatch_activation(logits.dtype, [&]<class T>() {
