@@ -15,7 +15,7 @@ struct ScratchBytes {
   uint64_t operator()(const Fp8Gemm&) const { return cuda::kGemmScratchBytes; }
   uint64_t operator()(const RmsNormBackward& op) const {
     const Shape& dy = first("rms_norm_backward");
-    return cuda::rms_norm_backward_scratch_bytes(op, dy.rows(), dy.cols());
+    return cuda::rms_norm_backward_scratch_bytes(op, operands[0].dtype, dy.rows(), dy.cols());
   }
   uint64_t operator()(const Attention&) const { return cuda::kTileCounterBytes; }
   uint64_t operator()(const AttentionBackward& op) const {
@@ -31,8 +31,8 @@ struct ScratchBytes {
 
 namespace cuda {
 
-uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols) {
-  const int64_t block_rows = norm_block_rows(rows), blocks = (rows + block_rows - 1) / block_rows;
+uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
+  const int64_t block_rows = norm_block_rows(rows, cols, dtype), blocks = (rows + block_rows - 1) / block_rows;
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 

@@ -1,6 +1,8 @@
 // What planning knows of the CUDA backend: plain numbers, compiled everywhere.
 #pragma once
 
+#include <algorithm>
+
 #include "program/facts.h"
 
 namespace snug {
@@ -16,10 +18,14 @@ namespace cuda {
 // What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 
-// Rows whose part of a gain's gradient is summed in one go: at most 1024 such parts.
-constexpr int64_t norm_block_rows(int64_t rows) { return rows <= 8 * 1024 ? 8 : (rows + 1023) / 1024; }
+// Rows whose part of a gain's gradient is summed in one go: at most 1024 such parts, and no more than blocks of a
+// thread for each 8 of up to 8192 columns of bf16 run at the same time on 128 multiprocessors.
+constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
+  const int64_t most = dtype != DType::BF16 || cols > 8192 ? 1024 : cols > 4096 ? 128 : cols > 2048 ? 256 : 512;
+  return std::max<int64_t>(8, (rows + most - 1) / most);
+}
 
-uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols);
+uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
 inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's blocks take their tiles by
 
 // Counters, and one fp32 for each token and query head: the sum of dout out.

@@ -1,5 +1,6 @@
 // RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
+#include "backend/cuda/bulk.cuh"
 #include "backend/cuda/columns.cuh"
 #include "backend/cuda/facts.h"
 
@@ -92,40 +93,62 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
   }
 }
 
-// The same for dgain of rows of at most one group for each thread: a row is read once, the next is on its way while one
-// is worked on, and sums stay in registers.
+// The same for dgain of rows of at most one group for each thread: a row is read once, those after it are on their way
+// to shared memory while it is worked on, each thread's groups by that thread, and sums stay in registers.
+constexpr int kAhead = 2;
+
+template <class T>
+struct RowGroup {
+  Raw<T, kWide> dy, x, dx;
+};
+
 template <int kRowThreads, class T, class G>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     rms_norm_backward_gain_kernel(Backward<T> op, const G* gain) {
-  struct Group {
-    Raw<T, kWide> dy, x, dx;
-  };
+  extern __shared__ __align__(16) unsigned char shared_bytes[];
   __shared__ float shared[2][32];
   const int64_t col = int64_t{threadIdx.x} * kWide, begin = blockIdx.x * op.block_rows;
   const int rows = static_cast<int>(min(op.block_rows, op.rows - begin));
   const bool inside = col < op.n;
   T *dy = op.dy.at(begin, col), *dx = op.dx.at(begin, col);
-  const T* x = op.x.at(begin, col);
+  const T *next_dy = dy, *next_x = op.x.at(begin, col), *next_dx = dx;
   Raw<G, kWide> gains = {};
   if (inside) gains.fetch(gain + col);
-  Group next = {};
-  const auto fetch = [&](bool following) {
-    if (!inside) return;
-    next.dy.fetch(dy + (following ? op.dy.stride : 0));
-    next.x.fetch(x + (following ? op.x.stride : 0));
-    if (op.accumulate) next.dx.fetch(dx + (following ? op.dx.stride : 0));
+  auto* const fetched = reinterpret_cast<Raw<T, kWide>*>(shared_bytes) + threadIdx.x;  // by slot and operand
+  int left = rows;                                                                     // to be fetched
+  const auto fetch = [&](int slot) {
+    if (inside && left > 0) {
+      auto* const to = fetched + slot * 3 * kRowThreads;
+      fetch_group(to, next_dy);
+      fetch_group(to + kRowThreads, next_x);
+      if (op.accumulate) fetch_group(to + 2 * kRowThreads, next_dx);
+      next_dy += op.dy.stride;
+      next_x += op.x.stride;
+      next_dx += op.dx.stride;
+      left--;
+    }
+    commit_fetches();
   };
+#pragma unroll
+  for (int slot = 0; slot < kAhead; slot++) fetch(slot);
   Pack<float, kWide> dgain{};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float rstd = 0;  // lane l has that of row l, l + 32, ...: one that all fetch alike is waited for at once
-  fetch(false);
   for (int row = 0; row < rows; row++) {
     if (row % 32 == 0) rstd = op.rstd[begin + min(row + lane, rows - 1)];
-    Group group = next;
-    if (row + 1 < rows) fetch(true);
+    const int slot = row % kAhead;
+    wait_fetches<kAhead - 1>();
+    RowGroup<T> group = {};
+    if (inside) {
+      const auto* const from = fetched + slot * 3 * kRowThreads;
+      group.dy = from[0];
+      group.x = from[kRowThreads];
+      if (op.accumulate) group.dx = from[2 * kRowThreads];
+    }
     float dot = 0;
 #pragma unroll
     for (int k = 0; k < kWide; k++) dot += to_float(gains[k]) * to_float(group.dy[k]) * to_float(group.x[k]);
+    fetch(slot);
     const float r = __shfl_sync(kAll, rstd, row % 32);
     const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
     if (inside) {
@@ -144,7 +167,6 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
       if (op.restore) save_floats<kWide>(dy, y);
     }
     dy += op.dy.stride;
-    x += op.x.stride;
     dx += op.dx.stride;
   }
   if (inside) save<kWide>(op.partial + blockIdx.x * op.n + col, dgain);
@@ -186,9 +208,10 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   const TensorView dx = operands.matrix("dx", {dy.dtype}, rows, cols);
   TensorView dgain;
   if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
-  auto* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
+  auto* const partial =
+      reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, dy.dtype, rows, cols)));
   operands.done();
-  const int64_t block_rows = norm.gain_gradient ? norm_block_rows(rows) : 1,
+  const int64_t block_rows = norm.gain_gradient ? norm_block_rows(rows, cols, dy.dtype) : 1,
                 blocks = (rows + block_rows - 1) / block_rows;
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
@@ -196,20 +219,22 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
         return [=](const PassFacts&) {
           const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
                                cols,        block_rows, norm.accumulate, norm.restore};
-          const auto launch = [&](const auto& kernel, int threads) {
-            kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), 0, stream>>>(op, gain.as<G>());
+          const auto launch = [&](const auto& kernel, int threads, size_t shared) {
+            kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream>>>(op, gain.as<G>());
           };
           const auto launch_held = [&]<int kRowThreads>() {
             if constexpr (N == kWide && sizeof(T) == 2)
               if (partial && cols <= kRowThreads * kWide) {
-                launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads);
+                constexpr int kFetched = kAhead * kRowThreads * static_cast<int>(sizeof(RowGroup<T>));
+                allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched);
+                launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads, kFetched);
                 return true;
               }
             return false;
           };
           if (!launch_held.template operator()<256>() && !launch_held.template operator()<512>() &&
               !launch_held.template operator()<1024>())
-            launch(rms_norm_backward_kernel<N, T, G>, kThreads);
+            launch(rms_norm_backward_kernel<N, T, G>, kThreads, 0);
           check_launch("rms_norm_backward");
           if (!partial) return;
           const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
