@@ -32,7 +32,8 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
                      Pack<float, N>& m, Pack<float, N>& v) {
   constexpr uint32_t kLeast = bits_of(0x1p-100f), kMost = bits_of(0x1p40f);
   constexpr uint32_t kLeastChange = bits_of(0x1p-80f) << 1, kMostChange = bits_of(0x1p60f) << 1;  // without signs
-  uint32_t farthest = 0, farthest_change = 0;  // above the least; negative numbers, smaller ones and NaN are farther
+  uint32_t least = ~0u, most = 0;  // negative numbers and NaN are more
+  uint32_t farthest_change = 0;    // above the least; smaller ones and NaN are farther
   Pack<float, N> change;
 #pragma unroll
   for (int k = 0; k < N; k++) {
@@ -40,10 +41,11 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
     m[k] = lerp(m[k], g, s.mean_share);
     v[k] = fmaf(s.square_share * g, g, v[k] * s.square_keep);
     change[k] = s.rate_of_mean * m[k];
-    farthest = max(farthest, __float_as_uint(v[k]) - kLeast);
+    least = min(least, __float_as_uint(v[k]));
+    most = max(most, __float_as_uint(v[k]));
     farthest_change = max(farthest_change, (__float_as_uint(change[k]) << 1) - kLeastChange);
   }
-  const bool usual = s.usual && farthest <= kMost - kLeast && farthest_change <= kMostChange - kLeastChange;
+  const bool usual = s.usual && least >= kLeast && most <= kMost && farthest_change <= kMostChange - kLeastChange;
   if (usual) {
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -62,10 +64,10 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
 
 template <int N>
 __device__ bool all_finite(const Pack<float, N>& x) {
-  uint32_t largest = 0;
+  float zeros = 0;
 #pragma unroll
-  for (int k = 0; k < N; k++) largest = max(largest, __float_as_uint(x[k]) << 1);
-  return largest < bits_of(INFINITY) << 1;
+  for (int k = 0; k < N; k++) zeros = fmaf(x[k], 0.0f, zeros);
+  return zeros == 0.0f;
 }
 
 // The upper or the lower halves of N words.
@@ -220,16 +222,17 @@ struct Bit8State {
 template <bool kNegatives>
 __device__ float narrow(const CodeTable<kNegatives>& table, const Pack<float, kEach>& x, bool usual,
                         Pack<uint32_t, kEach / 4>& codes) {
-  float largest = -INFINITY;
+  float largest = usual ? 0.0f : -INFINITY;
 #pragma unroll
   for (int k = 0; k < kEach; k++) largest = fmaxf(largest, fabsf(x[k]));  // NaN is passed over
-  largest = warp_max(largest);
   uint32_t code[kEach];
   if (usual) {
+    largest = __uint_as_float(__reduce_max_sync(kAll, __float_as_uint(largest)));
     const float inverse = usual_inverse(largest);
 #pragma unroll
     for (int k = 0; k < kEach; k++) code[k] = table.nearest(quotient(x[k], largest, inverse));
   } else {
+    largest = warp_max(largest);
     const float divisor = largest > 0 ? largest : 1.0f;
 #pragma unroll
     for (int k = 0; k < kEach; k++) {
@@ -270,14 +273,13 @@ __global__ void __launch_bounds__(kThreads, 4)
   m_table.copy_from(signed_table);
   v_table.copy_from(unsigned_table);
   __syncthreads();
-  const int64_t blocks = (n + kStateBlock - 1) / kStateBlock, warps = int64_t{gridDim.x} * (kThreads / 32);
-  for (int64_t block = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32; block < blocks; block += warps) {
+  const auto update = [&]<bool kWhole>(int64_t block) {
     const int64_t i = block * kStateBlock + threadIdx.x % 32 * kEach;
-    const int count = block < n / kStateBlock ? kEach : static_cast<int>(min(int64_t{kEach}, max(int64_t{0}, n - i)));
+    const int count = kWhole ? kEach : static_cast<int>(min(int64_t{kEach}, max(int64_t{0}, n - i)));
     Raw<G, kEach> gradient;
     Raw<W, kEach> weight;
     Raw<uint8_t, kEach> means, squares;
-    if (count == kEach) {
+    if (kWhole) {
       gradient.fetch(g + i);
       weight.fetch(w + i);
       means.fetch(state.m + i);
@@ -299,8 +301,8 @@ __global__ void __launch_bounds__(kThreads, 4)
       square[k] = v_table.values[squares[k]] * v_scale;
     }
     const bool mine = step<kEach>(scalars, x, gradient.floats(), factor, mean, square);
-    const bool usual = __all_sync(kAll, mine && count == kEach);
-    if (count < kEach) {
+    const bool usual = kWhole && __all_sync(kAll, mine);
+    if constexpr (!kWhole) {
 #pragma unroll
       for (int k = 0; k < kEach; k++) {
         if (k >= count) continue;
@@ -319,10 +321,14 @@ __global__ void __launch_bounds__(kThreads, 4)
     save_codes(state.m, i, count, codes);
     const float v_largest = narrow(v_table, square, usual, codes);
     save_codes(state.v, i, count, codes);
-    if (threadIdx.x % 32 != 0) continue;
+    if (threadIdx.x % 32 != 0) return;
     state.m_scales[block] = m_largest;
     state.v_scales[block] = v_largest;
-  }
+  };
+  const int64_t whole = n / kStateBlock, warps = int64_t{gridDim.x} * (kThreads / 32);
+  int64_t block = int64_t{blockIdx.x} * (kThreads / 32) + threadIdx.x / 32;
+  for (; block < whole; block += warps) update.template operator()<true>(block);
+  if (block * kStateBlock < n) update.template operator()<false>(block);
 }
 
 struct Bound {

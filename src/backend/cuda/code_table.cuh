@@ -7,14 +7,17 @@
 namespace snug::cuda {
 
 // A map's numbers, and an entry for each bin: the numbers that agree in sign, exponent and the upper 7 bits of the
-// fraction, as between two of those lies at most one of the map's bounds. An entry holds the code of its bin's number
-// nearest to 0 above 16 bits that, with the lower 16 of a number beyond the bound added, carry into it; of a negative
-// bin all codes are complements, so that they rise with the magnitude as well.
+// fraction, as between two of those lies at most one of the map's bounds. An entry and the bits of a magnitude in its
+// bin make the code of the bin's number nearest to 0 above 16 bits that, beyond the bound, carry into it; of a negative
+// bin all codes are complements, so that they rise with the magnitude as well. Bins of negative numbers lie before
+// those of positive ones, one bit of the index apart.
 template <bool kNegatives>
 struct alignas(16) CodeTable {
   static constexpr int kFirst = (127 - 24) << 7, kBins = (24 << 7) + 1;  // all up to 2^-24 together; then up to 1
+  static constexpr int kSign = 0x1000, kPositive = kNegatives ? kSign : 0;
+  static_assert(kBins <= kSign && (kFirst & kSign) == kSign && ((kFirst + kBins) & kSign) == kSign);
   float values[256];
-  uint32_t entries[kNegatives ? 2 * kBins : kBins];
+  uint32_t entries[kPositive + kBins];
 
   CodeTable() = default;
   constexpr explicit CodeTable(const DynamicMap& map) : values{}, entries{} {
@@ -30,7 +33,8 @@ struct alignas(16) CodeTable {
       const float least = i == 0 ? 0.0f : std::bit_cast<float>(bin << 16);
       while (code < 255 && least > map.bounds[code]) code++;
       if (in_bin(code + 1, bin)) throw "two bounds in a bin";
-      entries[i] = static_cast<uint32_t>(code << 16) + (in_bin(code, bin) ? 0xffffu - lower(map.bounds[code]) : 0u);
+      entries[kPositive + i] = static_cast<uint32_t>(code << 16) +
+                               (in_bin(code, bin) ? 0xffffu - lower(map.bounds[code]) : 0u) - (bin << 16);
     }
     code = of_zero;
     for (size_t i = 0; kNegatives && i < kBins; i++) {
@@ -39,8 +43,8 @@ struct alignas(16) CodeTable {
       while (code > 0 && least <= map.bounds[code - 1]) code--;
       if (code >= 2 && in_bin(code - 2, bin)) throw "two bounds in a bin";
       const bool bound = code > 0 && in_bin(code - 1, bin);
-      entries[kBins + i] =
-          static_cast<uint32_t>((255 - code) << 16) + (bound ? 0x10000u - lower(map.bounds[code - 1]) : 0u);
+      entries[i] = static_cast<uint32_t>((255 - code) << 16) + (bound ? 0x10000u - lower(map.bounds[code - 1]) : 0u) -
+                   (bin << 16);
     }
   }
 
@@ -51,11 +55,10 @@ struct alignas(16) CodeTable {
   }
   // DynamicMap::nearest for x in [-1, 1], in the third byte.
   __device__ uint32_t nearest(float x) const {
-    const int32_t bits = __float_as_int(x), magnitude = kNegatives ? bits & 0x7fffffff : bits;
-    int bin = max((magnitude >> 16) - kFirst, 0);
-    if (kNegatives) bin += static_cast<int>(static_cast<uint32_t>(bits) >> 31) * kBins;
-    const uint32_t code = entries[bin] + (static_cast<uint32_t>(bits) & 0xffffu);
-    return kNegatives ? code ^ static_cast<uint32_t>(bits >> 31) : code;
+    const uint32_t magnitude = __float_as_uint(fmaxf(fabsf(x), 0x1p-24f));
+    const auto sign = static_cast<uint32_t>(__float_as_int(x) >> 31);
+    if (!kNegatives) return entries[(magnitude >> 16) - kFirst] + magnitude;
+    return (entries[((magnitude >> 16) ^ (sign & kSign)) - (kFirst - kSign)] + magnitude) ^ sign;
   }
 };
 
