@@ -10,7 +10,8 @@ namespace snug {
 namespace {
 
 void copy_bytes(void* to, const void* from, size_t bytes) {
-  const cudaError_t status = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+  cudaError_t status = cudaMemcpy(to, from, bytes, cudaMemcpyDefault);
+  if (status == cudaSuccess) status = cudaStreamSynchronize(cudaStreamLegacy);  // lanes do not wait for it
   check(status == cudaSuccess, "copying {} bytes: {}", bytes, cudaGetErrorString(status));
 }
 

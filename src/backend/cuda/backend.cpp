@@ -247,6 +247,8 @@ void CudaBackend::read(void* to, const std::byte* from, uint64_t bytes) {
 
 void CudaBackend::write(std::byte* to, const void* from, uint64_t bytes) {
   check_cuda(cudaMemcpy(to, from, bytes, cudaMemcpyDefault), "writing to an arena");
+  // Copies of pageable memory may return while bytes are on their way, and lanes do not wait for them by themselves.
+  check_cuda(cudaStreamSynchronize(cudaStreamLegacy), "writing to an arena");
 }
 
 Streams* CudaBackend::streams() { return &state_->streams; }

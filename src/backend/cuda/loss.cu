@@ -214,15 +214,19 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
     Softmax mine = warp_softmax(held);
     if (thread % 32 == 0) of_warp[thread / 32] = mine;
     const uint32_t all_are_there = shared_address(&block_barriers[turn % 2]);
-    if (thread == 0) arrive_and_expect(all_are_there, blocks * static_cast<int>(sizeof(Softmax)));
+    if (thread == 0 && blocks > 1) arrive_and_expect(all_are_there, blocks * static_cast<int>(sizeof(Softmax)));
     __syncthreads();
     if (thread < 32) {
       mine = warp_joined<BFloat16>(thread < kHeldThreads / 32 ? of_warp[thread] : Softmax{});
       mine = {__shfl_sync(kAll, mine.maximum, 0), __shfl_sync(kAll, mine.sum, 0)};
-      if (thread < blocks)
+      if (blocks == 1 && thread == 0) of_block[turn % 2][0] = mine;
+      if (blocks > 1 && thread < blocks)
         send(shared_address(&of_block[turn % 2][rank]), mine.maximum, mine.sum, all_are_there, thread);
     }
-    await_cluster(all_are_there, turn / 2 % 2);
+    if (blocks > 1)
+      await_cluster(all_are_there, turn / 2 % 2);
+    else
+      __syncthreads();  // nothing may be sent in a cluster of one
     Softmax all = of_block[turn % 2][0];
     for (int block = 1; block < blocks; block++) all = joined<BFloat16>(all, of_block[turn % 2][block]);
     if (tells)
