@@ -18,10 +18,10 @@ namespace cuda {
 // What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 
-// Rows whose part of a gain's gradient is summed in one go: at most 1024 such parts, and no more than blocks of a
-// thread for each 8 of up to 8192 columns of bf16 run at the same time on 128 multiprocessors.
+// Rows whose part of a gain's gradient is summed in one go: at most 1024 such parts, and of up to 8192 columns of bf16,
+// whose blocks fetch rows ahead, as many as 128 multiprocessors work on at their fastest.
 constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
-  const int64_t most = dtype != DType::BF16 || cols > 8192 ? 1024 : cols > 4096 ? 128 : cols > 2048 ? 256 : 512;
+  const int64_t most = dtype != DType::BF16 || cols > 8192 ? 1024 : cols > 2048 ? 128 : 512;
   return std::max<int64_t>(8, (rows + most - 1) / most);
 }
 

@@ -95,7 +95,8 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
 
 // The same for dgain of rows of at most one group for each thread: a row is read once, those after it are on their way
 // to shared memory while it is worked on, each thread's groups by that thread, and sums stay in registers.
-constexpr int kAhead = 2;
+template <int kRowThreads>
+constexpr int kAhead = kRowThreads == 512 ? 4 : 2;  // rows; of 1024 threads two fill what a block has
 
 template <class T>
 struct RowGroup {
@@ -130,14 +131,14 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     commit_fetches();
   };
 #pragma unroll
-  for (int slot = 0; slot < kAhead; slot++) fetch(slot);
+  for (int slot = 0; slot < kAhead<kRowThreads>; slot++) fetch(slot);
   Pack<float, kWide> dgain{};
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float rstd = 0;  // lane l has that of row l, l + 32, ...: one that all fetch alike is waited for at once
   for (int row = 0; row < rows; row++) {
     if (row % 32 == 0) rstd = op.rstd[begin + min(row + lane, rows - 1)];
-    const int slot = row % kAhead;
-    wait_fetches<kAhead - 1>();
+    const int slot = row % kAhead<kRowThreads>;
+    wait_fetches<kAhead<kRowThreads> - 1>();
     RowGroup<T> group = {};
     if (inside) {
       const auto* const from = fetched + slot * 3 * kRowThreads;
@@ -225,7 +226,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
           const auto launch_held = [&]<int kRowThreads>() {
             if constexpr (N == kWide && sizeof(T) == 2)
               if (partial && cols <= kRowThreads * kWide) {
-                constexpr int kFetched = kAhead * kRowThreads * static_cast<int>(sizeof(RowGroup<T>));
+                constexpr int kFetched = kAhead<kRowThreads> * kRowThreads * static_cast<int>(sizeof(RowGroup<T>));
                 allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched);
                 launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads, kFetched);
                 return true;
