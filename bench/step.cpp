@@ -1,5 +1,6 @@
-// Where a training step's time goes: each kind of op, its share of the step, and for products and attention their rate
-// beside what a large square product reaches in the same run.
+// Where a training step's time goes: each kind of op, its share of the step, for products and attention their rate
+// beside what a large square product reaches in the same run, and the step beside the ideal: every op of the compute
+// lane at that product's rate or at a copy's, whichever takes longer, with nothing to wait for.
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
@@ -24,6 +25,7 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 
 struct Spent {
   double seconds = 0, flops = 0, bytes = 0;
+  bool computing = false;  // on the compute lane
 };
 
 // A backend with a clock around every launch, which has done its work when it returns.
@@ -37,7 +39,10 @@ class TimedBackend : public Backend {
     std::string row = op.site;
     if (row.starts_with("block.")) row = row.substr(row.find('.', 6) + 1);
     if (row.starts_with("norm.") || row.ends_with(".adamw")) row = "update." + std::string(kind(op.attrs));
-    return [this, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op)](const PassFacts& facts) {
+    const bool computing = op.lane == Lane::Compute;
+    return [this, computing, launch = backend_->bind(op, views), &spent = rows_[row],
+            work = work(op)](const PassFacts& facts) {
+      spent.computing = computing;
       const auto start = Clock::now();
       launch(facts);
       if (streams()) streams()->finish();
@@ -57,15 +62,25 @@ class TimedBackend : public Backend {
   std::map<std::string, Spent> rows_;
 };
 
-// FLOP/s of a square product of this size.
-double square_rate(const Target& target, int64_t size, DType dtype) {
+// What a square product of this size, and a copy of eight times its operands' bytes, reach.
+struct Ceilings {
+  int64_t size = 0;
+  double flops = 0, bytes = 0;  // a second
+
+  double seconds(const Spent& spent) const { return std::max(spent.flops / flops, spent.bytes / bytes); }
+};
+
+Ceilings measured_ceilings(const Target& target, DType dtype) {
+  const int64_t size = target.cuda() ? 8192 : 1024;
   const std::unique_ptr<Backend> backend = target.backend(0);
-  const Shape square{size, size};
-  const OperandList operands = OperandList().r(dtype, square).r(dtype, square).w(dtype, square);
-  const uint64_t half = 3 * static_cast<uint64_t>(size * size) * element_bytes(dtype);  // and room for scratch
+  const Shape square{size, size}, long_row{8 * size * size};
+  const OperandList product = OperandList().r(dtype, square).r(dtype, square).w(dtype, square);
+  const OperandList copy = OperandList().r(dtype, long_row).w(dtype, long_row);
+  const uint64_t half = 9 * static_cast<uint64_t>(size * size) * element_bytes(dtype);  // and room for scratch
   const std::unique_ptr<OpFacts> facts = target.facts();
   OpTimer timer(*backend, *facts, wall_seconds, {.half = half, .round = 0});
-  return OpTimer::work_of(Gemm{}, operands).flops / timer.seconds(Gemm{}, operands);
+  return {size, OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product),
+          OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy)};
 }
 
 void load(Session& session) {
@@ -120,9 +135,14 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
   return seconds;
 }
 
-// `ceiling`: the rate of a square product of that size.
-void report(TimedBackend& backend, double apart, int64_t size, double ceiling) {
-  fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s\n", 1e3 * apart, size, ceiling / 1e9);
+// `whole`, `apart`: seconds of a step, as it is and op by op.
+void report(TimedBackend& backend, double whole, double apart, const Ceilings& ceilings) {
+  double ideal = 0;
+  for (const auto& [name, spent] : backend.rows())
+    if (spent.computing) ideal += ceilings.seconds(spent) / (kSteps + 1);
+  fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s\n", 1e3 * apart,
+             ceilings.size, ceilings.flops / 1e9, ceilings.bytes / 1e9);
+  fmt::print("{:.1f} ms at these rates: the step is at {:.3f} of its ideal\n", 1e3 * ideal, ideal / whole);
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [name, spent] : rows) {
@@ -132,7 +152,7 @@ void report(TimedBackend& backend, double apart, int64_t size, double ceiling) {
                spent.bytes / spent.seconds / 1e9);
     if (spent.flops > 0)
       fmt::print("  {:8.0f} GFLOP/s, {:3.0f} %", spent.flops / spent.seconds / 1e9,
-                 100 * spent.flops / spent.seconds / ceiling);
+                 100 * spent.flops / spent.seconds / ceilings.flops);
     fmt::print("\n");
   }
 }
@@ -155,8 +175,8 @@ int main(int argc, char** argv) try {
              static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,
              1e3 * planned.shown().step_seconds);
   if (only_whole || planned.spec.cut.ranks > 1) return 0;
-  const int64_t size = planned.target.cuda() ? 8192 : 1024;  // timed now: a session may take all memory there is
-  const double ceiling = square_rate(planned.target, size, planned.spec.numerics.compute);
+  // Timed now: a session may take all memory there is.
+  const Ceilings ceilings = measured_ceilings(planned.target, planned.spec.numerics.compute);
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
@@ -167,7 +187,7 @@ int main(int argc, char** argv) try {
   load(session);
   for (auto& [name, spent] : timed->rows()) spent = {};
   const double apart = step_seconds(session);
-  report(*timed, apart, size, ceiling);
+  report(*timed, whole, apart, ceilings);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
