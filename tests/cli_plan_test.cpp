@@ -57,7 +57,7 @@ TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
   };
   const std::string text = run(words).out;
   EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
-  EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100"));
+  EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100: its maker's figures as far as an H200"));
   EXPECT_THAT(run(with({"--machine", "H100"})).out, HasSubstr("2 x H100; 2 hosts of 1, 45.0 GB/s"));
   EXPECT_THAT(text, HasSubstr("  links       at work for "));
   EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));

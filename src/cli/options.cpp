@@ -21,6 +21,7 @@ constexpr uint64_t kMaxJobFile = 1 << 20;
 constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
 // Products of a few counts stay within 64 bits.
+constexpr int64_t kMostBlocks = 1 << 16;  // of a step: the planner walks through all its passes
 constexpr int64_t kMaxCount = 1 << 20, kMaxOpenCount = 1 << 30;
 // More than a machine has; the system refuses a process some tens of thousands.
 constexpr int64_t kMaxThreads = 1024;
@@ -280,7 +281,7 @@ std::vector<OptionSpec> training_specs() {
       number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9,
                     "global norm above which gradients are scaled; 0 = off (1)"),
       {"batch_size", "blocks an optimizer step (16, or the next multiple of the ranks)",
-       [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMaxCount); },
+       [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMostBlocks); },
        [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
       open_integer_option("micro_batch_size", &O::micro_batch_size, "blocks a pass (the planner's choice)"),
       open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
