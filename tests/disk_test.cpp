@@ -91,6 +91,12 @@ TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(refused->err, ::testing::Not(HasSubstr("step 1/6")));
   EXPECT_EQ(run_in_small(needed + (1 << 20), small)->code, 0);
+  const uint64_t once = needed - 2 * bytes_in(at("run/checkpoints/step-6"));
+  const Words at_the_end = job("train", {"--keep", "2", "--save-every", "0", "--out", "small/run"});
+  EXPECT_EQ(run_in_small(once + (1 << 20), at_the_end)->code, 0);
+  const auto too_small = run_in_small(once, at_the_end);
+  EXPECT_EQ(too_small->code, 4);
+  EXPECT_THAT(too_small->err, HasSubstr("1 checkpoint of "));
 }
 
 // A quota is not seen beforehand: the write that breaks it says so.

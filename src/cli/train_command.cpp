@@ -49,6 +49,12 @@ Interval interval_of(const Cadence& cadence) {
   return {0, static_cast<double>(cadence.count)};
 }
 
+// Of so many steps, at most: the last step saves in any case.
+int64_t saves_of(const Cadence& cadence, int64_t steps) {
+  if (cadence.unit != Cadence::Unit::Steps) return steps;
+  return cadence.count == 0 ? 1 : (steps + cadence.count - 1) / cadence.count;
+}
+
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
 // A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
@@ -195,8 +201,8 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     std::filesystem::create_directories(options.out);
   }
   Session session = rank_session(run.planned, options, rank, place, comm);
-  rehearse_saving(
-      session, {options.out, options.keep, steps, run.corpus.validates(), side_bytes(options), replaces_run(options)});
+  rehearse_saving(session, {options.out, options.keep, saves_of(options.save_every, steps), run.corpus.validates(),
+                            side_bytes(options), replaces_run(options)});
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);

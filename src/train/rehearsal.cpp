@@ -65,14 +65,15 @@ void rehearse_saving(Session& session, const SavingPlan& saving) {
   const uint64_t one = session.sum_over_ranks(bytes_of(session.compiled().saved));
   if (session.rank() == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
-    const int64_t kept = saving.keep < 0 ? 1 : std::min(saving.keep, saving.steps - 1) + 1;
+    const int64_t kept = saving.keep < 0 ? 1 : std::min(saving.keep, saving.saves - 1) + 1;
     const auto most = static_cast<uint64_t>(kept) + (saving.keeps_best ? 1 : 0);
     const uint64_t there = saving.keep < 0 && !saving.replaces ? 0 : bytes_in(root);
     const uint64_t saved = std::max(saving.replaces ? 0 : one, most * one - std::min(most * one, there));
     const uint64_t results = bytes_of(session.compiled().exported) + saving.beside_export;
     const uint64_t freed = saving.replaces ? bytes_in(saving.out / "adapter") + bytes_in(saving.out / "model") : 0;
     const uint64_t exported = results - std::min(results, freed);
-    const std::string what = fmt::format("{} checkpoints of {} bytes", (saved + one - 1) / one, one);
+    const uint64_t count = (saved + one - 1) / one;
+    const std::string what = fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one);
     constexpr std::string_view kHelp = "--out names another place, a lower --keep keeps fewer";
     if (device_of(root) == device_of(saving.out)) {
       require_free(saving.out, saved + exported, fmt::format("{} and an export of {}", what, exported), kHelp);

@@ -8,7 +8,7 @@ namespace snug {
 struct SavingPlan {
   std::filesystem::path out;   // the run directory: checkpoints, and what is exported
   int64_t keep = 2;            // as Checkpoints takes it
-  int64_t steps = 0;           // of the run: it saves no more often
+  int64_t saves = 1;           // of the run, at most
   bool keeps_best = false;     // one more
   uint64_t beside_export = 0;  // bytes of files that are copied beside what is exported
   bool replaces = false;       // checkpoints and results that are there are removed before the first step
