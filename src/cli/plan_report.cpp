@@ -169,8 +169,9 @@ std::string seconds_text(double seconds) { return fmt::format("{:.{}f}", seconds
 // Of a machine that is only named nothing was measured there.
 std::string source_text(const Planned& planned) {
   const std::string& file = planned.pricing.file;
-  return builtin_machine(file) ? file + ": its maker's figures as far as an H200 reaches its own, an H200's driver"
-                               : file;
+  if (!builtin_machine(file)) return file;
+  if (!planned.target.cuda()) return fmt::format("rough rates: the name {} stands for cards alone", file);
+  return file + ": its maker's figures as far as an H200 reaches its own, an H200's driver";
 }
 
 // Of blocks that are full: with shorter documents and tokens without loss a step is quicker.
