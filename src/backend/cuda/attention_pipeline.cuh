@@ -19,6 +19,7 @@ inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
 __device__ inline void arrive_after_fetches(uint32_t barrier) {
   SNUG_HOPPER("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
+
 // A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
 // written. Each side walks the ring with a cursor of its own.
 template <int stages>

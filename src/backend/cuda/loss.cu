@@ -237,11 +237,17 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
 #endif
 }
 
-cudaLaunchAttribute in_clusters(int blocks) {
-  cudaLaunchAttribute cluster{};
+// Of a grid whose columns are clusters. `cluster` must outlive the result.
+cudaLaunchConfig_t held_config(const dim3& grid, cudaLaunchAttribute& cluster) {
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {1, static_cast<unsigned>(blocks), 1};
-  return cluster;
+  cluster.val.clusterDim = {1, grid.y, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = kHeldThreads;
+  config.dynamicSmemBytes = kHeldBytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  return config;
 }
 
 // As many clusters as run at the same time, or as there are rows; none where blocks cannot hold a row together.
@@ -251,13 +257,8 @@ dim3 held_grid(const TensorView& logits) {
   const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMostBlocks;
   if (!fits || of_device(cudaDevAttrClusterLaunch) == 0) return {0, 0};
   allow_shared(held_cross_entropy_kernel, kHeldBytes);
-  cudaLaunchAttribute cluster = in_clusters(blocks);
-  cudaLaunchConfig_t config{};
-  config.gridDim = {1, static_cast<unsigned>(blocks)};
-  config.blockDim = kHeldThreads;
-  config.dynamicSmemBytes = kHeldBytes;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
+  cudaLaunchAttribute cluster{};
+  const cudaLaunchConfig_t config = held_config({1, static_cast<unsigned>(blocks)}, cluster);
   check_cuda(cudaOccupancyMaxActiveClusters(&clusters, held_cross_entropy_kernel, &config), "a kernel's clusters");
   return {static_cast<unsigned>(std::min<int64_t>(clusters, logits.rows())), static_cast<unsigned>(blocks)};
 }
@@ -287,14 +288,9 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   operands.done();
   if (const dim3 grid = held_grid(logits); grid.x > 0)
     return [=](const PassFacts& facts) {
-      cudaLaunchAttribute cluster = in_clusters(static_cast<int>(grid.y));
-      cudaLaunchConfig_t config{};
-      config.gridDim = grid;
-      config.blockDim = kHeldThreads;
-      config.dynamicSmemBytes = kHeldBytes;
+      cudaLaunchAttribute cluster{};
+      cudaLaunchConfig_t config = held_config(grid, cluster);
       config.stream = stream;
-      config.attrs = &cluster;
-      config.numAttrs = 1;
       const auto active = static_cast<int>(std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows));
       check_cuda(
           cudaLaunchKernelEx(&config, held_cross_entropy_kernel, Rows<BFloat16>(logits), static_cast<int>(rows),

@@ -173,6 +173,23 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   if (inside) save<kWide>(op.partial + blockIdx.x * op.n + col, dgain);
 }
 
+template <int kRowThreads, class T>
+constexpr int kFetched = kAhead<kRowThreads>* kRowThreads* static_cast<int>(sizeof(RowGroup<T>));  // bytes of a block
+
+// Calls f.template operator()<threads>() for the smallest block that has a thread for each group of such a row; false
+// if none has.
+template <class F>
+bool with_row_threads(int64_t cols, const F& f) {
+  if (cols > 1024 * kWide) return false;
+  if (cols <= 256 * kWide)
+    f.template operator()<256>();
+  else if (cols <= 512 * kWide)
+    f.template operator()<512>();
+  else
+    f.template operator()<1024>();
+  return true;
+}
+
 // Threads that have a group of a row each, as far as a block goes.
 unsigned threads_for(int64_t groups, int64_t most) {
   return static_cast<unsigned>(std::clamp<int64_t>((groups + 31) / 32 * 32, 32, most));
@@ -217,25 +234,24 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() {
       return dispatch_wide(wide({dy, x, gain, dx}), [&]<int N>() -> Launch {
+        constexpr bool kMayHold = N == kWide && sizeof(T) == 2;
+        if constexpr (kMayHold)
+          if (partial)
+            with_row_threads(cols, [&]<int kRowThreads>() {
+              allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched<kRowThreads, T>);
+            });
         return [=](const PassFacts&) {
           const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
                                cols,        block_rows, norm.accumulate, norm.restore};
           const auto launch = [&](const auto& kernel, int threads, size_t shared) {
             kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream>>>(op, gain.as<G>());
           };
-          const auto launch_held = [&]<int kRowThreads>() {
-            if constexpr (N == kWide && sizeof(T) == 2)
-              if (partial && cols <= kRowThreads * kWide) {
-                constexpr int kFetched = kAhead<kRowThreads> * kRowThreads * static_cast<int>(sizeof(RowGroup<T>));
-                allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched);
-                launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads, kFetched);
-                return true;
-              }
-            return false;
-          };
-          if (!launch_held.template operator()<256>() && !launch_held.template operator()<512>() &&
-              !launch_held.template operator()<1024>())
-            launch(rms_norm_backward_kernel<N, T, G>, kThreads, 0);
+          bool held = false;
+          if constexpr (kMayHold)
+            held = partial && with_row_threads(cols, [&]<int kRowThreads>() {
+                     launch(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kRowThreads, kFetched<kRowThreads, T>);
+                   });
+          if (!held) launch(rms_norm_backward_kernel<N, T, G>, kThreads, 0);
           check_launch("rms_norm_backward");
           if (!partial) return;
           const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
