@@ -25,13 +25,21 @@ double since(Clock::time_point start) { return std::chrono::duration<double>(Clo
 
 struct Spent {
   double seconds = 0, flops = 0, bytes = 0;
-  bool computing = false;  // on the compute lane
+};
+
+// What a square product of this size, and a copy of eight times its operands' bytes, reach.
+struct Ceilings {
+  int64_t size = 0;
+  double flops = 0, bytes = 0;  // a second
+
+  double seconds(const Work& work) const { return std::max(work.flops / flops, work.bytes / bytes); }
 };
 
 // A backend with a clock around every launch, which has done its work when it returns.
 class TimedBackend : public Backend {
  public:
-  explicit TimedBackend(std::unique_ptr<Backend> backend) : backend_(std::move(backend)) {}
+  TimedBackend(std::unique_ptr<Backend> backend, const Ceilings& ceilings)
+      : backend_(std::move(backend)), ceilings_(ceilings) {}
 
   std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
@@ -39,10 +47,10 @@ class TimedBackend : public Backend {
     std::string row = op.site;
     if (row.starts_with("block.")) row = row.substr(row.find('.', 6) + 1);
     if (row.starts_with("norm.") || row.ends_with(".adamw")) row = "update." + std::string(kind(op.attrs));
-    const bool computing = op.lane == Lane::Compute;
-    return [this, computing, launch = backend_->bind(op, views), &spent = rows_[row],
+    const double ideal = op.lane == Lane::Compute ? ceilings_.seconds(work(op)) : 0;
+    return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row],
             work = work(op)](const PassFacts& facts) {
-      spent.computing = computing;
+      ideal_ += ideal;
       const auto start = Clock::now();
       launch(facts);
       if (streams()) streams()->finish();
@@ -55,19 +63,19 @@ class TimedBackend : public Backend {
   void write(std::byte* to, const void* from, uint64_t bytes) override { backend_->write(to, from, bytes); }
   Streams* streams() override { return backend_->streams(); }
 
-  std::map<std::string, Spent>& rows() { return rows_; }
+  // What was launched until now is not counted.
+  void forget() {
+    for (auto& [row, spent] : rows_) spent = {};
+    ideal_ = 0;
+  }
+  const std::map<std::string, Spent>& rows() const { return rows_; }
+  double ideal() const { return ideal_; }  // seconds of all on the compute lane
 
  private:
   std::unique_ptr<Backend> backend_;
+  Ceilings ceilings_;
   std::map<std::string, Spent> rows_;
-};
-
-// What a square product of this size, and a copy of eight times its operands' bytes, reach.
-struct Ceilings {
-  int64_t size = 0;
-  double flops = 0, bytes = 0;  // a second
-
-  double seconds(const Spent& spent) const { return std::max(spent.flops / flops, spent.bytes / bytes); }
+  double ideal_ = 0;
 };
 
 Ceilings measured_ceilings(const Target& target, DType dtype) {
@@ -136,10 +144,8 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
 }
 
 // `whole`, `apart`: seconds of a step, as it is and op by op.
-void report(TimedBackend& backend, double whole, double apart, const Ceilings& ceilings) {
-  double ideal = 0;
-  for (const auto& [name, spent] : backend.rows())
-    if (spent.computing) ideal += ceilings.seconds(spent) / (kSteps + 1);
+void report(const TimedBackend& backend, double whole, double apart, const Ceilings& ceilings) {
+  const double ideal = backend.ideal() / (kSteps + 1);
   fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s\n", 1e3 * apart,
              ceilings.size, ceilings.flops / 1e9, ceilings.bytes / 1e9);
   fmt::print("{:.1f} ms at these rates: the step is at {:.3f} of its ideal\n", 1e3 * ideal, ideal / whole);
@@ -180,12 +186,12 @@ int main(int argc, char** argv) try {
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
-                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0));
+                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), ceilings);
                      timed = backend.get();
                      return backend;
                    }});
   load(session);
-  for (auto& [name, spent] : timed->rows()) spent = {};
+  timed->forget();
   const double apart = step_seconds(session);
   report(*timed, whole, apart, ceilings);
   return 0;

@@ -272,10 +272,11 @@ class Fitter::Search {
     };
     auto attempt = [&](const Point& p) {
       if (probe(p).seconds >= kBetter * best.seconds) return;
-      for (const size_t d : turned_of(p))  // offers are for whole dials: perhaps a little more of one does
-        if (Point further = p; !relief_.kept(p, Place::Node) && relief_.turn_further(further, d))
-          consider(judged(further, true));
-      consider(settled(p, relief_.helping(p), turned_of(p)));
+      const std::vector<size_t> turned = turned_of(p);
+      if (!relief_.kept(p, Place::Node))
+        for (const size_t d : turned)  // offers are for whole dials: perhaps a little more of one does
+          if (Point further = p; relief_.turn_further(further, d)) consider(judged(further, true));
+      consider(settled(p, relief_.helping(p), turned));
     };
     auto attempt_with = [&](auto Point::*order, auto value) {
       Point p = best.point;
