@@ -24,16 +24,20 @@ struct Scalars : AdamWScalars {
 
 constexpr uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
 
-// The weights after a step; m and v are brought forward. Numbers that are zero, tiny, huge or none go by way of the
-// full division, all of a thread's together. Gives whether there were none: then m is from 2^-100 to 2^100 in
-// magnitude, and v from 2^-100 to 2^40.
+// What a thread's numbers are together. Usual: m is from 2^-100 to 2^100 in magnitude, and v from 2^-100 to 2^40. Zero:
+// v and the change are, as in an embedding's rows whose tokens never came; then m is finite.
+enum class Numbers : uint8_t { Usual, Zero, Any };
+
+// The weights after a step; m and v are brought forward. Only where the numbers are neither usual nor zero it takes the
+// full root and division.
 template <int N>
-__device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
-                     Pack<float, N>& m, Pack<float, N>& v) {
+__device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
+                        Pack<float, N>& m, Pack<float, N>& v) {
   constexpr uint32_t kLeast = bits_of(0x1p-100f), kMost = bits_of(0x1p40f);
   constexpr uint32_t kLeastChange = bits_of(0x1p-80f) << 1, kMostChange = bits_of(0x1p60f) << 1;  // without signs
   uint32_t least = ~0u, most = 0;  // negative numbers and NaN are more
   uint32_t farthest_change = 0;    // above the least; smaller ones and NaN are farther
+  uint32_t changes = 0;            // all bits, without signs
   Pack<float, N> change;
 #pragma unroll
   for (int k = 0; k < N; k++) {
@@ -44,6 +48,7 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
     least = min(least, __float_as_uint(v[k]));
     most = max(most, __float_as_uint(v[k]));
     farthest_change = max(farthest_change, (__float_as_uint(change[k]) << 1) - kLeastChange);
+    changes |= __float_as_uint(change[k]) << 1;
   }
   const bool usual = s.usual && least >= kLeast && most <= kMost && farthest_change <= kMostChange - kLeastChange;
   if (usual) {
@@ -52,6 +57,12 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
       const float root = quotient(usual_root(v[k]), s.root_correction, s.inverse_correction) + s.epsilon;
       w[k] = w[k] * s.keep + usual_quotient(change[k], root);
     }
+    return Numbers::Usual;
+  }
+  const bool zero = most == 0 && changes == 0 && s.epsilon > 0.0f;
+  if (zero) {
+#pragma unroll
+    for (int k = 0; k < N; k++) w[k] = w[k] * s.keep + change[k];  // over epsilon, which leaves a zero and its sign
   } else {
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -59,7 +70,7 @@ __device__ bool step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& 
       w[k] = w[k] * s.keep + change[k] / root;
     }
   }
-  return usual;
+  return zero ? Numbers::Zero : Numbers::Any;
 }
 
 template <int N>
@@ -198,10 +209,10 @@ __global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
   uint32_t bits[N] = {};
   if constexpr (State<X>::kRandom) random.bits<N>(place + static_cast<uint64_t>(i), bits);
   Pack<float, N> w = weights.floats(), mean = both.mean.floats(), square = both.square.floats();
-  const bool usual = step<N>(scalars, w, gradient.floats(), factor, mean, square);
+  const Numbers numbers = step<N>(scalars, w, gradient.floats(), factor, mean, square);
   if (finite == 0.0f) return;  // only here, as the compiler would ask for nothing before
   weight.template store<N>(i, w);
-  state.template store<N>(i, mean, square, bits, usual);
+  state.template store<N>(i, mean, square, bits, numbers != Numbers::Any);
 }
 
 // ---- 8-bit state: a warp a block of 256 -----------------------------------------------------------------------------
@@ -300,7 +311,7 @@ __global__ void __launch_bounds__(kThreads, 4)
       mean[k] = m_table.values[means[k]] * m_scale;
       square[k] = v_table.values[squares[k]] * v_scale;
     }
-    const bool mine = step<kEach>(scalars, x, gradient.floats(), factor, mean, square);
+    const bool mine = step<kEach>(scalars, x, gradient.floats(), factor, mean, square) == Numbers::Usual;
     const bool usual = kWhole && __all_sync(kAll, mine);
     if constexpr (!kWhole) {
 #pragma unroll
