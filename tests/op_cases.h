@@ -69,6 +69,57 @@ inline void add_fp8_gemm(OpCases& cases) {
   add("addend_and_bias", {129, 256}, 144, true, true);
 }
 
+// Three parts, one of all columns, one of some; forward and back. What is computed as two products is rounded twice.
+inline void add_adapted(OpCases& cases) {
+  struct Case {
+    std::string_view name;
+    int64_t m, n, k, rank;
+    AdaptedParts parts;
+    bool addend, bias;
+  };
+  for (const DType t : kActivations)
+    for (const Case& c : {Case{"three_parts", 70, 96, 64, 8, {{0, 48, 64}, {48, 64, 96}}, false, true},
+                          Case{"one_part", 33, 64, 40, 16, {{0}, {64}}, true, false},
+                          Case{"some_columns", 21, 96, 32, 8, {{16, 64}, {48, 96}}, true, true},
+                          Case{"whole_tiles", 256, 768, 192, 16, {{0, 256, 512}, {256, 512, 768}}, false, false},
+                          Case{"several_blocks", 200, 2304, 64, 16, {{0, 1280}, {1280, 2304}}, false, false},
+                          Case{"whole_tiles_and_addend", 384, 512, 128, 24, {{0, 256}, {256, 512}}, true, false}}) {
+      const double error = t == DType::BF16 ? 8e-3 : 4e-6;
+      const int64_t inner = c.parts.count() * c.rank;
+      std::vector<CaseOperand> operands{in("a", t, {c.m, c.k}, uniform(), 8), in("b", t, {c.n, c.k}),
+                                        in("u", t, {c.m, inner}), in("v", t, {c.parts.columns(), c.rank})};
+      if (c.addend) operands.push_back(in("c", t, {c.m, c.n}));
+      if (c.bias) operands.push_back(in("bias", t, {c.n}));
+      operands.push_back(out("d", t, {c.m, c.n}, 16));
+      cases.push_back({fmt::format("adapted_gemm.{}.{}", name(t), c.name),
+                       AdaptedGemm{true, c.parts, c.addend, c.bias},
+                       operands,
+                       {},
+                       error,
+                       error * std::sqrt(static_cast<double>(c.k))});
+      if (!c.bias)
+        cases.push_back(
+            {fmt::format("adapted_gemm.{}.{}.back", name(t), c.name),
+             AdaptedGemm{},
+             {in("a", t, {c.m, c.n}), in("b", t, {c.n, c.k}, uniform(), 8), in("u", t, {c.m, inner}, uniform(), 8),
+              in("v", t, {inner, c.k}), out("d", t, {c.m, c.k}, 24)},
+             {},
+             error,
+             error * std::sqrt(static_cast<double>(c.n))});
+      for (const DType gradient : {t, DType::F32}) {
+        if (gradient == t && t == DType::F32) continue;
+        cases.push_back({fmt::format("adapter_backward.{}.{}.{}", name(t), c.name, name(gradient)),
+                         AdapterBackward{0.5f, c.parts},
+                         {in("dy", t, {c.m, c.n}, uniform(), 8), in("b", t, {c.parts.columns(), c.rank}),
+                          in("xa", t, {c.m, inner}, uniform(), 8), out("dxa", t, {c.m, inner}),
+                          out("db", gradient, {c.parts.columns(), c.rank})},
+                         {},
+                         error,
+                         error * std::sqrt(static_cast<double>(c.n))});
+      }
+    }
+}
+
 inline void add_transpose(OpCases& cases) {
   for (const Shape& shape : {Shape{5, 7}, Shape{64, 64}, Shape{72, 200}, Shape{131, 264}})
     cases.push_back({fmt::format("transpose.{}x{}", shape[0], shape[1]),
@@ -440,6 +491,7 @@ inline OpCases op_cases() {
   OpCases cases;
   add_gemm(cases);
   add_fp8_gemm(cases);
+  add_adapted(cases);
   add_transpose(cases);
   add_attention(cases);
   add_long_attention(cases);

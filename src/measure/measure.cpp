@@ -185,6 +185,8 @@ std::vector<Sample> samples(DType t, int64_t rows) {
       {GatherRows{}, OperandList().r(t, {1024, cols}).r(i32, {rows}).w(t, x)},
       {ScatterRows{}, OperandList().r(t, {some, cols}).r(i32, {some}).w(t, x)},
       {CrossEntropy{.gradient = true}, OperandList().rw(t, {few, 16 * cols}).r(i32, {few}).w(f32, {few}), all},
+      {AdapterBackward{1, {{0}, {cols}}},
+       OperandList().r(t, x).r(t, {cols, 16}).r(t, {rows, 16}).w(t, {rows, 16}).w(t, {cols, 16})},
       {NormPartials{}, OperandList().r(t, flat).w(f32, {(count + kUnit - 1) / kUnit})},
   };
   AdamW adamw{.split = t == DType::BF16};

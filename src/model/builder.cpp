@@ -3,6 +3,8 @@
 #include <array>
 #include <cmath>
 
+#include "program/adapter.h"
+
 namespace snug {
 
 Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
@@ -97,17 +99,6 @@ Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
                  })[0];
 }
 
-namespace {
-
-bool adapts_all(const Lora& lora, int64_t rows) {
-  for (const LoraPart& part : lora.parts) rows -= part.row_end - part.row_begin;
-  return rows == 0;
-}
-
-}  // namespace
-
-// What comes through the adapter is written first where it fills the whole result: the product with the weight then
-// adds to it in the only pass over the result that it makes anyway.
 Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual) {
   const int64_t rows = state(x).shape.rows();
   std::optional<Value> xa;
@@ -118,35 +109,63 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
   return produce({{linear.site, {rows, linear.out}, compute_, keep}}, [=, this](std::span<const Operand> out) {
     std::optional<Operand> addend;
     if (residual) addend = use(*residual);
-    const bool adapter_first = xa && adapts_all(linear.lora, linear.out);
-    if (adapter_first) {
-      emit_lora_forward(linear, read(use(*xa)), addend, out[0]);
-      addend = out[0];
-    }
-    multiply(linear.site, use(x), linear, false, addend, out[0]);
-    if (xa && !adapter_first) emit_lora_forward(linear, read(use(*xa)), out[0], out[0]);
+    std::optional<AdapterTerm> adapter;
+    if (xa) adapter = {read(use(*xa)), lora_b(linear)};
+    multiply(linear.site, use(x), linear, false, adapter, addend, out[0]);
   })[0];
 }
 
 void Builder::multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
-                       const std::optional<Operand>& addend, const Operand& y) {
+                       const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y) {
   const bool bias = !backward && linear.bias != kNoParam;
-  const bool fp8 = placement_.fp8_products();
-  std::vector<Operand> operands;
-  if (fp8) {
+  const AdaptedParts parts = backward ? AdaptedParts{} : parts_of(linear);
+  if (placement_.fp8_products()) {
+    // As AdaptedGemm is computed from products.
+    const auto through_adapter = [&](const std::optional<Operand>& c) {
+      for (GemmCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, c, write(y))) {
+        if (c) call.operands[2] = read(call.operands[2]);
+        emitter_.op(fmt::format("{}.lora", site), call.gemm, std::move(call.operands));
+      }
+      addend = y;
+    };
+    const bool first = adapter && (backward || parts.columns() == linear.out);
+    if (first) through_adapter(addend);
     const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
     const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);
-    operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
-  } else {
-    operands = {read(x), read(placement_.weight(linear.weight, linear.count))};
+    std::vector<Operand> operands{read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
+    if (addend) operands.push_back(read(*addend));
+    if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
+    operands.push_back(write(y));
+    emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
+    if (adapter && !first) through_adapter(y);
+    return;
   }
+  std::vector<Operand> operands{read(x), read(placement_.weight(linear.weight, linear.count))};
+  if (adapter) operands.insert(operands.end(), {adapter->u, adapter->v});
   if (addend) operands.push_back(read(*addend));
   if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
   operands.push_back(write(y));
-  if (fp8)
-    emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
+  if (adapter)
+    emitter_.op(site, AdaptedGemm{!backward, parts, addend.has_value(), bias}, operands);
   else
     emitter_.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+}
+
+AdaptedParts Builder::parts_of(const Linear& linear) const {
+  AdaptedParts parts;
+  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
+    parts.begin[i] = linear.lora.parts[i].row_begin;
+    parts.end[i] = linear.lora.parts[i].row_end;
+  }
+  return parts;
+}
+
+Operand Builder::lora_a(const Linear& linear) {
+  return read(placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
+}
+
+Operand Builder::lora_b(const Linear& linear) {
+  return read(placement_.weight(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())));
 }
 
 Dropout Builder::dropout_of(const Linear& linear) const {
@@ -164,27 +183,13 @@ Value Builder::lora_input(Value x, const Linear& linear) {
                 })[0];
     dropped_[linear.weight] = x;
   }
-  const int parts = static_cast<int>(linear.lora.parts.size());
-  return produce({{linear.site + ".xa", {state(x).shape.rows(), parts * linear.lora.rank}, compute_, Keep::Adapter}},
+  const int64_t columns = std::ssize(linear.lora.parts) * linear.lora.rank;
+  return produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, Keep::Adapter}},
                  [=, this](std::span<const Operand> out) {
                    const Operand input = read(use(x));
                    emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
-                               {input, read(placement_.weight(linear.lora.a, parts)), write(out[0])});
+                               {input, lora_a(linear), write(out[0])});
                  })[0];
-}
-
-// y = addend + xa B^T, in the columns of the parts.
-void Builder::emit_lora_forward(const Linear& linear, const Operand& xa, const std::optional<Operand>& addend,
-                                const Operand& y) {
-  const int64_t rank = linear.lora.rank;
-  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
-    const LoraPart& part = linear.lora.parts[i];
-    const int64_t column = static_cast<int64_t>(i) * rank;
-    std::vector<Operand> operands{read(columns(xa, column, column + rank)), read(placement_.weight(part.b, 1))};
-    if (addend) operands.push_back(read(columns(*addend, part.row_begin, part.row_end)));
-    operands.push_back(write(columns(y, part.row_begin, part.row_end)));
-    emitter_.op(linear.site + ".lora_b", Gemm{.transpose_b = true, .addend = addend.has_value()}, operands);
-  }
 }
 
 void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
@@ -231,9 +236,17 @@ Value Builder::swiglu(Value gate_up) {
 Value Builder::linear_backward(Value dy, const Linear& linear) {
   const Operand gradient = read(use(dy));
   const Value dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
-  const bool adapted = !linear.lora.parts.empty();
-  if (adapted) emit_lora_backward(gradient, linear, use(dx));
-  multiply(linear.site + ".dx", gradient, linear, true, adapted ? std::optional(use(dx)) : std::nullopt, use(dx));
+  std::optional<AdapterTerm> adapter;
+  if (!linear.lora.parts.empty()) adapter = {lora_input_gradient(gradient, linear), lora_a(linear)};
+  std::optional<Operand> addend;
+  if (adapter && drops(linear)) {
+    const Operand product = emitter_.tensor("d" + linear.site + ".dropped", compute_, use(dx).shape);
+    emitter_.op(linear.site + ".lora_dx", Gemm{}, {adapter->u, adapter->v, write(product)});
+    emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(use(dx))});
+    adapter.reset();
+    addend = use(dx);
+  }
+  multiply(linear.site + ".dx", gradient, linear, true, adapter, addend, use(dx));
   return dx;
 }
 
@@ -255,42 +268,39 @@ void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
     emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
 }
 
-// Of what the adapter's first product gave; computed where it is asked for first.
+// Of what the adapter's first product gave, read; computed where it is asked for first, together with the gradients of
+// the adapter's second half where what that is made of is there.
 Operand Builder::lora_input_gradient(const Operand& dy, const Linear& linear) {
   if (const auto found = dxa_.find(linear.weight); found != dxa_.end()) return found->second;
-  const Lora& lora = linear.lora;
-  const int64_t count = static_cast<int64_t>(lora.parts.size());
-  const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, {dy.shape.rows(), count * lora.rank});
-  for (int64_t i = 0; i < count; i++) {
-    const LoraPart& part = lora.parts[static_cast<size_t>(i)];
-    emitter_.op(linear.site + ".lora_dxa", Gemm{.alpha = lora.scale},
-                {columns(dy, part.row_begin, part.row_end), read(placement_.weight(part.b, 1)),
-                 write(columns(dxa, i * lora.rank, (i + 1) * lora.rank))});
+  const State& xa = state(adapter_inputs_.at(linear.weight));
+  const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, xa.shape);
+  const AdapterBackward op{linear.lora.scale, parts_of(linear)};
+  std::vector<Operand> operands{dy, lora_b(linear), read(xa.home), write(dxa), lora_b_gradient(linear)};
+  if (xa.again || placement_.keeps(block_, xa.keep)) {
+    operands[2] = read(use(adapter_inputs_.at(linear.weight)));
+    emitter_.op(linear.site + ".lora_db", op, operands);
+    b_gradients_.insert(linear.weight);
+  } else {
+    for (GemmCall<Operand>& call : products_of<Operand>(op, operands))
+      if (!call.gemm.transpose_a) emitter_.op(linear.site + ".lora_dxa", call.gemm, std::move(call.operands));
   }
-  return dxa_[linear.weight] = dxa;
+  return dxa_[linear.weight] = read(dxa);
 }
 
-// What comes to dx through the adapter.
-void Builder::emit_lora_backward(const Operand& dy, const Linear& linear, const Operand& dx) {
-  const Operand dxa = lora_input_gradient(dy, linear);
-  const Operand a = read(placement_.weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
-  const Operand product = drops(linear) ? emitter_.tensor("d" + linear.site + ".dropped", compute_, dx.shape) : dx;
-  emitter_.op(linear.site + ".lora_dx", Gemm{}, {read(dxa), a, write(product)});
-  if (drops(linear)) emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(dx)});
+Operand Builder::lora_b_gradient(const Linear& linear) {
+  return write(placement_.gradient(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())));
 }
 
 void Builder::emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear) {
-  const Lora& lora = linear.lora;
-  const Operand xa = use(adapter_inputs_.at(linear.weight)), dxa = lora_input_gradient(dy, linear);
-  for (size_t i = 0; i < lora.parts.size(); i++) {
-    const LoraPart& part = lora.parts[i];
-    const int64_t column = static_cast<int64_t>(i) * lora.rank;
-    emitter_.op(linear.site + ".lora_db", Gemm{.transpose_a = true},
-                {columns(dy, part.row_begin, part.row_end), read(columns(xa, column, column + lora.rank)),
-                 write(placement_.gradient(part.b, 1))});
+  const Operand dxa = lora_input_gradient(dy, linear);
+  if (!b_gradients_.contains(linear.weight)) {
+    const std::vector<Operand> operands{dy, lora_b(linear), read(use(adapter_inputs_.at(linear.weight))), dxa,
+                                        lora_b_gradient(linear)};
+    for (GemmCall<Operand>& call : products_of<Operand>(AdapterBackward{0, parts_of(linear)}, operands))
+      if (call.gemm.transpose_a) emitter_.op(linear.site + ".lora_db", call.gemm, std::move(call.operands));
   }
   emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
-              {read(dxa), x, write(placement_.gradient(lora.a, static_cast<int>(lora.parts.size())))});
+              {dxa, x, write(placement_.gradient(linear.lora.a, static_cast<int>(linear.lora.parts.size())))});
 }
 
 // Whether the reader's gradients need a value that is neither kept nor computed again yet.

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 
 #include "model/params.h"
 #include "program/emitter.h"
@@ -152,16 +153,23 @@ class Builder {
 
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
-  // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + addend.
+  // As AdaptedGemm has it.
+  struct AdapterTerm {
+    Operand u, v;
+  };
+  // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + what
+  // comes through the adapter + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
-                const std::optional<Operand>& addend, const Operand& y);
+                const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
   Value lora_input(Value x, const Linear& linear);
-  void emit_lora_forward(const Linear& linear, const Operand& xa, const std::optional<Operand>& addend,
-                         const Operand& y);
+  AdaptedParts parts_of(const Linear& linear) const;
+  // The adapters' halves of all parts, to be read, and where b's gradient is to be written.
+  Operand lora_a(const Linear& linear);
+  Operand lora_b(const Linear& linear);
+  Operand lora_b_gradient(const Linear& linear);
   Operand lora_input_gradient(const Operand& dy, const Linear& linear);
-  void emit_lora_backward(const Operand& dy, const Linear& linear, const Operand& dx);
   void emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear);
   bool restores(Value value, const Linear& reader);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
@@ -179,7 +187,8 @@ class Builder {
   std::vector<Node> nodes_;
   std::map<ParamId, Value> adapter_inputs_;  // by the linear's weight: scale x A^T
   std::map<ParamId, Value> dropped_;         //   what the adapter saw of x,
-  std::map<ParamId, Operand> dxa_;           //   and the gradient of x A^T
+  std::map<ParamId, Operand> dxa_;           //   and the gradient of x A^T;
+  std::set<ParamId> b_gradients_;            //   those whose B has its gradient already
 };
 
 }  // namespace snug

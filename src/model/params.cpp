@@ -96,7 +96,8 @@ class TableBuilder {
     int64_t row = 0;
     for (const Part& part : parts) {
       if (targeted(part))
-        lora.parts.push_back({row, row + part.rows, add_adapter(part, LoraHalf::B, {part.rows, rank}, false)});
+        lora.parts.push_back(
+            {row, row + part.rows, add_adapter(part, LoraHalf::B, {part.rows, rank}, !lora.parts.empty())});
       row += part.rows;
     }
     return lora;

@@ -28,7 +28,7 @@ struct ParamSpec {
 // Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
 struct LoraPart {
   int64_t row_begin = 0, row_end = 0;  // of the linear's output
-  ParamId b = kNoParam;                // [rows, rank]
+  ParamId b = kNoParam;                // [rows, rank]; those of all parts are joined
 };
 struct Lora {
   ParamId a = kNoParam;  // first of parts.size() joined parameters [rank, in]

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <map>
 
+#include "program/adapter.h"
+
 namespace snug {
 namespace {
 
@@ -69,6 +71,18 @@ class Pricing {
     return product({.transpose_b = true, .addend = gemm.addend}, op_.operands[2].shape, flops);
   }
 
+  // In one kernel it is a product over a little more.
+  double operator()(const AdaptedGemm& gemm) const {
+    if (!rates_.adapted_products() || op_.operands[0].dtype != DType::BF16) return products(gemm);
+    const auto depth = static_cast<double>(op_.operands[0].shape.cols());
+    const auto more = static_cast<double>(op_.operands[2].shape.cols()) / std::max(1, gemm.parts.count());
+    return (1 + more / depth) * product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops);
+  }
+  double operator()(const AdapterBackward& backward) const {
+    const RateCurve* const measured = curve();
+    return measured ? work_.bytes / measured->at(work_.bytes) : products(backward);
+  }
+
   double operator()(const Attention& a) const { return attention(a.shape, a.longest, false); }
   double operator()(const AttentionBackward& a) const { return attention(a.shape, a.longest, true); }
 
@@ -97,10 +111,8 @@ class Pricing {
   template <class Other>
   double operator()(const Other&) const {
     if (work_.flops > 0) return roughly();
-    const DType dtype = kernel_dtype(op_);
-    for (const KindRates& rates : rates_.kinds)
-      if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return work_.bytes / rates.bytes.at(work_.bytes);
-    return work_.bytes / rates_.copy.at(work_.bytes);
+    const RateCurve* const measured = curve();
+    return work_.bytes / (measured ? *measured : rates_.copy).at(work_.bytes);
   }
 
  private:
@@ -117,6 +129,27 @@ class Pricing {
     return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
   }
   double roughly() const { return roughly(rates_.flops); }
+
+  // Of the op's kind, where that was measured.
+  const RateCurve* curve() const {
+    const DType dtype = kernel_dtype(op_);
+    for (const KindRates& rates : rates_.kinds)
+      if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return &rates.bytes;
+    return nullptr;
+  }
+
+  // As one product after the other.
+  template <class Kind>
+  double products(const Kind& kind) const {
+    double sum = 0;
+    for (const GemmCall<Operand>& call : products_of<Operand>(kind, op_.operands)) {
+      Op one;
+      one.attrs = call.gemm;
+      one.operands = call.operands;
+      sum += std::visit(Pricing(one, buffers_, machine_, rates_, hosts_), one.attrs);
+    }
+    return sum;
+  }
 
   // `rough_flops`: where there is no table.
   double product(const Gemm& gemm, const Shape& b, double rough_flops) const {

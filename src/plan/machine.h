@@ -49,6 +49,9 @@ struct Rates {
   std::vector<ProductRates> products;
   std::vector<AttentionRates> attention;
   std::vector<KindRates> kinds;
+
+  // Whether AdaptedGemm in bf16 is one kernel: cards of compute capability 9.0 have both.
+  bool adapted_products() const { return fp8_flops > 0; }
 };
 
 struct TeamRates : Rates {

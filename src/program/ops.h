@@ -7,6 +7,7 @@
 // (OpFacts::scratch_bytes).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string_view>
 #include <variant>
@@ -33,6 +34,35 @@ struct Gemm {
 inline constexpr int64_t kFp8Multiple = 16;
 struct Fp8Gemm {
   bool addend = false, bias = false;
+};
+
+// The parts of a linear that have a low-rank adapter (q, k and v; gate and up), in their order: columns of the linear's
+// result. Of fewer parts the rest are empty.
+struct AdaptedParts {
+  std::array<int64_t, 3> begin{}, end{};
+  int64_t columns() const;  // of all parts together
+  int count() const;
+};
+
+// A linear and its low-rank adapter in one: d = a op(b) + what comes through the adapter + c + bias, rounded once; or
+// twice, where a backend computes it as the products it is made of (program/adapter.h).
+// a r [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (it may be the very bytes of d), bias r [n] ?
+// bias, d w [m, n]; and before c, with P parts and rank r,
+//   if transpose_b: u r [m, P r], v r [parts.columns(), r]: part p's columns of d get the p-th r columns of u times its
+//     rows of v turned;
+//   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
+struct AdaptedGemm {
+  bool transpose_b = false;
+  AdaptedParts parts{};
+  bool addend = false, bias = false;
+};
+
+// The way back to an adapter, in one pass over dy: for every part p, dxa's p-th r columns = scale dy[., part] b[part],
+// db[part] = dy[., part]^T times the p-th r columns of xa.   dy r [T, n], b r [parts.columns(), r], xa r [T, P r], dxa
+// w [T, P r], db w [parts.columns(), r] fp32 or dy's dtype.
+struct AdapterBackward {
+  float scale = 1;
+  AdaptedParts parts{};
 };
 
 // sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. In fixed blocks of rows, so that the number of threads
@@ -330,11 +360,11 @@ struct WriteFile {
 };
 
 using Attrs =
-    std::variant<Gemm, Fp8Gemm, ColumnSum, RopeTable, Rope, Attention, AttentionBackward, CacheAppend, CachedAttention,
-                 RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast, Transpose, Copy, Fill, SplitMaster,
-                 JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows, ScatterRows, CrossEntropy,
-                 LossSum, Quantize, QuantizeScales, Dequantize, AllGather, Exchange, SumRanks, NormPartials, TreeSum,
-                 ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
+                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast,
+                 Transpose, Copy, Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward,
+                 GatherRows, ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                 Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.
 inline bool is_joint(const Attrs& attrs) {

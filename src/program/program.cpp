@@ -33,6 +33,10 @@ constexpr auto describe(const Gemm&) {
   return describe_as("gemm", "transpose_a", "transpose_b", "alpha", "addend", "bias");
 }
 constexpr auto describe(const Fp8Gemm&) { return describe_as("fp8_gemm", "addend", "bias"); }
+constexpr auto describe(const AdaptedGemm&) {
+  return describe_as("adapted_gemm", "transpose_b", "parts", "addend", "bias");
+}
+constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) {
   return describe_as("rope_table", "theta", "factor", "low_frequency_factor", "high_frequency_factor",
@@ -100,6 +104,9 @@ void for_each_field(const Kind& op, F&& f) {
   } else if constexpr (names.size() == 3) {
     const auto& [a, b, c] = op;
     f(names[0], a), f(names[1], b), f(names[2], c);
+  } else if constexpr (names.size() == 4) {
+    const auto& [a, b, c, d] = op;
+    f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d);
   } else if constexpr (names.size() == 5) {
     const auto& [a, b, c, d, e] = op;
     f(names[0], a), f(names[1], b), f(names[2], c), f(names[3], d), f(names[4], e);
@@ -140,6 +147,8 @@ std::string field_text(std::string_view field, const T& value) {
     return value ? fmt::format(" {}", field) : "";
   else if constexpr (std::is_same_v<T, HeadShape>)
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
+  else if constexpr (std::is_same_v<T, AdaptedParts>)
+    return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
@@ -175,6 +184,8 @@ class Serialisation {
   void add(const T& value) {
     if constexpr (std::is_same_v<T, HeadShape>)
       add(value.heads), add(value.kv_heads), add(value.dim);
+    else if constexpr (std::is_same_v<T, AdaptedParts>)
+      for (size_t i = 0; i < value.end.size(); i++) add(value.begin[i]), add(value.end[i]);
     else if constexpr (std::is_same_v<T, float>)
       words_.push_back(std::bit_cast<uint32_t>(value));
     else if constexpr (std::is_same_v<T, double>)

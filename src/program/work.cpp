@@ -1,3 +1,4 @@
+#include "program/adapter.h"
 #include "program/facts.h"
 
 namespace snug {
@@ -15,8 +16,8 @@ double all_bytes(const Op& op) {
 }
 
 // Two operations for each of m n k.
-double flops(const Gemm& gemm, const Op& op) {
-  const Shape &a = op.operands[0].shape, &b = op.operands[1].shape;
+double flops(const Gemm& gemm, std::span<const Operand> operands) {
+  const Shape &a = operands[0].shape, &b = operands[1].shape;
   const int64_t n = gemm.transpose_b ? b.rows() : b.cols();
   return 2.0 * static_cast<double>(a.count()) * static_cast<double>(n);
 }
@@ -49,10 +50,16 @@ Work work(const Op& op) {
   return std::visit(
       Overloaded{
           [&](const Gemm& gemm) {
-            return Work{flops(gemm, op), all_bytes(op)};
+            return Work{flops(gemm, operands), all_bytes(op)};
           },
           [&](const Fp8Gemm&) {
             return Work{2.0 * elements(operands[0]) * static_cast<double>(operands[2].shape.rows()), all_bytes(op)};
+          },
+          [&](const AdaptedGemm& adapted) {
+            Work sum{0, all_bytes(op)};
+            for (const GemmCall<Operand>& call : products_of<Operand>(adapted, operands))
+              sum.flops += flops(call.gemm, call.operands);
+            return sum;
           },
           [&](const Attention& a) {
             return Work{attention_flops(a.shape, a.longest, op, 2), all_bytes(op)};

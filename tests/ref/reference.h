@@ -73,6 +73,52 @@ class Reference {
       }
   }
 
+  void operator()(const AdaptedGemm& op) {
+    const Tensor &a = o_[0], &b = o_[1], &u = o_[2], &v = o_[3];
+    Tensor& d = o_.back();
+    const int64_t rank = v.cols();
+    for (int64_t r = 0; r < d.rows(); r++)
+      for (int64_t c = 0; c < d.cols(); c++) {
+        double sum = 0;
+        for (int64_t i = 0; i < a.cols(); i++) sum += a(r, i) * (op.transpose_b ? b(c, i) : b(i, c));
+        if (!op.transpose_b)
+          for (int64_t i = 0; i < u.cols(); i++) sum += u(r, i) * v(i, c);
+        int64_t row = 0, first = 0;
+        for (size_t p = 0; op.transpose_b && p < op.parts.end.size(); p++) {
+          if (op.parts.begin[p] <= c && c < op.parts.end[p])
+            for (int64_t i = 0; i < rank; i++) sum += u(r, first + i) * v(row + c - op.parts.begin[p], i);
+          row += op.parts.end[p] - op.parts.begin[p];
+          first += rank;
+        }
+        if (op.addend) sum += o_[4](r, c);
+        if (op.bias) sum += o_[op.addend ? 5 : 4][c];
+        d(r, c) = sum;
+      }
+  }
+
+  void operator()(const AdapterBackward& op) {
+    const Tensor &dy = o_[0], &b = o_[1], &xa = o_[2];
+    Tensor &dxa = o_[3], &db = o_[4];
+    const int64_t rank = b.cols();
+    int64_t row = 0;
+    for (size_t p = 0; p < op.parts.end.size() && op.parts.end[p] > op.parts.begin[p]; p++) {
+      const int64_t begin = op.parts.begin[p], columns = op.parts.end[p] - begin,
+                    first = static_cast<int64_t>(p) * rank;
+      for (int64_t i = 0; i < rank; i++) {
+        for (int64_t r = 0; r < dy.rows(); r++) {
+          dxa(r, first + i) = 0;
+          for (int64_t c = 0; c < columns; c++) dxa(r, first + i) += dy(r, begin + c) * b(row + c, i);
+          dxa(r, first + i) *= static_cast<double>(op.scale);
+        }
+        for (int64_t c = 0; c < columns; c++) {
+          db(row + c, i) = 0;
+          for (int64_t r = 0; r < dy.rows(); r++) db(row + c, i) += dy(r, begin + c) * xa(r, first + i);
+        }
+      }
+      row += columns;
+    }
+  }
+
   void operator()(const Transpose&) {
     for (int64_t r = 0; r < o_[0].rows(); r++)
       for (int64_t c = 0; c < o_[0].cols(); c++) o_[1](c, r) = o_[0](r, c);

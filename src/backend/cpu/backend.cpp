@@ -10,6 +10,7 @@
 #include "backend/cpu/products.h"
 #include "backend/shortage.h"
 #include "base/memory.h"
+#include "program/adapter.h"
 
 namespace snug {
 namespace {
@@ -23,6 +24,8 @@ struct Bind {
 
   Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views, products); }
   Launch operator()(const Fp8Gemm& a) const { return cpu::bind_fp8_gemm(a, views, products); }
+  Launch operator()(const AdaptedGemm& a) const { return products_of_adapter(a); }
+  Launch operator()(const AdapterBackward& a) const { return products_of_adapter(a); }
   Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
   Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
   Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
@@ -63,6 +66,12 @@ struct Bind {
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
+  template <class Kind>
+  Launch products_of_adapter(const Kind& a) const {
+    return bind_products(a, views, [this](const Gemm& gemm, std::span<const TensorView> of_gemm) {
+      return cpu::bind_gemm(gemm, of_gemm, products);
+    });
+  }
   Launch missing() const { internal_error("{}: '{}' has no kernel on the CPU", op.site, kind(op.attrs)); }
   Launch refuse() const {
     internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));

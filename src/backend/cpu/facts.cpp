@@ -5,6 +5,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
+#include "program/adapter.h"
 
 namespace snug {
 namespace {
@@ -44,6 +45,14 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
     if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
     return known->second;
   }
+  const auto of_products = [&](const auto& op) {
+    uint64_t most = 0;
+    for (const GemmCall<Operand>& call : products_of<Operand>(op, operands))
+      most = std::max(most, scratch_bytes(call.gemm, call.operands));
+    return most;
+  };
+  if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return of_products(*adapted);
+  if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return of_products(*adapter);
   if (std::holds_alternative<Fp8Gemm>(attrs))
     return cpu::fp8_gemm_scratch_bytes(operands, [this](const Gemm& inner, std::span<const Operand> factors) {
       return scratch_bytes(inner, factors);

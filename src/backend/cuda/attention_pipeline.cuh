@@ -3,15 +3,10 @@
 // counter, so that a block's first tiles come while the one before is written (Shah et al., arXiv:2407.08608).
 #pragma once
 
-#include <cudaTypedefs.h>
-
 #include "backend/cuda/attention_warpgroup.cuh"
+#include "backend/cuda/tensor_map.h"
 
 namespace snug::cuda {
-
-inline constexpr int kPipelineThreads = kTileThreads + 128;  // those that fetch come last
-// Registers of a thread that fetches, and of one that multiplies.
-inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
 
 // ---- Barriers in shared memory (PTX ISA, "mbarrier") ----------------------------------------------------------------
 
@@ -20,46 +15,7 @@ __device__ inline void arrive_after_fetches(uint32_t barrier) {
   SNUG_HOPPER("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
 }
 
-// A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
-// written. Each side walks the ring with a cursor of its own.
-template <int stages>
-struct Ring {
-  uint32_t barriers;
-  int slot = 0;
-  uint32_t parity = 0;
-
-  static constexpr int kBytes = 2 * stages * 8;
-  // By one thread, before any waits.
-  __device__ void make(int fetchers, int readers) const {
-    for (int i = 0; i < stages; i++) {
-      make_barrier(barriers + static_cast<uint32_t>(8 * i), fetchers);
-      make_barrier(barriers + static_cast<uint32_t>(8 * (stages + i)), readers);
-    }
-  }
-  __device__ uint32_t full() const { return barriers + static_cast<uint32_t>(8 * slot); }
-  __device__ uint32_t empty() const { return barriers + static_cast<uint32_t>(8 * (stages + slot)); }
-  __device__ void await_full() const { await(full(), parity); }
-  __device__ void await_empty() const { await(empty(), parity ^ 1); }
-  // By every thread that read the slot: one for its warp would do, but racecheck would not know.
-  __device__ void release() const { arrive(empty()); }
-  __device__ void advance() {
-    if (++slot < stages) return;
-    slot = 0;
-    parity ^= 1;
-  }
-};
-
 // ---- Warpgroups -----------------------------------------------------------------------------------------------------
-
-__device__ inline bool fetches() { return threadIdx.x >= kTileThreads; }
-template <int registers>
-__device__ void give_registers() {
-  SNUG_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
-}
-template <int registers>
-__device__ void take_registers() {
-  SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
-}
 
 // Two warpgroups that begin their products in turns, so that one computes weights while the other multiplies.
 __device__ inline void await_turn() {

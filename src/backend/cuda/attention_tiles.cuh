@@ -5,6 +5,7 @@
 
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/bulk.cuh"
+#include "backend/cuda/fragments.cuh"
 
 namespace snug::cuda {
 
@@ -15,9 +16,6 @@ inline constexpr float kLog2E = 1.4426950408889634f;
 // Elements between rows of a tile: 16 bytes more than a row, so that eight rows lie in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
-
-using Fragment = uint32_t[4];  // 16 x 16 of a left factor
-using Sum = float[4];          // 16 x 8 of a result: rows l/4 and l/4 + 8 of lane l, columns 2 (l % 4) and the next
 
 // Rows [0, rows) of a tile from global memory, in the background; those from `left` on become zeros.
 template <int D>
@@ -31,36 +29,11 @@ __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride,
   }
 }
 
-__device__ inline void load_matrices(Fragment& to, const BFloat16* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(from)));
-}
-__device__ inline void load_matrices_turned(Fragment& to, const BFloat16* from) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
-               : "=r"(to[0]), "=r"(to[1]), "=r"(to[2]), "=r"(to[3])
-               : "r"(shared_address(from)));
-}
-
-__device__ inline void multiply(Sum& sum, const Fragment& a, uint32_t b0, uint32_t b1) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-      "{%0, %1, %2, %3};"
-      : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
-}
-
 // 2^x by the processor's own approximation.
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-}
-
-__device__ inline uint32_t packed(float low, float high) {
-  uint32_t pair;
-  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-  return pair;
 }
 
 // Rows [16 w, 16 w + 16) of a tile, columns [16 k, 16 k + 16), as a left factor.
@@ -115,16 +88,6 @@ __device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[kSteps], const B
       multiply(sums[n + 1], left, right[2], right[3]);
     }
   }
-}
-
-// Turns 4 x 4 pairs over each four lanes: lane q gives its pair of four pieces, and gets the four pairs of piece q.
-__device__ inline uint4 turned_pairs(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;
-  const uint32_t ab = __shfl_xor_sync(kAll, odd ? a : b, 1), cd = __shfl_xor_sync(kAll, odd ? c : d, 1);
-  (odd ? a : b) = ab;
-  (odd ? c : d) = cd;
-  const uint32_t x = __shfl_xor_sync(kAll, high ? a : c, 2), y = __shfl_xor_sync(kAll, high ? b : d, 2);
-  return high ? uint4{x, y, c, d} : uint4{a, b, x, y};
 }
 
 // Writes this warp's 16 rows of a tile, times factor[0] for the upper eight and factor[1] for the lower, as far as

@@ -6,12 +6,6 @@
 namespace snug::cuda {
 namespace {
 
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-__device__ const bool has_warpgroups = true;
-#else
-__device__ const bool has_warpgroups = false;
-#endif
-
 constexpr int kKeys = 128, kStages = 2;  // keys a step
 template <int D>
 inline constexpr int kTileBytes = kKeys* kBytesPerRow<D>;
@@ -172,12 +166,6 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
 }
 
 }  // namespace
-
-bool warpgroups() {
-  bool has = false;
-  check_cuda(cudaMemcpyFromSymbol(&has, has_warpgroups, sizeof(has)), "attention");
-  return has;
-}
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   return for_pipeline(op.heads.dim, [&]<int D>() { return prepare<D>(op, counter, stream); });

@@ -29,6 +29,8 @@ struct Bind {
 
   Launch operator()(const Gemm& a) const { return products.bind(a, views, stream); }
   Launch operator()(const Fp8Gemm& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const AdaptedGemm& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const AdapterBackward& a) const { return products.bind(a, views, stream); }
   Launch operator()(const Attention& a) const { return cuda::bind_attention(a, operands, stream); }
   Launch operator()(const AttentionBackward& a) const { return cuda::bind_attention_backward(a, operands, stream); }
   Launch operator()(const CacheAppend& a) const { return cuda::bind_cache_append(a, operands, stream); }

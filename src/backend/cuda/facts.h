@@ -31,5 +31,16 @@ inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's bloc
 // Counters, and one fp32 for each token and query head: the sum of dout out.
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
 
+// What a block of an adapter's gradients takes of dy: columns, and rows at a time. Ranks of more than 16 are left to
+// products, which are faster then.
+inline constexpr int kAdapterCols = 1024, kAdapterRows = 32;
+inline bool adapter_kernel_takes(int64_t rank) { return rank == 8 || rank == 16; }
+// Blocks across dy; none has columns of two parts.
+int64_t adapter_column_blocks(const AdaptedParts& parts);
+// How many blocks share the rows of each column block. Sums depend on it, so it follows from shapes alone, and is made
+// to keep an H200's multiprocessors busy.
+int64_t adapter_ranges(int64_t rows, int64_t column_blocks);
+uint64_t adapter_backward_scratch_bytes(const AdapterBackward& backward, int64_t rows, int64_t rank);
+
 }  // namespace cuda
 }  // namespace snug

@@ -8,11 +8,13 @@
 #include <map>
 #include <mutex>
 
+#include "backend/cuda/adapter.h"
 #include "backend/cuda/check.h"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/product_search.h"
 #include "backend/product.h"
+#include "program/adapter.h"
 
 namespace snug::cuda {
 namespace {
@@ -286,6 +288,27 @@ Launch Products::bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cu
   const Gemm plain{.transpose_b = true, .addend = gemm.addend, .bias = gemm.bias};
   const auto bound = library_->bind(plain, p, order, RowScales{views[1], views[3]}, stream);
   return [bound](const PassFacts&) { bound->run(); };
+}
+
+Launch Products::bind(const AdaptedGemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
+  for (const GemmCall<TensorView>& call : products_of(gemm, views)) product_of(call.gemm, call.operands);
+  check(views.size() == operand_count(gemm) + 1, "adapted_gemm: {} operands, expected {} and scratch", views.size(),
+        operand_count(gemm));
+  if (const std::optional<Launch> launch = bind_adapted_product(gemm, views, stream)) return *launch;
+  return bind_products(gemm, views, [&](const Gemm& plain, std::span<const TensorView> of_plain) {
+    return bind(plain, of_plain, stream);
+  });
+}
+
+Launch Products::bind(const AdapterBackward& backward, std::span<const TensorView> views, cudaStream_t stream) {
+  for (const GemmCall<TensorView>& call : products_of(backward, views)) product_of(call.gemm, call.operands);
+  const uint64_t bytes = adapter_backward_scratch_bytes(backward, views[0].rows(), views[1].cols());
+  check(views.size() == operand_count(backward) + 1 && static_cast<uint64_t>(views.back().count()) >= bytes,
+        "adapter_backward: {} bytes of scratch expected", bytes);
+  if (const std::optional<Launch> launch = bind_adapter_backward(backward, views, stream)) return *launch;
+  return bind_products(backward, views, [&](const Gemm& plain, std::span<const TensorView> of_plain) {
+    return bind(plain, of_plain, stream);
+  });
 }
 
 }  // namespace snug::cuda

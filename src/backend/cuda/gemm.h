@@ -22,6 +22,8 @@ class Products {
   // hold.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
   Launch bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
+  Launch bind(const AdaptedGemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
+  Launch bind(const AdapterBackward& backward, std::span<const TensorView> views, cudaStream_t stream);
 
  private:
   struct Library;

@@ -1,0 +1,19 @@
+// Where the Tensor Memory Accelerator finds a matrix in global memory (CUDA driver API, "Tensor Map Object
+// Management").
+#pragma once
+
+#include <cuda.h>
+
+#include <initializer_list>
+
+#include "tensor/dtype.h"
+
+namespace snug::cuda {
+
+// Of up to three dimensions, the densest first; strides, in elements, of all but that one. A box becomes a tile in
+// shared memory, its rows of up to 128 bytes with the 128-byte swizzle; what of a box lies outside is read as zeros,
+// and not written. Data begin at a multiple of 16 bytes, and strides are such multiples. Threading: from any thread.
+CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
+                       std::initializer_list<int64_t> strides, std::initializer_list<int> boxes);
+
+}  // namespace snug::cuda

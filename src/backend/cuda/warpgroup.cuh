@@ -1,0 +1,112 @@
+// Products by warpgroups, Hopper's wgmma: four warps multiply 64 rows, right factors (and left ones, where they are not
+// in registers) are read from shared memory, and sums become valid at a wait, so that other work goes on meanwhile; and
+// rings of tiles that a warpgroup of its own fetches ahead of those that multiply. Only in code for sm_90a;
+// warpgroups() says whether this device runs such code.
+//
+// A tile lies in panels of 64 columns, one after the other; a panel's row is 128 bytes, whose 16-byte pieces are
+// permuted by the row (the 128-byte swizzle; tiles start at multiples of 1024 bytes). Rows and columns of sums lie in
+// threads as those of mma.sync.
+#pragma once
+
+#include "backend/cuda/fragments.cuh"
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define SNUG_HOPPER(...) asm volatile(__VA_ARGS__)
+#else
+#define SNUG_HOPPER(...)
+#endif
+
+namespace snug::cuda {
+
+bool warpgroups();
+
+inline constexpr int kPanel = 64, kRowBytes = 128, kTileAlignment = 1024;
+
+// The first multiple of kTileAlignment in dynamic shared memory.
+__device__ inline uint32_t tiles_start() {
+  extern __shared__ unsigned char shared_bytes[];
+  return (shared_address(shared_bytes) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
+}
+
+// Before products whose registers were written otherwise.
+__device__ inline void begin_products() { SNUG_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
+__device__ inline void commit_products() { SNUG_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+// Until at most `pending` of the groups committed last are under way.
+template <int pending>
+__device__ void wait_products() {
+  SNUG_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}
+// Keeps the compiler from moving uses of sums over a wait.
+template <int N>
+__device__ void settle(Sum (&sums)[N]) {
+#pragma unroll
+  for (int n = 0; n < N; n++)
+#pragma unroll
+    for (int i = 0; i < 4; i++) asm volatile("" : "+f"(sums[n][i])::"memory");
+}
+
+// A matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the 128-byte swizzle. Eight rows are
+// 1024 bytes; `panels` is the distance of panels, used where columns are not what is summed over.
+__device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
+  return uint64_t{address / 16} | uint64_t{panels / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
+}
+
+#define SNUG_SUM(s, n) "+f"(s[n][0]), "+f"(s[n][1]), "+f"(s[n][2]), "+f"(s[n][3])
+#define SNUG_SUMS_8(s, n)                                                                                             \
+  SNUG_SUM(s, n), SNUG_SUM(s, n + 1), SNUG_SUM(s, n + 2), SNUG_SUM(s, n + 3), SNUG_SUM(s, n + 4), SNUG_SUM(s, n + 5), \
+      SNUG_SUM(s, n + 6), SNUG_SUM(s, n + 7)
+#define SNUG_REGISTERS_32                                                                                          \
+  "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, %21, %22, %23, " \
+  "%24, %25, %26, %27, %28, %29, %30, %31"
+#define SNUG_REGISTERS_64                                                                                       \
+  SNUG_REGISTERS_32                                                                                             \
+  ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
+  "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
+
+// ---- Those that fetch, and those that multiply ----------------------------------------------------------------------
+
+// Two warpgroups that multiply, and one that fetches, which comes last.
+inline constexpr int kPipelineThreads = 3 * 128;
+// Registers of a thread that fetches, and of one that multiplies.
+inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
+
+__device__ inline bool fetches() { return threadIdx.x >= kPipelineThreads - 128; }
+template <int registers>
+__device__ void give_registers() {
+  SNUG_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
+}
+template <int registers>
+__device__ void take_registers() {
+  SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
+}
+
+// A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
+// written. Each side walks the ring with a cursor of its own.
+template <int stages>
+struct Ring {
+  uint32_t barriers;
+  int slot = 0;
+  uint32_t parity = 0;
+
+  static constexpr int kBytes = 2 * stages * 8;
+  // By one thread, before any waits.
+  __device__ void make(int fetchers, int readers) const {
+    for (int i = 0; i < stages; i++) {
+      make_barrier(barriers + static_cast<uint32_t>(8 * i), fetchers);
+      make_barrier(barriers + static_cast<uint32_t>(8 * (stages + i)), readers);
+    }
+  }
+  __device__ uint32_t full() const { return barriers + static_cast<uint32_t>(8 * slot); }
+  __device__ uint32_t empty() const { return barriers + static_cast<uint32_t>(8 * (stages + slot)); }
+  __device__ void await_full() const { await(full(), parity); }
+  __device__ void await_empty() const { await(empty(), parity ^ 1); }
+  // By every thread that read the slot: one for its warp would do, but racecheck would not know.
+  __device__ void release() const { arrive(empty()); }
+  __device__ void advance() {
+    if (++slot < stages) return;
+    slot = 0;
+    parity ^= 1;
+  }
+};
+
+}  // namespace snug::cuda

@@ -1,0 +1,117 @@
+#include "program/adapter.h"
+
+#include "program/emitter.h"
+
+namespace snug {
+namespace {
+
+TensorView rows(const TensorView& x, int64_t begin, int64_t end) {
+  check(0 <= begin && begin <= end && end <= x.rows(), "rows {} to {} of {}", begin, end, to_string(x.shape));
+  return {x.data + begin * x.row_stride * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
+          Shape{end - begin, x.cols()}, x.row_stride};
+}
+
+TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
+  check(0 <= begin && begin <= end && end <= x.cols(), "columns {} to {} of {}", begin, end, to_string(x.shape));
+  return {x.data + begin * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype, Shape{x.rows(), end - begin},
+          x.row_stride};
+}
+
+// Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
+struct Place {
+  int64_t begin, end, first_row, last_row, first, last;
+};
+
+std::vector<Place> places_of(const AdaptedParts& parts, int64_t b_rows, int64_t rank, int64_t inner) {
+  check(parts.count() > 0 && b_rows == parts.columns() && inner == parts.count() * rank,
+        "an adapter of {} parts with {} columns: found {} rows of rank {} and {} columns between", parts.count(),
+        parts.columns(), b_rows, rank, inner);
+  std::vector<Place> places;
+  int64_t row = 0;
+  for (int64_t i = 0; i < parts.count(); i++) {
+    const auto p = static_cast<size_t>(i);
+    const int64_t next = row + parts.end[p] - parts.begin[p];
+    places.push_back({parts.begin[p], parts.end[p], row, next, i * rank, (i + 1) * rank});
+    row = next;
+  }
+  return places;
+}
+
+}  // namespace
+
+int AdaptedParts::count() const {
+  int parts = 0;
+  for (size_t i = 0; i < end.size(); i++) parts += end[i] > begin[i];
+  return parts;
+}
+
+int64_t AdaptedParts::columns() const {
+  int64_t sum = 0;
+  for (size_t i = 0; i < end.size(); i++) sum += end[i] - begin[i];
+  return sum;
+}
+
+template <class View>
+std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
+                                             const std::optional<View>& c, const View& d) {
+  const Gemm gemm{.transpose_b = transpose_b, .addend = c.has_value()};
+  if (!transpose_b) return {{gemm, c ? std::vector{u, v, *c, d} : std::vector{u, v, d}}};
+  std::vector<GemmCall<View>> calls;
+  for (const Place& at : places_of(parts, v.shape.rows(), v.shape.cols(), u.shape.cols())) {
+    std::vector<View> operands{columns(u, at.first, at.last), rows(v, at.first_row, at.last_row)};
+    if (c) operands.push_back(columns(*c, at.begin, at.end));
+    operands.push_back(columns(d, at.begin, at.end));
+    calls.push_back({gemm, std::move(operands)});
+  }
+  return calls;
+}
+
+template <class View>
+std::vector<GemmCall<View>> products_of(const AdaptedGemm& op, std::span<const View> operands) {
+  const size_t count = operand_count(op);
+  check(operands.size() == count || operands.size() == count + 1, "adapted_gemm: {} operands, expected {}",
+        operands.size(), count);
+  const View &u = operands[2], &v = operands[3], &d = operands[count - 1];
+  const bool first = !op.transpose_b || op.parts.columns() == d.shape.cols();
+  std::optional<View> c;
+  if (op.addend) c = operands[4];
+  std::vector<GemmCall<View>> calls;
+  if (first) calls = adapter_products<View>(op.transpose_b, op.parts, u, v, c, d);
+  GemmCall<View> linear{{.transpose_b = op.transpose_b, .addend = first || op.addend, .bias = op.bias},
+                        {operands[0], operands[1]}};
+  if (linear.gemm.addend) linear.operands.push_back(first ? d : *c);
+  if (op.bias) linear.operands.push_back(operands[count - 2]);
+  linear.operands.push_back(d);
+  calls.push_back(std::move(linear));
+  if (!first)
+    for (GemmCall<View>& call : adapter_products<View>(op.transpose_b, op.parts, u, v, d, d))
+      calls.push_back(std::move(call));
+  return calls;
+}
+
+template <class View>
+std::vector<GemmCall<View>> products_of(const AdapterBackward& op, std::span<const View> operands) {
+  const size_t count = operand_count(op);
+  check(operands.size() == count || operands.size() == count + 1, "adapter_backward: {} operands, expected {}",
+        operands.size(), count);
+  const View &dy = operands[0], &b = operands[1], &xa = operands[2], &dxa = operands[3], &db = operands[4];
+  std::vector<GemmCall<View>> calls;
+  for (const Place& at : places_of(op.parts, b.shape.rows(), b.shape.cols(), xa.shape.cols())) {
+    const View part = columns(dy, at.begin, at.end);
+    calls.push_back({{.alpha = op.scale}, {part, rows(b, at.first_row, at.last_row), columns(dxa, at.first, at.last)}});
+    calls.push_back(
+        {{.transpose_a = true}, {part, columns(xa, at.first, at.last), rows(db, at.first_row, at.last_row)}});
+  }
+  return calls;
+}
+
+#define SNUG_INSTANTIATE(View)                                                                               \
+  template std::vector<GemmCall<View>> adapter_products(bool, const AdaptedParts&, const View&, const View&, \
+                                                        const std::optional<View>&, const View&);            \
+  template std::vector<GemmCall<View>> products_of(const AdaptedGemm&, std::span<const View>);               \
+  template std::vector<GemmCall<View>> products_of(const AdapterBackward&, std::span<const View>);
+SNUG_INSTANTIATE(Operand)
+SNUG_INSTANTIATE(TensorView)
+#undef SNUG_INSTANTIATE
+
+}  // namespace snug
