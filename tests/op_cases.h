@@ -83,7 +83,13 @@ inline void add_adapted(OpCases& cases) {
                           Case{"some_columns", 21, 96, 32, 8, {{16, 64}, {48, 96}}, true, true},
                           Case{"whole_tiles", 256, 768, 192, 16, {{0, 256, 512}, {256, 512, 768}}, false, false},
                           Case{"several_blocks", 200, 2304, 64, 16, {{0, 1280}, {1280, 2304}}, false, false},
-                          Case{"whole_tiles_and_addend", 384, 512, 128, 24, {{0, 256}, {256, 512}}, true, false}}) {
+                          Case{"whole_tiles_and_addend", 384, 512, 128, 24, {{0, 256}, {256, 512}}, true, false},
+                          Case{"ragged", 129, 520, 72, 8, {{0, 256}, {256, 520}}, true, false},
+                          Case{"bias", 130, 512, 64, 16, {{0}, {512}}, false, true},
+                          Case{"rank72", 128, 256, 64, 72, {{0}, {256}}, false, false},
+                          Case{"rank48", 128, 768, 64, 48, {{0, 256, 512}, {256, 512, 768}}, false, false},
+                          Case{"many_tiles", 2304, 2048, 8, 8, {{0}, {2048}}, true, false}}) {
+      if (c.m > 2000 && t == DType::F32) continue;  // of blocks that have several tiles one after the other
       const double error = t == DType::BF16 ? 8e-3 : 4e-6;
       const int64_t inner = c.parts.count() * c.rank;
       std::vector<CaseOperand> operands{in("a", t, {c.m, c.k}, uniform(), 8), in("b", t, {c.n, c.k}),

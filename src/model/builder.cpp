@@ -103,7 +103,8 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
   const int64_t rows = state(x).shape.rows();
   std::optional<Value> xa;
   if (!linear.lora.parts.empty()) {
-    xa = lora_input(x, linear);
+    // The block's last linear is not computed again, and its x is there only after the way back through it has begun.
+    xa = lora_input(x, linear, keep == Keep::Input ? Keep::Few : Keep::Adapter);
     adapter_inputs_[linear.weight] = *xa;
   }
   return produce({{linear.site, {rows, linear.out}, compute_, keep}}, [=, this](std::span<const Operand> out) {
@@ -173,7 +174,7 @@ Dropout Builder::dropout_of(const Linear& linear) const {
 }
 
 // scale x A^T of all parts, side by side.
-Value Builder::lora_input(Value x, const Linear& linear) {
+Value Builder::lora_input(Value x, const Linear& linear, Keep keep) {
   if (drops(linear)) {
     const Value whole = x;
     x = produce({{linear.site + ".dropped", state(whole).shape, compute_, Keep::Cheap}},
@@ -184,7 +185,7 @@ Value Builder::lora_input(Value x, const Linear& linear) {
     dropped_[linear.weight] = x;
   }
   const int64_t columns = std::ssize(linear.lora.parts) * linear.lora.rank;
-  return produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, Keep::Adapter}},
+  return produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, keep}},
                  [=, this](std::span<const Operand> out) {
                    const Operand input = read(use(x));
                    emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
@@ -237,7 +238,7 @@ Value Builder::linear_backward(Value dy, const Linear& linear) {
   const Operand gradient = read(use(dy));
   const Value dx = make("d" + linear.site, {gradient.shape.rows(), linear.in}, compute_);
   std::optional<AdapterTerm> adapter;
-  if (!linear.lora.parts.empty()) adapter = {lora_input_gradient(gradient, linear), lora_a(linear)};
+  if (!linear.lora.parts.empty()) adapter = {emit_lora_backward(gradient, linear), lora_a(linear)};
   std::optional<Operand> addend;
   if (adapter && drops(linear)) {
     const Operand product = emitter_.tensor("d" + linear.site + ".dropped", compute_, use(dx).shape);
@@ -268,37 +269,19 @@ void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
     emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
 }
 
-// Of what the adapter's first product gave, read; computed where it is asked for first, together with the gradients of
-// the adapter's second half where what that is made of is there.
-Operand Builder::lora_input_gradient(const Operand& dy, const Linear& linear) {
+// B's gradients, and that of x A^T, to be read; where they are asked for first.
+Operand Builder::emit_lora_backward(const Operand& dy, const Linear& linear) {
   if (const auto found = dxa_.find(linear.weight); found != dxa_.end()) return found->second;
-  const State& xa = state(adapter_inputs_.at(linear.weight));
+  const Operand xa = read(use(adapter_inputs_.at(linear.weight)));
   const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, xa.shape);
-  const AdapterBackward op{linear.lora.scale, parts_of(linear)};
-  std::vector<Operand> operands{dy, lora_b(linear), read(xa.home), write(dxa), lora_b_gradient(linear)};
-  if (xa.again || placement_.keeps(block_, xa.keep)) {
-    operands[2] = read(use(adapter_inputs_.at(linear.weight)));
-    emitter_.op(linear.site + ".lora_db", op, operands);
-    b_gradients_.insert(linear.weight);
-  } else {
-    for (GemmCall<Operand>& call : products_of<Operand>(op, operands))
-      if (!call.gemm.transpose_a) emitter_.op(linear.site + ".lora_dxa", call.gemm, std::move(call.operands));
-  }
+  emitter_.op(linear.site + ".lora.backward", AdapterBackward{linear.lora.scale, parts_of(linear)},
+              {dy, lora_b(linear), xa, write(dxa),
+               write(placement_.gradient(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())))});
   return dxa_[linear.weight] = read(dxa);
 }
 
-Operand Builder::lora_b_gradient(const Linear& linear) {
-  return write(placement_.gradient(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())));
-}
-
 void Builder::emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear) {
-  const Operand dxa = lora_input_gradient(dy, linear);
-  if (!b_gradients_.contains(linear.weight)) {
-    const std::vector<Operand> operands{dy, lora_b(linear), read(use(adapter_inputs_.at(linear.weight))), dxa,
-                                        lora_b_gradient(linear)};
-    for (GemmCall<Operand>& call : products_of<Operand>(AdapterBackward{0, parts_of(linear)}, operands))
-      if (call.gemm.transpose_a) emitter_.op(linear.site + ".lora_db", call.gemm, std::move(call.operands));
-  }
+  const Operand dxa = emit_lora_backward(dy, linear);
   emitter_.op(linear.site + ".lora_da", Gemm{.transpose_a = true},
               {dxa, x, write(placement_.gradient(linear.lora.a, static_cast<int>(linear.lora.parts.size())))});
 }

@@ -6,7 +6,6 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 
 #include "model/params.h"
 #include "program/emitter.h"
@@ -25,7 +24,7 @@ enum class Keep : uint8_t {
   Mlp,        // gate and up
   Adapter,    // x A^T of a low-rank adapter
   Cheap,      // norms and SwiGLU: little work for many bytes
-  Few,        // the norms' row factors
+  Few,        // the norms' row factors, x A^T of what a block ends with
 };
 
 // What a product in fp8 multiplies: codes, row by row, with the scales of their rows.
@@ -98,7 +97,8 @@ class Builder {
   Value swiglu(Value gate_up);
 
   // ---- Backward: each takes the gradient of the forward call's result ----
-  // The gradient of x, without that of parameters.
+  // The gradient of x. Without that of parameters, but for the adapter's second half, which comes from the same pass
+  // over dy.
   Value linear_backward(Value dy, const Linear& linear);
   // The gradients of the linear's trainable parameters.
   void weight_gradients(Value dy, Value x, const Linear& linear);
@@ -163,13 +163,12 @@ class Builder {
                 const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
-  Value lora_input(Value x, const Linear& linear);
+  Value lora_input(Value x, const Linear& linear, Keep keep);
   AdaptedParts parts_of(const Linear& linear) const;
-  // The adapters' halves of all parts, to be read, and where b's gradient is to be written.
+  // The adapters' halves of all parts, to be read.
   Operand lora_a(const Linear& linear);
   Operand lora_b(const Linear& linear);
-  Operand lora_b_gradient(const Linear& linear);
-  Operand lora_input_gradient(const Operand& dy, const Linear& linear);
+  Operand emit_lora_backward(const Operand& dy, const Linear& linear);
   void emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear);
   bool restores(Value value, const Linear& reader);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
@@ -187,8 +186,7 @@ class Builder {
   std::vector<Node> nodes_;
   std::map<ParamId, Value> adapter_inputs_;  // by the linear's weight: scale x A^T
   std::map<ParamId, Value> dropped_;         //   what the adapter saw of x,
-  std::map<ParamId, Operand> dxa_;           //   and the gradient of x A^T;
-  std::set<ParamId> b_gradients_;            //   those whose B has its gradient already
+  std::map<ParamId, Operand> dxa_;           //   and the gradient of x A^T
 };
 
 }  // namespace snug

@@ -73,10 +73,12 @@ class Pricing {
 
   // In one kernel it is a product over a little more.
   double operator()(const AdaptedGemm& gemm) const {
-    if (!rates_.adapted_products() || op_.operands[0].dtype != DType::BF16) return products(gemm);
-    const auto depth = static_cast<double>(op_.operands[0].shape.cols());
-    const auto more = static_cast<double>(op_.operands[2].shape.cols()) / std::max(1, gemm.parts.count());
-    return (1 + more / depth) * product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops);
+    const Shape &a = op_.operands[0].shape, &u = op_.operands[2].shape,
+                &d = op_.operands[operand_count(gemm) - 1].shape;
+    const bool one = rates_.adapted_products() && op_.operands[0].dtype == DType::BF16;
+    if (!one || !one_kernel(gemm, a.rows(), d.cols(), u.cols())) return products(gemm);
+    const int64_t more = u.cols() / std::max(1, gemm.parts.count());
+    return product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops, more);
   }
   double operator()(const AdapterBackward& backward) const {
     const RateCurve* const measured = curve();
@@ -151,8 +153,8 @@ class Pricing {
     return sum;
   }
 
-  // `rough_flops`: where there is no table.
-  double product(const Gemm& gemm, const Shape& b, double rough_flops) const {
+  // `rough_flops`: where there is no table. `more`: of what is summed over, beyond the factors' own.
+  double product(const Gemm& gemm, const Shape& b, double rough_flops, int64_t more = 0) const {
     const Shape& a = op_.operands[0].shape;
     const DType dtype = op_.operands[0].dtype;
     const auto same = [&](const ProductRates& r) {
@@ -166,7 +168,7 @@ class Pricing {
     const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
                  k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
                  n = std::max(least, static_cast<double>(gemm.transpose_b ? b.rows() : b.cols()));
-    return 2 * m * n * k / product_flops(found->flops, m, n, k);
+    return 2 * m * n * (k + static_cast<double>(more)) / product_flops(found->flops, m, n, k);
   }
 
   double product_flops(const std::vector<double>& table, double m, double n, double k) const {

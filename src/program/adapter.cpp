@@ -51,6 +51,18 @@ int64_t AdaptedParts::columns() const {
   return sum;
 }
 
+bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  constexpr int64_t kTileRows = 128, kTileColumns = 256, kPiece = 8;
+  if (m < kTileRows || n % kPiece != 0) return false;  // few rows leave most of a card idle
+  if (!op.transpose_b) return adapter_columns % kPiece == 0 && !op.addend && !op.bias;
+  int64_t end = 0;
+  for (size_t i = 0; i < static_cast<size_t>(op.parts.count()); i++) {
+    if (op.parts.begin[i] != end || end % kTileColumns != 0) return false;
+    end = op.parts.end[i];
+  }
+  return end == n && adapter_columns % (op.parts.count() * kPiece) == 0 && !(op.addend && op.bias);
+}
+
 template <class View>
 std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
                                              const std::optional<View>& c, const View& d) {

@@ -17,7 +17,8 @@ struct GemmCall {
   std::vector<View> operands;
 };
 
-// d = u v + c, in the columns of the parts; AdaptedGemm says what u and v are. InternalError if they do not fit.
+// d = u v + c, in the columns of the parts; AdaptedGemm says what u and v are. InternalError if they do not fit the
+// parts; where b is not transposed there are none.
 template <class View>
 std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
                                              const std::optional<View>& c, const View& d);
@@ -25,6 +26,10 @@ std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedPart
 // Of the op, without scratch.
 inline size_t operand_count(const AdaptedGemm& op) { return 5u + op.addend + op.bias; }
 inline size_t operand_count(const AdapterBackward&) { return 5; }
+
+// Whether cards of compute capability 9.0 have one kernel for it, as far as shapes say, for operands in bf16 of m rows
+// and n columns: its tiles are 128 x 256, and have columns of one part alone.
+bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns);
 
 // One after the other they give what the op does. `operands`: the op's, with scratch or without. What comes through an
 // adapter of all columns is written first: the product with the weight then adds to it in the only pass over the result

@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "program/adapter.h"
 #include "program/facts.h"
 
@@ -8,12 +10,14 @@ double elements(const Operand& operand) { return static_cast<double>(operand.sha
 
 double bytes(const Operand& operand) { return elements(operand) * static_cast<double>(element_bytes(operand.dtype)); }
 
-// What is read and what is written of every operand, each counted once.
-double all_bytes(const Op& op) {
+// What is read and what is written of the first operands, each counted once.
+double all_bytes(std::span<const Operand> operands, size_t count) {
   double sum = 0;
-  for (const Operand& operand : op.operands) sum += bytes(operand) * (operand.access == Access::ReadWrite ? 2 : 1);
+  for (const Operand& operand : operands.first(std::min(count, operands.size())))
+    sum += bytes(operand) * (operand.access == Access::ReadWrite ? 2 : 1);
   return sum;
 }
+double all_bytes(const Op& op) { return all_bytes(op.operands, op.operands.size()); }
 
 // Two operations for each of m n k.
 double flops(const Gemm& gemm, std::span<const Operand> operands) {
@@ -56,10 +60,13 @@ Work work(const Op& op) {
             return Work{2.0 * elements(operands[0]) * static_cast<double>(operands[2].shape.rows()), all_bytes(op)};
           },
           [&](const AdaptedGemm& adapted) {
-            Work sum{0, all_bytes(op)};
+            Work sum{0, all_bytes(operands, operand_count(adapted))};
             for (const GemmCall<Operand>& call : products_of<Operand>(adapted, operands))
               sum.flops += flops(call.gemm, call.operands);
             return sum;
+          },
+          [&](const AdapterBackward& backward) {
+            return Work{0, all_bytes(operands, operand_count(backward))};
           },
           [&](const Attention& a) {
             return Work{attention_flops(a.shape, a.longest, op, 2), all_bytes(op)};

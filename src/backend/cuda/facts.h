@@ -31,8 +31,8 @@ inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's bloc
 // Counters, and one fp32 for each token and query head: the sum of dout out.
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
 
-// What a block of an adapter's gradients takes of dy: columns, and rows at a time. Ranks of more than 16 are left to
-// products, which are faster then.
+// What a block of an adapter's gradients takes of dy: columns, and rows at a time. Other ranks are left to products,
+// which are faster where the rank is larger.
 inline constexpr int kAdapterCols = 1024, kAdapterRows = 32;
 inline bool adapter_kernel_takes(int64_t rank) { return rank == 8 || rank == 16; }
 // Blocks across dy; none has columns of two parts.

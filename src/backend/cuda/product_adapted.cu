@@ -21,8 +21,7 @@ constexpr int kSumColumns = kTileN / 8;
 constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes, kStageBytes = kLeftBytes + kRightBytes;
 constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are what is summed over
 constexpr int kPieces = kDepth / 16;
-constexpr int kPartColumns = kTileN, kMostRank = kDepth;  // a tile has columns of one part alone
-constexpr int kGroup = 8;                                 // clusters' tiles that are worked on together along m
+constexpr int kGroup = 8;  // clusters' tiles that are worked on together along m
 // A warp writes its 16 rows by panels of 64 columns: one is filled while the one before is still being read.
 constexpr int kSlabBytes = 16 * kRowBytes, kSlabs = 2;
 constexpr int kSharedBytes = kTileAlignment + kStages * kStageBytes + kProductWarps * kSlabs * kSlabBytes;
@@ -370,10 +369,12 @@ int tiles_over(int64_t extent, int each) { return of((extent + each - 1) / each)
 
 const BFloat16* data_of(const TensorView& x) { return reinterpret_cast<const BFloat16*>(x.data); }
 
+int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stride : x.cols(); }
+
 // A factor's map, in the boxes that share it.
 template <class B>
 CUtensorMap map_of(const TensorView& x) {
-  return tensor_map(data_of(x), {x.cols(), x.rows()}, {x.row_stride}, {kPanel, B::kRows});
+  return tensor_map(data_of(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, B::kRows});
 }
 
 template <bool transpose_b, bool has_c>
@@ -399,16 +400,6 @@ Launch launch_of(const Work& w, cudaStream_t stream) {
   };
 }
 
-// Whether parts of columns, one after the other, are all of them, and no tile has columns of two.
-bool parts_of_tiles(const AdaptedParts& parts, int64_t columns) {
-  int64_t end = 0;
-  for (size_t i = 0; i < static_cast<size_t>(parts.count()); i++) {
-    if (parts.begin[i] != end || end % kPartColumns != 0) return false;
-    end = parts.end[i];
-  }
-  return end == columns;
-}
-
 }  // namespace
 
 std::optional<Launch> bind_adapted_product(const AdaptedGemm& op, std::span<const TensorView> views,
@@ -418,16 +409,15 @@ std::optional<Launch> bind_adapted_product(const AdaptedGemm& op, std::span<cons
   const TensorView &a = used[0], &b = used[1], &u = used[2], &v = used[3], &d = used[count - 1];
   const bool fits = std::ranges::all_of(
       used, [](const TensorView& x) { return x.dtype == DType::BF16 && x.cols() % kWide == 0 && wide({x}); });
+  if (!warpgroups() || !fits || !one_kernel(op, d.rows(), d.cols(), u.cols())) return std::nullopt;
   const int64_t parts = op.transpose_b ? op.parts.count() : 1, rank = u.cols() / parts;
-  const bool takes = !op.transpose_b || (rank % kWide == 0 && rank <= kMostRank && parts_of_tiles(op.parts, d.cols()));
-  if (!warpgroups() || !fits || !takes || (op.addend && op.bias)) return std::nullopt;
   using Right = RightBoxes<true>;
   using RightTurned = RightBoxes<false>;
   Work w{};
   w.a = map_of<LeftBoxes>(a);
   w.b = op.transpose_b ? map_of<Right>(b) : map_of<RightTurned>(b);
-  w.d = tensor_map(data_of(d), {d.cols(), d.rows()}, {d.row_stride}, {kPanel, 16});
-  w.u = tensor_map(data_of(u), {rank, parts, u.rows()}, {rank, u.row_stride}, {kPanel, 1, kTileM});
+  w.d = tensor_map(data_of(d), {d.cols(), d.rows()}, {stride_of(d)}, {kPanel, 16});
+  w.u = tensor_map(data_of(u), {rank, parts, u.rows()}, {rank, stride_of(u)}, {kPanel, 1, kTileM});
   w.v = op.transpose_b ? map_of<Right>(v) : map_of<RightTurned>(v);
   if (op.addend || op.bias) {
     w.c = data_of(used[4]);
@@ -441,7 +431,7 @@ std::optional<Launch> bind_adapted_product(const AdaptedGemm& op, std::span<cons
   w.thin_pieces = tiles_over(rank, 16);
   for (size_t i = 0; i < 2; i++) w.ends[i] = of(static_cast<int64_t>(i) + 1 < parts ? op.parts.end[i] : d.cols());
   if (op.transpose_b) return w.c ? launch_of<true, true>(w, stream) : launch_of<true, false>(w, stream);
-  return w.c ? launch_of<false, true>(w, stream) : launch_of<false, false>(w, stream);
+  return launch_of<false, false>(w, stream);
 }
 
 }  // namespace snug::cuda

@@ -100,7 +100,7 @@ struct Ring {
   __device__ uint32_t empty() const { return barriers + static_cast<uint32_t>(8 * (stages + slot)); }
   __device__ void await_full() const { await(full(), parity); }
   __device__ void await_empty() const { await(empty(), parity ^ 1); }
-  // By every thread that read the slot: one for its warp would do, but racecheck would not know.
+  // By every thread that read the slot by loads: one for its warp would do, but racecheck would not know.
   __device__ void release() const { arrive(empty()); }
   __device__ void advance() {
     if (++slot < stages) return;
