@@ -156,7 +156,7 @@ class Report {
 
   void products() {
     const Gemm forward{.transpose_b = true}, residual{.transpose_b = true, .addend = true}, back{};
-    const auto linear = [&](std::string_view name, int64_t out, int64_t in, bool added) {
+    const auto linear = [&](std::string_view name, int64_t out, int64_t in, bool added, const AdaptedParts& parts) {
       std::vector<Arg> args{r(kBF16, {t_, in}), r(kBF16, {out, in})};
       if (added) args.push_back(r(kBF16, {t_, out}));
       args.push_back(w(kBF16, {t_, out}));
@@ -164,19 +164,28 @@ class Report {
       product(fmt::format("{} dx", name), back, {r(kBF16, {t_, out}), r(kBF16, {out, in}), w(kBF16, {t_, in})});
       product(fmt::format("{} dw", name), Gemm{.transpose_a = true},
               {r(kBF16, {t_, out}), r(kBF16, {t_, in}), w(kBF16, {out, in})});
+      // With an adapter of rank 16 inside, and what comes back to that.
+      const int64_t rank = 16, inner = parts.count() * rank;
+      const std::vector<Arg> adapter{r(kBF16, {t_, inner}), r(kBF16, {out, rank})};
+      args.insert(args.begin() + 2, adapter.begin(), adapter.end());
+      product(fmt::format("{} with adapter", name), AdaptedGemm{true, parts, added}, args);
+      product(
+          fmt::format("{} with adapter dx", name), AdaptedGemm{},
+          {r(kBF16, {t_, out}), r(kBF16, {out, in}), r(kBF16, {t_, inner}), r(kBF16, {inner, in}), w(kBF16, {t_, in})});
+      kernel(fmt::format("{} adapter backward", name), AdapterBackward{1, parts},
+             {r(kBF16, {t_, out}), r(kBF16, {out, rank}), r(kBF16, {t_, inner}), w(kBF16, {t_, inner}),
+              w(kBF16, {out, rank})});
     };
-    linear("qkv", 6144, kHidden, false);
-    linear("o", kHidden, kHidden, true);
-    linear("gate_up", 2 * kFfn, kHidden, false);
-    linear("down", kHidden, kFfn, true);
+    linear("qkv", 6144, kHidden, false, {{0, 4096, 5120}, {4096, 5120, 6144}});
+    linear("o", kHidden, kHidden, true, {{0}, {kHidden}});
+    linear("gate_up", 2 * kFfn, kHidden, false, {{0, kFfn}, {kFfn, 2 * kFfn}});
+    linear("down", kHidden, kFfn, true, {{0}, {kHidden}});
     const int64_t chunk = 1024;
     product("head", forward,
             {r(kBF16, {chunk, kHidden}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kVocabulary})});
     product("head dx", back,
             {r(kBF16, {chunk, kVocabulary}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kHidden})});
     product("lora_a r16", forward, {r(kBF16, {t_, kHidden}), r(kBF16, {16, kHidden}), w(kBF16, {t_, 16})});
-    product("lora_b r16", residual,
-            {r(kBF16, {t_, 16}), r(kBF16, {kHidden, 16}), r(kBF16, {t_, kHidden}), w(kBF16, {t_, kHidden})});
   }
 
   // With what makes codes of the left factor, and turns those of the weights for the way back.
