@@ -334,7 +334,9 @@ std::vector<OptionSpec> machine_specs() {
       text_option("offload_activations", &O::offload_activations,
                   "likewise what blocks keep for their backward; a fraction is of blocks"),
 
-      text_option("out", &O::out, "directory to be made: of the run (runs/<date>-<model>), or of the model"),
+      text_option(
+          "out", &O::out,
+          "what is made: the run's directory (runs/<date>-<model>), the model's, or doctor's profile (machine.json)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
