@@ -69,13 +69,18 @@ class Fitter::Search {
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
     const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
     std::optional<Found> best = adjusted(chosen_);
+    // What was found under other caps may do as it is: with more room nothing is slower than with less.
+    if (near_ && relief_.kept(*near_, Place::Node) && (!best || probe(*near_).seconds < best->seconds))
+      best = judged(*near_, true);
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
       Point p = undialled(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];
       const auto found = least(p, best ? best->seconds : std::numeric_limits<double>::infinity());
       if (found && found->fits && (!best || found->seconds < best->seconds)) best = found;
     }
-    return best ? std::optional(arrangement(best->point)) : std::nullopt;
+    if (!best) return std::nullopt;
+    near_ = best->point;
+    return arrangement(*near_);
   }
 
   Arrangement smallest(const Caps& caps) {
@@ -332,6 +337,7 @@ class Fitter::Search {
       chosen = all.begin();
     }
     chosen_ = chosen->point;
+    near_.reset();
     result.compiled = prober_.compiled_in_full(chosen_, &result.ranks);
     for (const Found& found : all)
       result.tried.push_back(arrangement(found.point, &found == &*chosen ? &result.compiled : nullptr));
@@ -344,6 +350,7 @@ class Fitter::Search {
   const double equal_time_;
   size_t blocks_;
   Point chosen_;
+  std::optional<Point> near_;  // what near() found last
   double fastest_ = std::numeric_limits<double>::infinity();
   std::string fastest_words_;
 };
