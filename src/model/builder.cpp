@@ -129,7 +129,7 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
       }
       addend = y;
     };
-    const bool first = adapter && (backward || parts.columns() == linear.out);
+    const bool first = adapter && adapter_first(!backward, parts, linear.out);
     if (first) through_adapter(addend);
     const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
     const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);

@@ -17,6 +17,14 @@ TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
           x.row_stride};
 }
 
+// Gives how many there are without scratch.
+template <class Kind>
+size_t expect_operands(const Kind& op, size_t found) {
+  const size_t count = operand_count(op);
+  check(found == count || found == count + 1, "{}: {} operands, expected {}", kind(op), found, count);
+  return count;
+}
+
 // Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
 struct Place {
   int64_t begin, end, first_row, last_row, first, last;
@@ -80,11 +88,9 @@ std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedPart
 
 template <class View>
 std::vector<GemmCall<View>> products_of(const AdaptedGemm& op, std::span<const View> operands) {
-  const size_t count = operand_count(op);
-  check(operands.size() == count || operands.size() == count + 1, "adapted_gemm: {} operands, expected {}",
-        operands.size(), count);
+  const size_t count = expect_operands(op, operands.size());
   const View &u = operands[2], &v = operands[3], &d = operands[count - 1];
-  const bool first = !op.transpose_b || op.parts.columns() == d.shape.cols();
+  const bool first = adapter_first(op.transpose_b, op.parts, d.shape.cols());
   std::optional<View> c;
   if (op.addend) c = operands[4];
   std::vector<GemmCall<View>> calls;
@@ -103,9 +109,7 @@ std::vector<GemmCall<View>> products_of(const AdaptedGemm& op, std::span<const V
 
 template <class View>
 std::vector<GemmCall<View>> products_of(const AdapterBackward& op, std::span<const View> operands) {
-  const size_t count = operand_count(op);
-  check(operands.size() == count || operands.size() == count + 1, "adapter_backward: {} operands, expected {}",
-        operands.size(), count);
+  expect_operands(op, operands.size());
   const View &dy = operands[0], &b = operands[1], &xa = operands[2], &dxa = operands[3], &db = operands[4];
   std::vector<GemmCall<View>> calls;
   for (const Place& at : places_of(op.parts, b.shape.rows(), b.shape.cols(), xa.shape.cols())) {

@@ -17,6 +17,12 @@ struct GemmCall {
   std::vector<View> operands;
 };
 
+// Whether what comes through an adapter is written before the product with the weight, which then adds to it in the
+// only pass over the result that it makes anyway: where it fills all n columns.
+inline bool adapter_first(bool transpose_b, const AdaptedParts& parts, int64_t n) {
+  return !transpose_b || parts.columns() == n;
+}
+
 // d = u v + c, in the columns of the parts; AdaptedGemm says what u and v are. InternalError if they do not fit the
 // parts; where b is not transposed there are none.
 template <class View>
@@ -31,9 +37,7 @@ inline size_t operand_count(const AdapterBackward&) { return 5; }
 // and n columns: its tiles are 128 x 256, and have columns of one part alone.
 bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns);
 
-// One after the other they give what the op does. `operands`: the op's, with scratch or without. What comes through an
-// adapter of all columns is written first: the product with the weight then adds to it in the only pass over the result
-// that it makes anyway.
+// One after the other they give what the op does. `operands`: the op's, with scratch or without.
 template <class View>
 std::vector<GemmCall<View>> products_of(const AdaptedGemm& op, std::span<const View> operands);
 template <class View>

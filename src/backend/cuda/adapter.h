@@ -15,9 +15,9 @@ namespace snug::cuda {
 // Operands in the op's order, scratch last: adapter_backward_scratch_bytes() (facts.h), for a product none that is
 // used. Their shapes fit each other. Nothing where there is no kernel for them on this device. A launch enqueues on its
 // stream, allocates nothing and waits for nothing; errors as in check.h.
-std::optional<Launch> bind_adapted_product(const AdaptedGemm& op, std::span<const TensorView> views,
-                                           cudaStream_t stream);
-std::optional<Launch> bind_adapter_backward(const AdapterBackward& op, std::span<const TensorView> views,
-                                            cudaStream_t stream);
+std::optional<Launch> bind_adapter_kernel(const AdaptedGemm& op, std::span<const TensorView> views,
+                                          cudaStream_t stream);
+std::optional<Launch> bind_adapter_kernel(const AdapterBackward& op, std::span<const TensorView> views,
+                                          cudaStream_t stream);
 
 }  // namespace snug::cuda

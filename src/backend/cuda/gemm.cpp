@@ -290,25 +290,25 @@ Launch Products::bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cu
   return [bound](const PassFacts&) { bound->run(); };
 }
 
+template <class Kind>
+Launch Products::bind_adapter(const Kind& op, uint64_t scratch_bytes, std::span<const TensorView> views,
+                              cudaStream_t stream) {
+  for (const GemmCall<TensorView>& call : products_of(op, views)) product_of(call.gemm, call.operands);
+  check(views.size() == operand_count(op) + 1 && static_cast<uint64_t>(views.back().count()) >= scratch_bytes,
+        "{}: {} operands and {} bytes of scratch expected", kind(op), operand_count(op), scratch_bytes);
+  if (const std::optional<Launch> launch = bind_adapter_kernel(op, views, stream)) return *launch;
+  return bind_products(
+      op, views, [&](const Gemm& gemm, std::span<const TensorView> of_gemm) { return bind(gemm, of_gemm, stream); });
+}
+
 Launch Products::bind(const AdaptedGemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
-  for (const GemmCall<TensorView>& call : products_of(gemm, views)) product_of(call.gemm, call.operands);
-  check(views.size() == operand_count(gemm) + 1, "adapted_gemm: {} operands, expected {} and scratch", views.size(),
-        operand_count(gemm));
-  if (const std::optional<Launch> launch = bind_adapted_product(gemm, views, stream)) return *launch;
-  return bind_products(gemm, views, [&](const Gemm& plain, std::span<const TensorView> of_plain) {
-    return bind(plain, of_plain, stream);
-  });
+  return bind_adapter(gemm, kGemmScratchBytes, views, stream);
 }
 
 Launch Products::bind(const AdapterBackward& backward, std::span<const TensorView> views, cudaStream_t stream) {
-  for (const GemmCall<TensorView>& call : products_of(backward, views)) product_of(call.gemm, call.operands);
-  const uint64_t bytes = adapter_backward_scratch_bytes(backward, views[0].rows(), views[1].cols());
-  check(views.size() == operand_count(backward) + 1 && static_cast<uint64_t>(views.back().count()) >= bytes,
-        "adapter_backward: {} bytes of scratch expected", bytes);
-  if (const std::optional<Launch> launch = bind_adapter_backward(backward, views, stream)) return *launch;
-  return bind_products(backward, views, [&](const Gemm& plain, std::span<const TensorView> of_plain) {
-    return bind(plain, of_plain, stream);
-  });
+  check(views.size() > 1, "adapter_backward: {} operands", views.size());
+  return bind_adapter(backward, adapter_backward_scratch_bytes(backward, views[0].rows(), views[1].cols()), views,
+                      stream);
 }
 
 }  // namespace snug::cuda

@@ -402,8 +402,8 @@ Launch launch_of(const Work& w, cudaStream_t stream) {
 
 }  // namespace
 
-std::optional<Launch> bind_adapted_product(const AdaptedGemm& op, std::span<const TensorView> views,
-                                           cudaStream_t stream) {
+std::optional<Launch> bind_adapter_kernel(const AdaptedGemm& op, std::span<const TensorView> views,
+                                          cudaStream_t stream) {
   const size_t count = operand_count(op);
   const std::span<const TensorView> used = views.first(count);
   const TensorView &a = used[0], &b = used[1], &u = used[2], &v = used[3], &d = used[count - 1];
