@@ -1,7 +1,7 @@
 // Where a training step's time goes: each kind of op, its share of the step, for products and attention their rate
 // beside what a large square product reaches in the same run, and the step beside the ideal: every op of the compute
 // lane at that product's rate (attention at a share of it) or at a copy's, whichever takes longer, with nothing to wait
-// for.
+// for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it.
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //
@@ -28,10 +28,8 @@ struct Spent {
   double seconds = 0, flops = 0, bytes = 0;
 };
 
-// What a square product of this size, and a copy of eight times its operands' bytes, reach; on a card as hot as it is
-// while it trains.
+// What a square product, and a copy of eight times its operands' bytes, reach.
 struct Ceilings {
-  int64_t size = 0;
   double flops = 0, bytes = 0;  // a second
 
   double seconds(const Op& op) const {
@@ -48,11 +46,17 @@ struct Ceilings {
   static constexpr double kAttention = 494.0 / 781, kAttentionBackward = 336.0 / 781;
 };
 
+// On a machine that has rested, then on a card as hot as it is while it trains.
+struct Measured {
+  int64_t size = 0;  // of the square product
+  std::vector<Ceilings> rested_and_hot;
+};
+
 // A backend with a clock around every launch, which has done its work when it returns.
 class TimedBackend : public Backend {
  public:
-  TimedBackend(std::unique_ptr<Backend> backend, const Ceilings& ceilings)
-      : backend_(std::move(backend)), ceilings_(ceilings) {}
+  TimedBackend(std::unique_ptr<Backend> backend, const std::vector<Ceilings>& ceilings)
+      : backend_(std::move(backend)), ceilings_(ceilings), ideal_(ceilings.size()) {}
 
   std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
@@ -60,10 +64,12 @@ class TimedBackend : public Backend {
     std::string row = op.site;
     if (row.starts_with("block.")) row = row.substr(row.find('.', 6) + 1);
     if (row.starts_with("norm.") || row.ends_with(".adamw")) row = "update." + std::string(kind(op.attrs));
-    const double ideal = op.lane == Lane::Compute ? ceilings_.seconds(op) : 0;
+    std::vector<double> ideal(ideal_.size());
+    if (op.lane == Lane::Compute)
+      std::ranges::transform(ceilings_, ideal.begin(), [&](const Ceilings& of) { return of.seconds(op); });
     return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row],
             work = work(op)](const PassFacts& facts) {
-      ideal_ += ideal;
+      std::ranges::transform(ideal_, ideal, ideal_.begin(), std::plus());
       const auto start = Clock::now();
       launch(facts);
       if (streams()) streams()->finish();
@@ -79,19 +85,19 @@ class TimedBackend : public Backend {
   // What was launched until now is not counted.
   void forget() {
     for (auto& [row, spent] : rows_) spent = {};
-    ideal_ = 0;
+    std::ranges::fill(ideal_, 0);
   }
   const std::map<std::string, Spent>& rows() const { return rows_; }
-  double ideal() const { return ideal_; }  // seconds of all on the compute lane
+  const std::vector<double>& ideal() const { return ideal_; }  // seconds of all on the compute lane, by each ceiling
 
  private:
   std::unique_ptr<Backend> backend_;
-  Ceilings ceilings_;
+  std::vector<Ceilings> ceilings_;
   std::map<std::string, Spent> rows_;
-  double ideal_ = 0;
+  std::vector<double> ideal_;
 };
 
-Ceilings measured_ceilings(const Target& target, DType dtype) {
+Measured measured_ceilings(const Target& target, DType dtype) {
   const int64_t size = target.cuda() ? 8192 : 1024;
   const std::unique_ptr<Backend> backend = target.backend(0);
   const Shape square{size, size}, long_row{8 * size * size};
@@ -102,9 +108,13 @@ Ceilings measured_ceilings(const Target& target, DType dtype) {
   const uint64_t to_keep_hot = target.cuda() ? 2 * cells * sizeof(BFloat16) : 0;  // keep_hot() has products of its own
   const std::unique_ptr<OpFacts> facts = target.facts();
   OpTimer timer(*backend, *facts, wall_seconds, {.half = half + to_keep_hot, .round = 0});
-  if (target.cuda()) timer.keep_hot();
-  return {size, OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product),
-          OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy)};
+  const auto flops = [&] { return OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product); };
+  const double bytes = OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy);
+  Measured measured{size, {{flops(), bytes}}};
+  if (!target.cuda()) return measured;
+  timer.keep_hot();
+  measured.rested_and_hot.push_back({flops(), bytes});
+  return measured;
 }
 
 void load(Session& session) {
@@ -160,11 +170,20 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
 }
 
 // `whole`, `apart`: seconds of a step, as it is and op by op.
-void report(const TimedBackend& backend, double whole, double apart, const Ceilings& ceilings) {
-  const double ideal = backend.ideal() / (kSteps + 1);
-  fmt::print("{:.1f} ms op by op; a square product of {}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s\n", 1e3 * apart,
-             ceilings.size, ceilings.flops / 1e9, ceilings.bytes / 1e9);
-  fmt::print("{:.1f} ms at these rates: the step is at {:.3f} of its ideal\n", 1e3 * ideal, ideal / whole);
+void report(const TimedBackend& backend, double whole, double apart, const Measured& measured) {
+  const std::vector<Ceilings>& ceilings = measured.rested_and_hot;
+  fmt::print("{:.1f} ms op by op\n", 1e3 * apart);
+  for (size_t i = 0; i < ceilings.size(); i++) {
+    const double ideal = backend.ideal()[i] / (kSteps + 1);
+    fmt::print(
+        "a square product of {}{}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s; {:.1f} ms at these rates, of which the "
+        "step is at {:.3f}\n",
+        measured.size,
+        ceilings.size() == 1 ? ""
+        : i                  ? ", hot"
+                             : ", rested",
+        ceilings[i].flops / 1e9, ceilings[i].bytes / 1e9, 1e3 * ideal, ideal / whole);
+  }
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
   for (const auto& [name, spent] : rows) {
@@ -174,7 +193,7 @@ void report(const TimedBackend& backend, double whole, double apart, const Ceili
                spent.bytes / spent.seconds / 1e9);
     if (spent.flops > 0)
       fmt::print("  {:8.0f} GFLOP/s, {:3.0f} %", spent.flops / spent.seconds / 1e9,
-                 100 * spent.flops / spent.seconds / ceilings.flops);
+                 100 * spent.flops / spent.seconds / ceilings[0].flops);
     fmt::print("\n");
   }
 }
@@ -198,18 +217,18 @@ int main(int argc, char** argv) try {
              1e3 * planned.shown().step_seconds);
   if (only_whole || planned.spec.cut.ranks > 1) return 0;
   // Timed now: a session may take all memory there is.
-  const Ceilings ceilings = measured_ceilings(planned.target, planned.spec.numerics.compute);
+  const Measured measured = measured_ceilings(planned.target, planned.spec.numerics.compute);
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
-                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), ceilings);
+                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), measured.rested_and_hot);
                      timed = backend.get();
                      return backend;
                    }});
   load(session);
   timed->forget();
   const double apart = step_seconds(session);
-  report(*timed, whole, apart, ceilings);
+  report(*timed, whole, apart, measured);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
