@@ -197,6 +197,26 @@ TEST_F(Cli, RanksTakeWhatPlanSays) {
   }
 }
 
+// A checkpoint's tensors, each rank's in a file that fills whole blocks of the disk, and 64 KiB a rank for what is
+// small.
+TEST_F(Cli, CheckpointsTakeWhatPlanSays) {
+  Words words = job("plan", {"--method", "full", "--ranks", "2", "--save-every", "2"});
+  EXPECT_THAT(run(words).out, HasSubstr("saved         3 checkpoints of "));
+  words.push_back("--json");
+  const auto plan = nlohmann::json::parse(run(words).out);
+  words = job("train", {"--method", "full", "--ranks", "2", "--save-every", "2"});
+  ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+  const auto blocks_of = [](const fs::path& directory, uint64_t more) {
+    for (const auto& entry : fs::directory_iterator(directory))
+      if (entry.path().extension() == ".safetensors") more += (entry.file_size() + 4095) / 4096 * 4096;
+    return more;
+  };
+  EXPECT_EQ(plan["saved"]["checkpoint_bytes"], blocks_of(at("run/checkpoints/step-6"), 2 << 16));
+  EXPECT_EQ(plan["saved"]["checkpoints"], 3);
+  EXPECT_GE(plan["saved"]["export_bytes"], blocks_of(at("run/model"), 0));
+  EXPECT_LE(plan["saved"]["export_bytes"], blocks_of(at("run/model"), 0) + (8 << 20)) << "tokenizer and the like";
+}
+
 // What more memory would buy is looked at by plan alone, and of a node's ranks all rows of the table speak together.
 TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
   const Outcome train = run(job("train", {"--ranks", "2"}));

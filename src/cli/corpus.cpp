@@ -56,8 +56,8 @@ RunLength run_length(const Options& options) {
 }
 
 DataSummary summarise(const BlockStream& stream) {
-  return {stream.report().samples, stream.blocks_per_epoch(), stream.steps_per_epoch(), stream.report().tokens,
-          stream.report().loss_tokens};
+  return {stream.report().samples, stream.blocks_per_epoch(),   stream.steps_per_epoch(),
+          stream.report().tokens,  stream.report().loss_tokens, stream.steps()};
 }
 
 uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive) {

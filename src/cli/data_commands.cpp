@@ -58,7 +58,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   settle_ranks(options, target);
   const Planned planned = plan_training(options, std::move(target), !options.validation.empty(), Aim::Look);
   if (flags.json) {
-    nlohmann::ordered_json json = plan_json(planned, summary);
+    nlohmann::ordered_json json = plan_json(planned, options, summary);
     try {
       require_fit(planned, options);
     } catch (const CapacityError& error) {

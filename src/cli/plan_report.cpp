@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/hash.h"
+#include "cli/saving.h"
 
 namespace snug {
 namespace {
@@ -227,6 +228,20 @@ std::string memory_text(const Planned& planned, const Options& options) {
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
 }
 
+SavingPlan saving_of(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
+  return saving_plan(planned, options, data ? std::optional(data->steps) : std::nullopt);
+}
+
+// "3 checkpoints of 89.74 GiB and a model of 14.96 GiB at most, 284.19 GiB of disk"
+std::string saved_text(const SavingPlan& saving, const Options& options) {
+  const int64_t count = saving.most_checkpoints();
+  const uint64_t all = static_cast<uint64_t>(count) * saving.checkpoint_bytes + saving.export_bytes;
+  return fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"),
+                     format_size(saving.checkpoint_bytes), count > 1 ? " at a time" : "",
+                     options.method == "lora" ? "an adapter" : "the model", format_size(saving.export_bytes),
+                     format_size(all));
+}
+
 nlohmann::ordered_json time_json(const Planned& planned) {
   const std::vector<Bound> bounds = bounds_of_step(planned.compiled, planned.pricing);
   nlohmann::ordered_json json{{"bound_by", bounds.front().what}};
@@ -257,7 +272,8 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
                      fmt::join(spaces, ", "));
 }
 
-nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data) {
+nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
+                                 const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
   nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
                               {"hash", hex(planned.compiled.hash)},
@@ -275,6 +291,10 @@ nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<Dat
     json["phases"][phase.name] = phase_bytes(planned, phase, Space::Device);
   for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
+  const SavingPlan saving = saving_of(planned, options, data);
+  json["saved"] = {{"checkpoint_bytes", saving.checkpoint_bytes},
+                   {"checkpoints", saving.most_checkpoints()},
+                   {"export_bytes", saving.export_bytes}};
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
   json["tokens_per_step"] = a.cut.step_tokens();
@@ -332,6 +352,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
+  if (planned.fit.chosen) text += saved_text(saving_of(planned, options, data), options);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

@@ -12,10 +12,12 @@ namespace snug {
 struct DataSummary {
   int64_t samples_per_epoch = 0, blocks_per_epoch = 0, steps_per_epoch = 0;
   int64_t tokens_per_epoch = 0, loss_tokens_per_epoch = 0;
+  int64_t steps = 0;  // of the run
 };
 
 // What `snug plan --json` prints and plan.json holds.
-nlohmann::ordered_json plan_json(const Planned& planned, const std::optional<DataSummary>& data);
+nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
+                                 const std::optional<DataSummary>& data);
 
 // How a model that is not trained is held, and whether that fits.
 std::string use_text(const Planned& planned, const Options& options);

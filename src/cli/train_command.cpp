@@ -11,8 +11,8 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/run_directory.h"
+#include "cli/saving.h"
 #include "train/export.h"
-#include "train/rehearsal.h"
 
 namespace snug {
 namespace {
@@ -49,12 +49,6 @@ Interval interval_of(const Cadence& cadence) {
   return {0, static_cast<double>(cadence.count)};
 }
 
-// Of so many steps, at most: the last step saves in any case.
-int64_t saves_of(const Cadence& cadence, int64_t steps) {
-  if (cadence.unit != Cadence::Unit::Steps) return steps;
-  return cadence.count == 0 ? 1 : (steps + cadence.count - 1) / cadence.count;
-}
-
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
 // A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
@@ -83,12 +77,10 @@ std::optional<SavedState> saved_by_others(const Options& options) {
   return saved;
 }
 
-bool replaces_run(const Options& options) { return options.overwrite && !options.resume; }
-
 // Not before all that may refuse the run has had its say: what was there stays till then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const Alive& alive) {
   const std::filesystem::path out = options.out;
-  if (replaces_run(options)) clear_run(options.out, alive);
+  if (options.overwrite && !options.resume) clear_run(options.out, alive);
   Options effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
@@ -98,7 +90,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
   write_text(out / "job.yaml", write_job_file(effective));
-  write_text(out / "plan.json", plan_json(planned, data).dump(2, ' ', false, kReplace) + "\n");
+  write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
 }
 
 void warn_of_data(const PackingReport& report, int64_t steps, const HfConfig& config, const Options& options) {
@@ -137,15 +129,6 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.trace = options.trace;
   trainer.log = log_line;
   return trainer;
-}
-
-// What is copied into the directory of a whole model.
-uint64_t side_bytes(const Options& options) {
-  if (options.method == "lora") return 0;
-  uint64_t bytes = 0;
-  for (const std::string& name : side_files(options.model))
-    bytes += std::filesystem::file_size(std::filesystem::path(options.model) / name);
-  return bytes;
 }
 
 // Of every rank, what its own programs need of the arenas; all ranks ask.
@@ -200,9 +183,8 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
+  rehearse_saving(saving_plan(run.planned, options, steps), comm);
   Session session = rank_session(run.planned, options, rank, place, comm);
-  rehearse_saving(session, {options.out, options.keep, saves_of(options.save_every, steps), run.corpus.validates(),
-                            side_bytes(options), replaces_run(options)});
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);

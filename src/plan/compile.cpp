@@ -130,6 +130,8 @@ class Compiler {
     return std::move(result_);
   }
 
+  OutputFiles saved_files() const { return state_output(job_).files; }
+
  private:
   ProgramId add(Task task) {
     if (!turned_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
@@ -204,7 +206,7 @@ class Compiler {
   void lower_around_steps() {
     if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
 
-    result_.saved = state_output(job_).files;
+    result_.saved = saved_files();
     in_both_places([&] {
       Emitter save(result_.set, add(Task::Save), facts_);
       lower_writes(save, state_output(job_));
@@ -294,5 +296,13 @@ std::string_view name(Task task) {
 }
 
 Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }
+
+uint64_t saved_bytes(const JobSpec& spec, const OpFacts& facts) {
+  JobSpec of_rank = spec;
+  uint64_t bytes = 0;
+  for (of_rank.rank = 0; of_rank.rank < spec.cut.ranks; of_rank.rank++)
+    bytes += Compiler(of_rank, facts).saved_files().disk_bytes();
+  return bytes;
+}
 
 }  // namespace snug

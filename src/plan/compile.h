@@ -84,4 +84,7 @@ struct Compiled {
 // verify().
 Compiled compile(const JobSpec& spec, const OpFacts& facts);
 
+// Of a job that trains: what Task::Save of all its ranks writes together, as it lies on a disk.
+uint64_t saved_bytes(const JobSpec& spec, const OpFacts& facts);
+
 }  // namespace snug

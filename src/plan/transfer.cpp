@@ -89,6 +89,13 @@ void give(Emitter& e, const Operand& to, const Piece& piece, const Stored& store
 
 }  // namespace
 
+uint64_t OutputFiles::disk_bytes() const {
+  uint64_t bytes = index_json.size();
+  for (const SafetensorsLayout& layout : layouts)
+    bytes += (layout.file_bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+  return bytes;
+}
+
 Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers) {
   Output output;
   output.files.names = {std::move(name)};

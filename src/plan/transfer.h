@@ -51,6 +51,8 @@ struct OutputFiles {
   std::vector<std::string> names;  // within their directory
   std::vector<SafetensorsLayout> layouts;
   std::string index_json;  // for model.safetensors.index.json; empty if one file holds all
+
+  uint64_t disk_bytes() const;  // of all files, each in whole blocks of direct I/O
 };
 struct Output {
   OutputFiles files;

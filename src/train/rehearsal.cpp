@@ -7,21 +7,14 @@
 #include <cerrno>
 
 #include "base/disk.h"
+#include "train/checkpoint.h"
 
 namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
 
-// Beside tensors: state.json, a checksum, entries of directories.
-constexpr uint64_t kSmallFiles = 64 << 10;
-
-uint64_t bytes_of(const OutputFiles& files) {
-  uint64_t bytes = kSmallFiles;
-  for (const SafetensorsLayout& layout : files.layouts)
-    bytes += (layout.file_bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-  return bytes;
-}
+constexpr uint64_t kProbe = 64 << 10;
 
 uint64_t bytes_in(const fs::path& directory) {
   uint64_t bytes = 0;
@@ -34,7 +27,7 @@ uint64_t bytes_in(const fs::path& directory) {
 
 // The file itself is what can be refused: by rights, a quota, a read-only or broken disk.
 void write_and_remove(const fs::path& path) {
-  static constexpr std::array<std::byte, kSmallFiles> kZeros{};
+  static constexpr std::array<std::byte, kProbe> kZeros{};
   PendingFile probe(path, IoMode::Direct);
   probe.file().allocate(kZeros.size());
   probe.file().write(0, kZeros);
@@ -48,41 +41,56 @@ dev_t device_of(const fs::path& path) {
   return status.st_dev;
 }
 
-void require_free(const fs::path& directory, uint64_t needed, std::string_view for_what, std::string_view help) {
-  const uint64_t free = free_bytes(directory);
-  if (free < needed)
-    device_error("{}: found {} bytes free, expected {} for {}; {}", directory.string(), free, needed, for_what, help);
+// What will lie in a directory that is there.
+struct Part {
+  fs::path directory;
+  uint64_t bytes = 0;
+  std::string what;
+};
+
+// Those that share a file system, together.
+void require_free(const std::vector<Part>& parts) {
+  for (const Part& first : parts) {
+    uint64_t needed = 0;
+    std::vector<std::string> what;
+    for (const Part& part : parts)
+      if (part.bytes > 0 && device_of(part.directory) == device_of(first.directory)) {
+        needed += part.bytes;
+        what.push_back(part.what);
+      }
+    if (const uint64_t free = free_bytes(first.directory); free < needed)
+      device_error("{}: found {} bytes free, expected {} for {}; --out names another place, a lower --keep keeps fewer",
+                   first.directory.string(), free, needed, fmt::join(what, ", "));
+  }
 }
 
 }  // namespace
 
-void rehearse_saving(Session& session, const SavingPlan& saving) {
-  const Checkpoints checkpoints(saving.out, saving.keep);
-  const fs::path root = checkpoints.root();
-  if (session.rank() == 0) fs::create_directories(root);
-  session.barrier();
-  write_and_remove(root / fmt::format("rehearsal-{}", session.rank()));
-  const uint64_t one = session.sum_over_ranks(bytes_of(session.compiled().saved));
-  if (session.rank() == 0) {
+int64_t SavingPlan::most_checkpoints() const {
+  const int64_t kept = keep < 0 ? 1 : std::min(keep, saves - 1) + 1;
+  return kept + (keeps_best ? 1 : 0);
+}
+
+void rehearse_saving(const SavingPlan& saving, Comm* comm) {
+  const int rank = comm ? comm->topology().rank : 0;
+  const fs::path root = Checkpoints(saving.out, saving.keep).root();
+  if (rank == 0) fs::create_directories(root);
+  if (comm) comm->barrier();
+  write_and_remove(root / fmt::format("rehearsal-{}", rank));
+  if (rank == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
-    const int64_t kept = saving.keep < 0 ? 1 : std::min(saving.keep, saving.saves - 1) + 1;
-    const auto most = static_cast<uint64_t>(kept) + (saving.keeps_best ? 1 : 0);
+    const uint64_t one = saving.checkpoint_bytes, most = static_cast<uint64_t>(saving.most_checkpoints()) * one;
     const uint64_t there = saving.keep < 0 && !saving.replaces ? 0 : bytes_in(root);
-    const uint64_t saved = std::max(saving.replaces ? 0 : one, most * one - std::min(most * one, there));
-    const uint64_t results = bytes_of(session.compiled().exported) + saving.beside_export;
+    const uint64_t saved = std::max(saving.replaces ? 0 : one, most - std::min(most, there));
     const uint64_t freed = saving.replaces ? bytes_in(saving.out / "adapter") + bytes_in(saving.out / "model") : 0;
-    const uint64_t exported = results - std::min(results, freed);
+    const uint64_t exported = saving.export_bytes - std::min(saving.export_bytes, freed);
     const uint64_t count = (saved + one - 1) / one;
-    const std::string what = fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one);
-    constexpr std::string_view kHelp = "--out names another place, a lower --keep keeps fewer";
-    if (device_of(root) == device_of(saving.out)) {
-      require_free(saving.out, saved + exported, fmt::format("{} and an export of {}", what, exported), kHelp);
-    } else {
-      require_free(root, saved, what, kHelp);
-      require_free(saving.out, exported, "the export", "--out names another place");
-    }
+    require_free({{saving.out, exported, fmt::format("an export of {} bytes", exported)},
+                  {root, saved, fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one)},
+                  {existing_part(saving.offload_directory), saving.offloaded_bytes,
+                   fmt::format("{} bytes that are offloaded to the disk", saving.offloaded_bytes)}});
   }
-  session.barrier();
+  if (comm) comm->barrier();
 }
 
 }  // namespace snug

@@ -1,23 +1,32 @@
-// What would fail at the first checkpoint, found out before the first step.
+// What a run writes, and what would fail at its first checkpoint, found out before anything is loaded.
 #pragma once
 
-#include "train/checkpoint.h"
+#include <filesystem>
+
+#include "comm/comm.h"
 
 namespace snug {
 
+// What a run has on disks at most, beside its logs.
 struct SavingPlan {
-  std::filesystem::path out;   // the run directory: checkpoints, and what is exported
-  int64_t keep = 2;            // as Checkpoints takes it
-  int64_t saves = 1;           // of the run, at most
-  bool keeps_best = false;     // one more
-  uint64_t beside_export = 0;  // bytes of files that are copied beside what is exported
-  bool replaces = false;       // checkpoints and results that are there are removed before the first step
+  std::filesystem::path out;      // the run directory: checkpoints, and what is exported
+  int64_t keep = 2;               // as Checkpoints takes it
+  int64_t saves = 1;              // of the run, at most
+  bool keeps_best = false;        // one more
+  uint64_t checkpoint_bytes = 0;  // of one, all ranks'
+  uint64_t export_bytes = 0;
+  bool replaces = false;  // checkpoints and results that are there are removed before the first step
+  std::filesystem::path offload_directory;
+  uint64_t offloaded_bytes = 0;  // of the ranks here
+
+  // Beside each other: those that are kept, and the one being written. Where all are kept, one more.
+  int64_t most_checkpoints() const;
 };
 
 // Makes the directory of checkpoints, writes, syncs and removes a small file there on each rank, and compares what the
-// run will have written at most (checkpoints that are kept, the one being written, the export) with what is free, by
-// file system. UserError or DeviceError as files give them; DeviceError with the directory, the bytes needed and free,
-// and the options that help. All ranks call it; rank 0 counts.
-void rehearse_saving(Session& session, const SavingPlan& saving);
+// run will have written at most with what is free, by file system. UserError or DeviceError as files give them;
+// DeviceError with the directory, the bytes needed and free, and the options that help. All ranks call it, before they
+// reserve anything; rank 0 counts.
+void rehearse_saving(const SavingPlan& saving, Comm* comm);
 
 }  // namespace snug

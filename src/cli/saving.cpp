@@ -1,0 +1,42 @@
+#include "cli/saving.h"
+
+#include "train/export.h"
+
+namespace snug {
+namespace {
+
+// Beside tensors: state.json, checksums, entries of directories.
+constexpr uint64_t kSmallFiles = 64 << 10;
+
+// Of so many steps, at most: the last step saves in any case.
+int64_t saves_of(const Cadence& cadence, int64_t steps) {
+  if (cadence.unit != Cadence::Unit::Steps) return steps;
+  return cadence.count == 0 ? 1 : (steps + cadence.count - 1) / cadence.count;
+}
+
+// What is copied into the directory of a whole model.
+uint64_t side_bytes(const Options& options) {
+  if (options.method == "lora") return 0;
+  uint64_t bytes = 0;
+  for (const std::string& name : side_files(options.model))
+    bytes += std::filesystem::file_size(std::filesystem::path(options.model) / name);
+  return bytes;
+}
+
+}  // namespace
+
+SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps) {
+  const auto ranks = static_cast<uint64_t>(planned.spec.cut.ranks);
+  const auto here = static_cast<uint64_t>(planned.caps.ranks_of_node(planned.spec.cut.ranks));
+  return {.out = options.out,
+          .keep = options.keep,
+          .saves = saves_of(options.save_every, steps.value_or(std::numeric_limits<int32_t>::max())),
+          .keeps_best = planned.spec.evaluate,
+          .checkpoint_bytes = saved_bytes(planned.spec, *planned.target.facts()) + ranks * kSmallFiles,
+          .export_bytes = planned.compiled.exported.disk_bytes() + side_bytes(options) + kSmallFiles,
+          .replaces = options.overwrite && !options.resume,
+          .offload_directory = disk_directory(options),
+          .offloaded_bytes = here * planned.compiled.plan.reserved_bytes[index(Space::Disk)]};
+}
+
+}  // namespace snug

@@ -1,0 +1,12 @@
+// What a run writes beside what it offloads: checkpoints, and what it exports.
+#pragma once
+
+#include "cli/job.h"
+#include "train/rehearsal.h"
+
+namespace snug {
+
+// `steps`: of the run; if that is not known, as many as there need be.
+SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps);
+
+}  // namespace snug
