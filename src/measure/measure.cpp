@@ -32,7 +32,7 @@ Scale scale_of_team(int threads) {
 }
 
 Scale scale_of_card() {
-  return {{3ull << 29, 256u << 20}, 0x1p37, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}};
+  return {{3ull << 29, 256u << 20}, 0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}};
 }
 
 // An addend's bytes are lost in what a product over more than this takes.
@@ -50,14 +50,7 @@ class ProductTimer {
   ProductRates measure(DType dtype, bool ta, bool tb) const {
     ProductRates table{dtype, ta, tb, false, {}};
     const double most = dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
-    for_points([&](int64_t m, int64_t n, int64_t k) {
-      if (flops(m, n, k) <= most) return table.flops.push_back(rate(table, m, n, k));
-      while (flops(m, n, k) > most) {
-        int64_t& largest = k >= m && k >= n ? k : m >= n ? m : n;
-        largest = below(largest);
-      }
-      table.flops.push_back(table.flops[at(m, n, k)]);
-    });
+    for_points([&](const Point& p) { table.flops.push_back(rate(table, p, most)); });
     return table;
   }
 
@@ -66,32 +59,44 @@ class ProductTimer {
     ProductRates table = plain;
     table.addend = true;
     size_t i = 0;
-    for_points([&](int64_t m, int64_t n, int64_t k) {
-      if (k <= kMostAddendDepth && flops(m, n, k) <= scale_.most_slow_flops) table.flops[i] = rate(table, m, n, k);
+    for_points([&](const Point& p) {
+      if (p.k <= kMostAddendDepth) table.flops[i] = rate(table, p, scale_.most_slow_flops);
       i++;
     });
     return table;
   }
 
  private:
-  static double flops(int64_t m, int64_t n, int64_t k) {
-    return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  struct Point {
+    int64_t m, n, k;
+    bool operator==(const Point&) const = default;
+    double flops() const { return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
+  };
+
+  // Of at most so many operations. What is large in some ways and small in another runs no faster for being larger yet.
+  Point worth_timing(Point p, double most) const {
+    const int64_t large = sizes_[sizes_.size() - std::min<size_t>(2, sizes_.size())];
+    while (p.flops() > most || (std::max({p.m, p.n, p.k}) > large && std::min({p.m, p.n, p.k}) < large)) {
+      int64_t& largest = p.k >= p.m && p.k >= p.n ? p.k : p.m >= p.n ? p.m : p.n;
+      largest = sizes_[place(largest) - 1];
+    }
+    return p;
   }
 
   template <class F>
   void for_points(F&& f) const {
     for (const int64_t m : sizes_)
       for (const int64_t n : sizes_)
-        for (const int64_t k : sizes_) f(m, n, k);
+        for (const int64_t k : sizes_) f(Point{m, n, k});
   }
 
   size_t place(int64_t size) const { return static_cast<size_t>(std::ranges::find(sizes_, size) - sizes_.begin()); }
-  size_t at(int64_t m, int64_t n, int64_t k) const {
-    return (place(m) * sizes_.size() + place(n)) * sizes_.size() + place(k);
-  }
-  int64_t below(int64_t size) const { return sizes_[place(size) - 1]; }
+  size_t at(const Point& p) const { return (place(p.m) * sizes_.size() + place(p.n)) * sizes_.size() + place(p.k); }
 
-  double rate(const ProductRates& t, int64_t m, int64_t n, int64_t k) const {
+  // Of the point, or as it was of the largest below that is worth it.
+  double rate(const ProductRates& t, const Point& p, double most) const {
+    if (const Point timed = worth_timing(p, most); timed != p) return t.flops[at(timed)];
+    const auto& [m, n, k] = p;
     const bool fp8 = t.dtype == DType::U8;
     OperandList list;
     list.r(t.dtype, t.transpose_a ? Shape{k, m} : Shape{m, k});
@@ -106,7 +111,7 @@ class ProductTimer {
     const Attrs attrs = fp8 ? Attrs(Fp8Gemm{.addend = t.addend})
                             : Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend};
     const double seconds = timer_.seconds(attrs, list);
-    return flops(m, n, k) / std::max(seconds - op_seconds_, seconds / 4);
+    return p.flops() / std::max(seconds - op_seconds_, seconds / 4);
   }
 
   OpTimer& timer_;
@@ -231,7 +236,7 @@ std::string processor_name() {
 
 }  // namespace
 
-std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096}; }
+std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096, 16384}; }
 
 namespace {
 
