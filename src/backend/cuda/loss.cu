@@ -3,7 +3,7 @@
 #include <cooperative_groups.h>
 
 #include "backend/cuda/bulk.cuh"
-#include "backend/cuda/device.cuh"
+#include "backend/cuda/cluster.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -237,30 +237,18 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
 #endif
 }
 
-// Of a grid whose columns are clusters. `cluster` must outlive the result.
-cudaLaunchConfig_t held_config(const dim3& grid, cudaLaunchAttribute& cluster) {
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {1, grid.y, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = grid;
-  config.blockDim = kHeldThreads;
-  config.dynamicSmemBytes = kHeldBytes;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  return config;
+ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, float*, int, bool, float> held_kernel(unsigned blocks) {
+  return {held_cross_entropy_kernel, {1, blocks, 1}, kHeldThreads, kHeldBytes};
 }
 
-// As many clusters as run at the same time, or as there are rows; none where blocks cannot hold a row together.
+// Its columns are clusters: as many as run at the same time, or as there are rows; none where blocks cannot hold a row
+// together.
 dim3 held_grid(const TensorView& logits) {
-  int blocks = 1, clusters = 0;
+  unsigned blocks = 1;
   while (blocks * kHeldByBlock < logits.cols()) blocks *= 2;
   const bool fits = logits.dtype == DType::BF16 && wide({logits}) && blocks <= kMostBlocks;
   if (!fits || of_device(cudaDevAttrClusterLaunch) == 0) return {0, 0};
-  allow_shared(held_cross_entropy_kernel, kHeldBytes);
-  cudaLaunchAttribute cluster{};
-  const cudaLaunchConfig_t config = held_config({1, static_cast<unsigned>(blocks)}, cluster);
-  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, held_cross_entropy_kernel, &config), "a kernel's clusters");
-  return {static_cast<unsigned>(std::min<int64_t>(clusters, logits.rows())), static_cast<unsigned>(blocks)};
+  return {static_cast<unsigned>(std::min<int64_t>(held_kernel(blocks).at_once(), logits.rows())), blocks};
 }
 
 // One warp fetches, one thread adds in order.
@@ -287,15 +275,10 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   if (const dim3 grid = held_grid(logits); grid.x > 0)
-    return [=](const PassFacts& facts) {
-      cudaLaunchAttribute cluster{};
-      cudaLaunchConfig_t config = held_config(grid, cluster);
-      config.stream = stream;
+    return [=, kernel = held_kernel(grid.y)](const PassFacts& facts) {
       const auto active = static_cast<int>(std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows));
-      check_cuda(
-          cudaLaunchKernelEx(&config, held_cross_entropy_kernel, Rows<BFloat16>(logits), static_cast<int>(rows),
-                             static_cast<int>(vocabulary), targets, loss, active, attrs.gradient, facts.loss_scale),
-          "cross_entropy");
+      kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
+                    static_cast<int>(vocabulary), targets, loss, active, attrs.gradient, facts.loss_scale);
     };
   return dispatch_activation(logits.dtype, [&]<class T>() {
     return dispatch_wide(wide({logits}), [&]<int N>() -> Launch {

@@ -9,6 +9,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/cluster.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/warpgroup.cuh"
 #include "program/adapter.h"
@@ -39,7 +40,7 @@ struct TileOrder {
   }
 };
 
-struct Work {
+struct Matrices {
   CUtensorMap a, b, u, v, d;
   const BFloat16* c;
   int64_t c_stride;  // 0: the same row for all
@@ -139,7 +140,7 @@ using RightBoxes = Boxes<!transpose_b, kTileN, kBlocks>;
 // ---- Those that fetch -----------------------------------------------------------------------------------------------
 
 template <bool transpose_b>
-__device__ void fetch_tiles(const Work& w, Ring<kStages> ring, uint32_t stages) {
+__device__ void fetch_tiles(const Matrices& w, Ring<kStages> ring, uint32_t stages) {
   const int block = block_in_cluster();
   const auto begin_stage = [&] {
     ring.await_empty();  // in both blocks
@@ -200,7 +201,7 @@ class Pieces {
 struct Addend {
   uint4 pieces[2][kSumColumns / 4];
   // `row` and `column` of this thread's first. turn() is to follow, when they are likely to be there.
-  __device__ void load(const Work& w, int row, int column) {
+  __device__ void load(const Matrices& w, int row, int column) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
@@ -248,7 +249,7 @@ struct RoundedRows {
   }
   // Half of the columns, a panel through each of the warp's slabs in shared memory.
   template <int half>
-  __device__ void write(const Work& w, int row, int column, uint32_t slabs) const {
+  __device__ void write(const Matrices& w, int row, int column, uint32_t slabs) const {
     const uint32_t lane = threadIdx.x % 32, line = lane % 16;
     if (lane == 0) wait_writes<0>();
     __syncwarp();
@@ -274,7 +275,7 @@ struct RoundedRows {
 static_assert(2 * kSlabs * kPanel == kTileN);
 
 template <bool transpose_b, bool has_c>
-__device__ void multiply_tiles(const Work& w, Ring<kStages> ring, uint32_t stages, uint32_t slabs) {
+__device__ void multiply_tiles(const Matrices& w, Ring<kStages> ring, uint32_t stages, uint32_t slabs) {
   // Taken from one lane, so that the compiler knows that a warp has one.
   const int warp = __shfl_sync(kAll, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const Pieces<false> a{stages + static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
@@ -346,7 +347,7 @@ __device__ void multiply_tiles(const Work& w, Ring<kStages> ring, uint32_t stage
 // ---- Kernel ---------------------------------------------------------------------------------------------------------
 
 template <bool transpose_b, bool has_c>
-__global__ void __launch_bounds__(kPipelineThreads, 1) product_kernel(const __grid_constant__ Work w) {
+__global__ void __launch_bounds__(kPipelineThreads, 1) product_kernel(const __grid_constant__ Matrices w) {
   __shared__ uint64_t barriers[Ring<kStages>::kBytes / 8];
   const Ring<kStages> ring{shared_address(barriers)};
   const uint32_t stages = tiles_start();
@@ -378,26 +379,12 @@ CUtensorMap map_of(const TensorView& x) {
 }
 
 template <bool transpose_b, bool has_c>
-Launch launch_of(const Work& w, cudaStream_t stream) {
-  const auto kernel = product_kernel<transpose_b, has_c>;
-  allow_shared(kernel, kSharedBytes);
-  cudaLaunchAttribute cluster{};
-  cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {kBlocks, 1, 1};
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(multiprocessors() / kBlocks * kBlocks);
-  config.blockDim = kPipelineThreads;
-  config.dynamicSmemBytes = kSharedBytes;
-  config.stream = stream;
-  config.attrs = &cluster;
-  config.numAttrs = 1;
-  int clusters = 0;  // at a time
-  check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "a product's clusters");
-  config.gridDim = static_cast<unsigned>(std::clamp(clusters, 1, w.order.rows * w.order.columns) * kBlocks);
-  return [=](const PassFacts&) mutable {
-    config.attrs = &cluster;
-    check_cuda(cudaLaunchKernelEx(&config, kernel, w), "a product");
-  };
+Launch launch_of(const Matrices& w, cudaStream_t stream) {
+  const ClusterKernel<Matrices> kernel(product_kernel<transpose_b, has_c>, {kBlocks, 1, 1}, kPipelineThreads,
+                                       kSharedBytes);
+  const int clusters = std::clamp(kernel.at_once(), 1, w.order.rows * w.order.columns);
+  const dim3 grid(static_cast<unsigned>(clusters * kBlocks));
+  return [=](const PassFacts&) { kernel.launch(grid, stream, "a product", w); };
 }
 
 }  // namespace
@@ -413,7 +400,7 @@ std::optional<Launch> bind_adapter_kernel(const AdaptedGemm& op, std::span<const
   const int64_t parts = op.transpose_b ? op.parts.count() : 1, rank = u.cols() / parts;
   using Right = RightBoxes<true>;
   using RightTurned = RightBoxes<false>;
-  Work w{};
+  Matrices w{};
   w.a = map_of<LeftBoxes>(a);
   w.b = op.transpose_b ? map_of<Right>(b) : map_of<RightTurned>(b);
   w.d = tensor_map(data_of(d), {d.cols(), d.rows()}, {stride_of(d)}, {kPanel, 16});
