@@ -232,14 +232,17 @@ SavingPlan saving_of(const Planned& planned, const Options& options, const std::
   return saving_plan(planned, options, data ? std::optional(data->steps) : std::nullopt);
 }
 
-// "3 checkpoints of 89.74 GiB and a model of 14.96 GiB at most, 284.19 GiB of disk"
+// "3 checkpoints of 89.75 GiB at a time and the model of 14.96 GiB: 284.20 GiB of disk"
 std::string saved_text(const SavingPlan& saving, const Options& options) {
+  const std::string one = format_size(saving.checkpoint_bytes), exported = format_size(saving.export_bytes);
+  const std::string_view what = options.method == "lora" ? "the adapter" : "the model";
+  if (options.keep < 0)
+    return fmt::format("{:<13} {} a checkpoint, of which all are kept, and {} of {} on the disk\n", "saved", one, what,
+                       exported);
   const int64_t count = saving.most_checkpoints();
   const uint64_t all = static_cast<uint64_t>(count) * saving.checkpoint_bytes + saving.export_bytes;
-  return fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"),
-                     format_size(saving.checkpoint_bytes), count > 1 ? " at a time" : "",
-                     options.method == "lora" ? "an adapter" : "the model", format_size(saving.export_bytes),
-                     format_size(all));
+  return fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"), one,
+                     count > 1 ? " at a time" : "", what, exported, format_size(all));
 }
 
 nlohmann::ordered_json time_json(const Planned& planned) {
@@ -292,9 +295,9 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
   json["peak"] = a.forecast.peak_site;
   const SavingPlan saving = saving_of(planned, options, data);
-  json["saved"] = {{"checkpoint_bytes", saving.checkpoint_bytes},
-                   {"checkpoints", saving.most_checkpoints()},
-                   {"export_bytes", saving.export_bytes}};
+  json["saved"] = {
+      {"checkpoint_bytes", saving.checkpoint_bytes}, {"checkpoints", nullptr}, {"export_bytes", saving.export_bytes}};
+  if (options.keep >= 0) json["saved"]["checkpoints"] = saving.most_checkpoints();
   json["parameters"] = planned.spec.table.count(false);
   json["trainable_parameters"] = planned.spec.table.count(true);
   json["tokens_per_step"] = a.cut.step_tokens();
