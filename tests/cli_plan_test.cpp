@@ -168,6 +168,15 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
                  {"device", "'cuda'", "no GPU"});
 }
 
+// What is nearly as fast and takes more was not taken for its bytes; more memory does not buy it.
+TEST_F(Cli, MoreMemoryBuysOnlyWhatDoesNotFit) {
+  const auto plan =
+      nlohmann::json::parse(run({"plan", "--json", "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b",
+                                 "--machine", "H200", "--device-memory", "79.3GiB"})
+                                .out);
+  for (const auto& more : plan["more_memory"]) EXPECT_GT(more["device_bytes"].get<double>(), 79.3 * 0x1p30) << more;
+}
+
 TEST_F(Cli, TrainTakesWhatPlanSays) {
   const auto plan = nlohmann::json::parse(run(job("plan", {"--json"})).out);
   ASSERT_EQ(run(job("train")).code, 0);

@@ -122,7 +122,10 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
     Caps larger = caps;
     larger.device_bytes += more;
     if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
-    return fitter.near(larger);
+    std::optional<Arrangement> found = fitter.near(larger);
+    // As times that are nearly equal are one, it may be what was not taken for its bytes.
+    if (found && fits(found->forecast.arena_bytes, found->cut.ranks, caps)) found.reset();
+    return found;
   };
   const std::optional<Arrangement> most = with(kMostMore);
   if (!most || most->step_seconds > kFaster * chosen.step_seconds) return {};

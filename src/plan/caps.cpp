@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace snug {
 
 // Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
@@ -26,6 +28,10 @@ std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const C
     needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes});
   if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes});
   return needs;
+}
+
+bool fits(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
+  return std::ranges::all_of(needs(rank_bytes, ranks, caps), [](const Need& n) { return n.bytes <= n.allowed; });
 }
 
 }  // namespace snug

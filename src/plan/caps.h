@@ -26,10 +26,11 @@ struct Caps {
 
 // What an arrangement takes of one thing that is capped.
 struct Need {
-  std::string what;  // "a rank's device"
+  std::string what;  // "the device of a rank"
   uint64_t bytes = 0, allowed = 0;
 };
 // Of every cap that is not implied by another.
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
+bool fits(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
 
 }  // namespace snug
