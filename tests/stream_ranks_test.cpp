@@ -192,6 +192,7 @@ INSTANTIATE_TEST_SUITE_P(Cases, StreamRanks,
                          testing::Values(TinyCase{"llama", true, DType::F32, 1},
                                          TinyCase{"qwen2_tied", false, DType::BF16, 2},
                                          TinyCase{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8},
+                                         TinyCase{"llama3", true, DType::BF16, 2, BaseFormat::Nf4},
                                          TinyCase{"llama16", true, DType::BF16, 1, BaseFormat::Fp8, true}),
                          [](const auto& info) { return info.param.family; });
 

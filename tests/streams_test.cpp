@@ -47,6 +47,7 @@ struct Case {
   bool lora;
   DType compute;
   int64_t passes;
+  BaseFormat base = BaseFormat::Plain;
 };
 
 class StreamsTest : public testing::TestWithParam<Case> {};
@@ -66,7 +67,7 @@ void expect_the_same_bits(const JobSpec& spec) {
   TinySession plain(spec, 1);
   const Outcome expected = train(plain);
   uint64_t seed = 0;
-  for (const Recompute recompute : {Recompute::None, Recompute::Block})
+  for (const Recompute recompute : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
     for (const int64_t offloaded : {0, 2})
       for (const Space space : {Space::Device, Space::Host}) {
         JobSpec variant = spec;
@@ -78,6 +79,7 @@ void expect_the_same_bits(const JobSpec& spec) {
         variant.strategy.retire_lag = 2;
         variant.strategy.defer_updates = space == Space::Host;
         variant.strategy.speculate = offloaded > 0;
+        variant.strategy.layer_major = spec.cut.passes > 1 && recompute == Recompute::Mlp;
         for (auto& group : variant.strategy.groups) group.weights = group.states = group.gradients = space;
         EXPECT_TRUE(train_on_streams(variant, seed++) == expected)
             << static_cast<int>(recompute) << ", " << offloaded << " offloaded, state on " << name(space);
@@ -89,6 +91,7 @@ TEST_P(StreamsTest, StrategiesAndOrdersChangeNoBit) {
   JobSpec spec = tiny_job(c.family, c.lora ? std::optional<std::string>("adapter_init") : std::nullopt, c.compute);
   spec.cut.passes = c.passes;
   spec.cut.micro_batch = 4 / c.passes;
+  spec.numerics.base_format = c.base;
   expect_the_same_bits(spec);
 }
 
@@ -100,7 +103,9 @@ TEST(Streams, StrategiesChangeNoBitOfAWideAdapter) {
 
 INSTANTIATE_TEST_SUITE_P(Cases, StreamsTest,
                          testing::Values(Case{"llama", true, DType::F32, 1}, Case{"qwen2_tied", false, DType::BF16, 2},
-                                         Case{"llama_gqa7", false, DType::F32, 4}),
+                                         Case{"llama_gqa7", false, DType::F32, 4},
+                                         Case{"llama3", true, DType::BF16, 2, BaseFormat::Nf4},
+                                         Case{"llama16", true, DType::BF16, 4, BaseFormat::Int8}),
                          [](const auto& info) { return info.param.family; });
 
 }  // namespace
