@@ -168,6 +168,19 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
                  {"device", "'cuda'", "no GPU"});
 }
 
+// Staging for the disk may need more of the host than offloading nothing does: on a small host some arrangements fit
+// that have neither all nor nothing elsewhere.
+TEST_F(Cli, PlanFindsWhatFitsASmallHost) {
+  const fs::path configs = fs::path(SNUG_FIXTURES) / "configs";
+  for (const Words& more :
+       {Words{"llama-3-8b", "RTX4090", "1GiB", "--sequence-length", "8192", "--batch-size", "4"},
+        Words{"llama-3-8b", "H100", "1030MiB", "--method", "full", "--batch-size", "1", "--sequence-length", "128"}}) {
+    Words words{"plan", "--model", configs / more[0], "--machine", more[1], "--host-memory", more[2]};
+    words.insert(words.end(), more.begin() + 3, more.end());
+    EXPECT_EQ(run(words).code, 0) << more[0] << " " << more[2] << ": " << text_of(at("stderr"));
+  }
+}
+
 // What is nearly as fast and takes more was not taken for its bytes; more memory does not buy it.
 TEST_F(Cli, MoreMemoryBuysOnlyWhatDoesNotFit) {
   const auto plan =

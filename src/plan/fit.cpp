@@ -88,7 +88,7 @@ class Fitter::Search {
     relief_.set_rough(true);
     const Point undialled = prober_.undialled_point(prober_.cuts()[0], prober_.stages().back());
     Point p = relief_.all_on(undialled);
-    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(p, 0))
+    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(undialled, 0))
       p = least(undialled, std::numeric_limits<double>::infinity())->point;
     if (!relief_.kept(p, Place::Node)) return arrangement(p);
     const Compiled whole = prober_.compiled_in_full(p);
@@ -212,10 +212,11 @@ class Fitter::Search {
   }
 
   // The least that must be turned on at a cut and stage; with all on where that is not enough. First with the host's
-  // help, then, if that asks too much of the host, without. Nothing if it takes longer than `limit` with all off.
+  // help, then, if that asks too much of the host, with the disk's instead, then, as the host has staging for the disk,
+  // with neither. Nothing if it takes longer than `limit` with all off.
   std::optional<Found> least(const Point& undialled, double limit) {
     if (probe(undialled).seconds > limit) return std::nullopt;
-    if (!relief_.kept(undialled, Place::Node) && relief_.is_hopeless(relief_.all_on(undialled), kHopeless))
+    if (!relief_.kept(undialled, Place::Node) && relief_.is_hopeless(undialled, kHopeless))
       return judged(relief_.all_on(undialled), false);
     std::optional<Found> best;
     if (relief_.device_is_apart()) {
@@ -227,8 +228,10 @@ class Fitter::Search {
       if (sufficed || (best->fits && probe(undialled).seconds >= kBetter * best->seconds)) return best;
     }
     const Found other = settled(undialled, relief_.helping(undialled, Place::Node), {});
-    const bool better = !best || !best->fits || (other.fits && other.seconds < best->seconds);
-    return better ? other : best;
+    if (!best || !best->fits || (other.fits && other.seconds < best->seconds)) best = other;
+    if (best->fits) return best;
+    const Found computed = settled(undialled, relief_.computing(undialled), {});
+    return computed.fits ? computed : best;
   }
 
   // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.

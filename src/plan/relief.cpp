@@ -76,6 +76,12 @@ std::vector<size_t> Relief::helping(const Point& p, Place place) const {
   return found;
 }
 
+std::vector<size_t> Relief::computing(const Point& p) const {
+  std::vector<size_t> found = helping(p, Place::Node);
+  std::erase_if(found, [&](size_t d) { return dials(p)[d].to_disk; });
+  return found;
+}
+
 std::vector<size_t> Relief::helping(const Point& p) const {
   if (!device_is_apart()) return helping(p, Place::Node);
   std::vector<size_t> all(p.at.size());
@@ -88,10 +94,14 @@ Point Relief::all_on(Point p) const {
   return p;
 }
 
-bool Relief::is_hopeless(const Point& all_on, double share) {
-  PerSpace<uint64_t> bytes = bytes_of(all_on);
-  bytes[index(Space::Disk)] = 0;
-  return std::ranges::any_of(needs(bytes, ranks_, caps_), [&](const Need& need) {
+bool Relief::is_hopeless(const Point& undialled, double share) {
+  Point computed = undialled;
+  for (const size_t d : computing(computed)) computed.at[d] = dials(computed)[d].most;
+  PerSpace<uint64_t> least = bytes_of(all_on(undialled));
+  for (const Point& p : {computed, undialled})
+    for (const Space space : kSpaces) least[index(space)] = std::min(least[index(space)], bytes_of(p)[index(space)]);
+  least[index(Space::Disk)] = 0;
+  return std::ranges::any_of(needs(least, ranks_, caps_), [&](const Need& need) {
     return excess_of(need) > share * static_cast<double>(need.allowed);
   });
 }

@@ -37,12 +37,15 @@ class Relief {
   bool fit_all(const PerSpace<uint64_t>& bytes) const;
   bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
   bool device_is_apart() const { return !caps_.shared || caps_.device_bytes < caps_.host_bytes; }
-  // Whether this share of the memory that is allowed is missing with all on; of disks others may need less.
-  bool is_hopeless(const Point& all_on, double share);
+  // Whether this share of some memory that is allowed is missing with all on, with all on that computes, and with none;
+  // of disks others may need less.
+  bool is_hopeless(const Point& undialled, double share);
 
   // Dials that free bytes of a place; of what is short.
   std::vector<size_t> helping(const Point& p, Place place) const;
   std::vector<size_t> helping(const Point& p) const;
+  // Of those, what moves nothing elsewhere: the host has staging of what goes to the disk.
+  std::vector<size_t> computing(const Point& p) const;
   Point all_on(Point p) const;
 
   // Turns dials on, those first that cost the fewest seconds for the bytes they free, and the last of them only as far
