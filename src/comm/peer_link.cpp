@@ -27,8 +27,9 @@ class PeerHub {
  public:
   explicit PeerHub(int ranks) : ranks_(static_cast<size_t>(ranks)), posts_(kLanes * ranks_) {}
 
-  // Of the call begun last. An event is recorded before its count says so, and not again before all who take part wait
-  // for it.
+  // Of the call begun last. An event is recorded before its count says so. Where it is recorded for a later call before
+  // another rank waited for it, as may be with groups of ranks, that rank waits for more of the same stream, never
+  // less.
   struct Post {
     ~Post() {
       for (const cudaEvent_t event : {ready, copied})
