@@ -141,6 +141,11 @@ TEST_F(Cli, PlanPricesAStepByAProfile) {
   expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
 }
 
+TEST_F(Cli, AProfileThatCannotBeWrittenIsNotMeasured) {
+  expect_refusal({"doctor", "--out", "nowhere/m.json"}, {"--out", "'nowhere/m.json'"});
+  expect_refusal({"doctor", "--out", "."}, {"--out", "directory '.'"});
+}
+
 // By every build, on any machine.
 TEST_F(Cli, PlanIsMadeForGpusByName) {
   const auto plan = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xA100-40GB"})).out);

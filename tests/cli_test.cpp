@@ -118,7 +118,7 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   expect_refusal(job("train", {"--host-memory", "99999TB"}), {"host_memory", "'99999TB'", "at most"});
   expect_refusal(job("train", {"--save-every", "3parsecs"}), {"save_every", "'3parsecs'", "30min"});
   expect_refusal(job("train", {"--validation", "nope"}), {"nope: ", ".jsonl"});
-  expect_refusal(job("train", {"--trace", "nowhere/trace.json"}), {"trace: ", "'nowhere/trace.json'", "directory"});
+  expect_refusal(job("train", {"--trace", "nowhere/trace.json"}), {"--trace: ", "'nowhere/trace.json'", "directory"});
 }
 
 TEST_F(Cli, RefusesBrokenModels) {

@@ -5,6 +5,7 @@
 #include "base/file.h"
 #include "cli/commands.h"
 #include "cli/job.h"
+#include "cli/run_directory.h"
 #include "cli/target.h"
 #include "cli/text.h"
 #include "measure/measure.h"
@@ -125,8 +126,9 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   what.disk_directory = flags.disk_directory;
   if (!std::filesystem::is_directory(what.disk_directory))
     user_error("--disk-dir: found '{}', expected a directory", flags.disk_directory);
-  what.progress = [](const std::string& text) { fmt::print(stderr, "measuring {}\n", text); };
   const std::string out = options.out.empty() ? "machine.json" : options.out;
+  require_file_can_be_made(out, "--out");
+  what.progress = [](const std::string& text) { fmt::print(stderr, "measuring {}\n", text); };
   Machine machine = measure_machine(what);
   if (std::optional<Cards> cards = cards_here()) {
     what.progress(fmt::format("GPU: {}", cards->name));

@@ -50,16 +50,21 @@ void require_writable(const fs::path& directory, const std::string& what, std::s
 
 void refuse_trace(const Options& options) {
   if (options.trace.empty()) return;
-  if (fs::is_directory(options.trace))
-    user_error("trace: found the directory '{}', expected the name of a file", options.trace);
   const fs::path directory = fs::absolute(options.trace).parent_path();
-  if (plain(directory) == plain(options.out)) return;  // it is made with the run
-  if (!fs::is_directory(directory))
-    user_error("trace: found '{}', expected a file in a directory that is there", options.trace);
-  require_writable(directory, options.trace, "--trace");
+  const bool with_the_run = plain(directory) == plain(options.out);  // which makes it
+  if (!with_the_run || fs::is_directory(options.trace)) require_file_can_be_made(options.trace, "--trace");
 }
 
 }  // namespace
+
+void require_file_can_be_made(const fs::path& file, std::string_view option) {
+  if (fs::is_directory(file))
+    user_error("{}: found the directory '{}', expected the name of a file", option, file.string());
+  const fs::path directory = fs::absolute(file).parent_path();
+  if (!fs::is_directory(directory))
+    user_error("{}: found '{}', expected a file in a directory that is there", option, file.string());
+  require_writable(directory, file.string(), option);
+}
 
 std::string default_out(const Options& options) {
   const std::time_t now = std::time(nullptr);

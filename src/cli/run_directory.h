@@ -1,10 +1,15 @@
 // The directory that a run writes into.
 #pragma once
 
+#include <filesystem>
+
 #include "base/alive.h"
 #include "cli/options.h"
 
 namespace snug {
+
+// UserError, which names the option, unless a file can be made there, or replaced.
+void require_file_can_be_made(const std::filesystem::path& file, std::string_view option);
 
 // runs/<date>-<model>
 std::string default_out(const Options& options);
