@@ -57,7 +57,8 @@ TEST_F(Cli, AJobFileTakesEveryOptionAndFlagsWin) {
   EXPECT_GT(options, 45);
   ASSERT_EQ(run({"train", "run/job.yaml", "--out", "again"}).code, 0) << text_of(at("stderr"));
   std::string again = text_of(at("again/job.yaml"));
-  again.replace(again.find("out: again"), 10, "out: run");
+  const std::string own = "out: " + at("again").string();
+  again.replace(again.find(own), own.size(), "out: " + at("run").string());
   EXPECT_EQ(again, job_yaml);
   EXPECT_EQ(losses("again"), losses("run"));
 }
@@ -218,6 +219,29 @@ TEST_F(Cli, ResumesToTheSameBytes) {
   ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
   EXPECT_EQ(losses("run"), whole);
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+}
+
+TEST_F(Cli, ARunGoesOnFromAnyDirectory) {
+  fs::copy(kModels / "llama", at("m"), fs::copy_options::recursive);
+  fs::copy(kModels / "data.jsonl", at("a, b.jsonl"));
+  fs::create_directory(at("swap"));
+  const fs::path profile = fs::path(SNUG_FIXTURES) / "machine/second_an_op.json";
+  fs::copy(profile, at("machine.json"));
+  ASSERT_EQ(run(job("train",
+                    {"--data", "a\\, b.jsonl", "--validation", "a\\, b.jsonl", "--disk-dir", "swap", "--offload-states",
+                     "disk", "--machine", "machine.json", "--trace", "run/trace.json"},
+                    "m"))
+                .code,
+            0)
+      << text_of(at("stderr"));
+  fs::create_directory(at("elsewhere"));
+  for (const Words& words : {Words{"train", "--out", "../run", "--resume", "--max-steps", "7"},
+                             Words{"train", "../run/job.yaml", "--resume", "--max-steps", "8"}}) {
+    const Outcome outcome = finish(start(words, SNUG_BINARY, [] { return chdir("elsewhere") == 0; }));
+    EXPECT_EQ(outcome.code, 0) << text_of(at("elsewhere/stderr"));
+  }
+  EXPECT_EQ(losses("run").size(), 8u);
+  EXPECT_FALSE(fs::exists(at("elsewhere/run")));
 }
 
 // From two ranks to one and to four: state and data go on, sums over ranks in another order.

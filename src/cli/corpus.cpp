@@ -3,8 +3,6 @@
 #include "base/hash.h"
 
 namespace snug {
-namespace {
-
 std::optional<double> validation_fraction(const Options& options) {
   if (options.validation.size() != 1) return std::nullopt;
   const std::string& text = options.validation[0];
@@ -13,8 +11,6 @@ std::optional<double> validation_fraction(const Options& options) {
   if (end != text.c_str() + text.size()) return std::nullopt;
   return fraction;
 }
-
-}  // namespace
 
 Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");

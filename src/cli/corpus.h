@@ -16,6 +16,9 @@ struct Corpus {
   bool validates() const { return !validation_samples.empty(); }
 };
 
+// The share of the data that --validation holds out, if it names no files.
+std::optional<double> validation_fraction(const Options& options);
+
 // Token files need no tokenizer; a model directory without one will do for them.
 Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive = {});
 Corpus read_corpus(const Options& options, const Alive& alive);

@@ -77,6 +77,17 @@ std::optional<SavedState> saved_by_others(const Options& options) {
   return saved;
 }
 
+// A run goes on from whatever directory it is resumed in.
+void name_absolutely(Options& options) {
+  std::vector<std::string*> paths{&options.model, &options.adapter, &options.disk_dir, &options.out, &options.trace};
+  for (std::string& file : options.data) paths.push_back(&file);
+  if (!validation_fraction(options))
+    for (std::string& file : options.validation) paths.push_back(&file);
+  if (!builtin_machine(options.machine)) paths.push_back(&options.machine);
+  for (std::string* path : paths)
+    if (!path->empty()) *path = std::filesystem::absolute(*path).string();
+}
+
 // Not before all that may refuse the run has had its say: what was there stays till then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const Alive& alive) {
   const std::filesystem::path out = options.out;
@@ -89,6 +100,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   effective.base_format = numerics.coded_base() ? name(numerics.base_format) : name(numerics.base);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
+  name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
 }
