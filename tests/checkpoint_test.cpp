@@ -4,11 +4,13 @@
 #include <fstream>
 #include <set>
 
+#include "base/disk.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
 #include "train/checkpoint.h"
 #include "train/export.h"
+#include "train/rehearsal.h"
 
 namespace snug {
 namespace {
@@ -90,6 +92,22 @@ TEST(Checkpoints, KeepTheLastAndTheBest) {
   state.best_step = 6;
   checkpoints.save(session, state);
   EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{4, 5, 6})) << "the last two besides the best";
+}
+
+// Half of what is free: three of it are too much, and so is one of three times that.
+TEST(Rehearsal, WhereCheckpointsAreManyWhatWritesOneAloneIsNamed) {
+  const TempDirectory directory;
+  SavingPlan saving;
+  saving.out = saving.offload_directory = directory.path();
+  saving.saves = 9;
+  saving.checkpoint_bytes = free_bytes(directory.path()) / 2;
+  EXPECT_TRUE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "for 3 checkpoints of "));
+  EXPECT_TRUE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "--save-every 0 writes one alone"));
+  saving.saves = 1;
+  rehearse_saving(saving, nullptr);
+  saving.checkpoint_bytes *= 3;
+  EXPECT_TRUE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "--out names another place"));
+  EXPECT_FALSE(fails_with<DeviceError>([&] { rehearse_saving(saving, nullptr); }, "--save-every"));
 }
 
 TEST(Checkpoints, AnotherCutGoesOn) {

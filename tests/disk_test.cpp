@@ -87,7 +87,8 @@ TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
   if (!refused) GTEST_SKIP() << "no file system can be mounted here";
   EXPECT_EQ(refused->code, 4) << refused->err;
   const std::string line = refused->err.substr(refused->err.rfind("snug: "));
-  for (const char* part : {"small/run: found ", " bytes free, expected ", "3 checkpoints of ", "--keep", "--out"})
+  for (const char* part :
+       {"small/run: found ", " bytes free, expected ", "3 checkpoints of ", "--keep", "--save-every 0", "--out"})
     EXPECT_THAT(line, HasSubstr(part));
   EXPECT_THAT(refused->err, ::testing::Not(HasSubstr("step 1/6")));
   EXPECT_EQ(run_in_small(needed + (1 << 20), small)->code, 0);

@@ -48,8 +48,8 @@ struct Part {
   std::string what;
 };
 
-// Those that share a file system, together.
-void require_free(const std::vector<Part>& parts) {
+// Those that share a file system, together. `help`: what makes them less.
+void require_free(const std::vector<Part>& parts, std::string_view help) {
   for (const Part& first : parts) {
     uint64_t needed = 0;
     std::vector<std::string> what;
@@ -59,8 +59,8 @@ void require_free(const std::vector<Part>& parts) {
         what.push_back(part.what);
       }
     if (const uint64_t free = free_bytes(first.directory); free < needed)
-      device_error("{}: found {} bytes free, expected {} for {}; --out names another place, a lower --keep keeps fewer",
-                   first.directory.string(), free, needed, fmt::join(what, ", "));
+      device_error("{}: found {} bytes free, expected {} for {}; --out names another place{}", first.directory.string(),
+                   free, needed, fmt::join(what, ", "), help);
   }
 }
 
@@ -88,7 +88,10 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
     require_free({{saving.out, exported, fmt::format("an export of {} bytes", exported)},
                   {root, saved, fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one)},
                   {existing_part(saving.offload_directory), saving.offloaded_bytes,
-                   fmt::format("{} bytes that are offloaded to the disk", saving.offloaded_bytes)}});
+                   fmt::format("{} bytes that are offloaded to the disk", saving.offloaded_bytes)}},
+                 count > 1 && saving.saves > 1
+                     ? ", a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends"
+                     : "");
   }
   if (comm) comm->barrier();
 }
