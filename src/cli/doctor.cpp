@@ -1,6 +1,9 @@
 // snug doctor: measures this machine into a profile.
+#include "cli/doctor.h"
+
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 #include "base/file.h"
 #include "cli/commands.h"
@@ -24,10 +27,28 @@ double product_flops(const Rates& rates, DType dtype, const std::vector<int64_t>
   return 0;
 }
 
-double attention_flops(const Rates& rates, DType dtype, bool backward) {
-  for (const AttentionRates& table : rates.attention)
-    if (table.dtype == dtype && table.backward == backward) return table.flops.rates.back();
+constexpr int64_t kShownHead = 64;
+
+// 0 where documents of this length were not measured.
+double attention_flops(const Rates& rates, DType dtype, bool backward, double length) {
+  for (const AttentionRates& table : rates.attention) {
+    if (table.dtype != dtype || table.backward != backward || table.head_dim != kShownHead) continue;
+    const auto found = std::ranges::find(table.flops.sizes, length);
+    if (found != table.flops.sizes.end())
+      return table.flops.rates[static_cast<size_t>(found - table.flops.sizes.begin())];
+  }
   return 0;
+}
+
+// The longest documents that attention was measured with, of teams and of cards; the longer first.
+std::set<double, std::greater<>> attention_lengths(const Machine& machine) {
+  std::set<double, std::greater<>> lengths;
+  const auto take = [&](const Rates& rates) {
+    if (!rates.attention.empty()) lengths.insert(rates.attention[0].flops.sizes.back());
+  };
+  for (const TeamRates& team : machine.teams) take(team);
+  if (machine.cards) take(machine.cards->rates);
+  return lengths;
 }
 
 std::string row(std::string_view what, const Machine& machine, const std::function<std::string(const Rates&)>& cell,
@@ -99,8 +120,11 @@ std::string rates_text(const Machine& machine) {
     text += row(fmt::format("product, {}, 1024 x 16 x 1024", name(dtype)), machine, product(1024, 16, 1024),
                 "an adapter's");
     for (const bool backward : {false, true})
-      text += row(fmt::format("attention{}, {}, 1024", backward ? " backward" : "", name(dtype)), machine,
-                  [&](const Rates& t) { return flops_text(attention_flops(t, dtype, backward)); });
+      for (const double length : attention_lengths(machine))
+        text += row(
+            fmt::format("attention{}, {}, {}", backward ? " backward" : "", name(dtype), length), machine,
+            [&](const Rates& t) { return flops_text(attention_flops(t, dtype, backward, length)); },
+            fmt::format("documents of {} tokens, heads of {}", length, kShownHead));
   }
   if (machine.cards && machine.cards->rates.fp8_flops > 0)
     text += row(
@@ -119,6 +143,8 @@ std::string rates_text(const Machine& machine) {
 }
 
 }  // namespace
+
+std::string machine_text(const Machine& machine) { return memory_text(machine) + rates_text(machine); }
 
 int doctor_command(const Options& options, const CommandFlags& flags) {
   MeasureOptions what;
@@ -146,7 +172,7 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}", json);
   else
-    fmt::print("{}{}{}: prices steps with --machine {}\n", memory_text(machine), rates_text(machine), out, out);
+    fmt::print("{}{}: prices steps with --machine {}\n", machine_text(machine), out, out);
   return 0;
 }
 

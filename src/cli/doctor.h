@@ -1,0 +1,13 @@
+// What snug doctor says of a machine.
+#pragma once
+
+#include <string>
+
+#include "plan/machine.h"
+
+namespace snug {
+
+// A table for a terminal: memory, disk, GPUs; and a column of rates for each team of threads, and for a GPU.
+std::string machine_text(const Machine& machine);
+
+}  // namespace snug

@@ -1,0 +1,26 @@
+// What doctor's table says stands under what it is of.
+#include "cli/doctor.h"
+
+#include <gmock/gmock.h>
+
+namespace snug {
+namespace {
+
+AttentionRates attention(int64_t head_dim, RateCurve flops) { return {DType::BF16, false, head_dim, std::move(flops)}; }
+
+// Threads and cards are measured with documents of other lengths.
+TEST(Doctor, AttentionIsShownByTheLengthItWasMeasuredAt) {
+  Machine machine = rough_machine();
+  machine.cards = rough_cards("H100", 1);
+  machine.teams.resize(1);
+  machine.teams[0].attention = {attention(64, {{256, 1024}, {1e9, 3e9}}), attention(128, {{256, 1024}, {1e9, 4e9}})};
+  machine.cards->rates.attention = {attention(64, {{2048, 8192}, {1e9, 5e12}}),
+                                    attention(128, {{2048, 8192}, {1e9, 6e12}})};
+  const std::string text = machine_text(machine);
+  EXPECT_THAT(text,
+              testing::ContainsRegex("attention, bf16, 8192  +5000 GFLOP/s +documents of 8192 tokens, heads of 64"));
+  EXPECT_THAT(text, testing::ContainsRegex("attention, bf16, 1024  +3 GFLOP/s +documents of 1024 tokens, heads of 64"));
+}
+
+}  // namespace
+}  // namespace snug
