@@ -18,6 +18,24 @@ TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
+// The host is fullest elsewhere than the device is; what waits on the disk lies there all the time.
+TEST_F(Cli, ARefusalSaysWhereWhatIsShortIsFullest) {
+  auto plan = [&](const Words& more) {
+    Words words = job("plan", {"--json", "--method", "full"});
+    words.insert(words.end(), more.begin(), more.end());
+    return nlohmann::json::parse(run(words).out);
+  };
+  auto reason = [](const nlohmann::json& plan) { return plan["reason"].get<std::string>(); };
+  const auto host = plan({"--machine", "H100", "--device", "cuda", "--offload-states", "host", "--offload-parameters",
+                          "host", "--host-memory", "1MiB"});
+  EXPECT_THAT(reason(host), HasSubstr("of the host"));
+  EXPECT_THAT(reason(host), testing::Not(HasSubstr(host["peak"].get<std::string>())));
+  const auto device = plan({"--machine", "H100", "--device", "cuda", "--device-memory", "1MiB"});
+  EXPECT_THAT(reason(device), HasSubstr("short, at " + device["peak"].get<std::string>()));
+  const auto disk = plan({"--offload-states", "disk", "--disk-memory", "1KiB"});
+  EXPECT_THAT(reason(disk), HasSubstr("short, at every op"));
+}
+
 // Caps of a node hold for the ranks it has; a plan, unlike a run, may be for machines that are elsewhere.
 TEST_F(Cli, PlanLooksAtNodesElsewhere) {
   const Words eight{"--json", "--ranks",         "8",    "--batch-size",  "8",   "--micro-batch-size",

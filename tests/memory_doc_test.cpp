@@ -45,7 +45,8 @@ std::string row(const JobSpec& spec, int stage) {
     const auto found = std::ranges::find(f.classes, name, &Forecast::Class::name);
     text += fmt::format(" {} |", gib(found == f.classes.end() ? 0 : found->bytes));
   }
-  return text + fmt::format(" {} | {} |\n", gib(f.arena_bytes[index(Space::Device)]), f.peak_site);
+  return text +
+         fmt::format(" {} | {} |\n", gib(f.arena_bytes[index(Space::Device)]), f.peak_sites[index(Space::Device)]);
 }
 
 std::string rows(const Table& table) {

@@ -427,7 +427,7 @@ void require_fit(const Planned& planned, const Options& options) {
   throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
                                   least.words, spelt(need.bytes), need.what, spelt(need.allowed),
                                   limit_word(options, need.allowed), format_size(missing(need)),
-                                  least.forecast.peak_site, help));
+                                  least.forecast.peak_sites[index(need.space)], help));
 }
 
 std::string_view limit_word(const Options& options, uint64_t limit) {

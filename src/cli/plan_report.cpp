@@ -136,8 +136,8 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
 std::string classes_text(const Planned& planned) {
   const Arrangement& a = planned.shown();
   const uint64_t all = device_bytes(planned, a.forecast);
-  std::string text =
-      fmt::format("{:<13} {}at {}\n", "fullest", a.cut.ranks > 1 ? "on a rank, " : "", a.forecast.peak_site);
+  std::string text = fmt::format("{:<13} {}at {}\n", "fullest", a.cut.ranks > 1 ? "on a rank, " : "",
+                                 a.forecast.peak_sites[index(Space::Device)]);
   for (const Forecast::Class& c : classes_of(planned))
     text += fmt::format("  {:<11} {:>12}  {:>5.1f} %\n", c.name, format_size(c.bytes),
                         100 * static_cast<double>(c.bytes) / static_cast<double>(all));
@@ -298,7 +298,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   for (const Forecast::Phase& phase : a.forecast.phases)
     json["phases"][phase.name] = phase_bytes(planned, phase, Space::Device);
   for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
-  json["peak"] = a.forecast.peak_site;
+  json["peak"] = a.forecast.peak_sites[index(Space::Device)];
   const SavingPlan saving = saving_of(planned, options, data);
   json["saved"] = {
       {"checkpoint_bytes", saving.checkpoint_bytes}, {"checkpoints", nullptr}, {"export_bytes", saving.export_bytes}};

@@ -108,6 +108,13 @@ class StepPricing {
   std::vector<Task> tasks_;
 };
 
+std::string site_of(const Compiled& compiled, const MemoryPlan::Peak& peak) {
+  const auto stays = [&](BufferId id) { return compiled.set.buffers[id].life == Life::Persistent; };
+  if (std::ranges::all_of(peak.live, stays)) return "every op";
+  const Program& program = compiled.set.programs[peak.program];
+  return fmt::format("{}: {}", program.name, program.ops[peak.op].site);
+}
+
 }  // namespace
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
@@ -164,8 +171,7 @@ Forecast forecast(const Compiled& compiled) {
     left -= buffer.bytes;
   }
   f.classes.push_back({"packing", left});
-  const Program& program = compiled.set.programs[peak.program];
-  f.peak_site = fmt::format("{}: {}", program.name, program.ops[peak.op].site);
+  for (const Space space : kSpaces) f.peak_sites[index(space)] = site_of(compiled, compiled.plan.peak[index(space)]);
   return f;
 }
 

@@ -18,7 +18,8 @@ struct Forecast {
     uint64_t bytes = 0;
   };
   std::vector<Class> classes;  // of the device arena where it is fullest; they sum to its bytes
-  std::string peak_site;       // program and op at which that is
+  PerSpace<std::string>
+      peak_sites;  // program and op at which each arena is fullest; "every op": nothing comes and goes
 };
 
 Forecast forecast(const Compiled& compiled);
