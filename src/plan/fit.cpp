@@ -33,6 +33,8 @@ constexpr uint64_t kDearOps = 15'000;
 // Where turning everything on leaves this share of what is allowed missing, nothing fits.
 constexpr double kHopeless = 0.25;
 
+constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
 // Blocks of all passes of a program in layer-major order, beyond which it takes too long to compile.
 constexpr int64_t kMostBlocks = 256;
 
@@ -75,7 +77,7 @@ class Fitter::Search {
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
       Point p = undialled(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];
-      const auto found = least(p, best ? best->seconds : std::numeric_limits<double>::infinity());
+      const auto found = least(p, best ? best->seconds : kNoLimit);
       if (found && found->fits && (!best || found->seconds < best->seconds)) best = found;
     }
     if (!best) return std::nullopt;
@@ -88,8 +90,7 @@ class Fitter::Search {
     relief_.set_rough(true);
     const Point undialled = prober_.undialled_point(prober_.cuts()[0], prober_.stages().back());
     Point p = relief_.all_on(undialled);
-    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(undialled, 0))
-      p = least(undialled, std::numeric_limits<double>::infinity())->point;
+    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(undialled, 0)) p = least(undialled, kNoLimit)->point;
     if (!relief_.kept(p, Place::Node)) return arrangement(p);
     const Compiled whole = prober_.compiled_in_full(p);
     return arrangement(p, &whole);
@@ -145,7 +146,7 @@ class Fitter::Search {
 
   std::vector<Found> search() {
     relief_.set_rough(true);
-    fastest_ = std::numeric_limits<double>::infinity();
+    fastest_ = kNoLimit;
     std::vector<Found> all;
     const auto any_fits = [&] { return std::ranges::any_of(all, &Found::fits); };
     const Reach first = choices_.speculate ? Reach::FarAhead : Reach::Near;
@@ -157,6 +158,7 @@ class Fitter::Search {
     if (late) relief_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
     if (!late && !relief_.spent()) vary(all);
+    if (!late) polish(*std::ranges::min_element(all, {}, &Found::seconds));
     return all;
   }
 
@@ -170,13 +172,13 @@ class Fitter::Search {
     for (Found& found : all) {
       if (relief_.spent() || tired(before)) break;
       work_out(found);
-      refine(found, before);
+      refine(found, before, false);
     }
   }
 
   // The least that is needed under the caps as they are known now, in the same cut and order.
   void work_out(Found& found) {
-    const Found least = *this->least(undialled(found.point), std::numeric_limits<double>::infinity());
+    const Found least = *this->least(undialled(found.point), kNoLimit);
     if (!relief_.kept(found.point, Place::Node) || (least.fits && least.seconds < found.seconds)) found = least;
   }
 
@@ -222,7 +224,7 @@ class Fitter::Search {
     if (relief_.device_is_apart()) {
       Point p = undialled;
       std::vector<size_t> turned;
-      const bool relieved = relief_.relieve(p, Place::Device, relief_.helping(p, Place::Device), turned);
+      const bool relieved = relief_.relieve(p, Place::Device, relief_.helping(p, Place::Device), turned, kNoLimit);
       const bool sufficed = relieved && relief_.kept(p, Place::Node);
       best = settled(p, relief_.helping(p, Place::Node), turned);
       if (sufficed || (best->fits && probe(undialled).seconds >= kBetter * best->seconds)) return best;
@@ -235,8 +237,9 @@ class Fitter::Search {
   }
 
   // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.
-  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned) {
-    if (!relief_.relieve(p, Place::Node, std::move(left), turned)) return judged(p, false);
+  // What takes as long as `limit` before there is room enough is given up.
+  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned, double limit = kNoLimit) {
+    if (!relief_.relieve(p, Place::Node, std::move(left), turned, limit)) return judged(p, false);
     for (auto d = turned.rbegin(); d != turned.rend() && !relief_.rough() && !relief_.spent(); ++d)
       relief_.turn_back(p, *d);
     return judged(p, true);
@@ -245,27 +248,40 @@ class Fitter::Search {
   // With more turned on where that is needed, or turned back what is not; nothing if it does not fit.
   std::optional<Found> adjusted(Point p) {
     std::vector<size_t> turned = turned_of(p);
-    if (!relief_.relieve(p, Place::Node, relief_.helping(p), turned)) return std::nullopt;
+    if (!relief_.relieve(p, Place::Node, relief_.helping(p), turned, kNoLimit)) return std::nullopt;
     for (const size_t d : turned | std::views::reverse) relief_.turn_back(p, d);
     return judged(p, true);
   }
 
   // Prices were measured one by one, and the last dial goes only so far: perhaps it is faster without one of its dials,
-  // and others turned further.
-  void refine(Found& best, const Effort& before) {
+  // or with `halves` with half of one, and others turned further.
+  void refine(Found& best, const Effort& before, bool halves) {
     if (probe(undialled(best.point)).seconds >= kBetter * best.seconds) return;
     for (bool better = true; std::exchange(better, false);)
-      for (size_t d = 0; d < best.point.at.size() && !tired(before); d++) {
-        if (best.point.at[d] == 0) continue;
-        Point without = best.point;
-        without.at[d] = 0;
-        std::vector<size_t> others = relief_.helping(without);
-        std::erase(others, d);
-        const Found found = settled(without, others, turned_of(without));
-        if (!found.fits || found.seconds >= kBetter * best.seconds) continue;
-        best = found;
-        better = true;
-      }
+      for (size_t d = 0; d < best.point.at.size() && !tired(before); d++)
+        for (const int64_t left : {int64_t{0}, best.point.at[d] / 2}) {
+          if (left >= best.point.at[d] || (left > 0 && !halves)) continue;
+          const double limit = kBetter * best.seconds;
+          Point less = best.point;
+          less.at[d] = left;
+          std::vector<size_t> others = relief_.helping(less);
+          std::erase(others, d);
+          const Found found = settled(less, others, turned_of(less), halves ? limit : kNoLimit);
+          if (!found.fits || found.seconds >= limit) continue;
+          best = found;
+          better = true;
+        }
+  }
+
+  // The fastest may have the dials of another order, and some of one dial may be worth some of others. Rough looks say
+  // which; of what comes out, what is not needed is turned back.
+  void polish(Found& best) {
+    relief_.set_rough(true);
+    work_out(best);
+    refine(best, effort(), true);
+    relief_.set_rough(false);
+    const std::optional<Found> least = adjusted(best.point);
+    if (least && least->seconds <= best.seconds) best = *least;
   }
 
   // The fastest in other orders, where transfers can hide behind computing.
@@ -354,7 +370,7 @@ class Fitter::Search {
   size_t blocks_;
   Point chosen_;
   std::optional<Point> near_;  // what near() found last
-  double fastest_ = std::numeric_limits<double>::infinity();
+  double fastest_ = kNoLimit;
   std::string fastest_words_;
 };
 

@@ -64,8 +64,9 @@ struct FitResult {
 // `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
 // costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
 // then worked out: what is not needed is turned back, down to a block or a group; other orders of the step, and doing
-// without one of the things that were turned on, are tried. Every arrangement that is compared was compiled and priced;
-// what was compiled for one set of caps is remembered for the next.
+// without one of the things that were turned on, are tried; of the fastest then also half of one, for more of others.
+// Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
+// the next.
 class Fitter {
  public:
   // `spec` gives everything but cut and strategy, `pricing` all but how lanes are run (lanes_of()); they must outlive

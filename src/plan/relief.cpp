@@ -106,10 +106,11 @@ bool Relief::is_hopeless(const Point& undialled, double share) {
   });
 }
 
-bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned) {
+bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit) {
   std::erase_if(left, [&](size_t d) { return p.at[d] == dials(p)[d].most; });
   std::vector<size_t> useless;  // as the others stand now
   while (!kept(p, place)) {
+    if (prober_.probe(p).seconds >= limit) return false;
     if (spent(2)) {
       p = all_on(p);
       return kept(p, place);

@@ -49,8 +49,9 @@ class Relief {
   Point all_on(Point p) const;
 
   // Turns dials on, those first that cost the fewest seconds for the bytes they free, and the last of them only as far
-  // as it takes. False where all that frees something is on, and not enough. All at once where it has taken too long.
-  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned);
+  // as it takes. False where all that frees something is on, and not enough, or where a step takes as long as `limit`
+  // and it is not enough yet. All at once where it has taken too long.
+  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit);
   // Turns this dial alone, from where it stands to where that is enough; false if nowhere.
   bool turn_further(Point& p, size_t d);
   // Later dials may have freed what this one was for.
