@@ -18,6 +18,33 @@ TEST_F(Cli, PlanSumsItsClassesAndSaysWhyNothingFits) {
   EXPECT_FALSE(fs::exists(at("run")));
 }
 
+// A cap that is named as enough is.
+TEST_F(Cli, WhereTheUsersCapIsAllThatIsShortARefusalSaysWhatItWouldTake) {
+  for (const Words& caps : {Words{"--host-memory", "1MiB"},
+                            {"--machine", "H100", "--device", "cuda", "--device-memory", "1MiB"},
+                            {"--machine", "H100", "--device", "cuda", "--offload-parameters", "host",
+                             "--offload-states", "host", "--host-memory", "1MiB", "--disk-memory", "0"}}) {
+    Words words = job("plan", {"--method", "full", "--sequence-length", "64"});
+    words.insert(words.end(), caps.begin(), caps.end());
+    const std::string reason = run(words).err;
+    const std::string_view before = "it would fit with ", after = " or more";
+    const size_t begin = reason.find(before);
+    ASSERT_NE(begin, reason.npos) << reason;
+    std::istringstream named(reason.substr(begin + before.size(), reason.find(after) - begin - before.size()));
+    for (std::string word; named >> word;)
+      if (word != "and") words.push_back(word);
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 0) << reason << outcome.err;
+  }
+}
+
+TEST_F(Cli, AnEvaluationThatDoesNotFitNamesTheOptionOfItsTokens) {
+  const Outcome outcome = run({"eval", "--model", kModels / "llama", "--data", kModels / "data.jsonl",
+                               "--micro-batch-size", "8", "--host-memory", "1MiB"});
+  EXPECT_EQ(outcome.code, 3);
+  EXPECT_THAT(outcome.err, HasSubstr("a lower --micro-batch-size"));
+}
+
 // The host is fullest elsewhere than the device is; what waits on the disk lies there all the time.
 TEST_F(Cli, ARefusalSaysWhereWhatIsShortIsFullest) {
   auto plan = [&](const Words& more) {

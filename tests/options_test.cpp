@@ -14,6 +14,16 @@ TEST(Options, DefaultsAreReadBackAsWritten) {
   EXPECT_EQ(write_job_file(read), written);
 }
 
+TEST(Options, ASizeThatIsNamedIsEnough) {
+  for (const uint64_t bytes : {uint64_t{1}, uint64_t{1023}, uint64_t{1025}, uint64_t{2195456}, uint64_t{6057985},
+                               (uint64_t{16} << 30) + 1, uint64_t{900'000'000'000'001}}) {
+    const uint64_t read = parse_size(size_for_option(bytes), "host_memory");
+    EXPECT_GE(read, bytes);
+    EXPECT_LE(read - bytes, bytes / 50) << size_for_option(bytes);
+  }
+  EXPECT_EQ(size_for_option((uint64_t{16} << 30) + 1), "16.01GiB");
+}
+
 TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   constexpr uint64_t kLarge = uint64_t{1} << 50;
   Options options;

@@ -357,7 +357,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks);
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
-  Planned planned{.target = std::move(target), .spec = std::move(spec), .caps = caps, .pricing = pricing};
+  Planned planned{.target = std::move(target), .aim = aim, .spec = std::move(spec), .caps = caps, .pricing = pricing};
   planned.target.require_products(planned.spec.numerics);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
@@ -407,9 +407,37 @@ namespace {
 
 // Of a job that does not train, where nobody tries what would fit.
 std::string what_takes_less(const Planned& planned) {
-  return fmt::format("less is taken with {}{}fewer tokens at a time",
-                     planned.spec.numerics.coded_base() ? "" : "--base-format int8 or nf4, or ",
-                     planned.target.cuda() ? "more --ranks, or " : "");
+  std::vector<std::string> options;
+  const Purpose purpose = planned.spec.purpose;
+  if (!planned.spec.numerics.coded_base()) options.push_back("--base-format int8 or nf4");
+  if (purpose == Purpose::Evaluate)
+    options.push_back(
+        fmt::format("a lower {}--sequence-length", planned.spec.cut.micro_batch > 1 ? "--micro-batch-size or " : ""));
+  if (purpose == Purpose::Generate) options.push_back("fewer tokens: --max-new-tokens, or --sequence-length of chat");
+  if (planned.target.cuda() && purpose != Purpose::Merge) options.push_back("more --ranks");
+  return options.empty() ? "" : fmt::format("less is taken with {}", fmt::join(options, ", or "));
+}
+
+// Higher caps, where these are the user's own and all that is short: "--host-memory 2.82GiB".
+std::string caps_that_fit(const Planned& planned, const Options& options) {
+  const Arrangement& least = planned.shown();
+  Options uncapped = options;
+  uncapped.device_memory = uncapped.host_memory = uncapped.disk_memory = std::nullopt;
+  const Caps free = caps_of(uncapped, planned.target, planned.aim);
+  Caps there = planned.caps;
+  there.device_bytes = free.device_bytes;
+  there.host_bytes = free.host_bytes;
+  there.disk_bytes = free.disk_bytes;
+  const auto needs_of = [&](const Caps& caps) { return needs(least.forecast.arena_bytes, least.cut.ranks, caps); };
+  if (planned.aim == Aim::Run && std::ranges::any_of(needs_of(there), missing)) return "";
+  std::vector<std::string> caps;
+  for (const Need& need : needs_of(planned.caps)) {
+    if (missing(need) == 0) continue;
+    const std::string own = find_option(std::string(need.option), "advice").get(options);
+    if (own != fmt::format("{}", need.allowed)) return "";
+    caps.push_back(fmt::format("--{} {}", need.option, size_for_option(need.bytes)));
+  }
+  return fmt::format("{}", fmt::join(caps, " and "));
 }
 
 }  // namespace
@@ -420,14 +448,18 @@ void require_fit(const Planned& planned, const Options& options) {
   const Need need = tightest(least.forecast.arena_bytes, least.cut.ranks, planned.caps);
   std::vector<std::string> changes;
   for (const Change& change : planned.changes) changes.push_back(change.option);
-  const std::string help = planned.spec.purpose != Purpose::Train ? what_takes_less(planned)
-                           : changes.empty()                      ? "no change of one option makes it fit"
-                                             : fmt::format("it would fit with {}", fmt::join(changes, ", or "));
+  std::vector<std::string> helps;
+  const std::string less = planned.spec.purpose == Purpose::Train ? "" : what_takes_less(planned);
+  if (!changes.empty()) helps.push_back(fmt::format("it would fit with {}", fmt::join(changes, ", or ")));
+  if (const std::string caps = changes.empty() ? caps_that_fit(planned, options) : ""; !caps.empty())
+    helps.push_back(fmt::format("it would fit with {} or more", caps));
+  if (!less.empty()) helps.push_back(less);
+  if (helps.empty()) helps.emplace_back("no change of one option makes it fit");
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
                                   least.words, spelt(need.bytes), need.what, spelt(need.allowed),
                                   limit_word(options, need.allowed), format_size(missing(need)),
-                                  least.forecast.peak_sites[index(need.space)], help));
+                                  least.forecast.peak_sites[index(need.space)], fmt::join(helps, "; ")));
 }
 
 std::string_view limit_word(const Options& options, uint64_t limit) {

@@ -46,6 +46,7 @@ void refuse_disk_dir(const Options& options, Aim aim);
 
 struct Planned {
   Target target;
+  Aim aim;
   JobSpec spec;  // with the cut and strategy of `shown`
   Compiled compiled{};
   FitResult fit{};

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -481,6 +482,13 @@ uint64_t parse_size(const std::string& text, const std::string& key) {
     user_error("{}: found '{}', expected a size such as 24GiB, 80GB or 512MiB, or bytes", key, text);
   if (value * unit->second > kMost) user_error("{}: found '{}', expected at most {} TB", key, text, kMost / 1e12);
   return static_cast<uint64_t>(value * unit->second);
+}
+
+std::string size_for_option(uint64_t bytes) {
+  for (const auto& [unit, size] : {std::pair("GiB", 0x1p30), {"MiB", 0x1p20}, {"KiB", 0x1p10}})
+    if (const double value = static_cast<double>(bytes) / size; value >= 1)
+      return fmt::format("{:.2f}{}", std::ceil(100 * value) / 100, unit);
+  return fmt::format("{}", bytes);
 }
 
 std::string format_size(uint64_t bytes) {

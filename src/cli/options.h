@@ -96,5 +96,7 @@ std::string write_job_file(const Options& options);
 uint64_t parse_size(const std::string& text, const std::string& key);
 // 17179869184 -> "16.00 GiB"
 std::string format_size(uint64_t bytes);
+// For an option, as many bytes or few more: 17179869185 -> "16.01GiB"
+std::string size_for_option(uint64_t bytes);
 
 }  // namespace snug

@@ -23,10 +23,10 @@ std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const C
   const std::string_view whose = together > 1 ? " of a node" : "";
   if (caps.shared)
     needs.push_back({together > 1 ? "device and host of a node" : "device and host together", host + together * device,
-                     caps.host_bytes, host > together * device ? Space::Host : Space::Device});
+                     caps.host_bytes, host > together * device ? Space::Host : Space::Device, "host-memory"});
   else
-    needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host});
-  if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes, Space::Disk});
+    needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host, "host-memory"});
+  if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes, Space::Disk, "disk-memory"});
   return needs;
 }
 

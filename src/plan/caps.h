@@ -28,7 +28,8 @@ struct Caps {
 struct Need {
   std::string what;  // "the device of a rank"
   uint64_t bytes = 0, allowed = 0;
-  Space space = Space::Device;  // whose arena it is, or most of it
+  Space space = Space::Device;                // whose arena it is, or most of it
+  std::string_view option = "device-memory";  // that caps it
 };
 // Of every cap that is not implied by another.
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
