@@ -133,7 +133,8 @@ RateCurve measure_links_here(Cards& cards) {
   return copies.curve;
 }
 
-Target::Target(const Options& options) : here_(cards_here()), machine_(named_machine(options)) {
+Target::Target(const Options& options)
+    : here_(options.device == "cpu" ? std::nullopt : cards_here()), machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;

@@ -86,11 +86,21 @@ class Nvml {
   int (*memory_)(void*, Memory*) = nullptr;
 };
 
+// The runtime calls a driver that is too old and one that is not there by the same name.
+bool has_driver() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;
+}
+
 }  // namespace
 
 std::vector<Card> cuda_cards() {
   int count = 0;
-  if (cudaGetDeviceCount(&count) != cudaSuccess || count == 0) return {};
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorNoDevice || (status == cudaErrorInsufficientDriver && !has_driver())) return {};
+  if (status != cudaSuccess)
+    device_error("GPUs cannot be counted: {}; --device cpu does without", cudaGetErrorString(status));
+  if (count == 0) return {};
   const Nvml nvml;
   std::vector<Card> cards;
   for (int device = 0; device < count; device++) {

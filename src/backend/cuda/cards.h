@@ -14,7 +14,8 @@ struct Card {
   std::string condition;
 };
 
-// By device number; none where there is no driver or no GPU. Takes nothing of them.
+// By device number; none where there is no driver or no GPU; DeviceError where the driver does not work. Takes nothing
+// of them.
 std::vector<Card> cuda_cards();
 
 }  // namespace snug
