@@ -221,6 +221,15 @@ TEST_F(Cli, ResumesToTheSameBytes) {
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
 }
 
+TEST_F(Cli, ARunIsContinuedOrReplacedNotBoth) {
+  expect_refusal(job("train", {"--resume", "--overwrite"}), {"--resume", "--overwrite"});
+}
+
+TEST_F(Cli, NodesAndReplicasThatDoNotDivideTheRanksNameThem) {
+  for (const char* key : {"nodes", "replicas"})
+    expect_refusal(job("plan", {"--" + std::string(key), "2", "--ranks", "1"}), {key, "found 2", "--ranks"});
+}
+
 TEST_F(Cli, ARunGoesOnFromAnyDirectory) {
   fs::copy(kModels / "llama", at("m"), fs::copy_options::recursive);
   fs::copy(kModels / "data.jsonl", at("a, b.jsonl"));

@@ -334,9 +334,9 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
   if (options.ranks % options.nodes != 0)
-    user_error("nodes: found {}, expected a divisor of {} ranks", options.nodes, options.ranks);
+    user_error("nodes: found {}, expected a divisor of {}, the number of --ranks", options.nodes, options.ranks);
   if (options.ranks % options.replicas != 0)
-    user_error("replicas: found {}, expected a divisor of {} ranks", options.replicas, options.ranks);
+    user_error("replicas: found {}, expected a divisor of {}, the number of --ranks", options.replicas, options.ranks);
   Caps caps = caps_of(options, target, aim);
   const int processes = launched ? launched->topology().ranks : 1, locals = static_cast<int>(options.ranks) / processes;
   caps.node_ranks =

@@ -76,12 +76,14 @@ std::string default_out(const Options& options) {
 
 void refuse_out(const Options& options) {
   const fs::path out = options.out;
+  if (options.resume && options.overwrite)
+    user_error("found --resume and --overwrite, expected one of them: the run in --out goes on, or it is replaced");
   if (fs::exists(out) && !fs::is_directory(out))
     user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
   if (is_file(out / kJob) && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
   refuse_what_is_no_runs(out);
-  if (options.overwrite && !options.resume)
+  if (options.overwrite)
     for (const std::string& input : {options.model, options.adapter}) {
       if (input.empty()) continue;
       const auto inside = plain(input).lexically_relative(plain(out));
