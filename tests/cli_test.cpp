@@ -221,6 +221,13 @@ TEST_F(Cli, ResumesToTheSameBytes) {
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
 }
 
+TEST_F(Cli, OptionsThatAreNotTheRunsAreNamed) {
+  ASSERT_EQ(run(job("train", {"--max-steps", "2"})).code, 0);
+  const Outcome other = run({"train", "--out", "run", "--resume", "--lora-alpha", "8", "--seed", "7"});
+  EXPECT_EQ(other.code, 2);
+  EXPECT_THAT(other.err, HasSubstr("found --lora-alpha 8, not 32; --seed 7, not 42\n"));
+}
+
 TEST_F(Cli, ARunIsContinuedOrReplacedNotBoth) {
   expect_refusal(job("train", {"--resume", "--overwrite"}), {"--resume", "--overwrite"});
 }

@@ -88,10 +88,44 @@ void name_absolutely(Options& options) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
 }
 
+// Of what a checkpoint's hashes are of, at most three that are not as the run has them: "--lora-rank 8, not 16".
+std::string what_differs(Options options) {
+  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
+  if (!is_file(job)) return "";
+  Options before;
+  read_job_file(job.string(), before);
+  name_absolutely(options);
+  name_absolutely(before);
+  std::vector<std::string> words;
+  for (const char* key : {"method",       "lora_rank",    "lora_alpha",      "lora_rslora",  "lora_dropout",
+                          "lora_targets", "compute",      "base_format",     "state_format", "gradient_accumulator",
+                          "weight_decay", "beta1",        "beta2",           "epsilon",      "max_grad_norm",
+                          "reduce_every", "model",        "adapter",         "data",         "validation",
+                          "data_format",  "columns",      "prompt",          "max_samples",  "template",
+                          "train_on",     "long_samples", "sequence_length", "packing",      "batch_size",
+                          "seed",         "shuffle"}) {
+    const OptionSpec& spec = find_option(key, "resume");
+    const std::string found = spec.get(options), expected = spec.get(before);
+    if (found.empty() || found == expected || words.size() == 3) continue;
+    std::string flag = key;
+    std::ranges::replace(flag, '_', '-');
+    words.push_back(fmt::format("--{} {}, not {}", flag, found, expected.empty() ? "nothing" : expected));
+  }
+  return words.empty() ? "" : fmt::format("; found {}", fmt::join(words, "; "));
+}
+
+void restore(Trainer& trainer, const Options& options) {
+  try {
+    trainer.restore();
+  } catch (const UserError& error) {
+    user_error("{}{}", error.what(), what_differs(options));
+  }
+}
+
 // Not before all that may refuse the run has had its say: what was there stays till then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const Alive& alive) {
   const std::filesystem::path out = options.out;
-  if (options.overwrite && !options.resume) clear_run(options.out, alive);
+  if (options.overwrite) clear_run(options.out, alive);
   Options effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
@@ -205,7 +239,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
-  if (options.resume) trainer.restore();
+  if (options.resume) restore(trainer, options);
   if (reports && trainer.step() >= steps)
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
