@@ -76,7 +76,7 @@ TEST_F(Cli, PlanLooksAtNodesElsewhere) {
   EXPECT_EQ(together["host_bytes"].get<int64_t>(), 4 * apart["host_bytes"].get<int64_t>());
   EXPECT_EQ(together["node"]["host_bytes"].get<int64_t>(), 4 * apart["node"]["host_bytes"].get<int64_t>());
   expect_refusal(job("train", {"--nodes", "2", "--ranks", "2"}), {"nodes", "found 2", "mpirun"});
-  expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "1 ranks"});
+  expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "a divisor of 1, the number of --ranks"});
 }
 
 // Two hosts of four cards: what connects them, what a step waits for, what each rank needs.
@@ -87,7 +87,7 @@ TEST_F(Cli, PlanTakesAsManyBlocksAsRanksCanShareAndRanksAsHostsCan) {
   const Words three{"plan", "--model", model, "--machine", "6xH100", "--batch-size", "16"};
   EXPECT_THAT(run(three).err, HasSubstr("batch_size: found 16, expected a multiple of 6 ranks"));
   const Words uneven{"plan", "--model", model, "--machine", "8xH100", "--ranks", "8", "--nodes", "3"};
-  EXPECT_THAT(run(uneven).err, HasSubstr("nodes: found 3, expected a divisor of 8 ranks"));
+  EXPECT_THAT(run(uneven).err, HasSubstr("nodes: found 3, expected a divisor of 8, the number of --ranks"));
 }
 
 TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
