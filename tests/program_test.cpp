@@ -192,6 +192,20 @@ TEST(Simulate, AtMostTwoProgramsAreInFlight) {
   EXPECT_EQ(timeline.seconds, 12);
 }
 
+// A sum beside two products: they and it share the processors, whatever lane it is on.
+TEST(Simulate, WhatComputesOnAnotherLaneHoldsUpTheLaneOfComputing) {
+  ProgramBuilder p("step");
+  const BufferId w = p.buffer("w", 8, Life::Persistent);
+  p.op("product", {.reads = {w}});
+  p.op("sum", {.lane = Lane::Reduce, .reads = {w}});
+  p.op("product", {.reads = {w}});
+  ProgramSet set = p.build();
+  pack_and_sync(set);
+  EXPECT_EQ(simulate(set, {0}, seconds_by_lane).seconds, 4);
+  const auto computes = [](const Op& op) { return op.lane == Lane::Reduce; };
+  EXPECT_EQ(simulate(set, {0}, seconds_by_lane, computes).seconds, 7);
+}
+
 TEST(Simulate, WaitsForAProgramThatDidNotRunBeforeAreVoid) {
   ProgramSet set = two_programs();
   const MemoryPlan plan = pack(set, 1);

@@ -58,7 +58,9 @@ class Fitter::Search {
       FitResult result = choose(all);
       if (result.chosen) relief_.note_around(result.compiled, probe(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
-      all = {judged(chosen_, true)};
+      relief_.allow(kRefining);  // however much was spent: with nothing left, all would be turned on at once
+      const std::optional<Found> mended = adjusted(chosen_);
+      all = {mended ? *mended : judged(chosen_, true)};
       work_out(all[0]);
       if (!all[0].fits) all = search();
     }

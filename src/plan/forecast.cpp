@@ -64,7 +64,7 @@ class StepPricing {
 
   double redo_seconds() const {
     if (!compiled_.has(Task::Redo)) return 0;
-    return simulate(compiled_.set, {compiled_.at(Task::Redo)}, [this](const Op& op) { return price(op); }).seconds;
+    return simulated({compiled_.at(Task::Redo)});
   }
 
   // By lane.
@@ -82,8 +82,11 @@ class StepPricing {
  private:
   bool one_by_one() const { return pricing_.lanes == Lanes::Inline && !pricing_.machine.cards; }
 
-  // What the op keeps at work: updates beside a walk are computing on the lane of sums.
-  static Lane worker(const Op& op) { return std::holds_alternative<AdamW>(op.attrs) ? Lane::Compute : op.lane; }
+  // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
+  static Lane worker(const Op& op) {
+    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs);
+    return computes ? Lane::Compute : op.lane;
+  }
 
   double price(const Op& op) const {
     if (free_[index(worker(op))]) return 0;
@@ -98,8 +101,14 @@ class StepPricing {
     if (compiled_.has(Task::Update)) step.push_back(compiled_.at(Task::Update));
     std::vector<ProgramId> two = step;
     two.insert(two.end(), step.begin(), step.end());
-    const auto price_of = [this](const Op& op) { return price(op); };
-    return simulate(compiled_.set, two, price_of).seconds - simulate(compiled_.set, step, price_of).seconds;
+    return simulated(two) - simulated(step);
+  }
+
+  double simulated(const std::vector<ProgramId>& sequence) const {
+    const auto computes = [this](const Op& op) { return pricing_.machine.cards && worker(op) == Lane::Compute; };
+    return simulate(
+               compiled_.set, sequence, [this](const Op& op) { return price(op); }, computes)
+        .seconds;
   }
 
   const Compiled& compiled_;

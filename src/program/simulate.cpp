@@ -5,7 +5,7 @@
 namespace snug {
 
 Timeline simulate(const ProgramSet& set, const std::vector<ProgramId>& sequence,
-                  const std::function<double(const Op&)>& seconds) {
+                  const std::function<double(const Op&)>& seconds, const std::function<bool(const Op&)>& computes) {
   Timeline timeline;
   std::array<double, kLanes> lane_end{};
   std::vector<double> ends, ends_before;     // by op: of the program walked, and of the one before it
@@ -28,6 +28,7 @@ Timeline simulate(const ProgramSet& set, const std::vector<ProgramId>& sequence,
       timeline.busy_seconds[index(op.lane)] += duration;
       timeline.seconds = std::max(timeline.seconds, end);
       lane_end[index(op.lane)] = end;
+      if (op.lane != Lane::Compute && computes && computes(op)) lane_end[index(Lane::Compute)] += duration;
       ends.push_back(end);
     }
     finished_before = finished;

@@ -19,7 +19,9 @@ struct Timeline {
 };
 
 // Lanes run in order, waits are honoured, at most two programs are in flight; `seconds` gives an op's duration.
+// `computes`: of an op of another lane, whether it takes the compute lane's processors, which then has so much less
+// time.
 Timeline simulate(const ProgramSet& set, const std::vector<ProgramId>& sequence,
-                  const std::function<double(const Op&)>& seconds);
+                  const std::function<double(const Op&)>& seconds, const std::function<bool(const Op&)>& computes = {});
 
 }  // namespace snug
