@@ -18,8 +18,11 @@ namespace {
 
 double gigabytes(double bytes_per_second) { return bytes_per_second / 1e9; }
 
+// 0 where products of these sizes were not measured.
 double product_flops(const Rates& rates, DType dtype, const std::vector<int64_t>& sizes, int64_t m, int64_t n,
                      int64_t k) {
+  for (const int64_t size : {m, n, k})
+    if (std::ranges::count(sizes, size) == 0) return 0;
   auto place = [&](int64_t size) { return static_cast<size_t>(std::ranges::find(sizes, size) - sizes.begin()); };
   for (const ProductRates& table : rates.products)
     if (table.dtype == dtype && table.transpose_b && !table.addend)
