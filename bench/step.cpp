@@ -30,6 +30,7 @@ struct Spent {
 
 // What a square product, and a copy of eight times its operands' bytes, reach.
 struct Ceilings {
+  std::string_view when;
   double flops = 0, bytes = 0;  // a second
 
   double seconds(const Op& op) const {
@@ -110,10 +111,10 @@ Measured measured_ceilings(const Target& target, DType dtype) {
   OpTimer timer(*backend, *facts, wall_seconds, {.half = half + to_keep_hot, .round = 0});
   const auto flops = [&] { return OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product); };
   const double bytes = OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy);
-  Measured measured{size, {{flops(), bytes}}};
+  Measured measured{size, {{target.cuda() ? ", rested" : "", flops(), bytes}}};
   if (!target.cuda()) return measured;
   timer.keep_hot();
-  measured.rested_and_hot.push_back({flops(), bytes});
+  measured.rested_and_hot.push_back({", hot", flops(), bytes});
   return measured;
 }
 
@@ -178,11 +179,7 @@ void report(const TimedBackend& backend, double whole, double apart, const Measu
     fmt::print(
         "a square product of {}{}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s; {:.1f} ms at these rates, of which the "
         "step is at {:.3f}\n",
-        measured.size,
-        ceilings.size() == 1 ? ""
-        : i                  ? ", hot"
-                             : ", rested",
-        ceilings[i].flops / 1e9, ceilings[i].bytes / 1e9, 1e3 * ideal, ideal / whole);
+        measured.size, ceilings[i].when, ceilings[i].flops / 1e9, ceilings[i].bytes / 1e9, 1e3 * ideal, ideal / whole);
   }
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });

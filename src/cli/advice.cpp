@@ -49,10 +49,9 @@ class Adviser {
     Options changed = options_;
     std::string flags;
     for (const auto& [key, value] : settings) {
-      find_option(key, "advice").set(changed, value);
-      std::string name = key;
-      std::ranges::replace(name, '_', '-');
-      flags += fmt::format("{}--{} {}", flags.empty() ? "" : " ", name, value);
+      const OptionSpec& option = find_option(key, "advice");
+      option.set(changed, value);
+      flags += fmt::format("{}{} {}", flags.empty() ? "" : " ", option.flag(), value);
     }
     const std::optional<Arrangement> found = fitting(changed);
     if (found) changes_.push_back({flags, std::string(effect), *found});

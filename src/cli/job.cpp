@@ -387,6 +387,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   planned.spec.strategy = planned.shown().strategy;
   planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);
   planned.compiled = std::move(planned.fit.compiled);
+  if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
   return planned;
 }
 
@@ -433,9 +434,9 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
   std::vector<std::string> caps;
   for (const Need& need : needs_of(planned.caps)) {
     if (missing(need) == 0) continue;
-    const std::string own = find_option(std::string(need.option), "advice").get(options);
-    if (own != fmt::format("{}", need.allowed)) return "";
-    caps.push_back(fmt::format("--{} {}", need.option, size_for_option(need.bytes)));
+    const OptionSpec& option = find_option(std::string(need.option), "advice");
+    if (option.get(options) != fmt::format("{}", need.allowed)) return "";
+    caps.push_back(fmt::format("{} {}", option.flag(), size_for_option(need.bytes)));
   }
   return fmt::format("{}", fmt::join(caps, " and "));
 }

@@ -49,6 +49,7 @@ struct Planned {
   Aim aim;
   JobSpec spec;  // with the cut and strategy of `shown`
   Compiled compiled{};
+  uint64_t checkpoint_bytes = 0;  // on the disk, of what all ranks save together; of a job that trains
   FitResult fit{};
   Caps caps;
   Pricing pricing;                               // and the threads that each rank runs with

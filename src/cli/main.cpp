@@ -70,10 +70,8 @@ struct Given {
 };
 
 void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
-  std::string flag = "--" + spec.key;
-  std::ranges::replace(flag, '_', '-');
   std::vector<std::string>& values = given.values[spec.key];
-  CLI::Option* option = app.add_option(flag, values, spec.help)->type_name("")->allow_extra_args(false);
+  CLI::Option* option = app.add_option(spec.flag(), values, spec.help)->type_name("")->allow_extra_args(false);
   if (spec.is_bool) option->expected(0, 1);
   if (!spec.list) option->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
 }

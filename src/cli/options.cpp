@@ -401,6 +401,12 @@ const std::vector<OptionSpec>& option_specs() {
   return specs;
 }
 
+std::string OptionSpec::flag() const {
+  std::string name = key;
+  std::ranges::replace(name, '_', '-');
+  return "--" + name;
+}
+
 const OptionSpec& find_option(const std::string& key, const std::string& where) {
   std::string name = key;
   std::ranges::replace(name, '-', '_');

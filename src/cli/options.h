@@ -68,12 +68,14 @@ struct Options {
 
 // One option: how its text is read and written back.
 struct OptionSpec {
-  std::string key;   // "learning_rate"; the flag is --learning-rate
+  std::string key;   // "learning_rate"
   std::string help;  // one line, with values and default
   std::function<void(Options&, const std::string& text)> set;
   std::function<std::string(const Options&)> get;
   bool list = false;     // may be repeated as a flag, or be a list in the file
   bool is_bool = false;  // as a flag it needs no value
+
+  std::string flag() const;  // "--learning-rate"
 };
 
 // In the order of the help page.

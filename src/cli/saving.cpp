@@ -32,9 +32,9 @@ SavingPlan saving_plan(const Planned& planned, const Options& options, std::opti
           .keep = options.keep,
           .saves = saves_of(options.save_every, steps.value_or(std::numeric_limits<int32_t>::max())),
           .keeps_best = planned.spec.evaluate,
-          .checkpoint_bytes = saved_bytes(planned.spec, *planned.target.facts()) + ranks * kSmallFiles,
+          .checkpoint_bytes = planned.checkpoint_bytes + ranks * kSmallFiles,
           .export_bytes = planned.compiled.exported.disk_bytes() + side_bytes(options) + kSmallFiles,
-          .replaces = options.overwrite && !options.resume,
+          .replaces = options.overwrite,
           .offload_directory = disk_directory(options),
           .offloaded_bytes = here * planned.compiled.plan.reserved_bytes[index(Space::Disk)]};
 }

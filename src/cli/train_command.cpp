@@ -107,9 +107,7 @@ std::string what_differs(Options options) {
     const OptionSpec& spec = find_option(key, "resume");
     const std::string found = spec.get(options), expected = spec.get(before);
     if (found.empty() || found == expected || words.size() == 3) continue;
-    std::string flag = key;
-    std::ranges::replace(flag, '_', '-');
-    words.push_back(fmt::format("--{} {}, not {}", flag, found, expected.empty() ? "nothing" : expected));
+    words.push_back(fmt::format("{} {}, not {}", spec.flag(), found, expected.empty() ? "nothing" : expected));
   }
   return words.empty() ? "" : fmt::format("; found {}", fmt::join(words, "; "));
 }

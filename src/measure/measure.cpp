@@ -58,10 +58,8 @@ class ProductTimer {
   ProductRates measure_addend(const ProductRates& plain) const {
     ProductRates table = plain;
     table.addend = true;
-    size_t i = 0;
     for_points([&](const Point& p) {
-      if (p.k <= kMostAddendDepth) table.flops[i] = rate(table, p, scale_.most_slow_flops);
-      i++;
+      if (p.k <= kMostAddendDepth) table.flops[at(p)] = rate(table, p, scale_.most_slow_flops);
     });
     return table;
   }

@@ -38,9 +38,7 @@ void Relief::set_caps(const Caps& caps) {
 bool Relief::spent(uint64_t times) const { return prober_.ops() - began_at_ > times * kMostOps; }
 void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
 
-bool Relief::fit_all(const PerSpace<uint64_t>& bytes) const {
-  return std::ranges::all_of(needs(bytes, ranks_, caps_), [](const Need& need) { return need.bytes <= need.allowed; });
-}
+bool Relief::fit_all(const PerSpace<uint64_t>& bytes) const { return fits(bytes, ranks_, caps_); }
 
 PerSpace<uint64_t> Relief::bytes_of(const Point& p) {
   const Probe& step = prober_.probe(p);
@@ -98,8 +96,8 @@ bool Relief::is_hopeless(const Point& undialled, double share) {
   Point computed = undialled;
   for (const size_t d : computing(computed)) computed.at[d] = dials(computed)[d].most;
   PerSpace<uint64_t> least = bytes_of(all_on(undialled));
-  for (const Point& p : {computed, undialled})
-    for (const Space space : kSpaces) least[index(space)] = std::min(least[index(space)], bytes_of(p)[index(space)]);
+  for (const PerSpace<uint64_t>& bytes : {bytes_of(computed), bytes_of(undialled)})
+    for (const Space space : kSpaces) least[index(space)] = std::min(least[index(space)], bytes[index(space)]);
   least[index(Space::Disk)] = 0;
   return std::ranges::any_of(needs(least, ranks_, caps_), [&](const Need& need) {
     return excess_of(need) > share * static_cast<double>(need.allowed);

@@ -1,7 +1,6 @@
 #include "train/session.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
@@ -185,12 +184,6 @@ void Session::barrier() {
 }
 
 uint64_t Session::as_rank_0(uint64_t value) { return comm_ ? comm_->tell(value)[0] : value; }
-
-uint64_t Session::sum_over_ranks(uint64_t value) {
-  if (!comm_) return value;
-  const std::span<const uint64_t> all = comm_->tell(value);
-  return std::accumulate(all.begin(), all.end(), uint64_t{0});
-}
 
 uint64_t Session::least_over_ranks(uint64_t value) {
   return comm_ ? *std::ranges::min_element(comm_->tell(value)) : value;

@@ -65,9 +65,7 @@ class Session {
   void agree(std::string_view what, uint64_t value);
   // A sign of life in the midst of long work on the host.
   Alive alive() const { return heartbeat_of(comm_); }
-  // The sum of a number over all ranks; all of them call it.
-  uint64_t sum_over_ranks(uint64_t value);
-  // The least of them, likewise.
+  // The least of a number over all ranks; all of them call it.
   uint64_t least_over_ranks(uint64_t value);
   // What rank 0 says, on all ranks.
   uint64_t as_rank_0(uint64_t value);
