@@ -196,6 +196,40 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFit) {
     }
 }
 
+// What fits with part of the states there must not be missed because all of them do not, nor be slower for it.
+TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
+  JobSpec spec;
+  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
+  spec.config = read_hf_config(model);
+  spec.config.layers = 4;
+  spec.cut.sequence_length = 2048;
+  spec.table = full_parameters(spec.config, true);
+  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  const CpuFacts facts;
+  for (const bool speculate : {false, true}) {
+    Choices part;
+    part.batch_size = part.micro_batch.emplace(4);
+    part.speculate = speculate;
+    part.recompute = Recompute::Mlp;
+    part.activations = part.gradients = part.parameters = Offload{};
+    part.states = Offload{0.5, Space::Host};
+    const FitResult pinned = fit(spec, part, {}, facts, balanced());
+    const Arrangement& known = chosen(pinned);
+    Caps caps;
+    caps.device_bytes = device_bytes(known);
+    caps.host_bytes = known.forecast.arena_bytes[index(Space::Host)];
+    caps.disk_bytes = 0;
+    Choices open;
+    open.batch_size = part.batch_size;
+    open.micro_batch = part.micro_batch;
+    open.speculate = speculate;
+    const FitResult result = fit(spec, open, caps, facts, balanced());
+    const std::string& words = result.tried[0].words;
+    ASSERT_TRUE(result.chosen) << words << ", though this fits: " << known.words;
+    EXPECT_LE(chosen(result).step_seconds, 1.02 * known.step_seconds) << words << " against " << known.words;
+  }
+}
+
 TEST(Fit, TakesAFewDozenCompilations) {
   const CpuFacts facts;
   const JobSpec spec = job();

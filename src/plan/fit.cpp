@@ -12,7 +12,7 @@ namespace {
 
 // Times closer than this are one: the arrangement with fewer bytes is taken. A processor's own times wander by more
 // than a card's.
-double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.007 : 1.02; }
+double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003 : 1.02; }
 
 // Larger passes that are no faster, after which none is looked at but the largest.
 constexpr int kPatience = 2;
@@ -22,6 +22,9 @@ constexpr size_t kTried = 3;
 
 // What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
 constexpr double kBetter = 0.995;
+
+// What is the fastest in the other order is worked on to the end too if it is within this factor of the fastest.
+constexpr double kClose = 1.1;
 
 // Ops and arrangements compiled, after which refining ends.
 constexpr uint64_t kRefining = 400'000;
@@ -62,7 +65,10 @@ class Fitter::Search {
       const std::optional<Found> mended = adjusted(chosen_);
       all = {mended ? *mended : judged(chosen_, true)};
       work_out(all[0]);
-      if (!all[0].fits) all = search();
+      if (all[0].fits)
+        vary(all);
+      else
+        all = search();
     }
   }
 
@@ -160,7 +166,7 @@ class Fitter::Search {
     if (late) relief_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
     if (!late && !relief_.spent()) vary(all);
-    if (!late) polish(*std::ranges::min_element(all, {}, &Found::seconds));
+    if (!late) polish_fastest(all);
     return all;
   }
 
@@ -216,8 +222,8 @@ class Fitter::Search {
   }
 
   // The least that must be turned on at a cut and stage; with all on where that is not enough. First with the host's
-  // help, then, if that asks too much of the host, with the disk's instead, then, as the host has staging for the disk,
-  // with neither. Nothing if it takes longer than `limit` with all off.
+  // help, then, if that asks too much of the host, with as much of it as there is, with the disk's instead, and, as the
+  // host has staging for the disk, with neither. Nothing if it takes longer than `limit` with all off.
   std::optional<Found> least(const Point& undialled, double limit) {
     if (probe(undialled).seconds > limit) return std::nullopt;
     if (!relief_.kept(undialled, Place::Node) && relief_.is_hopeless(undialled, kHopeless))
@@ -228,6 +234,10 @@ class Fitter::Search {
       std::vector<size_t> turned;
       const bool relieved = relief_.relieve(p, Place::Device, relief_.helping(p, Place::Device), turned, kNoLimit);
       const bool sufficed = relieved && relief_.kept(p, Place::Node);
+      if (relieved && !sufficed) {
+        const Found held = settled(undialled, relief_.helping(p, Place::Device), {}, kNoLimit, Elsewhere::Kept);
+        if (held.fits) return held;
+      }
       best = settled(p, relief_.helping(p, Place::Node), turned);
       if (sufficed || (best->fits && probe(undialled).seconds >= kBetter * best->seconds)) return best;
     }
@@ -235,12 +245,44 @@ class Fitter::Search {
     if (!best || !best->fits || (other.fits && other.seconds < best->seconds)) best = other;
     if (best->fits) return best;
     const Found computed = settled(undialled, relief_.computing(undialled), {});
-    return computed.fits ? computed : best;
+    if (computed.fits) return computed;
+    if (std::isfinite(fastest_) || !relief_.device_is_apart()) return best;
+    const std::optional<Found> last = by_the_host(undialled);
+    return last ? last : best;
+  }
+
+  // Where the host's help as far as it goes is not enough: without one of the dials that took of it, or with one of
+  // them alone, as it may be of more use to some than to those that cost the least.
+  std::optional<Found> by_the_host(const Point& undialled) {
+    const std::vector<size_t> computing = relief_.computing(undialled),
+                              helping = relief_.helping(undialled, Place::Device);
+    const auto kept = [&](const Point& p, const std::vector<size_t>& left) {
+      return settled(p, left, turned_of(p), kNoLimit, Elsewhere::Kept);
+    };
+    const Found all = kept(undialled, helping);
+    for (const size_t d : turned_of(all.point)) {
+      Point less = all.point;
+      less.at[d] = 0;
+      std::vector<size_t> others = helping;
+      std::erase(others, d);
+      if (const Found found = kept(less, others); found.fits) return found;
+    }
+    for (const size_t d : helping) {
+      if (std::ranges::count(computing, d) > 0) continue;
+      std::vector<size_t> left = computing;
+      left.push_back(d);
+      if (const Found found = kept(undialled, left); found.fits) return found;
+    }
+    return std::nullopt;
   }
 
   // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.
   // What takes as long as `limit` before there is room enough is given up.
-  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned, double limit = kNoLimit) {
+  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned, double limit = kNoLimit,
+                Elsewhere elsewhere = Elsewhere::Mended) {
+    if (elsewhere == Elsewhere::Kept && relief_.device_is_apart() &&
+        !relief_.relieve(p, Place::Device, left, turned, limit, elsewhere))
+      return judged(p, false);
     if (!relief_.relieve(p, Place::Node, std::move(left), turned, limit)) return judged(p, false);
     for (auto d = turned.rbegin(); d != turned.rend() && !relief_.rough() && !relief_.spent(); ++d)
       relief_.turn_back(p, *d);
@@ -256,23 +298,53 @@ class Fitter::Search {
   }
 
   // Prices were measured one by one, and the last dial goes only so far: perhaps it is faster without one of its dials,
-  // or with `halves` with half of one, and others turned further.
-  void refine(Found& best, const Effort& before, bool halves) {
+  // or `partly` with less of one, and others turned further.
+  void refine(Found& best, const Effort& before, bool partly) {
     if (probe(undialled(best.point)).seconds >= kBetter * best.seconds) return;
+    Elsewhere elsewhere = Elsewhere::Mended;  // until something does not fit: then no more of the host than it has
     for (bool better = true; std::exchange(better, false);)
-      for (size_t d = 0; d < best.point.at.size() && !tired(before); d++)
-        for (const int64_t left : {int64_t{0}, best.point.at[d] / 2}) {
-          if (left >= best.point.at[d] || (left > 0 && !halves)) continue;
+      for (const size_t d : partly ? dearest_first(best.point) : turned_of(best.point)) {
+        const int64_t now = best.point.at[d];
+        for (const int64_t left : {now - (now + 7) / 8, now / 2, int64_t{0}}) {
+          if (tired(before)) return;
+          if (left >= best.point.at[d] || (left > 0 && !partly)) continue;
           const double limit = kBetter * best.seconds;
           Point less = best.point;
           less.at[d] = left;
           std::vector<size_t> others = relief_.helping(less);
           std::erase(others, d);
-          const Found found = settled(less, others, turned_of(less), halves ? limit : kNoLimit);
+          Found found = settled(less, others, turned_of(less), partly ? limit : kNoLimit, elsewhere);
+          if (partly && !found.fits && found.seconds < limit && elsewhere == Elsewhere::Mended) {
+            elsewhere = Elsewhere::Kept;
+            found = settled(less, others, turned_of(less), limit, elsewhere);
+          }
           if (!found.fits || found.seconds >= limit) continue;
           best = found;
           better = true;
         }
+      }
+  }
+
+  // What is turned, by the seconds that a step with a little less of it saves.
+  std::vector<size_t> dearest_first(const Point& p) {
+    const std::vector<size_t> turned = turned_of(p);
+    std::vector<Point> less(turned.size(), p);
+    for (size_t i = 0; i < turned.size(); i++) less[i].at[turned[i]] -= (p.at[turned[i]] + 7) / 8;
+    prober_.look_at(less);
+    std::vector<std::pair<double, size_t>> all;
+    for (size_t i = 0; i < turned.size(); i++) all.emplace_back(probe(less[i]).seconds, turned[i]);
+    std::ranges::sort(all);
+    std::vector<size_t> order;
+    for (const auto& [seconds, d] : all) order.push_back(d);
+    return order;
+  }
+
+  void polish_fastest(std::vector<Found>& all) {
+    std::ranges::stable_sort(all, {}, &Found::seconds);
+    polish(all[0]);
+    const auto other_order = [&](const Found& found) { return found.point.layer_major != all[0].point.layer_major; };
+    const auto other = std::ranges::find_if(all, other_order);
+    if (other != all.end() && other->seconds < kClose * all[0].seconds) polish(*other);
   }
 
   // The fastest may have the dials of another order, and some of one dial may be worth some of others. Rough looks say
@@ -317,17 +389,22 @@ class Fitter::Search {
       attempt_with(&Point::layer_major, true);
     const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
     if (std::ranges::none_of(prober_.strategy(best.point).groups, away)) return;
-    for (const Found& found : in_deferred_order(best)) consider(found);
+    for (const Found& found : in_other_order(best)) {
+      if (found.seconds >= kBetter * best.seconds && found.seconds < kClose * best.seconds) all.push_back(found);
+      consider(found);
+    }
     if (best.point.reach == Reach::Near) attempt_with(&Point::reach, Reach::FarBehind);
   }
 
-  // The fastest few cuts: with a whole forward for updates other dials are worth their seconds.
-  std::vector<Found> in_deferred_order(const Found& best) {
+  // The fastest few cuts: with a whole forward for updates, or all of a block's passes, other dials are worth their
+  // seconds.
+  std::vector<Found> in_other_order(const Found& best) {
     std::vector<Found> all;
     for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
-      p.deferred = true;
+      p.deferred = !choices_.speculate;
+      if (choices_.speculate) p.reach = best.point.reach;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
       const std::optional<Found> found = least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);

@@ -55,7 +55,7 @@ struct FitResult {
   // alone.
   std::vector<Arrangement> tried;
   std::optional<size_t> chosen;  // of those that fit and take no longer than the fastest such, the smallest: times
-                                 //   within 0.7 % on a card are one, on a processor within 2 %
+                                 //   within 0.3 % on a card are one, on a processor within 2 %
   Compiled compiled;             // the chosen one, or the smallest: the first rank's, in arenas of the fullest rank's
   std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
 };
@@ -64,7 +64,8 @@ struct FitResult {
 // `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
 // costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
 // then worked out: what is not needed is turned back, down to a block or a group; other orders of the step, and doing
-// without one of the things that were turned on, are tried; of the fastest then also half of one, for more of others.
+// without one of the things that were turned on, are tried; of the fastest, and of the fastest that is close to it in
+// the other order of passes and blocks, then also less of one, for more of others.
 // Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
 // the next.
 class Fitter {

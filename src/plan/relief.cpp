@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 #include <utility>
 
@@ -104,7 +105,8 @@ bool Relief::is_hopeless(const Point& undialled, double share) {
   });
 }
 
-bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit) {
+bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit,
+                     Elsewhere elsewhere) {
   std::erase_if(left, [&](size_t d) { return p.at[d] == dials(p)[d].most; });
   std::vector<size_t> useless;  // as the others stand now
   while (!kept(p, place)) {
@@ -135,8 +137,12 @@ bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vecto
       }
       q.at[chosen] = best->position;
     }
-    useless.clear();
     std::erase(left, chosen);
+    if (elsewhere == Elsewhere::Kept) {
+      q.at[chosen] = most_that_keeps(p, chosen, q.at[chosen]);
+      if (excess(q, place) >= excess(p, place)) continue;
+    }
+    useless.clear();
     turned.push_back(chosen);
     const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
     if (kept(p, place)) turn_to_least(p, chosen, before, place);
@@ -231,6 +237,31 @@ void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
     (at(position) <= 0 ? enough : too_few) = position;
   }
   p.at[d] = enough;
+}
+
+// About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
+int64_t Relief::most_that_keeps(Point p, size_t d, int64_t position) {
+  int64_t kept = p.at[d];
+  const std::vector<Need> now = needs(bytes_of(p), ranks_, caps_);
+  const auto beyond = [&](int64_t at) {
+    p.at[d] = at;
+    double most = -std::numeric_limits<double>::infinity();
+    for (const Need& need : needs(bytes_of(p), ranks_, caps_)) {
+      const auto before = std::ranges::find(now, need.what, &Need::what);
+      if (before == now.end() || excess_of(*before) <= 0) most = std::max(most, excess_of(need));
+    }
+    return most;
+  };
+  double under = beyond(kept);
+  for (double over = beyond(position); over > 0 && position > kept;) {
+    const double share = under < 0 ? under / (under - over) : 0;
+    const int64_t guess = kept + static_cast<int64_t>(share * static_cast<double>(position - kept));
+    const double there = guess > kept ? beyond(guess) : under;
+    if (there <= 0) return guess;
+    position = guess;
+    over = there;
+  }
+  return position;
 }
 
 bool Relief::turn_further(Point& p, size_t d) {

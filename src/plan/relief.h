@@ -15,6 +15,10 @@ namespace snug {
 // What must be relieved first: a rank's device, then the node's memory and all else.
 enum class Place : uint8_t { Device, Node };
 
+// What a dial may do to places that are not short when it is turned: keep them so, or make them short, to be mended by
+// other dials.
+enum class Elsewhere : uint8_t { Kept, Mended };
+
 class Relief {
  public:
   explicit Relief(Prober& prober, int ranks) : prober_(prober), ranks_(ranks) {}
@@ -51,7 +55,8 @@ class Relief {
   // Turns dials on, those first that cost the fewest seconds for the bytes they free, and the last of them only as far
   // as it takes. False where all that frees something is on, and not enough, or where a step takes as long as `limit`
   // and it is not enough yet. All at once where it has taken too long.
-  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit);
+  bool relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit,
+               Elsewhere elsewhere = Elsewhere::Mended);
   // Turns this dial alone, from where it stands to where that is enough; false if nowhere.
   bool turn_further(Point& p, size_t d);
   // Later dials may have freed what this one was for.
@@ -72,6 +77,7 @@ class Relief {
   std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, Place place);
   void look_at_offers(const Point& p, const std::vector<size_t>& left, Place place);
   void turn_to_least(Point& p, size_t d, int64_t too_few, Place place);
+  int64_t most_that_keeps(Point p, size_t d, int64_t position);
 
   Prober& prober_;
   const int ranks_;
