@@ -11,7 +11,7 @@ AttentionRates attention(int64_t head_dim, RateCurve flops) { return {DType::BF1
 // Threads and cards are measured with documents of other lengths.
 TEST(Doctor, AttentionIsShownByTheLengthItWasMeasuredAt) {
   Machine machine = rough_machine();
-  machine.cards = rough_cards("H100", 1);
+  machine.cards = rough_cards("H100", 90, 1);
   machine.teams.resize(1);
   machine.teams[0].attention = {attention(64, {{256, 1024}, {1e9, 3e9}}), attention(128, {{256, 1024}, {1e9, 4e9}})};
   machine.cards->rates.attention = {attention(64, {{2048, 8192}, {1e9, 5e12}}),

@@ -242,10 +242,10 @@ TEST(Machine, IsKnownByTheNameOfItsCards) {
   EXPECT_EQ(one->cards->count, 1);
   for (const std::string_view name : {"", "x", "0xH100", "4x", "-1xH100", "4xH10", "4 xH100", "h100", "1e3xH100"})
     EXPECT_FALSE(builtin_machine(name)) << name;
-  EXPECT_EQ(rough_cards("NVIDIA A100-SXM4-40GB", 1).rates.flops, four->cards->rates.flops);
+  EXPECT_EQ(rough_cards("NVIDIA A100-SXM4-40GB", 80, 1).rates.flops, four->cards->rates.flops);
   const double large = builtin_machine("A100-80GB")->cards->rates.copy.rates[0];
   for (const char* name : {"NVIDIA A100-SXM4-80GB", "NVIDIA A100 80GB PCIe"})
-    EXPECT_EQ(rough_cards(name, 1).rates.copy.rates[0], large) << name;
+    EXPECT_EQ(rough_cards(name, 80, 1).rates.copy.rates[0], large) << name;
   EXPECT_LT(one->cards->free_bytes, one->cards->memory_bytes) << "a driver has its share of a card that nobody uses";
   const auto product = [&](DType dtype) {
     const Shape square{4096, 4096};
@@ -253,8 +253,18 @@ TEST(Machine, IsKnownByTheNameOfItsCards) {
     return seconds(op.op, op.set.buffers, *one, 1);
   };
   EXPECT_GT(product(DType::F32), 10 * product(DType::BF16)) << "fp32 without TF32";
-  EXPECT_EQ(rough_cards("NVIDIA H200", 8).rates.copy.rates, one->cards->rates.copy.rates);
-  EXPECT_EQ(rough_cards("NVIDIA H200", 8).name, "NVIDIA H200");
+  EXPECT_EQ(rough_cards("NVIDIA H200", 90, 8).rates.copy.rates, one->cards->rates.copy.rates);
+  EXPECT_EQ(rough_cards("NVIDIA H200", 90, 8).name, "NVIDIA H200");
+}
+
+TEST(Machine, CardsOfAStrangeNameHaveTheRatesOfTheirCapability) {
+  const auto flops = [](std::string_view known) { return builtin_machine(known)->cards->rates.flops; };
+  EXPECT_EQ(rough_cards("NVIDIA H800", 90, 1).rates.flops, flops("H100"));
+  EXPECT_GT(rough_cards("NVIDIA H20", 90, 1).rates.fp8_flops, 0);
+  EXPECT_EQ(rough_cards("NVIDIA A800-SXM4-80GB", 80, 1).rates.flops, flops("A100-40GB"));
+  EXPECT_EQ(rough_cards("NVIDIA RTX 6000 Ada Generation", 89, 1).rates.flops, flops("RTX4090"));
+  EXPECT_EQ(rough_cards("Tesla V100-SXM2-32GB", 70, 1).rates.flops, flops("RTX3090")) << "the slowest";
+  EXPECT_EQ(rough_cards("NVIDIA B200", 100, 1).rates.fp8_flops, 0);
 }
 
 TEST(Machine, WhatIsWrongIsNamed) {

@@ -58,7 +58,7 @@ std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&,
 std::optional<Cards> cards_here() {
   const std::vector<Card> all = cards_of_driver();
   if (all.empty()) return std::nullopt;
-  Cards cards = rough_cards(all[0].name, static_cast<int>(all.size()));
+  Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(all.size()));
   cards.memory_bytes = cards.free_bytes = UINT64_MAX;
   for (const Card& card : all) {
     cards.memory_bytes = std::min(cards.memory_bytes, card.memory_bytes);

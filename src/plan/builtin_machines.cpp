@@ -12,24 +12,25 @@ namespace {
 // sums, and the kinds of bandwidth.
 struct Model {
   std::string_view name;
+  int capability;  // 86 for 8.6
   uint64_t memory_mib;
   double free_gib;         // seen on such cards, rounded down
   double teraflops;        // a second
   double fp32_teraflops;   // of products in fp32, which snug makes without TF32
-  bool fp8;                // twice as many as in bf16, by rows and columns with scales of their own
   double memory_gb;        // bytes a second, in 1e9
   double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
   double host_gb;          // likewise, a card's share of what hosts like its own are connected by
 };
 constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
+// The slowest of a capability first.
 constexpr std::array kModels{
-    Model{"RTX3090", 24'576, 23.5, 71, 36, false, 936, 32, 56, kShared100},
-    Model{"RTX4090", 24'564, 23.5, 165, 83, false, 1'008, 32, 32, kShared100},
-    Model{"A100-40GB", 40'960, 39.4, 312, 19.5, false, 1'555, 32, 300, kInfiniBand200},
-    Model{"A100-80GB", 81'920, 79.2, 312, 19.5, false, 2'039, 32, 300, kInfiniBand200},
-    Model{"L40S", 46'068, 44.4, 362, 92, false, 864, 32, 32, kInfiniBand100},
-    Model{"H100", 81'559, 79.2, 989, 67, true, 3'350, 64, 450, kInfiniBand400},
-    Model{"H200", 143'771, 139.8, 989, 67, true, 4'800, 64, 450, kInfiniBand400},
+    Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 56, kShared100},
+    Model{"RTX4090", 89, 24'564, 23.5, 165, 83, 1'008, 32, 32, kShared100},
+    Model{"A100-40GB", 80, 40'960, 39.4, 312, 19.5, 1'555, 32, 300, kInfiniBand200},
+    Model{"A100-80GB", 80, 81'920, 79.2, 312, 19.5, 2'039, 32, 300, kInfiniBand200},
+    Model{"L40S", 89, 46'068, 44.4, 362, 92, 864, 32, 32, kInfiniBand100},
+    Model{"H100", 90, 81'559, 79.2, 989, 67, 3'350, 64, 450, kInfiniBand400},
+    Model{"H200", 90, 143'771, 139.8, 989, 67, 4'800, 64, 450, kInfiniBand400},
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
@@ -73,7 +74,8 @@ Cards cards_of(const Model& model, int count) {
   cards.host_latency = kHostLatency;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
-  if (model.fp8) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
+  // By rows and columns with scales of their own, which cuBLASLt has there alone.
+  if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
     RateCurve curve = backward ? kAttentionBackward : kAttention;
@@ -98,8 +100,9 @@ bool called(const Model& model, std::string name) {
 
 }  // namespace
 
-Cards rough_cards(const std::string& name, int count) {
-  const auto model = std::ranges::find_if(kModels, [&](const Model& m) { return called(m, name); });
+Cards rough_cards(const std::string& name, int capability, int count) {
+  auto model = std::ranges::find_if(kModels, [&](const Model& m) { return called(m, name); });
+  if (model == kModels.end()) model = std::ranges::find(kModels, capability, &Model::capability);
   Cards cards = cards_of(model == kModels.end() ? kModels[0] : *model, count);
   cards.name = name;
   return cards;

@@ -106,8 +106,9 @@ Machine rough_machine();
 // A machine by the name of its cards: "H100", "8xRTX4090". Memory and rates are the makers', scaled by what an H200
 // reached of its own where it was measured; host and disk are rough. Nothing for a name that is not known.
 std::optional<Machine> builtin_machine(std::string_view name);
-// Cards by the name that their driver gives, as rates of a machine by name; those of the slowest for a strange name.
-Cards rough_cards(const std::string& name, int count);
+// Cards by the name that their driver gives, with rates of a machine by name: for a strange one, of the slowest that is
+// known of their compute capability (86 for 8.6), or of all.
+Cards rough_cards(const std::string& name, int capability, int count);
 // "RTX4090, A100-40GB, ..."
 std::string builtin_machine_names();
 
