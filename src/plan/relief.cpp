@@ -17,6 +17,9 @@ constexpr uint64_t kMostOps = 2'500'000;
 // The price, by share of a step, of a dial that is turned further than it need be.
 constexpr double kNegligible = 0.001;
 
+// Positions looked at for the farthest that a place allows.
+constexpr int kLooks = 4;
+
 double excess_of(const Need& need) { return static_cast<double>(need.bytes) - static_cast<double>(need.allowed); }
 
 // Whether they move the same bytes.
@@ -245,23 +248,23 @@ int64_t Relief::most_that_keeps(Point p, size_t d, int64_t position) {
   const std::vector<Need> now = needs(bytes_of(p), ranks_, caps_);
   const auto beyond = [&](int64_t at) {
     p.at[d] = at;
-    double most = -std::numeric_limits<double>::infinity();
+    double most = std::numeric_limits<double>::lowest();
     for (const Need& need : needs(bytes_of(p), ranks_, caps_)) {
       const auto before = std::ranges::find(now, need.what, &Need::what);
       if (before == now.end() || excess_of(*before) <= 0) most = std::max(most, excess_of(need));
     }
     return most;
   };
-  double under = beyond(kept);
-  for (double over = beyond(position); over > 0 && position > kept;) {
-    const double share = under < 0 ? under / (under - over) : 0;
-    const int64_t guess = kept + static_cast<int64_t>(share * static_cast<double>(position - kept));
-    const double there = guess > kept ? beyond(guess) : under;
-    if (there <= 0) return guess;
-    position = guess;
-    over = there;
+  double under = beyond(kept), over = beyond(position);
+  if (over <= 0) return position;
+  for (int looks = 0; position - kept > 1 && looks < kLooks; looks++) {
+    const int64_t guess = kept + static_cast<int64_t>(under / (under - over) * static_cast<double>(position - kept));
+    const int64_t at = std::clamp(guess, kept + 1, position - 1);
+    const double there = beyond(at);
+    (there <= 0 ? kept : position) = at;
+    (there <= 0 ? under : over) = there;
   }
-  return position;
+  return kept;
 }
 
 bool Relief::turn_further(Point& p, size_t d) {
