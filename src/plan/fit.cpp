@@ -149,6 +149,12 @@ class Fitter::Search {
       if (p.at[d] > 0) turned.push_back(d);
     return turned;
   }
+  static std::vector<size_t> without(std::vector<size_t> dials, size_t d) {
+    std::erase(dials, d);
+    return dials;
+  }
+  // By one at least.
+  static int64_t an_eighth_less(int64_t position) { return position - (position + 7) / 8; }
 
   // ---- The search ---------------------------------------------------------------------------------------------------
 
@@ -263,9 +269,7 @@ class Fitter::Search {
     for (const size_t d : turned_of(all.point)) {
       Point less = all.point;
       less.at[d] = 0;
-      std::vector<size_t> others = helping;
-      std::erase(others, d);
-      if (const Found found = kept(less, others); found.fits) return found;
+      if (const Found found = kept(less, without(helping, d)); found.fits) return found;
     }
     for (const size_t d : helping) {
       if (std::ranges::count(computing, d) > 0) continue;
@@ -305,14 +309,13 @@ class Fitter::Search {
     for (bool better = true; std::exchange(better, false);)
       for (const size_t d : partly ? dearest_first(best.point) : turned_of(best.point)) {
         const int64_t now = best.point.at[d];
-        for (const int64_t left : {now - (now + 7) / 8, now / 2, int64_t{0}}) {
+        for (const int64_t left : {an_eighth_less(now), now / 2, int64_t{0}}) {
           if (tired(before)) return;
           if (left >= best.point.at[d] || (left > 0 && !partly)) continue;
           const double limit = kBetter * best.seconds;
           Point less = best.point;
           less.at[d] = left;
-          std::vector<size_t> others = relief_.helping(less);
-          std::erase(others, d);
+          const std::vector<size_t> others = without(relief_.helping(less), d);
           Found found = settled(less, others, turned_of(less), partly ? limit : kNoLimit, elsewhere);
           if (partly && !found.fits && found.seconds < limit && elsewhere == Elsewhere::Mended) {
             elsewhere = Elsewhere::Kept;
@@ -327,16 +330,17 @@ class Fitter::Search {
 
   // What is turned, by the seconds that a step with a little less of it saves.
   std::vector<size_t> dearest_first(const Point& p) {
-    const std::vector<size_t> turned = turned_of(p);
-    std::vector<Point> less(turned.size(), p);
-    for (size_t i = 0; i < turned.size(); i++) less[i].at[turned[i]] -= (p.at[turned[i]] + 7) / 8;
-    prober_.look_at(less);
-    std::vector<std::pair<double, size_t>> all;
-    for (size_t i = 0; i < turned.size(); i++) all.emplace_back(probe(less[i]).seconds, turned[i]);
-    std::ranges::sort(all);
-    std::vector<size_t> order;
-    for (const auto& [seconds, d] : all) order.push_back(d);
-    return order;
+    const auto less = [&](size_t d) {
+      Point less = p;
+      less.at[d] = an_eighth_less(p.at[d]);
+      return less;
+    };
+    std::vector<size_t> turned = turned_of(p);
+    std::vector<Point> points;
+    for (const size_t d : turned) points.push_back(less(d));
+    prober_.look_at(points);
+    std::ranges::stable_sort(turned, {}, [&](size_t d) { return probe(less(d)).seconds; });
+    return turned;
   }
 
   void polish_fastest(std::vector<Found>& all) {
