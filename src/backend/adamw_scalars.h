@@ -17,10 +17,23 @@ struct AdamWScalars {
     square_keep = static_cast<float>(beta2);
     square_share = static_cast<float>(1 - beta2);
     root_correction = static_cast<float>(std::sqrt(1 - std::pow(beta2, step)));
+    inverse_correction = 1.0f / root_correction;
+    mean_keep = static_cast<float>(beta1);
+    root_of_square_share = static_cast<float>(std::sqrt(1 - beta2));
     epsilon = static_cast<float>(adamw.epsilon);
-    rate_of_mean = static_cast<float>(-rate / (1 - std::pow(beta1, step)));
+    const double of_mean = -rate / (1 - std::pow(beta1, step));
+    rate_of_mean = static_cast<float>(of_mean);
+    root_over_rate = static_cast<float>(1 / (std::sqrt(1 - std::pow(beta2, step)) * of_mean));
+    epsilon_over_rate = adamw.epsilon > 0 ? static_cast<float>(adamw.epsilon / of_mean) : 0.0f;
   }
-  float keep, mean_share, square_keep, square_share, root_correction, epsilon, rate_of_mean;
+  float keep, mean_share, square_keep, square_share, root_correction, inverse_correction, epsilon, rate_of_mean;
+  // With 8-bit state, whose rounding is coarser than what the order of operations makes:
+  //   m = (beta1 scale) code + (share factor) g             v = (root_of_square_share factor g)^2 + (beta2 scale) code
+  //   w = keep w + m / (root_over_rate sqrt(v) + epsilon_over_rate)
+  // where a fused multiply-add rounds once, a quotient is a product with the rounded inverse, and v has kLeastSquare
+  // more, so that no root is zero. At a rate of 0 the quotients are zeros too.
+  float mean_keep, root_of_square_share, root_over_rate, epsilon_over_rate;
+  static constexpr float kLeastSquare = 0x1p-100f;
 };
 
 }  // namespace snug

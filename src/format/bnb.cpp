@@ -95,7 +95,7 @@ StoredWeight find_nf4(const SafetensorsIndex& index, const SafetensorsEntry& wei
   stored.scales = &require(index, weight, name + ".absmax");
   check_form(index, *stored.scales, state.nested ? "U8" : "F32", {blocks}, "one scale for 64 elements");
   if (!state.nested) return stored;
-  check_codebook(index, weight, name + ".nested_quant_map", kDynamicCodebook);
+  check_codebook(index, weight, name + ".nested_quant_map", kSignedMap);
   stored.block_scales = &require(index, weight, name + ".nested_absmax");
   check_form(index, *stored.block_scales, "F32", {(blocks + kScaleBlock - 1) / kScaleBlock}, "one for 256 scales");
   return stored;

@@ -308,9 +308,8 @@ struct ClipFactor {
 };
 
 // How optimizer state is kept. Fp32: m, v fp32. Bf16: m, v bf16, rounded stochastically. Bit8: m, v uint8 by blocks of
-// kStateBlock with an fp32 scale each, their largest absolute value; codes are those of the nearest number of the
-// signed and the unsigned dynamic map (Dettmers et al., arXiv:2110.02861); w bf16 without lo, rounded stochastically,
-// or fp32.
+// kStateBlock with an fp32 scale each, codes of the signed and the unsigned dynamic map as tensor/codebook.h has them;
+// w bf16 without lo, rounded stochastically, or fp32.
 enum class StateFormat : uint8_t { Fp32, Bf16, Bit8 };
 inline constexpr int64_t kStateBlock = 256;
 
@@ -319,7 +318,9 @@ inline constexpr int64_t kStateBlock = 256;
 // ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, clip r [3] fp32.
 // Learning rate and step are PassFacts'. `first`, a multiple of kStateBlock, says which elements of the parameter these
 // are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half; they are of word
-// at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m and w take its lower half, v its upper.
+// at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m takes its lower half, v its upper. w of
+// Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even; with it quotients are
+// products with rounded inverses.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;

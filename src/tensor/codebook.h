@@ -31,21 +31,8 @@ inline constexpr std::array<float, 16> kNf4Codebook{
 };
 
 // One of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or [0,
-// 1], closer together towards 0, in bitsandbytes' own bits (create_dynamic_map).
-struct DynamicMap {
-  std::array<float, 256> values;  // of each code, ascending
-  std::array<float, 255> bounds;  // the largest numbers that codes 0 to 254 are nearest to; halfway is still theirs
-
-  // The code nearest to x; 0 for NaN. No branch: loops vectorise.
-  uint8_t nearest(float x) const {
-    uint32_t code = 0;
-    for (int bit = 7; bit >= 0; bit--) {
-      const uint32_t step = 1u << bit;
-      code += x > bounds[code + step - 1] ? step : 0u;
-    }
-    return static_cast<uint8_t>(code);
-  }
-};
+// 1], closer together towards 0, ascending, in bitsandbytes' own bits (create_dynamic_map).
+using DynamicMap = std::array<float, 256>;
 
 // Seven decades, the lowest from 1e-7 to 1e-6, each cut into twice as many equal intervals as the one below; values are
 // the intervals' middles, 0 and 1. The intervals' ends are rounded once, as a fused multiply-add does.
@@ -53,8 +40,8 @@ constexpr DynamicMap make_dynamic_map(bool with_negatives) {
   constexpr float kDecade[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
   DynamicMap map{};
   size_t next = 0;
-  map.values[next++] = 0;
-  map.values[next++] = 1;
+  map[next++] = 0;
+  map[next++] = 1;
   int intervals = with_negatives ? 1 : 2;
   for (const float decade : kDecade) {
     const float width = (1.0f - 0.1f) / static_cast<float>(intervals);
@@ -65,24 +52,62 @@ constexpr DynamicMap make_dynamic_map(bool with_negatives) {
     };
     for (int i = 0; i < intervals; i++) {
       const float middle = decade * ((end(i) + end(i + 1)) / 2.0f);
-      map.values[next++] = middle;
-      if (with_negatives) map.values[next++] = -middle;
+      map[next++] = middle;
+      if (with_negatives) map[next++] = -middle;
     }
     intervals *= 2;
   }
-  std::ranges::sort(map.values);
-  for (size_t i = 0; i < map.bounds.size(); i++) {
-    const double halfway = (static_cast<double>(map.values[i]) + static_cast<double>(map.values[i + 1])) / 2;
-    const auto nearest = static_cast<float>(halfway);
-    const auto below = std::bit_cast<float>(std::bit_cast<uint32_t>(nearest) + (nearest < 0 ? 1u : ~0u));
-    map.bounds[i] = static_cast<double>(nearest) > halfway ? below : nearest;
-  }
+  std::ranges::sort(map);
   return map;
 }
 
+// kSignedMap is also that of the second quantisation of NF4's scales.
 inline constexpr DynamicMap kSignedMap = make_dynamic_map(true), kUnsignedMap = make_dynamic_map(false);
-// Of the second quantisation of NF4's scales.
-inline constexpr const std::array<float, 256>& kDynamicCodebook = kSignedMap.values;
+inline constexpr uint8_t kSignedZero = 127;  // its code
+static_assert(kSignedMap[kSignedZero] == 0 && kUnsignedMap[0] == 0);
+
+// A map's codes by one look-up. Magnitudes that, 2^-24 added, agree in the exponent and the upper 9 bits of the
+// fraction are a bin, whose code is the one nearest to its middle: of a number beside the middle of two codes, by 2^-10
+// of itself at most, it may be the further.
+struct CodeBins {
+  static constexpr float kLeast = 0x1p-24f;
+  static constexpr int kShift = 23 - 9;
+  static constexpr uint32_t kFirst = std::bit_cast<uint32_t>(kLeast) >> kShift;
+  static constexpr uint32_t kCount = (std::bit_cast<uint32_t>(1.0f) >> kShift) - kFirst + 1;
+  std::array<uint8_t, kCount> codes;
+
+  // Of magnitudes up to `map`'s number `most`, from its number `zero`.
+  constexpr CodeBins(const DynamicMap& map, uint8_t zero, uint8_t most) : codes{} {
+    uint8_t code = zero;
+    for (uint32_t bin = 0; bin < kCount; bin++) {
+      const auto from = static_cast<double>(std::bit_cast<float>((kFirst + bin) << kShift));
+      const auto to = static_cast<double>(std::bit_cast<float>((kFirst + bin + 1) << kShift));
+      const double middle = (from + to) / 2 - static_cast<double>(kLeast);
+      const auto off = [&](uint8_t c) {
+        const double apart = static_cast<double>(map[c]) - middle;
+        return apart < 0 ? -apart : apart;
+      };
+      while (code < most && off(static_cast<uint8_t>(code + 1)) < off(code)) code++;
+      codes[bin] = code;
+    }
+  }
+  // Of a magnitude to which kLeast has been added; of what is beyond 1, and NaN, that of 1.
+  uint8_t of(float raised) const {
+    const float bounded = raised < 1.0f ? raised : 1.0f;
+    return codes[(std::bit_cast<uint32_t>(bounded) >> kShift) - kFirst];
+  }
+};
+
+// AdamW's moments in 8 bits: code c stands for map[c] x the block's scale. m's codes are those of both signs alike, so
+// that its largest number stands at that of code 254, the last that has a negative twin, 254 - c; v's stands at 1.
+inline constexpr uint8_t kMeanMost = 254;
+inline constexpr CodeBins kMeanBins{kSignedMap, kSignedZero, kMeanMost}, kSquareBins{kUnsignedMap, 0, 255};
+inline constexpr float kMeanRise = 1.0f / kSignedMap[kMeanMost];  // m's scale over its largest magnitude
+inline constexpr float kLeastScale = 0x1p-100f;
+constexpr float state_scale(float largest, float rise) {
+  const float scale = largest * rise;
+  return scale > kLeastScale ? scale : kLeastScale;
+}
 
 // Between neighbours of a codebook: a number's code is how many of these lie below it, so that a tie goes down.
 template <size_t N>

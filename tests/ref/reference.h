@@ -347,7 +347,7 @@ class Reference {
       const int64_t begin = i / 256 * 256, n = std::min<int64_t>(256, o_[0].shape.count() - begin);
       const float scale = absmax(&at(centred, begin), n);
       o_[3][i / 256] = static_cast<double>(scale);
-      o_[2][i] = nearest_code(kDynamicCodebook, at(centred, i), scale);
+      o_[2][i] = nearest_code(kSignedMap, at(centred, i), scale);
     }
   }
 
@@ -360,7 +360,7 @@ class Reference {
       if (op.format != BaseFormat::Nf4) continue;
       auto scale = static_cast<float>(scales[i / 64]);
       if (!op.plain_scales)
-        scale = at(kDynamicCodebook, scales.index(i / 64)) * static_cast<float>(o_[2][i / 64 / 256]) +
+        scale = at(kSignedMap, scales.index(i / 64)) * static_cast<float>(o_[2][i / 64 / 256]) +
                 static_cast<float>(o_[3][0]);
       const int64_t pair = codes.index(i / 2);
       x[i] = static_cast<double>(at(kNf4Codebook, i % 2 == 0 ? pair / 16 : pair % 16) * scale);
@@ -448,17 +448,18 @@ class Reference {
       const int64_t end = std::min(n, begin + kStateBlock), block = begin / kStateBlock;
       std::vector<float> means, squares;
       for (int64_t i = begin; i < end; i++) {
-        const auto widened = [&](const Tensor& x, const std::vector<double>& map, size_t scales) {
-          return bit8 ? static_cast<float>(at(map, x.index(i))) * static_cast<float>(o_[scales][block])
-                      : static_cast<float>(x[i]);
-        };
-        means.push_back(widened(m, m_map, 4));
-        squares.push_back(widened(v, v_map, 5));
-        const uint32_t bits = random.bits(at_step(facts_.step, op.first + static_cast<uint64_t>(i)));
+        means.push_back(static_cast<float>(bit8 ? at(m_map, m.index(i)) : m[i]));
+        squares.push_back(static_cast<float>(bit8 ? at(v_map, v.index(i)) : v[i]));
+        const uint64_t element = op.first + static_cast<uint64_t>(i);
+        uint32_t bits = random.bits(at_step(facts_.step, bit8 ? element / 2 : element));
+        if (bit8 && element % 2 == 1) bits >>= 16;
         const double before = op.split ? join(w[i], o_[2][i]) : w[i];
-        const float x = adamw_step<float>(op, facts_, static_cast<float>(before),
-                                          static_cast<float>(o_[0][i]) * static_cast<float>(o_.back()[1]), means.back(),
-                                          squares.back());
+        const auto g = static_cast<float>(o_[0][i]), factor = static_cast<float>(o_.back()[1]);
+        const auto weight = static_cast<float>(before);
+        const auto scale = [&](size_t scales) { return static_cast<float>(o_[scales][block]); };
+        const float x =
+            bit8 ? adamw_step_bit8(op, facts_, weight, g, factor, means.back(), scale(4), squares.back(), scale(5))
+                 : adamw_step<float>(op, facts_, weight, g * factor, means.back(), squares.back());
         if (op.split)
           split(static_cast<double>(x), w[i], o_[2][i]);
         else
@@ -468,19 +469,21 @@ class Reference {
         v[i] = stochastic_bf16(squares.back(), bits >> 16);
       }
       if (!bit8) continue;
-      o_[4][block] = encode(means, m_map, m, begin);
-      o_[5][block] = encode(squares, v_map, v, begin);
+      // m's largest magnitude stands at the number of code 254, as its negative has a code too; v's at 1.
+      const auto encode = [&](std::vector<float>& x, float rise, Tensor& codes, size_t scales, const auto& code) {
+        float largest = 0;
+        for (const float number : x) largest = std::max(largest, std::abs(number));
+        const float scale = std::max(largest * rise, 0x1p-100f);
+        o_[scales][block] = static_cast<double>(scale);
+        for (size_t i = 0; i < x.size(); i++) codes[begin + static_cast<int64_t>(i)] = code(x[i], 1.0f / scale);
+      };
+      encode(means, 1.0f / static_cast<float>(m_map[254]), m, 4, [&](float x, float inverse) {
+        const double code = nearest_code(m_map, 127, 254, std::abs(x * inverse) + 0x1p-24f);
+        return x < 0 ? 254 - code : code;
+      });
+      encode(squares, 1, v, 5,
+             [&](float x, float inverse) { return nearest_code(v_map, 0, 255, std::fma(x, inverse, 0x1p-24f)); });
     }
-  }
-
-  // Codes of a block at `begin`; gives its scale.
-  static double encode(const std::vector<float>& block, const std::vector<double>& map, Tensor& codes, int64_t begin) {
-    float largest = 0;
-    for (const float x : block) largest = std::max(largest, std::abs(x));
-    for (size_t i = 0; i < block.size(); i++)
-      codes[begin + static_cast<int64_t>(i)] =
-          nearest_code(map, largest > 0 ? static_cast<double>(block[i] / largest) : 0);
-    return static_cast<double>(largest);
   }
 
   std::vector<Tensor>& o_;

@@ -53,10 +53,30 @@ inline std::vector<double> dynamic_map(bool with_negatives) {
   return map;
 }
 
-// By trying all of them; the lower of two equally near.
-inline double nearest_code(const std::vector<double>& map, double x) {
-  const auto further = [&](double a, double b) { return std::abs(a - x) < std::abs(b - x); };
-  return static_cast<double>(std::ranges::min_element(map, further) - map.begin());
+// With 8-bit state: m and v as codes' numbers and their scales, brought forward; every product, fused multiply-add and
+// inverse rounded to fp32.
+inline float adamw_step_bit8(const AdamW& op, const PassFacts& facts, float w, float g, float factor, float& m,
+                             float m_scale, float& v, float v_scale) {
+  const auto rounded = [](double x) { return static_cast<float>(x); };
+  const auto step = static_cast<double>(facts.step);
+  const double rate = -facts.learning_rate / (1 - std::pow(op.beta1, step));
+  m = std::fma(m, m_scale * rounded(op.beta1), g * (factor * rounded(1 - op.beta1)));
+  const float change = g * (factor * rounded(std::sqrt(1 - op.beta2)));
+  v = std::fma(change, change, std::fma(v, v_scale * rounded(op.beta2), 0x1p-100f));
+  const float root =
+      std::fma(std::sqrt(v), rounded(1 / (std::sqrt(1 - std::pow(op.beta2, step)) * rate)), rounded(op.epsilon / rate));
+  return std::fma(m, 1.0f / root, w * rounded(1 - facts.learning_rate * op.weight_decay));
+}
+
+// The code of a magnitude in [0, 1] among map's `from` to `to`. `raised`, which is 2^-24 more, lies between two
+// neighbours of 10 significant bits; the number of the map nearest to their middle, less 2^-24.
+inline double nearest_code(const std::vector<double>& map, size_t from, size_t to, float raised) {
+  int exponent = 0;
+  const double fraction = std::frexp(static_cast<double>(raised), &exponent);
+  const double middle = std::ldexp(std::floor(fraction * 1024) + 0.5, exponent - 10) - 0x1p-24;
+  const auto further = [&](double a, double b) { return std::abs(a - middle) < std::abs(b - middle); };
+  const auto at = [&](size_t i) { return map.begin() + static_cast<std::ptrdiff_t>(i); };
+  return static_cast<double>(std::min_element(at(from), at(to + 1), further) - map.begin());
 }
 
 }  // namespace snug::ref

@@ -3,6 +3,7 @@
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
 //   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 // Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.
+// With 8-bit state the order of operations is another: adamw_scalars.h.
 #include "backend/adamw_scalars.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -54,6 +55,7 @@ struct RoundedWeight {
 struct StateBlock {
   float own_m[kStateBlock], own_v[kStateBlock];
   float *m = own_m, *v = own_v;
+  float m_scale = 1, v_scale = 1;  // of what m and v hold
   uint32_t random[kStateBlock] = {};
 };
 
@@ -92,28 +94,56 @@ struct Bit8State {
   uint8_t *m, *v;
   float *m_scales, *v_scales;
   void load(int64_t first, int64_t count, StateBlock& block) const {
-    widen(kSignedMap, m + first, count, m_scales[first / kStateBlock], block.m);
-    widen(kUnsignedMap, v + first, count, v_scales[first / kStateBlock], block.v);
+    block.m_scale = m_scales[first / kStateBlock];
+    block.v_scale = v_scales[first / kStateBlock];
+#pragma omp simd
+    for (int64_t i = 0; i < count; i++) {
+      block.m[i] = kSignedMap[m[first + i]];
+      block.v[i] = kUnsignedMap[v[first + i]];
+    }
   }
   void store(int64_t first, int64_t count, const StateBlock& block) const {
-    m_scales[first / kStateBlock] = narrow(kSignedMap, block.m, count, m + first);
-    v_scales[first / kStateBlock] = narrow(kUnsignedMap, block.v, count, v + first);
+    const float m_inverse = 1.0f / (m_scales[first / kStateBlock] = scale(block.m, count, kMeanRise));
+    const float v_inverse = 1.0f / (v_scales[first / kStateBlock] = scale(block.v, count, 1.0f));
+    for (int64_t i = 0; i < count; i++) {
+      const uint8_t code = kMeanBins.of(std::abs(block.m[i] * m_inverse) + CodeBins::kLeast);
+      m[first + i] = block.m[i] < 0 ? static_cast<uint8_t>(kMeanMost - code) : code;
+      v[first + i] = kSquareBins.of(std::fma(block.v[i], v_inverse, CodeBins::kLeast));
+    }
   }
 
  private:
-  static void widen(const DynamicMap& map, const uint8_t* codes, int64_t count, float scale, float* x) {
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) x[i] = map.values[codes[i]] * scale;
-  }
-  // Gives the scale.
-  static float narrow(const DynamicMap& map, const float* x, int64_t count, uint8_t* codes) {
-    const float largest = maximum(count, [=](int64_t i) { return std::abs(x[i]); });
-    const float divisor = largest > 0 ? largest : 1.0f;
-#pragma omp simd
-    for (int64_t i = 0; i < count; i++) codes[i] = map.nearest(x[i] / divisor);
-    return largest;
+  static float scale(const float* x, int64_t count, float rise) {
+    return state_scale(maximum(count, [=](int64_t i) { return std::abs(x[i]); }), rise);
   }
 };
+
+// The weights of a block after a step; m and v are brought forward.
+template <class G, class Weight, class State>
+void update_block(const AdamWScalars& s, const Weight& weight, const State&, const G* g, float factor, int64_t begin,
+                  int64_t count, StateBlock& block) {
+  float *const m = block.m, *const v = block.v;
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++)
+    weight.store(begin + i, step(s, weight.load(begin + i), to_float(g[begin + i]) * factor, m[i], v[i]),
+                 block.random[i]);
+}
+
+template <class G, class Weight>
+void update_block(const AdamWScalars& s, const Weight& weight, const Bit8State&, const G* g, float factor,
+                  int64_t begin, int64_t count, StateBlock& block) {
+  const float of_mean = factor * s.mean_share, of_square = factor * s.root_of_square_share;
+  const float m_scale = block.m_scale * s.mean_keep, v_scale = block.v_scale * s.square_keep;
+  float *const m = block.m, *const v = block.v;
+#pragma omp simd
+  for (int64_t i = 0; i < count; i++) {
+    const float gradient = to_float(g[begin + i]), change = gradient * of_square;
+    m[i] = std::fma(m[i], m_scale, gradient * of_mean);
+    v[i] = std::fma(change, change, std::fma(v[i], v_scale, AdamWScalars::kLeastSquare));
+    const float root = std::fma(std::sqrt(v[i]), s.root_over_rate, s.epsilon_over_rate);
+    weight.store(begin + i, std::fma(m[i], 1.0f / root, weight.load(begin + i) * s.keep), block.random[i]);
+  }
+}
 
 template <class G, class Weight, class State>
 Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const float* clip) {
@@ -126,15 +156,16 @@ Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, Sta
       StateBlock block;
       for (int64_t begin = first; begin < last; begin += kStateBlock) {
         const int64_t count = std::min(kStateBlock, last - begin);
-        if constexpr (Weight::kRandom || State::kRandom)
-          random.bits(at_step(facts.step, adamw.first + static_cast<uint64_t>(begin)),
-                      {block.random, static_cast<size_t>(count)});
+        const uint64_t place = adamw.first + static_cast<uint64_t>(begin);
+        if constexpr (State::kRandom) {
+          random.bits(at_step(facts.step, place), {block.random, static_cast<size_t>(count)});
+        } else if constexpr (Weight::kRandom) {
+          uint32_t words[kStateBlock / 2];
+          random.bits(at_step(facts.step, place / 2), {words, static_cast<size_t>(count + 1) / 2});
+          for (int64_t i = 0; i < count; i++) block.random[i] = words[i / 2] >> (i % 2 * 16);
+        }
         state.load(begin, count, block);
-        float *const m = block.m, *const v = block.v;
-#pragma omp simd
-        for (int64_t i = 0; i < count; i++)
-          weight.store(begin + i, step(scalars, weight.load(begin + i), to_float(g[begin + i]) * factor, m[i], v[i]),
-                       block.random[i]);
+        update_block(scalars, weight, state, g, factor, begin, count, block);
         state.store(begin, count, block);
       }
     });

@@ -175,7 +175,7 @@ void put_block(const T* block, const Rows<T>& x, int64_t cols, int64_t begin) {
 
 struct Nf4Scales : Nf4ScaleViews {
   float operator[](int64_t i) const {
-    return plain ? plain[i] : kDynamicCodebook[codes[i]] * block_scales[i / kScaleBlock] + *offset;
+    return plain ? plain[i] : kSignedMap[codes[i]] * block_scales[i / kScaleBlock] + *offset;
   }
 };
 
@@ -245,7 +245,7 @@ Launch bind_quantize_scales(Operands operands) {
   float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
   operands.done();
   return [=, scales = x.as<float>()](const PassFacts&) {
-    static constexpr auto kBounds = middles(kDynamicCodebook);
+    static constexpr auto kBounds = middles(kSignedMap);
     share(groups, [&](int64_t group) {
       const int64_t begin = group * kScaleBlock, n = std::min(count - begin, kScaleBlock);
       float centred[kScaleBlock];

@@ -239,23 +239,26 @@ __device__ T block_max(T x, T* shared, T lowest) {
 // Random of base/rng.h, for kernels: the same bits.
 struct DeviceRandom {
   DeviceRandom(uint64_t seed, RandomPurpose purpose, uint32_t stream)
-      : key{static_cast<uint32_t>(seed), static_cast<uint32_t>(seed >> 32)},
-        purpose(static_cast<uint32_t>(purpose)),
-        stream(stream) {}
+      : purpose(static_cast<uint32_t>(purpose)), stream(stream) {
+    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    for (uint32_t(&key)[2] : keys) {
+      key[0] = k0;
+      key[1] = k1;
+      k0 += 0x9E3779B9u;
+      k1 += 0xBB67AE85u;
+    }
+  }
 
   // Elements 4 block .. 4 block + 3 of the stream.
   __device__ uint4 words(uint64_t block) const {
     uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = stream, c3 = purpose;
-    uint32_t k0 = key[0], k1 = key[1];
 #pragma unroll
-    for (int round = 0; round < 10; round++) {
+    for (int round = 0; round < kRounds; round++) {
       const uint64_t a = uint64_t{0xD2511F53u} * c0, b = uint64_t{0xCD9E8D57u} * c2;
-      c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ k0;
+      c0 = static_cast<uint32_t>(b >> 32) ^ c1 ^ keys[round][0];
       c1 = static_cast<uint32_t>(b);
-      c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ k1;
+      c2 = static_cast<uint32_t>(a >> 32) ^ c3 ^ keys[round][1];
       c3 = static_cast<uint32_t>(a);
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
     }
     return {c0, c1, c2, c3};
   }
@@ -280,7 +283,8 @@ struct DeviceRandom {
     }
   }
 
-  uint32_t key[2];
+  static constexpr int kRounds = 10;
+  uint32_t keys[kRounds][2];  // each round's, so that no thread works them out
   uint32_t purpose, stream;
 };
 

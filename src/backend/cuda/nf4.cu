@@ -10,8 +10,8 @@ constexpr float kLeastScale = 1e-38f;  // what bitsandbytes divides by where a b
 
 __constant__ const std::array<float, 16> nf4_codebook = kNf4Codebook;
 __constant__ const std::array<float, 15> nf4_bounds = middles(kNf4Codebook);
-__constant__ const std::array<float, 256> dynamic_codebook = kDynamicCodebook;
-__constant__ const std::array<float, 255> dynamic_bounds = middles(kDynamicCodebook);
+__constant__ const std::array<float, 256> dynamic_codebook = kSignedMap;
+__constant__ const std::array<float, 255> dynamic_bounds = middles(kSignedMap);
 
 // What bitsandbytes looks up in a codebook: x over its block's scale.
 __device__ inline float normalise(float x, float scale) {

@@ -1,0 +1,72 @@
+// What AdamW's kernels share.
+#pragma once
+
+#include "backend/adamw_scalars.h"
+#include "backend/cuda/device.cuh"
+
+namespace snug::cuda {
+
+// The step's scalars, and whether they leave roots and quotients of usual numbers far from the ends of the exponents:
+// torch's, and quick_step's.
+struct Scalars : AdamWScalars {
+  Scalars(const AdamW& adamw, const PassFacts& facts)
+      : AdamWScalars(adamw, facts),
+        usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
+              std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f),
+        usually_quick(usual && square_share >= 0x1p-20f) {}
+  bool usual, usually_quick;
+};
+
+constexpr uint32_t bits_of(float x) { return std::bit_cast<uint32_t>(x); }
+
+template <int N>
+__device__ bool all_finite(const Pack<float, N>& x) {
+  float zeros = 0;
+#pragma unroll
+  for (int k = 0; k < N; k++) zeros = fmaf(x[k], 0.0f, zeros);
+  return zeros == 0.0f;
+}
+
+// The upper or the lower halves of N words.
+template <bool kUpper, int N, class T>
+__device__ void save_halves(T* to, const Pack<uint32_t, N>& words) {
+  Pack<uint32_t, N / 2> halves;
+#pragma unroll
+  for (int k = 0; k < N; k += 2) halves[k / 2] = __byte_perm(words[k], words[k + 1], kUpper ? 0x7632 : 0x5410);
+  save<N / 2>(reinterpret_cast<uint32_t*>(to), halves);
+}
+
+__device__ inline uint32_t lower_half(uint32_t word) { return word & 0xffffu; }
+__device__ inline uint32_t upper_half(uint32_t word) { return word >> 16; }
+
+// store_stochastic of N numbers; bits(k) are the k-th's 16 random bits.
+template <int N, class Bits>
+__device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const Bits& bits, bool finite) {
+  if constexpr (N > 1)
+    if (finite) {
+      Pack<uint32_t, N> sums;
+#pragma unroll
+      for (int k = 0; k < N; k++) sums[k] = __float_as_uint(x[k]) + bits(k);
+      return save_halves<true>(to, sums);
+    }
+  Pack<BFloat16, N> rounded;
+#pragma unroll
+  for (int k = 0; k < N; k++) store_stochastic(rounded[k], x[k], bits(k));
+  save<N>(to, rounded);
+}
+
+// What AdamW's step of one tensor takes.
+struct BoundAdamW {
+  AdamW adamw;
+  TensorView gradient, weight, lo, m, v;
+  float *m_scales, *v_scales;  // of 8-bit state
+  const float* clip;
+  cudaStream_t stream;
+
+  DeviceRandom random() const { return {adamw.seed, RandomPurpose::Rounding, adamw.stream}; }
+};
+
+// With 8-bit state.
+Launch launch_of_bit8(const BoundAdamW& bound);
+
+}  // namespace snug::cuda

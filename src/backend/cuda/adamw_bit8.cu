@@ -1,0 +1,308 @@
+// AdamW with 8-bit state, a warp a block of 256, with the operations and roundings of cpu/adamw.cpp.
+#include "backend/cuda/adamw.cuh"
+#include "tensor/codebook.h"
+
+namespace snug::cuda {
+namespace {
+
+constexpr int kEach = kStateBlock / 32, kBit8Threads = 768;
+
+struct Bit8State {
+  uint8_t *m, *v;
+  float *m_scales, *v_scales;
+};
+
+// In a block's shared memory, by 32-bit addresses of which the place within it is a constant part.
+struct alignas(16) Bit8Tables {
+  DynamicMap m = kSignedMap, v = kUnsignedMap;
+  CodeBins m_codes = kMeanBins, v_codes = kSquareBins;
+};
+__device__ constexpr Bit8Tables bit8_tables;
+static_assert(sizeof(Bit8Tables) % sizeof(uint4) == 0);
+
+class SharedTables {
+ public:
+  // By all threads of a block; holds a barrier.
+  __device__ explicit SharedTables(Bit8Tables& tables) : at_(static_cast<uint32_t>(__cvta_generic_to_shared(&tables))) {
+    for (unsigned i = threadIdx.x; i < sizeof(Bit8Tables) / sizeof(uint4); i += blockDim.x)
+      reinterpret_cast<uint4*>(&tables)[i] = reinterpret_cast<const uint4*>(&bit8_tables)[i];
+    __syncthreads();
+    asm volatile("" : "+r"(at_)::"memory");  // what is read through it is read after the barrier
+  }
+  __device__ float mean(uint32_t code) const { return number<offsetof(Bit8Tables, m)>(code); }
+  __device__ float square(uint32_t code) const { return number<offsetof(Bit8Tables, v)>(code); }
+  // CodeBins::of for what is not beyond 1.
+  __device__ uint32_t mean_code(float raised) const { return code<offsetof(Bit8Tables, m_codes)>(raised); }
+  __device__ uint32_t square_code(float raised) const { return code<offsetof(Bit8Tables, v_codes)>(raised); }
+
+ private:
+  template <int kFrom>
+  __device__ float number(uint32_t code) const {
+    float x;
+    asm("ld.shared.f32 %0, [%1 + %2];" : "=f"(x) : "r"(at_ + code * 4), "n"(kFrom));
+    return x;
+  }
+  template <int kFrom>
+  __device__ uint32_t code(float raised) const {
+    constexpr int kFirst = static_cast<int>(CodeBins::kFirst);
+    uint32_t code;
+    asm("ld.shared.u8 %0, [%1 + %2];"
+        : "=r"(code)
+        : "r"(at_ + (__float_as_uint(raised) >> CodeBins::kShift)), "n"(kFrom - kFirst));
+    return code;
+  }
+  uint32_t at_;
+};
+
+// A weight after a step (AdamWScalars), from m and v. `usual`: v is at most 2^40, m at most 2^40 in magnitude, and
+// Scalars::usually_quick.
+__device__ inline float quick_step(const Scalars& s, float w, float m, float v, bool usual) {
+  const float root = fmaf(usual ? usual_root(v) : sqrtf(v), s.root_over_rate, s.epsilon_over_rate);
+  return fmaf(m, usual ? usual_inverse(root) : 1.0f / root, w * s.keep);
+}
+
+// The lowest bytes of four words.
+__device__ inline uint32_t bytes_of(const uint32_t* words) {
+  return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
+}
+// 0xff in each byte whose number has a sign.
+__device__ inline uint32_t signs_of(const float* x) {
+  const auto both = [&](int k) {
+    uint32_t signs;
+    asm("prmt.b32 %0, %1, %2, 0xfb;" : "=r"(signs) : "r"(__float_as_uint(x[k])), "r"(__float_as_uint(x[k + 1])));
+    return signs;
+  };
+  return __byte_perm(both(0), both(2), 0x5410);
+}
+
+// A tensor and its state, of which a warp takes a block at a time: elements 8 l .. 8 l + 7 of it are lane l's; the last
+// block may have fewer.
+template <class W, class G>
+struct Bit8Tensor {
+  const G* g;
+  W* w;
+  Bit8State state;
+  uint32_t n;
+
+  __device__ static uint32_t first(uint32_t block) { return block * kStateBlock + threadIdx.x % 32 * kEach; }
+  __device__ int count(uint32_t block) const {
+    return min(kEach, max(0, static_cast<int>(n) - static_cast<int>(first(block))));
+  }
+  // Asks for a whole block to come to the L2 cache, a lane for a line.
+  __device__ void prefetch(uint32_t block) const {
+    constexpr unsigned kLine = 128, kOfG = sizeof(G) * kStateBlock / kLine, kOfW = sizeof(W) * kStateBlock / kLine;
+    constexpr unsigned kOfState = kStateBlock / kLine, kM = kOfG + kOfW, kV = kM + kOfState;
+    const unsigned line = threadIdx.x % 32;
+    if (line >= kV + kOfState) return;
+    const uint32_t begin = block * kStateBlock;
+    const auto* const from = line < kOfG ? reinterpret_cast<const uint8_t*>(g + begin) + line * kLine
+                             : line < kM ? reinterpret_cast<const uint8_t*>(w + begin) + (line - kOfG) * kLine
+                             : line < kV ? state.m + begin + (line - kM) * kLine
+                                         : state.v + begin + (line - kV) * kLine;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+  }
+};
+
+// What a lane has of a block, as it lies in memory.
+template <class W, class G>
+struct Bit8Raw {
+  Raw<G, kEach> gradients;
+  Raw<W, kEach> weights;
+  Raw<uint8_t, kEach> means, squares;
+  float m_scale, v_scale;
+
+  __device__ void fetch(const Bit8Tensor<W, G>& tensor, uint32_t block) {
+    const uint32_t i = tensor.first(block);
+    gradients.fetch(tensor.g + i);
+    weights.fetch(tensor.w + i);
+    means.fetch(tensor.state.m + i);
+    squares.fetch(tensor.state.v + i);
+    fetch_scales(tensor, block);
+  }
+  // Numbers that are not there are zeros, and stay zeros.
+  __device__ void fetch_last(const Bit8Tensor<W, G>& tensor, uint32_t block) {
+    const uint32_t i = tensor.first(block);
+    const int count = tensor.count(block);
+    fetch_part(gradients, tensor.g + i, count, G{});
+    fetch_part(weights, tensor.w + i, count, W{});
+    fetch_part(means, tensor.state.m + i, count, kSignedZero);
+    fetch_part(squares, tensor.state.v + i, count, uint8_t{0});
+    fetch_scales(tensor, block);
+  }
+
+ private:
+  __device__ void fetch_scales(const Bit8Tensor<W, G>& tensor, uint32_t block) {
+    m_scale = tensor.state.m_scales[block];
+    v_scale = tensor.state.v_scales[block];
+  }
+  template <class T>
+  __device__ static void fetch_part(Raw<T, kEach>& raw, const T* from, int count, T none) {
+    Pack<T, kEach> values;
+#pragma unroll
+    for (int k = 0; k < kEach; k++) values[k] = k < count ? from[k] : none;
+    memcpy(&raw.words, &values, sizeof(values));
+  }
+};
+
+// A lane's codes and the block's scales.
+struct Coded {
+  Pack<uint32_t, kEach / 4> m, v;
+  float m_scale, v_scale;
+};
+
+// The weights x after a step, and the state from m and v, of all lanes of a warp. Where all is usual; `v_largest` is
+// the block's, as bits.
+__device__ inline Coded coded_usual(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
+                                    const float (&m)[kEach], const float (&v)[kEach], float m_largest,
+                                    uint32_t v_largest) {
+  Coded coded;
+  coded.m_scale = state_scale(__uint_as_float(__reduce_max_sync(kAll, __float_as_uint(m_largest))), kMeanRise);
+  coded.v_scale = state_scale(__uint_as_float(v_largest), 1.0f);
+  const float m_inverse = usual_inverse(coded.m_scale), v_inverse = usual_inverse(coded.v_scale);
+  uint32_t m_code[kEach], v_code[kEach];
+#pragma unroll
+  for (int k = 0; k < kEach; k++) {
+    x[k] = quick_step(s, x[k], m[k], v[k], true);
+    m_code[k] = tables.mean_code(fabsf(m[k] * m_inverse) + CodeBins::kLeast);
+    v_code[k] = tables.square_code(fmaf(v[k], v_inverse, CodeBins::kLeast));
+  }
+#pragma unroll
+  for (int k = 0; k < kEach; k += 4) {
+    const uint32_t negative = signs_of(m + k);
+    coded.m[k / 4] = (bytes_of(m_code + k) ^ negative) - (negative & 0x01010101u);  // kMeanMost - code
+    coded.v[k / 4] = bytes_of(v_code + k);
+  }
+  return coded;
+}
+
+// The same of any numbers.
+__device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
+                                  const float (&m)[kEach], const float (&v)[kEach], float m_largest) {
+  float v_largest = -INFINITY;
+#pragma unroll
+  for (int k = 0; k < kEach; k++) v_largest = fmaxf(v_largest, fabsf(v[k]));
+  Coded coded;
+  coded.m_scale = state_scale(warp_max(m_largest), kMeanRise);
+  coded.v_scale = state_scale(warp_max(v_largest), 1.0f);
+  const float m_inverse = 1.0f / coded.m_scale, v_inverse = 1.0f / coded.v_scale;
+  const auto bounded = [](float raised) { return raised < 1.0f ? raised : 1.0f; };
+#pragma unroll
+  for (int k = 0; k < kEach; k++) {
+    x[k] = quick_step(s, x[k], m[k], v[k], false);
+    const uint32_t code = tables.mean_code(bounded(fabsf(m[k] * m_inverse) + CodeBins::kLeast));
+    const uint32_t m_code = m[k] < 0 ? kMeanMost - code : code;
+    const uint32_t v_code = tables.square_code(bounded(fmaf(v[k], v_inverse, CodeBins::kLeast)));
+    coded.m[k / 4] = (k % 4 == 0 ? 0 : coded.m[k / 4]) | m_code << k % 4 * 8;
+    coded.v[k / 4] = (k % 4 == 0 ? 0 : coded.v[k / 4]) | v_code << k % 4 * 8;
+  }
+  return coded;
+}
+
+// kWhole: the block has all of its 256 elements.
+template <bool kWhole, class W, class G>
+__device__ void update_block(const SharedTables& tables, const Scalars& s, const DeviceRandom& random, uint64_t place,
+                             float factor, const Bit8Tensor<W, G>& tensor, uint32_t block, const Bit8Raw<W, G>& raw) {
+  const uint32_t i = tensor.first(block);
+  const float m_scale = raw.m_scale * s.mean_keep, v_scale = raw.v_scale * s.square_keep;
+  uint32_t words[kEach / 2] = {};  // of random bits
+  if constexpr (sizeof(W) == 2) random.bits<kEach / 2>(place + i / 2, words);
+
+  const float of_mean = factor * s.mean_share, of_square = factor * s.root_of_square_share;
+  float m[kEach], v[kEach], m_largest = -INFINITY;
+  uint32_t v_largest = 0;  // as bits, of which those of NaN and negative numbers are more than the usual ones
+#pragma unroll
+  for (int k = 0; k < kEach; k++) {
+    const float gradient = to_float(raw.gradients[k]), change = gradient * of_square;
+    m[k] = fmaf(tables.mean(raw.means[k]), m_scale, gradient * of_mean);
+    v[k] = fmaf(change, change, fmaf(tables.square(raw.squares[k]), v_scale, Scalars::kLeastSquare));
+    m_largest = fmaxf(m_largest, fabsf(m[k]));  // NaN is passed over
+    v_largest = max(v_largest, __float_as_uint(v[k]));
+  }
+  v_largest = __reduce_max_sync(kAll, v_largest);
+  const bool usual = kWhole && s.usually_quick && v_largest <= bits_of(0x1p40f) && fabsf(m_scale) <= 0x1p40f;
+
+  Pack<float, kEach> x = raw.weights.floats();
+  const Coded state =
+      usual ? coded_usual(tables, s, x, m, v, m_largest, v_largest) : coded_any(tables, s, x, m, v, m_largest);
+  const auto bits = [&](int k) { return k % 2 == 0 ? lower_half(words[k / 2]) : upper_half(words[k / 2]); };
+  const Bit8State& to = tensor.state;
+  W* const w = tensor.w + i;
+  if constexpr (kWhole) {
+    if constexpr (sizeof(W) == 2)
+      save_stochastic(w, x, bits, all_finite(x));
+    else
+      save<kEach>(w, x);
+    save<kEach / 4>(reinterpret_cast<uint32_t*>(to.m + i), state.m);
+    save<kEach / 4>(reinterpret_cast<uint32_t*>(to.v + i), state.v);
+  } else {
+#pragma unroll
+    for (int k = 0; k < kEach; k++) {
+      if (k >= tensor.count(block)) continue;
+      if constexpr (sizeof(W) == 2)
+        store_stochastic(w[k], x[k], bits(k));
+      else
+        w[k] = x[k];
+      to.m[i + k] = static_cast<uint8_t>(state.m[k / 4] >> k % 4 * 8);
+      to.v[i + k] = static_cast<uint8_t>(state.v[k / 4] >> k % 4 * 8);
+    }
+  }
+  if (threadIdx.x % 32 != 0) return;
+  to.m_scales[block] = state.m_scale;
+  to.v_scales[block] = state.v_scale;
+}
+
+// While a warp works on a block, its next comes into registers and the one after that to the L2 cache.
+template <class W, class G>
+__global__ void __launch_bounds__(kBit8Threads, 1)
+    adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const float* clip,
+                      Bit8Tensor<W, G> tensor) {
+  __shared__ Bit8Tables tables_of_block;
+  if (clip[2] == 0.0f) return;
+  const float factor = clip[1];
+  const SharedTables tables(tables_of_block);
+  constexpr uint32_t kWarps = kBit8Threads / 32;
+  const uint32_t whole = tensor.n / kStateBlock, stride = gridDim.x * kWarps;
+  uint32_t block = blockIdx.x * kWarps + threadIdx.x / 32;
+  Bit8Raw<W, G> next;
+  if (block < whole) next.fetch(tensor, block);
+  for (; block < whole; block += stride) {
+    const Bit8Raw<W, G> raw = next;
+    if (block + stride < whole) next.fetch(tensor, block + stride);
+    if (block + 2 * stride < whole) tensor.prefetch(block + 2 * stride);
+    update_block<true>(tables, scalars, random, place, factor, tensor, block, raw);
+  }
+  if (block * kStateBlock >= tensor.n) return;
+  next.fetch_last(tensor, block);
+  update_block<false>(tables, scalars, random, place, factor, tensor, block, next);
+}
+
+template <class G, class W>
+Launch update(const BoundAdamW& bound) {
+  const int64_t n = bound.gradient.count();
+  check(n <= INT32_MAX - kStateBlock, "adamw: {} elements with 8-bit state, expected fewer than 2^31", n);
+  bool aligned = true;
+  for (const TensorView& view : {bound.gradient, bound.weight, bound.m, bound.v})
+    aligned = aligned && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
+  check(aligned, "adamw: 8-bit state or its weights start at an address that is no multiple of 16");
+  const auto fit = static_cast<unsigned>(blocks_that_fit(adamw_bit8_kernel<W, G>, kBit8Threads, 0));
+  const unsigned blocks = std::min(fit, blocks_of(n, kBit8Threads / 32 * kStateBlock));
+  const Bit8Tensor<W, G> tensor{bound.gradient.as<G>(),
+                                bound.weight.as<W>(),
+                                {bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), bound.m_scales, bound.v_scales},
+                                static_cast<uint32_t>(n)};
+  return [=](const PassFacts& facts) {
+    adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
+        Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.clip, tensor);
+    check_launch("adamw");
+  };
+}
+
+}  // namespace
+
+Launch launch_of_bit8(const BoundAdamW& bound) {
+  return dispatch_activation(bound.gradient.dtype, [&]<class G>() {
+    return dispatch_activation(bound.weight.dtype, [&]<class W>() { return update<G, W>(bound); });
+  });
+}
+
+}  // namespace snug::cuda
