@@ -181,7 +181,7 @@ TEST_F(Cli, PlanPricesAStepByAProfile) {
   EXPECT_THAT(run(job("plan", {"--machine", profile})).out,
               HasSubstr(std::to_string(static_cast<int>(std::round(seconds))) + ".00 s"));
   expect_refusal(job("plan", {"--machine", "2xA10"}), {"machine", "'2xA10'", "snug doctor", "A100-40GB"});
-  put(at("broken.json"), R"({"format": "snug machine 4"})");
+  put(at("broken.json"), R"({"format": "snug machine 5"})");
   expect_refusal(job("train", {"--machine", "broken.json"}), {"broken.json", "processor"});
   expect_refusal({"doctor", "--disk-dir", "nowhere"}, {"disk-dir", "'nowhere'"});
 }

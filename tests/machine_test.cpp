@@ -168,7 +168,7 @@ Machine with_a_card() {
                         .bus = {1e9, 2e9},
                         .shared_bus = {0.5e9, 1.5e9},
                         .copies = {1ull << 27, 2e10},
-                        .nccl = {1ull << 26, 1e10},
+                        .nccl = {1ull << 26, 1e10, 16},
                         .host_link = 1e10,
                         .host_latency = 1e-4,
                         .rates = machine.teams[0]};
@@ -201,6 +201,7 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(read.cards->driver_bytes, 1ull << 28);
   EXPECT_EQ(read.cards->copies.bytes, 1ull << 27);
   EXPECT_EQ(read.cards->nccl.bytes, 1ull << 26);
+  EXPECT_EQ(read.cards->nccl.blocks, 16);
   EXPECT_EQ(read.cards->rates.attention.size(), 2u);
   EXPECT_EQ(read.cards->condition, "61 C, 1755 MHz");
 }

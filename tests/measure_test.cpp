@@ -9,6 +9,13 @@
 namespace snug {
 namespace {
 
+TEST(Measure, ALinkTakesTheMostBlocksOfThreadsThatAreWorthIt) {
+  const auto blocks = [](std::vector<CardLink> links) { return worthwhile(links).blocks; };
+  EXPECT_EQ(blocks({{0, 80, 4}, {0, 160, 8}, {0, 256, 16}, {0, 280, 32}}), 16);  // 20, 20, 16 and 8.75 a block
+  EXPECT_EQ(blocks({{0, 80, 4}, {0, 127, 8}, {0, 200, 16}}), 4);                 // 20, 15.9, 12.5
+  EXPECT_EQ(blocks({{0, 40, 4}, {0, 100, 8}, {0, 199, 16}}), 16);                // 10, 12.5, 12.4
+}
+
 TEST(Measure, ATeamsRatesMakeAProfile) {
   Machine machine = rough_machine();
   machine.product_sizes = {16, 32};

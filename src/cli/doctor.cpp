@@ -88,8 +88,9 @@ std::string memory_text(const Machine& machine) {
                         cards->condition.empty() ? "not told by its driver" : cards->condition);
     if (cards->count > 1)
       for (const auto& [name, link] : {std::pair("link", cards->copies), std::pair("NCCL", cards->nccl)})
-        text += fmt::format("{:<13} {} to each GPU from the others, all at once; takes {} of each\n", name,
-                            bytes_text(link.rate), format_size(link.bytes));
+        text += fmt::format("{:<13} {} to each GPU from the others, all at once; takes {} of each{}\n", name,
+                            bytes_text(link.rate), format_size(link.bytes),
+                            link.blocks > 0 ? fmt::format(" and up to {} blocks of threads", link.blocks) : "");
     text +=
         fmt::format("{:<13} {} to each GPU from other hosts, {:.0f} us for each: said by the makers, not measured\n",
                     "network", bytes_text(cards->host_link), 1e6 * cards->host_latency);
@@ -163,10 +164,13 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
     what.progress(fmt::format("GPU: {}", cards->name));
     measure_cards_here(*cards, machine.product_sizes);
     if (cards->count > 1) {
-      const RateCurve link = measure_links_here(*cards);
+      const auto [link, by_nccl] = measure_links_here(*cards);
       for (size_t i = 0; i < link.sizes.size(); i++)
         what.progress(fmt::format("link of {} GPUs: {} in messages of {}", cards->count, bytes_text(link.rates[i]),
                                   format_size(static_cast<uint64_t>(link.sizes[i]))));
+      for (const CardLink& nccl : by_nccl)
+        what.progress(fmt::format("link of {} GPUs by NCCL with {} blocks of threads: {}, takes {}", cards->count,
+                                  nccl.blocks, bytes_text(nccl.rate), format_size(nccl.bytes)));
     }
     machine.cards = std::move(cards);
   }

@@ -31,8 +31,8 @@ std::shared_ptr<ProductTable> products_of_ranks() {
   return make_product_table();
 }
 
-std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm, Route route) {
-  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm, route);
+std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm, Way way) {
+  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm, way);
   return std::make_unique<CudaBackend>(device, std::move(products));
 }
 
@@ -47,7 +47,7 @@ std::vector<Card> cards_of_driver() { return {}; }
 
 std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
-std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, Route) {
+std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, Way) {
   internal_error("a GPU was asked for, {}", kMissing);
 }
 
@@ -69,18 +69,20 @@ std::optional<Cards> cards_here() {
 
 namespace {
 
+uint64_t free_of_first_card() { return cards_of_driver().at(0).free_bytes; }
+
 // What a first card has less than before, beside an arena. Cards are asked alone, as each may be another program's too.
 uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
-  const uint64_t taken = free_before - std::min(free_before, cards_of_driver().at(0).free_bytes);
+  const uint64_t taken = free_before - std::min(free_before, free_of_first_card());
   return taken - std::min(taken, arena);
 }
 
 // Of the slowest of so many cards, all at it.
-Bus measure_bus_of(int count) {
+Bus measure_bus_of(int count, Way way) {
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   std::vector<Bus> measured(static_cast<size_t>(count));
   run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
-    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, Route::Copies);
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
     measured[static_cast<size_t>(rank)] = measure_bus(*backend, [&] {
       if (comm) comm->barrier();
     });
@@ -95,13 +97,11 @@ struct MeasuredLink {
   uint64_t bytes = 0;  // that it takes of a card, beside the process's context, which is there already
 };
 
-MeasuredLink measure_link_by(Route route, int count) {
+MeasuredLink measure_link_by(Way way, int count, uint64_t free_before) {
   MeasuredLink link;
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
-    const uint64_t free_before = cards_of_driver().at(0).free_bytes;
-    comm->barrier();
-    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, route);
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
     const LinkRates measured = measure_link(*backend, comm->topology());
     if (rank == 0) link = {measured.rates, taken_beside(free_before, measured.arena)};
     comm->barrier();
@@ -113,24 +113,32 @@ MeasuredLink measure_link_by(Route route, int count) {
 }  // namespace
 
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
-  const uint64_t free_before = cards_of_driver().at(0).free_bytes;
+  const uint64_t free_before = free_of_first_card();
+  const Way way{Route::Copies, cards.nccl.blocks};
   {
-    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, Route::Copies);
+    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, way);
     const uint64_t arena = measure_card(*backend, product_sizes, cards);
     cards.condition = cards_of_driver().at(0).condition;
     cards.driver_bytes = taken_beside(free_before, arena);
   }
-  cards.bus = cards.shared_bus = measure_bus_of(1);
-  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count);
+  cards.bus = cards.shared_bus = measure_bus_of(1, way);
+  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count, way);
 }
 
-RateCurve measure_links_here(Cards& cards) {
-  const MeasuredLink copies = measure_link_by(Route::Copies, cards.count),
-                     nccl = measure_link_by(Route::Nccl, cards.count);
+MeasuredLinks measure_links_here(Cards& cards) {
   // The largest messages' rate is what a step's time goes by.
-  cards.copies = {copies.bytes, copies.curve.rates.back()};
-  cards.nccl = {nccl.bytes, nccl.curve.rates.back()};
-  return copies.curve;
+  const auto card_link = [](const MeasuredLink& link, int blocks) {
+    return CardLink{link.bytes, link.curve.rates.back(), blocks};
+  };
+  // NCCL's kernels, which are loaded once, are memory that each of its connections takes.
+  const uint64_t free_before = free_of_first_card();
+  std::vector<CardLink> by_nccl;
+  for (const int blocks : {4, 8, 16, 32})
+    by_nccl.push_back(card_link(measure_link_by({Route::Nccl, blocks}, cards.count, free_before), blocks));
+  cards.nccl = worthwhile(by_nccl);
+  const MeasuredLink copies = measure_link_by({Route::Copies, cards.nccl.blocks}, cards.count, free_of_first_card());
+  cards.copies = card_link(copies, 0);
+  return {copies.curve, by_nccl};
 }
 
 Target::Target(const Options& options)
@@ -163,7 +171,7 @@ void Target::require_products(const Numerics& numerics) const {
 }
 
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
-  if (cuda_) return cuda_backend(device, products_, comm, Route::Copies);
+  if (cuda_) return cuda_backend(device, products_, comm, {Route::Copies, machine_->cards->nccl.blocks});
   return std::make_unique<CpuBackend>();
 }
 

@@ -46,8 +46,11 @@ class Target {
 std::optional<Cards> cards_here();
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
-// Of several: what connects them, after measure_cards_here(). Returns the bytes a second that each takes from the
-// others by the fastest way, by the bytes that it gives, all of them at it.
-RateCurve measure_links_here(Cards& cards);
+// Of several: what connects them, after measure_cards_here().
+struct MeasuredLinks {
+  RateCurve fastest;           // bytes a second that each takes from the others, by the bytes that it gives, all at it
+  std::vector<CardLink> nccl;  // by NCCL, with more and more blocks of threads
+};
+MeasuredLinks measure_links_here(Cards& cards);
 
 }  // namespace snug

@@ -29,9 +29,9 @@ class DeviceLink {
 // A rank's own row, if it is not there already.
 void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream);
 
-// By NCCL: between any GPUs, and any hosts. `comm` connects it, and tells when what a call waits for is gone. All ranks
-// at the same time.
-std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream);
+// By NCCL: between any GPUs, and any hosts, with so many blocks of threads of a card at most: rank 0's. `comm` connects
+// it, and tells when what a call waits for is gone. All ranks at the same time.
+std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int blocks);
 
 // Between GPUs of one process that reach each other's memory: each rank's copy engines bring it what is its own, so
 // that no multiprocessor is taken from products. What ranks say to each other on the way, "my rows are ready" and "I

@@ -12,8 +12,6 @@ namespace {
 
 static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, which orders what lanes launch");
 
-// Blocks of threads that a lane takes of a card, so that products go on beside it.
-constexpr int kMostBlocks = 8;
 constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
 // What rank 0 has, on all ranks.
@@ -34,14 +32,14 @@ class NcclLink final : public DeviceLink {
     if (link_) closed_ ? ncclCommDestroy(link_) : ncclCommAbort(link_);
   }
 
-  void open() {
+  void open(int blocks) {
     const Topology& here = comm_.topology();
     ncclUniqueId id{};
     if (here.rank == 0) expect(ncclGetUniqueId(&id), "a connection's name");
     id = tell_all(comm_, id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = kMostBlocks;
+    config.maxCTAs = static_cast<int>(comm_.tell(static_cast<uint64_t>(blocks))[0]);
     constexpr std::string_view kWhat = "connecting the GPUs of all ranks";
     const auto begin = std::chrono::steady_clock::now();
     settle(ncclCommInitRankConfig(&link_, here.ranks, id, here.rank, &config), kWhat, [&] {
@@ -123,9 +121,9 @@ class NcclLink final : public DeviceLink {
 
 }  // namespace
 
-std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream) {
+std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int blocks) {
   auto link = std::make_unique<NcclLink>(comm, stream);
-  link->open();
+  link->open(blocks);
   return link;
 }
 

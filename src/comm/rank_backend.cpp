@@ -20,12 +20,13 @@ void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream)
     cuda::check_cuda(cudaMemcpyAsync(place, row, trade.bytes, cudaMemcpyDeviceToDevice, stream), "a rank's own row");
 }
 
-RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route)
+RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way)
     : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
   wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
-  const std::shared_ptr<PeerHub> hub = route == Route::Copies ? meet_peers(comm) : nullptr;
+  const std::shared_ptr<PeerHub> hub = way.route == Route::Copies ? meet_peers(comm) : nullptr;
   for (const Lane lane : kJointLanes)
-    links_[index(lane)] = hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane));
+    links_[index(lane)] =
+        hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane), way.nccl_blocks);
 }
 
 RankBackend::~RankBackend() {

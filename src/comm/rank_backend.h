@@ -16,6 +16,10 @@ void prepare_nccl();
 
 // Which way bytes go. Copies: where all cards are one process's and reach each other's memory, else by NCCL too.
 enum class Route { Copies, Nccl };
+struct Way {
+  Route route;
+  int nccl_blocks;  // of threads, the most that a lane of NCCL's takes of a card: rank 0's
+};
 
 // Joint ops are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must outlive
 // the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed, hangs or is
@@ -23,7 +27,7 @@ enum class Route { Copies, Nccl };
 class RankBackend final : public CudaBackend {
  public:
   // On all ranks at the same time, each with a card of its own.
-  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Route route = Route::Copies);
+  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way);
   ~RankBackend() override;
 
   Launch bind(const Op& op, std::span<const TensorView> views) override;

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <ranges>
+
 #include "backend/arena.h"
 #include "measure/measure.h"
 
@@ -72,6 +75,16 @@ LinkRates measure_link(Backend& backend, const Topology& topology) {
     for (const Attrs& attrs : {Attrs(AllGather{Ranks::Everyone}), Attrs(Exchange{})})
       for (int64_t bytes = kSmallest; bytes <= kSizes.back(); bytes *= 4) timer.seconds(attrs, lane, bytes, 1);
   return measured;
+}
+
+const CardLink& worthwhile(const std::vector<CardLink>& by_blocks) {
+  constexpr double kWorth = 0.8;
+  const auto of_block = [](const CardLink& link) { return link.rate / link.blocks; };
+  const double best = std::ranges::max(by_blocks | std::views::transform(of_block));
+  const CardLink* most = nullptr;
+  for (const CardLink& link : by_blocks)
+    if (of_block(link) >= kWorth * best && (!most || link.blocks > most->blocks)) most = &link;
+  return *most;
 }
 
 }  // namespace snug

@@ -38,6 +38,9 @@ struct LinkRates {
   uint64_t arena = 0;  // bytes that this has reserved of a card
 };
 LinkRates measure_link(Backend& backend, const Topology& topology);
+// Of a link measured with different numbers of blocks of threads: the one with the most that carry 0.8 each of what a
+// block carries at best. Products go on beside them: what these lose goes by blocks times seconds, bytes alike.
+const CardLink& worthwhile(const std::vector<CardLink>& by_blocks);
 // What measure_machine() measures products at.
 std::vector<int64_t> measured_product_sizes();
 

@@ -52,6 +52,7 @@ constexpr uint64_t kHostBytes = 125ull << 30;
 constexpr uint64_t kDriverBytes = 560ull << 20;
 // What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
 constexpr uint64_t kNcclBytes = 830ull << 20;
+constexpr int kNcclBlocks = 8;
 
 Cards cards_of(const Model& model, int count) {
   Cards cards;
@@ -66,7 +67,7 @@ Cards cards_of(const Model& model, int count) {
     return few * std::lerp(1.0, kept, std::clamp((count - fewest) / static_cast<double>(4 - fewest), 0.0, 1.0));
   };
   const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
-  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, kSharedNccl, 2)};
+  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, kSharedNccl, 2), kNcclBlocks};
   cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink, 2)} : cards.nccl;
   cards.bus = {bus, bus};
   cards.shared_bus = {at_once(bus, kSharedInto, 1), at_once(bus, kSharedBack, 1)};

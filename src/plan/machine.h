@@ -67,6 +67,7 @@ struct Bus {
 struct CardLink {
   uint64_t bytes = 0;  // taken of each card
   double rate = 0;     // bytes a second that a card takes from the others of its host, all of them at it
+  int blocks = 0;      // of threads, the most that one lane takes of a card; 0: copy engines carry it
 };
 
 // GPUs, all alike. Where a machine has them, they are the device of its ranks.

@@ -9,7 +9,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "snug machine 4";
+constexpr std::string_view kFormat = "snug machine 5";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
 constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
@@ -111,9 +111,10 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
-                                 "nccl_bytes", "nccl_bytes_per_second", "bus", "shared_bus", "link_bytes_per_second",
-                                 "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+    const Fields fields(object,
+                        {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
+                         "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus", "link_bytes_per_second",
+                         "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
@@ -122,7 +123,7 @@ class Reader {
             read_bus(fields.object("bus")),
             read_bus(fields.object("shared_bus")),
             {fields.bytes("link_bytes"), fields.rate("link_bytes_per_second")},
-            {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second")},
+            {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second"), fields.threads("nccl_blocks")},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
             read_rates(fields.object("rates")),
@@ -257,6 +258,7 @@ std::string write_machine(const Machine& machine) {
                      {"link_bytes_per_second", rounded(machine.cards->copies.rate)},
                      {"nccl_bytes", machine.cards->nccl.bytes},
                      {"nccl_bytes_per_second", rounded(machine.cards->nccl.rate)},
+                     {"nccl_blocks", machine.cards->nccl.blocks},
                      {"host_link_bytes_per_second", rounded(machine.cards->host_link)},
                      {"host_latency_seconds", rounded(machine.cards->host_latency)},
                      {"rates", rates_json(machine.cards->rates)},
