@@ -4,6 +4,7 @@
 // for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it.
 //
 //   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
+//                                     trace=FILE: a Chrome trace of two steps more, of rank 0
 //
 // Runs the arrangement that the planner chooses, on random tokens that all carry loss: the whole step on all ranks,
 // and, without --whole, on one rank, then again one op after the other.
@@ -127,19 +128,23 @@ void load(Session& session) {
   session.load();
 }
 
+// Returns when all has run.
+void run_step(Session& session, int64_t step) {
+  PassFacts facts;
+  facts.loss_scale = 1.0f / static_cast<float>(session.spec().cut.step_tokens());
+  facts.learning_rate = 1e-5;
+  facts.step = step;
+  for (const Task task : session.compiled().passes) session.run(task, facts);
+  session.run(Task::Update, facts);
+  session.view(session.compiled().update.partials);
+}
+
 // The median but for the first; ranks keep step by what they exchange.
 double step_seconds(Session& session) {
-  const JobSpec& spec = session.spec();
-  PassFacts facts;
-  facts.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens());
-  facts.learning_rate = 1e-5;
   std::vector<double> seconds;
   for (int step = 0; step <= kSteps; step++) {
-    facts.step = step + 1;
     const auto start = Clock::now();
-    for (const Task task : session.compiled().passes) session.run(task, facts);
-    session.run(Task::Update, facts);
-    session.view(session.compiled().update.partials);  // when all has run
+    run_step(session, step + 1);
     seconds.push_back(since(start));
   }
   std::sort(seconds.begin() + 1, seconds.end());
@@ -154,6 +159,11 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
     Session session = rank_session(planned, options, rank, place, comm);
     load(session);
     const double of_rank = step_seconds(session);
+    if (!options.trace.empty()) {
+      session.start_trace(2);
+      for (int step = 1; step <= 2; step++) run_step(session, kSteps + 1 + step);
+      if (rank == 0) session.write_trace(options.trace);
+    }
     if (comm) comm->barrier();
     if (rank == 0) seconds = of_rank;
     if (rank == 0 && planned.target.cuda()) {
