@@ -192,18 +192,34 @@ TEST(Simulate, AtMostTwoProgramsAreInFlight) {
   EXPECT_EQ(timeline.seconds, 12);
 }
 
-// A sum beside two products: they and it share the processors, whatever lane it is on.
-TEST(Simulate, WhatComputesOnAnotherLaneHoldsUpTheLaneOfComputing) {
+// clang-format off
+//   compute   |product      |       |product      |         the sum could begin at 0 (made by nobody), at 1 (after the
+//   reduce            |sum, waiting |sum                    fetch) or, where products keep all processors, at 2
+// clang-format on
+TEST(Simulate, WhatComputesOnAnotherLaneSharesTheProcessors) {
   ProgramBuilder p("step");
-  const BufferId w = p.buffer("w", 8, Life::Persistent);
+  const BufferId w = p.buffer("w", 8, Life::Persistent), x = p.buffer("x", 8);
+  p.op("fetch", {.lane = Lane::CopyIn, .writes = {x}});
   p.op("product", {.reads = {w}});
-  p.op("sum", {.lane = Lane::Reduce, .reads = {w}});
+  p.op("sum", {.lane = Lane::Reduce, .reads = {x}});
   p.op("product", {.reads = {w}});
   ProgramSet set = p.build();
   pack_and_sync(set);
-  EXPECT_EQ(simulate(set, {0}, seconds_by_lane).seconds, 4);
-  const auto computes = [](const Op& op) { return op.lane == Lane::Reduce; };
-  EXPECT_EQ(simulate(set, {0}, seconds_by_lane, computes).seconds, 7);
+  const auto seconds = [](const Op& op) { return op.lane == Lane::CopyIn ? 1 : op.lane == Lane::Compute ? 2 : 3; };
+  const auto with = [&](Processors product) {
+    return simulate(set, {0}, seconds, [=](const Op& op) {
+      if (op.lane == Lane::CopyIn) return Processors::None;
+      return op.lane == Lane::Compute ? product : Processors::Some;
+    });
+  };
+  EXPECT_EQ(simulate(set, {0}, seconds).seconds, 4);
+  const Timeline beside = with(Processors::Some), after = with(Processors::All);
+  EXPECT_EQ(beside.spans[2].begin, 1);
+  EXPECT_EQ(beside.spans[3].begin, 5);  // the first product and the sum, 2 and 3 seconds, share until then
+  EXPECT_EQ(beside.seconds, 7);
+  EXPECT_EQ(after.spans[2].begin, 2);
+  EXPECT_EQ(after.spans[3].begin, 5);
+  EXPECT_EQ(after.seconds, 7);
 }
 
 TEST(Simulate, WaitsForAProgramThatDidNotRunBeforeAreVoid) {

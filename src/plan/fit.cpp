@@ -23,7 +23,7 @@ constexpr size_t kTried = 3;
 // What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
 constexpr double kBetter = 0.995;
 
-// What is the fastest in the other order is worked on to the end too if it is within this factor of the fastest.
+// What is within this factor of the fastest may be faster once it is worked out likewise.
 constexpr double kClose = 1.1;
 
 // Ops and arrangements compiled, after which refining ends.
@@ -182,11 +182,16 @@ class Fitter::Search {
     std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);
     all.resize(std::min(all.size(), kTried));
-    const Effort before = effort();
-    for (Found& found : all) {
+    const bool is_open = all.size() > 1 && all[1].seconds < kClose * all[0].seconds;
+    Effort before = effort();
+    for (size_t i = 0; i < all.size(); i++) {
+      if (i == 1 && is_open) {  // the second may be the first once it is refined: it has as much effort of its own
+        before = effort();
+        if (relief_.spent()) relief_.allow(kRefining);
+      }
       if (relief_.spent() || tired(before)) break;
-      work_out(found);
-      refine(found, before, false);
+      work_out(all[i]);
+      refine(all[i], before, false);
     }
   }
 
@@ -343,12 +348,24 @@ class Fitter::Search {
     return turned;
   }
 
+  // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with its reach,
+  // that of another cut.
   void polish_fastest(std::vector<Found>& all) {
     std::ranges::stable_sort(all, {}, &Found::seconds);
     polish(all[0]);
-    const auto other_order = [&](const Found& found) { return found.point.layer_major != all[0].point.layer_major; };
-    const auto other = std::ranges::find_if(all, other_order);
-    if (other != all.end() && other->seconds < kClose * all[0].seconds) polish(*other);
+    const Found best = all[0];
+    const auto of_order = [&](const Found& found) { return found.point.layer_major == best.point.layer_major; };
+    const auto other = std::ranges::find_if_not(all, of_order);
+    if (other != all.end() && other->seconds < kClose * best.seconds) polish(*other);
+    const auto cut = std::ranges::find_if(all, [&](const Found& found) {
+      return of_order(found) && found.fits && found.point.cut.passes != best.point.cut.passes;
+    });
+    if (cut == all.end() || cut->seconds >= kClose * best.seconds) return;
+    Point p = cut->point;
+    p.reach = best.point.reach;
+    if (const Found found = settled(p, relief_.helping(p), turned_of(p)); found.fits && found.seconds < cut->seconds)
+      *cut = found;
+    polish(*cut);
   }
 
   // The fastest may have the dials of another order, and some of one dial may be worth some of others. Rough looks say

@@ -88,6 +88,11 @@ class StepPricing {
     return computes ? Lane::Compute : op.lane;
   }
 
+  static bool is_product(const Attrs& attrs) {
+    return std::holds_alternative<Gemm>(attrs) || std::holds_alternative<Fp8Gemm>(attrs) ||
+           std::holds_alternative<AdaptedGemm>(attrs);
+  }
+
   double price(const Op& op) const {
     if (free_[index(worker(op))]) return 0;
     const int threads = one_by_one() || op.lane == Lane::Compute ? pricing_.threads : 1;
@@ -105,9 +110,12 @@ class StepPricing {
   }
 
   double simulated(const std::vector<ProgramId>& sequence) const {
-    const auto computes = [this](const Op& op) { return pricing_.machine.cards && worker(op) == Lane::Compute; };
+    const auto processors = [this](const Op& op) {
+      if (!pricing_.machine.cards || worker(op) != Lane::Compute) return Processors::None;
+      return is_product(op.attrs) ? Processors::All : Processors::Some;
+    };
     return simulate(
-               compiled_.set, sequence, [this](const Op& op) { return price(op); }, computes)
+               compiled_.set, sequence, [this](const Op& op) { return price(op); }, processors)
         .seconds;
   }
 

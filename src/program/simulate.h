@@ -1,4 +1,4 @@
-// The time a sequence of programs takes, by walking it with measured rates.
+// The time a sequence of programs takes, by measured rates.
 #pragma once
 
 #include <functional>
@@ -18,10 +18,15 @@ struct Timeline {
   std::vector<Span> spans;  // in issue order
 };
 
-// Lanes run in order, waits are honoured, at most two programs are in flight; `seconds` gives an op's duration.
-// `computes`: of an op of another lane, whether it takes the compute lane's processors, which then has so much less
-// time.
+// What an op takes of the processors that lanes share. Some: others of theirs begin beside it, and it then takes longer
+// by what they do. All: nothing begins before it ends, as a product on a card, whose blocks of threads stay where they
+// are until they are done.
+enum class Processors : uint8_t { None, Some, All };
+
+// Lanes run in order, waits are honoured, at most two programs are in flight; `seconds` gives an op's duration. Where
+// several may have the processors, those of other lanes go before those of the compute lane.
 Timeline simulate(const ProgramSet& set, const std::vector<ProgramId>& sequence,
-                  const std::function<double(const Op&)>& seconds, const std::function<bool(const Op&)>& computes = {});
+                  const std::function<double(const Op&)>& seconds,
+                  const std::function<Processors(const Op&)>& processors = {});
 
 }  // namespace snug
