@@ -167,7 +167,7 @@ Machine with_a_card() {
                         .driver_bytes = 1ull << 28,
                         .bus = {1e9, 2e9},
                         .shared_bus = {0.5e9, 1.5e9},
-                        .copies = {1ull << 27, 2e10},
+                        .copies = {1ull << 27, 2e10, 4},
                         .nccl = {1ull << 26, 1e10, 16},
                         .host_link = 1e10,
                         .host_latency = 1e-4,
@@ -202,6 +202,7 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(read.cards->copies.bytes, 1ull << 27);
   EXPECT_EQ(read.cards->nccl.bytes, 1ull << 26);
   EXPECT_EQ(read.cards->nccl.blocks, 16);
+  EXPECT_EQ(read.cards->copies.blocks, 4);
   EXPECT_EQ(read.cards->rates.attention.size(), 2u);
   EXPECT_EQ(read.cards->condition, "61 C, 1755 MHz");
 }

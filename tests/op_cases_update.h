@@ -111,6 +111,18 @@ inline void add_adamw(OpCases& cases) {
       reduced("bit8_state." + suffix, gradient, DType::BF16, false, StateFormat::Bit8, finite);
       reduced("bit8_state.fp32_weight." + suffix, gradient, DType::F32, false, StateFormat::Bit8, finite);
     }
+  // More blocks than all warps of a GPU take at once.
+  reduced("bit8_state.bf16.long", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1, (1 << 20) + 5);
+  reduced("bit8_state.bf16.rate_0", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1);
+  cases.back().facts.learning_rate = 0;
+  // What a file may have brought.
+  reduced("bit8_state.bf16.strange_scales", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1);
+  const std::vector<double> strange{kNaN, kInfinity, -1, -0x1p-100, 3e38, 0.5, -0.0};
+  for (CaseOperand& operand : cases.back().operands)
+    if (operand.name == "m_scales" || operand.name == "v_scales") operand.fill = list(strange);
+  reduced("bit8_state.bf16.strange_numbers", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1);
+  for (CaseOperand& operand : cases.back().operands)
+    if (operand.name == "g" || operand.name == "w") operand.fill = strewn({-0.0, kInfinity, 3e38, kNaN, 0.25});
   for (const DType gradient : kActivations) {  // several numbers to a thread
     const auto suffix = fmt::format("{}.groups", name(gradient));
     reduced("bf16_state." + suffix, gradient, DType::F32, false, StateFormat::Bf16, 1, 20016);

@@ -214,6 +214,7 @@ TEST(Simulate, WhatComputesOnAnotherLaneSharesTheProcessors) {
   };
   EXPECT_EQ(simulate(set, {0}, seconds).seconds, 4);
   const Timeline beside = with(Processors::Some), after = with(Processors::All);
+  EXPECT_EQ(beside.spans[1].end, 5);
   EXPECT_EQ(beside.spans[2].begin, 1);
   EXPECT_EQ(beside.spans[3].begin, 5);  // the first product and the sum, 2 and 3 seconds, share until then
   EXPECT_EQ(beside.seconds, 7);

@@ -280,6 +280,8 @@ TEST_P(DynamicMaps, GiveANearestCodeButForABin) {
   EXPECT_EQ(bins.of(map[most] + CodeBins::kLeast), most);
   EXPECT_EQ(bins.of(CodeBins::kLeast), zero);
   EXPECT_EQ(bins.of(2), most);
+  for (const float negative : {-0.0f, -0x1p-149f, -1.0f, -std::numeric_limits<float>::infinity()})
+    EXPECT_EQ(bins.of(negative), zero) << negative;
   EXPECT_EQ(bins.of(std::numeric_limits<float>::quiet_NaN()), most);
 }
 

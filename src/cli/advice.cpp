@@ -26,7 +26,8 @@ class Adviser {
     lift_pins();
     if (options_.state_format == "fp32") try_word("state_format", "bf16", "moments are rounded stochastically");
     if (options_.state_format != "8bit" && options_.compute == "bf16")
-      try_word("state_format", "8bit", "moments and the trained weights themselves are rounded stochastically");
+      try_word("state_format", "8bit",
+               "moments are codes near them, and the trained weights themselves are rounded stochastically");
     if (options_.method == "lora")
       for (const std::string_view format : {"int8", "nf4"})
         if (options_.base_format != format) try_word("base_format", format, "frozen weights are rounded");

@@ -266,7 +266,8 @@ std::vector<OptionSpec> training_specs() {
                   "format of products and activations; fp8: of linears' products (H100, H200), the rest in bf16; "
                   "LoRA's base is fp8 then"),
       word_option("state_format", &O::state_format, {"fp32", "bf16", "8bit"},
-                  "optimizer state; bf16 and 8bit are rounded stochastically, 8bit keeps bf16 weights alone"),
+                  "optimizer state; bf16 is rounded stochastically; with 8bit the weights are, in bf16 alone, and "
+                  "moments are codes"),
       word_option("gradient_accumulator", &O::gradient_accumulator, {"fp32", "bf16"},
                   "format of gradients summed over passes"),
 

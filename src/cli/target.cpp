@@ -36,6 +36,8 @@ std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> 
   return std::make_unique<CudaBackend>(device, std::move(products));
 }
 
+bool reach_each_other(int count) { return cards_reach_each_other(count); }
+
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
 #else
@@ -46,6 +48,8 @@ constexpr std::string_view kMissing =
 std::vector<Card> cards_of_driver() { return {}; }
 
 std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
+
+bool reach_each_other(int) { return false; }
 
 std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, Way) {
   internal_error("a GPU was asked for, {}", kMissing);
@@ -126,19 +130,23 @@ void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes)
 }
 
 MeasuredLinks measure_links_here(Cards& cards) {
-  // The largest messages' rate is what a step's time goes by.
-  const auto card_link = [](const MeasuredLink& link, int blocks) {
-    return CardLink{link.bytes, link.curve.rates.back(), blocks};
-  };
   // NCCL's kernels, which are loaded once, are memory that each of its connections takes.
   const uint64_t free_before = free_of_first_card();
-  std::vector<CardLink> by_nccl;
-  for (const int blocks : {4, 8, 16, 32})
-    by_nccl.push_back(card_link(measure_link_by({Route::Nccl, blocks}, cards.count, free_before), blocks));
-  cards.nccl = worthwhile(by_nccl);
+  MeasuredLinks measured;
+  for (const int blocks : {4, 8, 16, 32}) {
+    const MeasuredLink link = measure_link_by({Route::Nccl, blocks}, cards.count, free_before);
+    // The largest messages' rate is what a step's time goes by.
+    measured.nccl.push_back({link.bytes, link.curve.rates.back(), blocks});
+    cards.nccl = worthwhile(measured.nccl);
+    if (cards.nccl.blocks != blocks) break;  // nor will more be
+    measured.fastest = link.curve;
+  }
+  cards.copies = cards.nccl;
+  if (!reach_each_other(cards.count)) return measured;
   const MeasuredLink copies = measure_link_by({Route::Copies, cards.nccl.blocks}, cards.count, free_of_first_card());
-  cards.copies = card_link(copies, 0);
-  return {copies.curve, by_nccl};
+  cards.copies = {copies.bytes, copies.curve.rates.back(), 0};
+  measured.fastest = copies.curve;
+  return measured;
 }
 
 Target::Target(const Options& options)

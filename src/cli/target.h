@@ -49,7 +49,7 @@ void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes)
 // Of several: what connects them, after measure_cards_here().
 struct MeasuredLinks {
   RateCurve fastest;           // bytes a second that each takes from the others, by the bytes that it gives, all at it
-  std::vector<CardLink> nccl;  // by NCCL, with more and more blocks of threads
+  std::vector<CardLink> nccl;  // by NCCL, with more blocks of threads as long as they are worthwhile
 };
 MeasuredLinks measure_links_here(Cards& cards);
 

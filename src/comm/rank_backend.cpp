@@ -13,6 +13,14 @@ constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
 
 }  // namespace
 
+bool cards_reach_each_other(int count) {
+  int reached = 1;
+  for (int from = 0; from < count; from++)
+    for (int to = 0; to < count && reached; to++)
+      if (from != to) cuda::check_cuda(cudaDeviceCanAccessPeer(&reached, from, to), "a peer's memory");
+  return reached != 0;
+}
+
 void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream) {
   const std::byte* const row = trade.row_for(here);
   std::byte* const place = trade.row_from(here.place(trade.who));

@@ -14,6 +14,9 @@ class DeviceLink;
 // Sets what NCCL reads of the environment. Once in a process, before there are threads that make backends.
 void prepare_nccl();
 
+// Whether the first `count` cards of this process reach each other's memory.
+bool cards_reach_each_other(int count);
+
 // Which way bytes go. Copies: where all cards are one process's and reach each other's memory, else by NCCL too.
 enum class Route { Copies, Nccl };
 struct Way {

@@ -351,20 +351,19 @@ class Fitter::Search {
   // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with its reach,
   // that of another cut.
   void polish_fastest(std::vector<Found>& all) {
+    std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);
     polish(all[0]);
     const Found best = all[0];
     const auto of_order = [&](const Found& found) { return found.point.layer_major == best.point.layer_major; };
     const auto other = std::ranges::find_if_not(all, of_order);
     if (other != all.end() && other->seconds < kClose * best.seconds) polish(*other);
-    const auto cut = std::ranges::find_if(all, [&](const Found& found) {
-      return of_order(found) && found.fits && found.point.cut.passes != best.point.cut.passes;
-    });
+    const auto cut = std::ranges::find_if(
+        all, [&](const Found& found) { return of_order(found) && found.point.cut.passes != best.point.cut.passes; });
     if (cut == all.end() || cut->seconds >= kClose * best.seconds) return;
-    Point p = cut->point;
-    p.reach = best.point.reach;
-    if (const Found found = settled(p, relief_.helping(p), turned_of(p)); found.fits && found.seconds < cut->seconds)
-      *cut = found;
+    if (Point p = cut->point; std::exchange(p.reach, best.point.reach) != best.point.reach)
+      if (const Found found = settled(p, relief_.helping(p), turned_of(p)); found.fits && found.seconds < cut->seconds)
+        *cut = found;
     polish(*cut);
   }
 

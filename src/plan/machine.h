@@ -77,7 +77,7 @@ struct Cards {
   uint64_t memory_bytes = 0, free_bytes = 0;
   uint64_t driver_bytes = 0;  // that a process's context and libraries take of a card
   Bus bus, shared_bus;        // of a card alone, and of each while all of the host are at it
-  CardLink copies, nccl;      // of ranks of one process, by the fastest way, and of several
+  CardLink copies, nccl;      // of ranks of one process, by copies where they reach each other, and of several
   double host_link = 0;       // bytes a second from cards of other hosts; of the makers, nobody measures it
   double host_latency = 0;    // seconds that a joint op takes for each further host, likewise
   Rates rates;

@@ -26,6 +26,8 @@ class Fields : public JsonObject {
 
   double rate(std::string_view key) const { return number(key, kLeast, kMost); }
   uint64_t bytes(std::string_view key) const { return static_cast<uint64_t>(integer(key, 0, INT64_MAX)); }
+  // Of threads, that a link takes of a card.
+  int blocks(std::string_view key, int64_t least) const { return static_cast<int>(integer(key, least, 64)); }
   int threads(std::string_view key) const { return static_cast<int>(integer(key, 1, 1 << 16)); }
 
   DType dtype(std::string_view key) const {
@@ -111,10 +113,10 @@ class Reader {
   }
 
   Cards read_cards(const JsonObject& object) const {
-    const Fields fields(object,
-                        {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "nccl_bytes",
-                         "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus", "link_bytes_per_second",
-                         "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+    const Fields fields(
+        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "link_blocks",
+                 "nccl_bytes", "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus", "link_bytes_per_second",
+                 "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
     return {fields.string("name"),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
@@ -122,8 +124,8 @@ class Reader {
             fields.bytes("driver_bytes"),
             read_bus(fields.object("bus")),
             read_bus(fields.object("shared_bus")),
-            {fields.bytes("link_bytes"), fields.rate("link_bytes_per_second")},
-            {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second"), fields.threads("nccl_blocks")},
+            {fields.bytes("link_bytes"), fields.rate("link_bytes_per_second"), fields.blocks("link_blocks", 0)},
+            {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second"), fields.blocks("nccl_blocks", 1)},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
             read_rates(fields.object("rates")),
@@ -256,6 +258,7 @@ std::string write_machine(const Machine& machine) {
                      {"shared_bus", bus_json(machine.cards->shared_bus)},
                      {"link_bytes", machine.cards->copies.bytes},
                      {"link_bytes_per_second", rounded(machine.cards->copies.rate)},
+                     {"link_blocks", machine.cards->copies.blocks},
                      {"nccl_bytes", machine.cards->nccl.bytes},
                      {"nccl_bytes_per_second", rounded(machine.cards->nccl.rate)},
                      {"nccl_blocks", machine.cards->nccl.blocks},

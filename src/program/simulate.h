@@ -18,9 +18,10 @@ struct Timeline {
   std::vector<Span> spans;  // in issue order
 };
 
-// What an op takes of the processors that lanes share. Some: others of theirs begin beside it, and it then takes longer
-// by what they do. All: nothing begins before it ends, as a product on a card, whose blocks of threads stay where they
-// are until they are done.
+// What an op takes of the processors that lanes share. Some, on the compute lane: an op of another lane that takes any
+// begins beside it, and it ends later by as long as that takes. All: none that takes any begins before it ends, as with
+// a product on a card, whose blocks of threads stay where they are until they are done. The compute lane waits for what
+// other lanes have begun; those do not wait for each other.
 enum class Processors : uint8_t { None, Some, All };
 
 // Lanes run in order, waits are honoured, at most two programs are in flight; `seconds` gives an op's duration. Where

@@ -91,11 +91,13 @@ struct CodeBins {
       codes[bin] = code;
     }
   }
-  // Of a magnitude to which kLeast has been added; of what is beyond 1, and NaN, that of 1.
-  uint8_t of(float raised) const {
-    const float bounded = raised < 1.0f ? raised : 1.0f;
-    return codes[(std::bit_cast<uint32_t>(bounded) >> kShift) - kFirst];
+  // What has a bin, whatever came out of a file: NaN counts as 1, what is negative as 0.
+  static constexpr float bounded(float raised) {
+    if (raised < kLeast) return kLeast;
+    return raised < 1.0f ? raised : 1.0f;
   }
+  // Of a magnitude to which kLeast has been added.
+  uint8_t of(float raised) const { return codes[(std::bit_cast<uint32_t>(bounded(raised)) >> kShift) - kFirst]; }
 };
 
 // AdamW's moments in 8 bits: code c stands for map[c] x the block's scale. m's codes are those of both signs alike, so

@@ -63,14 +63,15 @@ inline float adamw_step_bit8(const AdamW& op, const PassFacts& facts, float w, f
   m = std::fma(m, m_scale * rounded(op.beta1), g * (factor * rounded(1 - op.beta1)));
   const float change = g * (factor * rounded(std::sqrt(1 - op.beta2)));
   v = std::fma(change, change, std::fma(v, v_scale * rounded(op.beta2), 0x1p-100f));
-  const float root =
-      std::fma(std::sqrt(v), rounded(1 / (std::sqrt(1 - std::pow(op.beta2, step)) * rate)), rounded(op.epsilon / rate));
+  const float root = std::fma(std::sqrt(v), rounded(1 / (std::sqrt(1 - std::pow(op.beta2, step)) * rate)),
+                              op.epsilon > 0 ? rounded(op.epsilon / rate) : 0);
   return std::fma(m, 1.0f / root, w * rounded(1 - facts.learning_rate * op.weight_decay));
 }
 
 // The code of a magnitude in [0, 1] among map's `from` to `to`. `raised`, which is 2^-24 more, lies between two
 // neighbours of 10 significant bits; the number of the map nearest to their middle, less 2^-24.
 inline double nearest_code(const std::vector<double>& map, size_t from, size_t to, float raised) {
+  raised = raised < 1 ? std::max(raised, 0x1p-24f) : 1;  // NaN counts as 1
   int exponent = 0;
   const double fraction = std::frexp(static_cast<double>(raised), &exponent);
   const double middle = std::ldexp(std::floor(fraction * 1024) + 0.5, exponent - 10) - 0x1p-24;

@@ -18,7 +18,6 @@ struct alignas(16) Bit8Tables {
   CodeBins m_codes = kMeanBins, v_codes = kSquareBins;
 };
 __device__ constexpr Bit8Tables bit8_tables;
-static_assert(sizeof(Bit8Tables) % sizeof(uint4) == 0);
 
 class SharedTables {
  public:
@@ -54,8 +53,8 @@ class SharedTables {
   uint32_t at_;
 };
 
-// A weight after a step (AdamWScalars), from m and v. `usual`: v is at most 2^40, m at most 2^40 in magnitude, and
-// Scalars::usually_quick.
+// A weight after a step (AdamWScalars), from m and v. `usual`: v is from 2^-100 to 2^40, m at most 2^40 in magnitude,
+// and Scalars::usually_quick.
 __device__ inline float quick_step(const Scalars& s, float w, float m, float v, bool usual) {
   const float root = fmaf(usual ? usual_root(v) : sqrtf(v), s.root_over_rate, s.epsilon_over_rate);
   return fmaf(m, usual ? usual_inverse(root) : 1.0f / root, w * s.keep);
@@ -119,7 +118,7 @@ struct Bit8Raw {
     squares.fetch(tensor.state.v + i);
     fetch_scales(tensor, block);
   }
-  // Numbers that are not there are zeros, and stay zeros.
+  // Numbers that are not there are zeros, as what a block's scale goes by.
   __device__ void fetch_last(const Bit8Tensor<W, G>& tensor, uint32_t block) {
     const uint32_t i = tensor.first(block);
     const int count = tensor.count(block);
@@ -185,13 +184,12 @@ __device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, 
   coded.m_scale = state_scale(warp_max(m_largest), kMeanRise);
   coded.v_scale = state_scale(warp_max(v_largest), 1.0f);
   const float m_inverse = 1.0f / coded.m_scale, v_inverse = 1.0f / coded.v_scale;
-  const auto bounded = [](float raised) { return raised < 1.0f ? raised : 1.0f; };
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
     x[k] = quick_step(s, x[k], m[k], v[k], false);
-    const uint32_t code = tables.mean_code(bounded(fabsf(m[k] * m_inverse) + CodeBins::kLeast));
+    const uint32_t code = tables.mean_code(CodeBins::bounded(fabsf(m[k] * m_inverse) + CodeBins::kLeast));
     const uint32_t m_code = m[k] < 0 ? kMeanMost - code : code;
-    const uint32_t v_code = tables.square_code(bounded(fmaf(v[k], v_inverse, CodeBins::kLeast)));
+    const uint32_t v_code = tables.square_code(CodeBins::bounded(fmaf(v[k], v_inverse, CodeBins::kLeast)));
     coded.m[k / 4] = (k % 4 == 0 ? 0 : coded.m[k / 4]) | m_code << k % 4 * 8;
     coded.v[k / 4] = (k % 4 == 0 ? 0 : coded.v[k / 4]) | v_code << k % 4 * 8;
   }
@@ -219,7 +217,8 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
     v_largest = max(v_largest, __float_as_uint(v[k]));
   }
   v_largest = __reduce_max_sync(kAll, v_largest);
-  const bool usual = kWhole && s.usually_quick && v_largest <= bits_of(0x1p40f) && fabsf(m_scale) <= 0x1p40f;
+  const bool usual =
+      kWhole && s.usually_quick && v_largest <= bits_of(0x1p40f) && fabsf(m_scale) <= 0x1p40f && v_scale >= 0.0f;
 
   Pack<float, kEach> x = raw.weights.floats();
   const Coded state =
@@ -279,7 +278,8 @@ __global__ void __launch_bounds__(kBit8Threads, 1)
 template <class G, class W>
 Launch update(const BoundAdamW& bound) {
   const int64_t n = bound.gradient.count();
-  check(n <= INT32_MAX - kStateBlock, "adamw: {} elements with 8-bit state, expected fewer than 2^31", n);
+  constexpr int64_t kMost = INT32_MAX - kStateBlock;
+  check(n <= kMost, "adamw: {} elements with 8-bit state, expected at most {}", n, kMost);
   bool aligned = true;
   for (const TensorView& view : {bound.gradient, bound.weight, bound.m, bound.v})
     aligned = aligned && reinterpret_cast<uintptr_t>(view.data) % 16 == 0;
@@ -291,6 +291,7 @@ Launch update(const BoundAdamW& bound) {
                                 {bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), bound.m_scales, bound.v_scales},
                                 static_cast<uint32_t>(n)};
   return [=](const PassFacts& facts) {
+    if (n == 0) return;
     adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
         Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.clip, tensor);
     check_launch("adamw");
