@@ -26,6 +26,9 @@ class DeviceLink {
   virtual void close() = 0;
 };
 
+// Whether a card of this process reaches the memory of another, or is the same.
+bool reaches(int card, int other);
+
 // A rank's own row, if it is not there already.
 void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream);
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <random>
@@ -126,10 +127,8 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
   check_cuda(cudaGetDevice(&device), "choosing the device");
   const std::span<const uint64_t> told = comm.tell(static_cast<uint64_t>(device));
   const std::vector<uint64_t> devices(told.begin(), told.end());
-  int reached = 1;
-  for (const uint64_t other : devices)
-    if (static_cast<int>(other) != device && reached)
-      check_cuda(cudaDeviceCanAccessPeer(&reached, device, static_cast<int>(other)), "a peer's memory");
+  const bool reached =
+      std::ranges::all_of(devices, [&](uint64_t other) { return reaches(device, static_cast<int>(other)); });
   for (const uint64_t one : comm.tell(static_cast<uint64_t>(reached)))
     if (!one) return nullptr;
   for (const uint64_t other : devices) {

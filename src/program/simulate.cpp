@@ -118,18 +118,18 @@ class Simulation {
     lane_end_[lane] = end;
     places_[lane].next++;
     if (ready.takes == Processors::All) all_taken_until_ = end;
-    if (lane == kCompute) computing_ = {ready.run, ready.op};
-    if (ready.takes == Processors::None || lane == kCompute) return;
-    if (lane_end_[kCompute] > ready.begin)
+    if (lane == kCompute)
+      computing_ = ready;
+    else if (ready.takes != Processors::None && lane_end_[kCompute] > ready.begin)
       prolong(duration);
-    else
+    else if (ready.takes != Processors::None)
       lane_end_[kCompute] = end;
   }
 
   // The compute lane's op that is under way.
   void prolong(double seconds) {
     Run& run = runs_[computing_.run];
-    Timeline::Span& span = timeline_.spans[run.first + computing_.next];
+    Timeline::Span& span = timeline_.spans[run.first + computing_.op];
     lane_end_[kCompute] = span.end = lane_end_[kCompute] + seconds;
     run.end = std::max(run.end, span.end);
     timeline_.seconds = std::max(timeline_.seconds, span.end);
@@ -142,7 +142,7 @@ class Simulation {
   std::vector<std::array<std::vector<OpId>, kLanes>> of_lane_;  // by program
   std::vector<Run> runs_;                                       // by place in the sequence
   std::array<Place, kLanes> places_{};
-  Place computing_;  // what ran last on the compute lane
+  Ready computing_;  // what ran last on the compute lane
   std::array<double, kLanes> lane_end_{};
   double all_taken_until_ = 0;
   size_t finished_ = 0;
