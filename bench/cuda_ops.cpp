@@ -1,6 +1,6 @@
 // The rate of every kernel and product of a training step on a GPU, beside the best this card does in the same run.
 //
-//   cuda_ops [tokens]        (4096)
+//   cuda_ops [tokens [part of names]]        (4096, all)
 //
 // Sizes are Llama-3-8B's: hidden 4096, 32 heads over 8 of 128, feed-forward 14336, vocabulary 128256. Kernels are
 // compared with a copy of 2 GiB, read and written, and with one of as many bytes as they move, which begins and ends as
@@ -124,7 +124,7 @@ class Bench {
 
 class Report {
  public:
-  explicit Report(int64_t tokens) : t_(tokens) {}
+  Report(int64_t tokens, std::string_view only) : t_(tokens), only_(only) {}
   void run() {
     const Bench::Result copy = bench_.measure(Copy{}, {r(kBF16, {1 << 29}), w(kBF16, {1 << 29})});
     copy_ = copy.bytes / copy.seconds;
@@ -145,6 +145,7 @@ class Report {
 
  private:
   void kernel(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+    if (name.find(only_) == name.npos) return;
     const Bench::Result x = bench_.measure(attrs, args, facts);
     const Shape half{std::max<int64_t>(1, static_cast<int64_t>(x.bytes / 4))};  // numbers of bf16
     const Bench::Result alike = bench_.measure(Copy{}, {r(kBF16, half), w(kBF16, half)});
@@ -153,6 +154,7 @@ class Report {
                100 * alike.seconds / x.seconds);
   }
   void product(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+    if (name.find(only_) == name.npos) return;
     const Bench::Result x = bench_.measure(attrs, args, facts);
     fmt::print("{:<34} {:9.4f} ms {:8.1f} TFLOP/s {:5.1f} % of square\n", name, x.seconds * 1e3,
                x.flops / x.seconds / 1e12, 100 * x.flops / x.seconds / square_);
@@ -321,10 +323,13 @@ class Report {
   static constexpr HeadShape kHeads{32, 8, 128};
   Bench bench_;
   int64_t t_;
+  std::string_view only_;  // rows whose names have it
   double copy_ = 0, square_ = 0;
 };
 
 }  // namespace
 }  // namespace snug
 
-int main(int count, char** arguments) { snug::Report(count > 1 ? std::atoll(arguments[1]) : 4096).run(); }
+int main(int count, char** arguments) {
+  snug::Report(count > 1 ? std::atoll(arguments[1]) : 4096, count > 2 ? arguments[2] : "").run();
+}
