@@ -28,17 +28,20 @@ class SharedTables {
     __syncthreads();
     asm volatile("" : "+r"(at_)::"memory");  // what is read through it is read after the barrier
   }
-  __device__ float mean(uint32_t code) const { return number<offsetof(Bit8Tables, m)>(code); }
-  __device__ float square(uint32_t code) const { return number<offsetof(Bit8Tables, v)>(code); }
+  // Of byte k of a word.
+  __device__ float mean(uint32_t codes, int k) const { return number<offsetof(Bit8Tables, m)>(codes, k); }
+  __device__ float square(uint32_t codes, int k) const { return number<offsetof(Bit8Tables, v)>(codes, k); }
   // CodeBins::of for what is not beyond 1.
   __device__ uint32_t mean_code(float raised) const { return code<offsetof(Bit8Tables, m_codes)>(raised); }
   __device__ uint32_t square_code(float raised) const { return code<offsetof(Bit8Tables, v_codes)>(raised); }
 
  private:
   template <int kFrom>
-  __device__ float number(uint32_t code) const {
+  __device__ float number(uint32_t codes, int k) const {
+    // One instruction for the byte, its product with a number's size and the sum.
+    const uint32_t at = __dp4a(codes, static_cast<uint32_t>(sizeof(float)) << k * 8, at_);
     float x;
-    asm("ld.shared.f32 %0, [%1 + %2];" : "=f"(x) : "r"(at_ + code * 4), "n"(kFrom));
+    asm("ld.shared.f32 %0, [%1 + %2];" : "=f"(x) : "r"(at), "n"(kFrom));
     return x;
   }
   template <int kFrom>
@@ -87,19 +90,37 @@ struct Bit8Tensor {
   __device__ int count(uint32_t block) const {
     return min(kEach, max(0, static_cast<int>(n) - static_cast<int>(first(block))));
   }
-  // Asks for a whole block to come to the L2 cache, a lane for a line.
-  __device__ void prefetch(uint32_t block) const {
-    constexpr unsigned kLine = 128, kOfG = sizeof(G) * kStateBlock / kLine, kOfW = sizeof(W) * kStateBlock / kLine;
-    constexpr unsigned kOfState = kStateBlock / kLine, kM = kOfG + kOfW, kV = kM + kOfState;
-    const unsigned line = threadIdx.x % 32;
-    if (line >= kV + kOfState) return;
-    const uint32_t begin = block * kStateBlock;
-    const auto* const from = line < kOfG ? reinterpret_cast<const uint8_t*>(g + begin) + line * kLine
-                             : line < kM ? reinterpret_cast<const uint8_t*>(w + begin) + (line - kOfG) * kLine
-                             : line < kV ? state.m + begin + (line - kM) * kLine
-                                         : state.v + begin + (line - kV) * kLine;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+};
+
+// Asks for one block after the other to come to the L2 cache, a lane for a line.
+template <class W, class G>
+class Ahead {
+ public:
+  // The first is `block`, the next `stride` blocks further.
+  __device__ Ahead(const Bit8Tensor<W, G>& tensor, uint32_t block, uint32_t stride) : at_(nullptr), step_(0) {
+    constexpr int kLine = 128;
+    int line = static_cast<int>(threadIdx.x % 32);
+    const auto lines_of = [&](const auto* numbers) {
+      constexpr int kBytes = kStateBlock * static_cast<int>(sizeof(*numbers)), kLines = kBytes / kLine;
+      if (0 <= line && line < kLines) {
+        at_ = reinterpret_cast<const uint8_t*>(numbers) + uint64_t{block} * kBytes + line * kLine;
+        step_ = uint64_t{stride} * kBytes;
+      }
+      line -= kLines;
+    };
+    lines_of(tensor.g);
+    lines_of(tensor.w);
+    lines_of(tensor.state.m);
+    lines_of(tensor.state.v);
   }
+  __device__ void next(bool there) {
+    if (there && step_ > 0) asm volatile("prefetch.global.L2 [%0];" ::"l"(at_));
+    at_ += step_;
+  }
+
+ private:
+  const uint8_t* at_;
+  uint64_t step_;
 };
 
 // What a lane has of a block, as it lies in memory.
@@ -211,8 +232,8 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
     const float gradient = to_float(raw.gradients[k]), change = gradient * of_square;
-    m[k] = fmaf(tables.mean(raw.means[k]), m_scale, gradient * of_mean);
-    v[k] = fmaf(change, change, fmaf(tables.square(raw.squares[k]), v_scale, Scalars::kLeastSquare));
+    m[k] = fmaf(tables.mean(raw.means.words[k / 4], k % 4), m_scale, gradient * of_mean);
+    v[k] = fmaf(change, change, fmaf(tables.square(raw.squares.words[k / 4], k % 4), v_scale, Scalars::kLeastSquare));
     m_largest = fmaxf(m_largest, fabsf(m[k]));  // NaN is passed over
     v_largest = max(v_largest, __float_as_uint(v[k]));
   }
@@ -264,10 +285,11 @@ __global__ void __launch_bounds__(kBit8Threads, 1)
   uint32_t block = blockIdx.x * kWarps + threadIdx.x / 32;
   Bit8Raw<W, G> next;
   if (block < whole) next.fetch(tensor, block);
+  Ahead<W, G> ahead(tensor, block + 2 * stride, stride);
   for (; block < whole; block += stride) {
     const Bit8Raw<W, G> raw = next;
     if (block + stride < whole) next.fetch(tensor, block + stride);
-    if (block + 2 * stride < whole) tensor.prefetch(block + 2 * stride);
+    ahead.next(block + 2 * stride < whole);
     update_block<true>(tables, scalars, random, place, factor, tensor, block, raw);
   }
   if (block * kStateBlock >= tensor.n) return;
