@@ -5,7 +5,7 @@
 #include <ranges>
 #include <utility>
 
-#include "plan/relief.h"
+#include "plan/settler.h"
 
 namespace snug {
 namespace {
@@ -20,9 +20,6 @@ constexpr int kPatience = 2;
 // Of different cuts and stages, the chosen one among them.
 constexpr size_t kTried = 3;
 
-// What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
-constexpr double kBetter = 0.995;
-
 // What is within this factor of the fastest may be faster once it is worked out likewise.
 constexpr double kClose = 1.1;
 
@@ -32,11 +29,6 @@ constexpr size_t kRefinements = 60;
 
 // Ops of an arrangement that takes long to compile.
 constexpr uint64_t kDearOps = 15'000;
-
-// Where turning everything on leaves this share of what is allowed missing, nothing fits.
-constexpr double kHopeless = 0.25;
-
-constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
 // Blocks of all passes of a program in layer-major order, beyond which it takes too long to compile.
 constexpr int64_t kMostBlocks = 256;
@@ -49,6 +41,7 @@ class Fitter::Search {
       : choices_(spec.purpose == Purpose::Train ? choices : without_training(choices, spec.cut)),
         prober_(spec, choices_, facts, pricing, alive),
         relief_(prober_, choices.ranks),
+        settler_(prober_, relief_),
         equal_time_(equal_time(pricing)),
         blocks_(spec.table.blocks.size()) {}
 
@@ -62,9 +55,9 @@ class Fitter::Search {
       if (result.chosen) relief_.note_around(result.compiled, probe(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
       relief_.allow(kRefining);  // however much was spent: with nothing left, all would be turned on at once
-      const std::optional<Found> mended = adjusted(chosen_);
-      all = {mended ? *mended : judged(chosen_, true)};
-      work_out(all[0]);
+      const std::optional<Found> mended = settler_.adjusted(chosen_);
+      all = {mended ? *mended : settler_.judged(chosen_, true)};
+      settler_.work_out(all[0]);
       if (all[0].fits)
         vary(all);
       else
@@ -78,14 +71,14 @@ class Fitter::Search {
     const std::vector<Cut>& cuts = prober_.cuts();
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
     const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
-    std::optional<Found> best = adjusted(chosen_);
+    std::optional<Found> best = settler_.adjusted(chosen_);
     // What was found under other caps may do as it is: with more room nothing is slower than with less.
     if (near_ && relief_.kept(*near_, Place::Node) && (!best || probe(*near_).seconds < best->seconds))
-      best = judged(*near_, true);
+      best = settler_.judged(*near_, true);
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
       Point p = undialled(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];
-      const auto found = least(p, best ? best->seconds : kNoLimit);
+      const auto found = settler_.least(p, best ? best->seconds : kNoLimit);
       if (found && found->fits && (!best || found->seconds < best->seconds)) best = found;
     }
     if (!best) return std::nullopt;
@@ -98,7 +91,8 @@ class Fitter::Search {
     relief_.set_rough(true);
     const Point undialled = prober_.undialled_point(prober_.cuts()[0], prober_.stages().back());
     Point p = relief_.all_on(undialled);
-    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(undialled, 0)) p = least(undialled, kNoLimit)->point;
+    if (!relief_.kept(p, Place::Node) && !relief_.is_hopeless(undialled, 0))
+      p = settler_.least(undialled, kNoLimit)->point;
     if (!relief_.kept(p, Place::Node)) return arrangement(p);
     const Compiled whole = prober_.compiled_in_full(p);
     return arrangement(p, &whole);
@@ -106,26 +100,9 @@ class Fitter::Search {
 
   size_t compiled() const { return prober_.compiled(); }
   uint64_t ops() const { return prober_.ops(); }
-  const std::string& fastest_words() const { return fastest_words_; }
+  const std::string& fastest_words() const { return settler_.fastest_words(); }
 
  private:
-  struct Found {
-    Point point;
-    double seconds = 0;
-    uint64_t bytes = 0;  // of a rank, wherever
-    bool fits = false;
-  };
-
-  Found judged(const Point& p, bool fits) {
-    const Probe& at = probe(p);
-    if (fits && at.seconds < fastest_) {
-      fastest_ = at.seconds;
-      fastest_words_ = prober_.words(p);
-    }
-    const PerSpace<uint64_t> bytes = relief_.bytes_of(p);
-    return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits};
-  }
-
   // Of compiling, so far.
   struct Effort {
     uint64_t ops = 0;
@@ -138,21 +115,6 @@ class Fitter::Search {
 
   const Probe& probe(const Point& p) { return prober_.probe(p); }
 
-  // The same cut, stage and order.
-  static Point undialled(Point p) {
-    std::ranges::fill(p.at, 0);
-    return p;
-  }
-  static std::vector<size_t> turned_of(const Point& p) {
-    std::vector<size_t> turned;
-    for (size_t d = 0; d < p.at.size(); d++)
-      if (p.at[d] > 0) turned.push_back(d);
-    return turned;
-  }
-  static std::vector<size_t> without(std::vector<size_t> dials, size_t d) {
-    std::erase(dials, d);
-    return dials;
-  }
   // By one at least.
   static int64_t an_eighth_less(int64_t position) { return position - (position + 7) / 8; }
 
@@ -160,7 +122,7 @@ class Fitter::Search {
 
   std::vector<Found> search() {
     relief_.set_rough(true);
-    fastest_ = kNoLimit;
+    settler_.forget_fastest();
     std::vector<Found> all;
     const auto any_fits = [&] { return std::ranges::any_of(all, &Found::fits); };
     const Reach first = choices_.speculate ? Reach::FarAhead : Reach::Near;
@@ -190,15 +152,9 @@ class Fitter::Search {
         if (relief_.spent()) relief_.allow(kRefining);
       }
       if (relief_.spent() || tired(before)) break;
-      work_out(all[i]);
+      settler_.work_out(all[i]);
       refine(all[i], before, false);
     }
-  }
-
-  // The least that is needed under the caps as they are known now, in the same cut and order.
-  void work_out(Found& found) {
-    const Found least = *this->least(undialled(found.point), kNoLimit);
-    if (!relief_.kept(found.point, Place::Node) || (least.fits && least.seconds < found.seconds)) found = least;
   }
 
   // Stage 2 alone if it is as fast as stage 0: it takes fewer bytes.
@@ -220,90 +176,16 @@ class Fitter::Search {
     prober_.look_at(undialled);
     int worse = 0;
     for (size_t i = 0; i < cuts.size(); i++) {
-      const double limit = fastest_ / equal_time_;
-      const std::optional<Found> found = least(undialled[i], limit);
+      const double limit = settler_.fastest() / equal_time_;
+      const std::optional<Found> found = settler_.least(undialled[i], limit);
       if (found) all.push_back(*found);
       worse = found && found->fits && found->seconds <= limit ? 0 : worse + 1;
       if (found && !found->fits) worse = kPatience;
       if (i + 1 == cuts.size()) return;
-      const bool enough = relief_.spent() && std::isfinite(fastest_);
+      const bool enough = relief_.spent() && std::isfinite(settler_.fastest());
       if (enough) relief_.allow(0);  // as much again for the largest
       if (enough || worse >= kPatience) i = cuts.size() - 2;
     }
-  }
-
-  // The least that must be turned on at a cut and stage; with all on where that is not enough. First with the host's
-  // help, then, if that asks too much of the host, with as much of it as there is, with the disk's instead, and, as the
-  // host has staging for the disk, with neither. Nothing if it takes longer than `limit` with all off.
-  std::optional<Found> least(const Point& undialled, double limit) {
-    if (probe(undialled).seconds > limit) return std::nullopt;
-    if (!relief_.kept(undialled, Place::Node) && relief_.is_hopeless(undialled, kHopeless))
-      return judged(relief_.all_on(undialled), false);
-    std::optional<Found> best;
-    if (relief_.device_is_apart()) {
-      Point p = undialled;
-      std::vector<size_t> turned;
-      const bool relieved = relief_.relieve(p, Place::Device, relief_.helping(p, Place::Device), turned, kNoLimit);
-      const bool sufficed = relieved && relief_.kept(p, Place::Node);
-      if (relieved && !sufficed) {
-        const Found held = settled(undialled, relief_.helping(p, Place::Device), {}, kNoLimit, Elsewhere::Kept);
-        if (held.fits) return held;
-      }
-      best = settled(p, relief_.helping(p, Place::Node), turned);
-      if (sufficed || (best->fits && probe(undialled).seconds >= kBetter * best->seconds)) return best;
-    }
-    const Found other = settled(undialled, relief_.helping(undialled, Place::Node), {});
-    if (!best || !best->fits || (other.fits && other.seconds < best->seconds)) best = other;
-    if (best->fits) return best;
-    const Found computed = settled(undialled, relief_.computing(undialled), {});
-    if (computed.fits) return computed;
-    if (std::isfinite(fastest_) || !relief_.device_is_apart()) return best;
-    const std::optional<Found> last = by_the_host(undialled);
-    return last ? last : best;
-  }
-
-  // Where the host's help as far as it goes is not enough: without one of the dials that took of it, or with one of
-  // them alone, as it may be of more use to some than to those that cost the least.
-  std::optional<Found> by_the_host(const Point& undialled) {
-    const std::vector<size_t> computing = relief_.computing(undialled),
-                              helping = relief_.helping(undialled, Place::Device);
-    const auto kept = [&](const Point& p, const std::vector<size_t>& left) {
-      return settled(p, left, turned_of(p), kNoLimit, Elsewhere::Kept);
-    };
-    const Found all = kept(undialled, helping);
-    for (const size_t d : turned_of(all.point)) {
-      Point less = all.point;
-      less.at[d] = 0;
-      if (const Found found = kept(less, without(helping, d)); found.fits) return found;
-    }
-    for (const size_t d : helping) {
-      if (std::ranges::count(computing, d) > 0) continue;
-      std::vector<size_t> left = computing;
-      left.push_back(d);
-      if (const Found found = kept(undialled, left); found.fits) return found;
-    }
-    return std::nullopt;
-  }
-
-  // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.
-  // What takes as long as `limit` before there is room enough is given up.
-  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned, double limit = kNoLimit,
-                Elsewhere elsewhere = Elsewhere::Mended) {
-    if (elsewhere == Elsewhere::Kept && relief_.device_is_apart() &&
-        !relief_.relieve(p, Place::Device, left, turned, limit, elsewhere))
-      return judged(p, false);
-    if (!relief_.relieve(p, Place::Node, std::move(left), turned, limit)) return judged(p, false);
-    for (auto d = turned.rbegin(); d != turned.rend() && !relief_.rough() && !relief_.spent(); ++d)
-      relief_.turn_back(p, *d);
-    return judged(p, true);
-  }
-
-  // With more turned on where that is needed, or turned back what is not; nothing if it does not fit.
-  std::optional<Found> adjusted(Point p) {
-    std::vector<size_t> turned = turned_of(p);
-    if (!relief_.relieve(p, Place::Node, relief_.helping(p), turned, kNoLimit)) return std::nullopt;
-    for (const size_t d : turned | std::views::reverse) relief_.turn_back(p, d);
-    return judged(p, true);
   }
 
   // Prices were measured one by one, and the last dial goes only so far: perhaps it is faster without one of its dials,
@@ -321,10 +203,10 @@ class Fitter::Search {
           Point less = best.point;
           less.at[d] = left;
           const std::vector<size_t> others = without(relief_.helping(less), d);
-          Found found = settled(less, others, turned_of(less), partly ? limit : kNoLimit, elsewhere);
+          Found found = settler_.settled(less, others, turned_of(less), partly ? limit : kNoLimit, elsewhere);
           if (partly && !found.fits && found.seconds < limit && elsewhere == Elsewhere::Mended) {
             elsewhere = Elsewhere::Kept;
-            found = settled(less, others, turned_of(less), limit, elsewhere);
+            found = settler_.settled(less, others, turned_of(less), limit, elsewhere);
           }
           if (!found.fits || found.seconds >= limit) continue;
           best = found;
@@ -362,7 +244,8 @@ class Fitter::Search {
         all, [&](const Found& found) { return of_order(found) && found.point.cut.passes != best.point.cut.passes; });
     if (cut == all.end() || cut->seconds >= kClose * best.seconds) return;
     if (Point p = cut->point; std::exchange(p.reach, best.point.reach) != best.point.reach)
-      if (const Found found = settled(p, relief_.helping(p), turned_of(p)); found.fits && found.seconds < cut->seconds)
+      if (const Found found = settler_.settled(p, relief_.helping(p), turned_of(p));
+          found.fits && found.seconds < cut->seconds)
         *cut = found;
     polish(*cut);
   }
@@ -371,10 +254,10 @@ class Fitter::Search {
   // which; of what comes out, what is not needed is turned back.
   void polish(Found& best) {
     relief_.set_rough(true);
-    work_out(best);
+    settler_.work_out(best);
     refine(best, effort(), true);
     relief_.set_rough(false);
-    const std::optional<Found> least = adjusted(best.point);
+    const std::optional<Found> least = settler_.adjusted(best.point);
     if (least && least->seconds <= best.seconds) best = *least;
   }
 
@@ -393,8 +276,8 @@ class Fitter::Search {
       const std::vector<size_t> turned = turned_of(p);
       if (!relief_.kept(p, Place::Node))
         for (const size_t d : turned)  // offers are for whole dials: perhaps a little more of one does
-          if (Point further = p; relief_.turn_further(further, d)) consider(judged(further, true));
-      consider(settled(p, relief_.helping(p), turned));
+          if (Point further = p; relief_.turn_further(further, d)) consider(settler_.judged(further, true));
+      consider(settler_.settled(p, relief_.helping(p), turned));
     };
     auto attempt_with = [&](auto Point::*order, auto value) {
       Point p = best.point;
@@ -426,7 +309,7 @@ class Fitter::Search {
       p.deferred = !choices_.speculate;
       if (choices_.speculate) p.reach = best.point.reach;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
-      const std::optional<Found> found = least(p, best.seconds);
+      const std::optional<Found> found = settler_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);
     }
     improve(all);
@@ -465,12 +348,11 @@ class Fitter::Search {
   Choices choices_;
   Prober prober_;
   Relief relief_;
+  Settler settler_;
   const double equal_time_;
   size_t blocks_;
   Point chosen_;
   std::optional<Point> near_;  // what near() found last
-  double fastest_ = kNoLimit;
-  std::string fastest_words_;
 };
 
 Fitter::Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,

@@ -1,0 +1,63 @@
+// What must be turned on at a cut, a stage and an order so that all caps are kept, and the fastest of what was found.
+#pragma once
+
+#include <limits>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "plan/relief.h"
+
+namespace snug {
+
+inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
+
+// What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
+inline constexpr double kBetter = 0.995;
+
+struct Found {
+  Point point;
+  double seconds = 0;
+  uint64_t bytes = 0;  // of a rank, wherever
+  bool fits = false;
+};
+
+// The same cut, stage and order.
+Point undialled(Point p);
+std::vector<size_t> turned_of(const Point& p);
+std::vector<size_t> without(std::vector<size_t> dials, size_t d);
+
+class Settler {
+ public:
+  // References must outlive the settler.
+  Settler(Prober& prober, Relief& relief) : prober_(prober), relief_(relief) {}
+
+  Found judged(const Point& p, bool fits);
+  // The least that must be turned on at a cut and stage; with all on where that is not enough. First with the host's
+  // help, then, if that asks too much of the host, with as much of it as there is, with the disk's instead, and, as the
+  // host has staging for the disk, with neither. Nothing if it takes longer than `limit` with all off.
+  std::optional<Found> least(const Point& undialled, double limit);
+  // With the dials `left` turned on as far as it takes, and those that were `turned` before turned back as far as goes.
+  // What takes as long as `limit` before there is room enough is given up.
+  Found settled(Point p, std::vector<size_t> left, std::vector<size_t> turned, double limit = kNoLimit,
+                Elsewhere elsewhere = Elsewhere::Mended);
+  // With more turned on where that is needed, or turned back what is not; nothing if it does not fit.
+  std::optional<Found> adjusted(Point p);
+  // The least that is needed under the caps as they are known now, in the same cut and order.
+  void work_out(Found& found);
+
+  // Seconds of the fastest that fits of all judged since the last forget_fastest(); kNoLimit if none does.
+  double fastest() const { return fastest_; }
+  void forget_fastest() { fastest_ = kNoLimit; }
+  const std::string& fastest_words() const { return fastest_words_; }
+
+ private:
+  std::optional<Found> by_the_host(const Point& undialled);
+
+  Prober& prober_;
+  Relief& relief_;
+  double fastest_ = kNoLimit;
+  std::string fastest_words_;
+};
+
+}  // namespace snug
