@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <ranges>
+#include <set>
 #include <utility>
 
 #include "plan/settler.h"
@@ -324,9 +325,17 @@ class Fitter::Search {
     return a;
   }
 
+  // What was found on two ways, and reads the same.
+  void drop_repeated(std::vector<Found>& all) {
+    std::set<std::pair<uint64_t, std::string>> seen;
+    std::erase_if(all,
+                  [&](const Found& found) { return !seen.emplace(found.bytes, prober_.words(found.point)).second; });
+  }
+
   FitResult choose(std::vector<Found> all) {
     FitResult result;
     std::ranges::stable_sort(all, {}, &Found::seconds);
+    drop_repeated(all);
     auto chosen = std::ranges::min_element(all, {}, &Found::bytes);
     if (std::ranges::any_of(all, &Found::fits)) {
       const double limit = equal_time_ * all[0].seconds;
