@@ -3,11 +3,16 @@
 // lane at that product's rate (attention at a share of it) or at a copy's, whichever takes longer, with nothing to wait
 // for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it.
 //
-//   step [--whole] key=value ...      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
-//                                     trace=FILE: a Chrome trace of two steps more, of rank 0
+//   step [--whole] [--ballast] key=value ...
+//
+//   key=value      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
+//   trace=FILE     a Chrome trace of two steps more, of rank 0
+//   --ballast      holds all memory of the cards beyond what device_memory allows meanwhile
 //
 // Runs the arrangement that the planner chooses, on random tokens that all carry loss: the whole step on all ranks,
 // and, without --whole, on one rank, then again one op after the other.
+#include <sys/resource.h>
+
 #include <chrono>
 #include <map>
 
@@ -151,10 +156,37 @@ double step_seconds(Session& session) {
   return seconds[1 + kSteps / 2];
 }
 
-// Of all ranks; prints what the fullest card holds meanwhile, as its driver says, beside what was planned.
-double whole_step_seconds(const Planned& planned, const Options& options) {
+// Memory of every card that is used, so that what is left is what the job is allowed.
+class Ballast {
+ public:
+  Ballast(const Planned& planned, const Cards& cards) {
+    bytes_ = cards.free_bytes - std::min(cards.free_bytes, planned.caps.device_bytes);
+    for (int card = 0; card < planned.spec.cut.ranks && bytes_ > 0; card++)
+      holders_.emplace_back(planned.target.backend(card))->reserve(Space::Device, bytes_);
+  }
+  uint64_t bytes() const { return bytes_; }  // of a card
+
+ private:
+  uint64_t bytes_ = 0;
+  std::vector<std::unique_ptr<Backend>> holders_;
+};
+
+// The most of the host's memory that this process has had.
+uint64_t most_of_host() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<uint64_t>(usage.ru_maxrss) << 10;
+}
+
+double gib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
+
+// Of all ranks; prints what the fullest card holds meanwhile, as its driver says, and what the process has of the host,
+// beside what was planned.
+double whole_step_seconds(const Planned& planned, const Options& options, bool with_ballast) {
   double seconds = 0;
   const std::optional<Cards> before = cards_here();
+  std::optional<Ballast> ballast;
+  if (before && with_ballast) ballast.emplace(planned, *before);
   run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, int place, Comm* comm) {
     Session session = rank_session(planned, options, rank, place, comm);
     load(session);
@@ -167,12 +199,15 @@ double whole_step_seconds(const Planned& planned, const Options& options) {
     if (comm) comm->barrier();
     if (rank == 0) seconds = of_rank;
     if (rank == 0 && planned.target.cuda()) {
-      const uint64_t taken = before->free_bytes - cards_here()->free_bytes;
+      const uint64_t held = ballast ? ballast->bytes() : 0;
+      const uint64_t taken = before->free_bytes - cards_here()->free_bytes - held;
       const PerSpace<uint64_t>& arenas = planned.compiled.plan.reserved_bytes;
-      fmt::print("{:.2f} GiB of a card taken, {:.2f} planned; {:.2f} GiB of the host for each rank\n",
-                 static_cast<double>(taken) / 0x1p30,
-                 static_cast<double>(arenas[index(Space::Device)] + planned.caps.beside(arenas)) / 0x1p30,
-                 static_cast<double>(arenas[index(Space::Host)]) / 0x1p30);
+      fmt::print(
+          "{:.2f} GiB of a card taken, {:.2f} planned{}; {:.2f} GiB of the host for each rank planned, {:.2f} in "
+          "all the most that the process had\n",
+          gib(taken), gib(arenas[index(Space::Device)] + planned.caps.beside(arenas)),
+          held > 0 ? fmt::format(", {:.2f} held beside it", gib(held)) : "", gib(arenas[index(Space::Host)]),
+          gib(most_of_host()));
     }
     if (comm) comm->barrier();
     return 0;
@@ -210,15 +245,19 @@ void report(const TimedBackend& backend, double whole, double apart, const Measu
 int main(int argc, char** argv) try {
   Options options;
   options.ranks = 1;
-  const bool only_whole = argc > 1 && argv[1] == std::string_view("--whole");
-  for (int i = only_whole ? 2 : 1; i < argc; i++) {
+  bool only_whole = false, with_ballast = false;
+  for (int i = 1; i < argc; i++) {
     const std::string pair = argv[i];
+    if (pair == "--whole" || pair == "--ballast") {
+      (pair == "--whole" ? only_whole : with_ballast) = true;
+      continue;
+    }
     const size_t equals = std::min(pair.find('='), pair.size());
     find_option(pair.substr(0, equals), "the command line")
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
   Planned planned = plan_training(options, Target(options), false, Aim::Run);
-  const double whole = whole_step_seconds(planned, options);
+  const double whole = whole_step_seconds(planned, options, with_ballast);
   fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} forecast\n", planned.shown().words,
              static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,
              1e3 * planned.shown().step_seconds);
