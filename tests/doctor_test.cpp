@@ -3,6 +3,8 @@
 
 #include <gmock/gmock.h>
 
+#include "cli/target.h"
+
 namespace snug {
 namespace {
 
@@ -20,6 +22,15 @@ TEST(Doctor, AttentionIsShownByTheLengthItWasMeasuredAt) {
   EXPECT_THAT(text,
               testing::ContainsRegex("attention, bf16, 8192  +5000 GFLOP/s +documents of 8192 tokens, heads of 64"));
   EXPECT_THAT(text, testing::ContainsRegex("attention, bf16, 1024  +3 GFLOP/s +documents of 1024 tokens, heads of 64"));
+}
+
+TEST(Doctor, SaysSoWhereGpusAreAndTheBuildCannotUseThem) {
+#ifdef SNUG_CUDA
+  EXPECT_EQ(unused_cards(SNUG_FIXTURES "/configs/llama-3-8b/config.json"), "");
+#else
+  EXPECT_THAT(unused_cards(SNUG_FIXTURES "/configs/llama-3-8b/config.json"), testing::HasSubstr("on the CPU alone"));
+#endif
+  EXPECT_EQ(unused_cards("/no such driver"), "");
 }
 
 }  // namespace

@@ -150,6 +150,15 @@ std::string rates_text(const Machine& machine) {
 
 std::string machine_text(const Machine& machine) { return memory_text(machine) + rates_text(machine); }
 
+namespace {
+
+std::string unused_text() {
+  const std::string unused = unused_cards();
+  return unused.empty() ? "" : fmt::format("{:<13} {}\n", "GPUs", unused);
+}
+
+}  // namespace
+
 int doctor_command(const Options& options, const CommandFlags& flags) {
   MeasureOptions what;
   what.threads = thread_count(options);
@@ -179,7 +188,7 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}", json);
   else
-    fmt::print("{}{}: prices steps with --machine {}\n", machine_text(machine), out, out);
+    fmt::print("{}{}{}: prices steps with --machine {}\n", machine_text(machine), unused_text(), out, out);
   return 0;
 }
 

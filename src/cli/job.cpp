@@ -327,6 +327,13 @@ void require_cards(const Cards& cards, int node_ranks) {
         node_ranks, cards.count, cards.count, cards.name);
 }
 
+void require_products(const Cards& cards, const Numerics& numerics) {
+  if (numerics.fp8_products && cards.rates.fp8_flops == 0)
+    user_error(
+        "compute fp8: '{}' has no products in fp8 with a scale for each row, expected an H100 or H200; bf16 runs",
+        cards.name);
+}
+
 }  // namespace
 
 Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched) {
@@ -342,8 +349,9 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   caps.node_ranks =
       launched ? processes_of_node(*launched).most * locals : static_cast<int>(options.ranks / options.nodes);
   if (target.cuda()) {
-    const Cards& planned_for = *target.machine()->cards;
-    require_cards(aim == Aim::Run ? target.here().value_or(planned_for) : planned_for, *caps.node_ranks);
+    const Cards& cards = aim == Aim::Run && target.here() ? *target.here() : *target.machine()->cards;
+    require_cards(cards, *caps.node_ranks);
+    require_products(cards, spec.numerics);
   }
   if (target.cuda()) caps.tabled_ranks = launched ? locals : *caps.node_ranks;
   if (target.cuda() && options.ranks > 1) {
@@ -358,7 +366,6 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
   Planned planned{.target = std::move(target), .aim = aim, .spec = std::move(spec), .caps = caps, .pricing = pricing};
-  planned.target.require_products(planned.spec.numerics);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);

@@ -40,10 +40,14 @@ bool reach_each_other(int count) { return cards_reach_each_other(count); }
 
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
+constexpr bool kCanUseCards = true;
+
 #else
 
 constexpr std::string_view kMissing =
     "this build of snug runs on the CPU alone; build it where nvcc is, with -DSNUG_CUDA=ON";
+
+constexpr bool kCanUseCards = false;
 
 std::vector<Card> cards_of_driver() { return {}; }
 
@@ -62,13 +66,19 @@ std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&,
 std::optional<Cards> cards_here() {
   const std::vector<Card> all = cards_of_driver();
   if (all.empty()) return std::nullopt;
-  Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(all.size()));
+  const auto alike = std::ranges::find_if(all, [&](const Card& card) { return card.name != all[0].name; });
+  Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(alike - all.begin()));
   cards.memory_bytes = cards.free_bytes = UINT64_MAX;
-  for (const Card& card : all) {
+  for (const Card& card : std::span(all.begin(), alike)) {
     cards.memory_bytes = std::min(cards.memory_bytes, card.memory_bytes);
     cards.free_bytes = std::min(cards.free_bytes, card.free_bytes);
   }
   return cards;
+}
+
+std::string unused_cards(const std::string& driver) {
+  if (kCanUseCards || !is_file(driver)) return "";
+  return fmt::format("GPUs are here, {}", kMissing);
 }
 
 namespace {
@@ -170,12 +180,6 @@ std::unique_ptr<OpFacts> Target::facts() const {
 
 void Target::require_here() const {
   if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
-}
-
-void Target::require_products(const Numerics& numerics) const {
-  if (!numerics.fp8_products || !cuda_ || machine_->cards->rates.fp8_flops > 0) return;
-  user_error("compute fp8: '{}' has no products in fp8 with a scale for each row, expected an H100 or H200; bf16 runs",
-             machine_->cards->name);
 }
 
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {

@@ -26,8 +26,6 @@ class Target {
   std::unique_ptr<OpFacts> facts() const;
   // UserError if it cannot be run on here, by this build of snug.
   void require_here() const;
-  // UserError if its cards have no products of the kind that is asked for.
-  void require_products(const Numerics& numerics) const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
   // job ask at the same time.
   std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
@@ -42,8 +40,11 @@ class Target {
   std::shared_ptr<ProductTable> products_;  // of this process's ranks on GPUs
 };
 
-// The GPUs of this machine with rough rates; none where snug is built without CUDA.
+// The GPUs of this machine with rough rates, of several kinds those that come before one unlike the first; none where
+// snug is built without CUDA.
 std::optional<Cards> cards_here();
+// What to say of GPUs that this build cannot use: nothing where it can, or where their driver tells of none.
+std::string unused_cards(const std::string& driver = "/proc/driver/nvidia/version");
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
 // Of several: what connects them, after measure_cards_here().
