@@ -7,7 +7,7 @@
 //
 //   key=value      options of snug train: model=..., init=random, device=cuda, batch_size=8, ...
 //   trace=FILE     a Chrome trace of two steps more, of rank 0
-//   --ballast      holds all memory of the cards beyond what device_memory allows meanwhile
+//   --ballast      meanwhile holds all memory of the cards, where it runs on any, beyond what device_memory allows
 //
 // Runs the arrangement that the planner chooses, on random tokens that all carry loss: the whole step on all ranks,
 // and, without --whole, on one rank, then again one op after the other.
@@ -178,15 +178,13 @@ uint64_t most_of_host() {
   return static_cast<uint64_t>(usage.ru_maxrss) << 10;
 }
 
-double gib(uint64_t bytes) { return static_cast<double>(bytes) / 0x1p30; }
-
 // Of all ranks; prints what the fullest card holds meanwhile, as its driver says, and what the process has of the host,
 // beside what was planned.
 double whole_step_seconds(const Planned& planned, const Options& options, bool with_ballast) {
   double seconds = 0;
   const std::optional<Cards> before = cards_here();
   std::optional<Ballast> ballast;
-  if (before && with_ballast) ballast.emplace(planned, *before);
+  if (planned.target.cuda() && with_ballast) ballast.emplace(planned, *before);
   run_ranks(planned.spec.cut.ranks, planned.spec.strategy.replicas, nullptr, [&](int rank, int place, Comm* comm) {
     Session session = rank_session(planned, options, rank, place, comm);
     load(session);
@@ -202,12 +200,10 @@ double whole_step_seconds(const Planned& planned, const Options& options, bool w
       const uint64_t held = ballast ? ballast->bytes() : 0;
       const uint64_t taken = before->free_bytes - cards_here()->free_bytes - held;
       const PerSpace<uint64_t>& arenas = planned.compiled.plan.reserved_bytes;
-      fmt::print(
-          "{:.2f} GiB of a card taken, {:.2f} planned{}; {:.2f} GiB of the host for each rank planned, {:.2f} in "
-          "all the most that the process had\n",
-          gib(taken), gib(arenas[index(Space::Device)] + planned.caps.beside(arenas)),
-          held > 0 ? fmt::format(", {:.2f} held beside it", gib(held)) : "", gib(arenas[index(Space::Host)]),
-          gib(most_of_host()));
+      fmt::print("{} of a card taken, {} planned{}; of the host {} planned for each rank, the process had {} at most\n",
+                 format_size(taken), format_size(arenas[index(Space::Device)] + planned.caps.beside(arenas)),
+                 held > 0 ? fmt::format(", {} held beside it", format_size(held)) : "",
+                 format_size(arenas[index(Space::Host)]), format_size(most_of_host()));
     }
     if (comm) comm->barrier();
     return 0;

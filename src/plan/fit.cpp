@@ -4,6 +4,7 @@
 #include <numeric>
 #include <ranges>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "plan/settler.h"
@@ -327,9 +328,10 @@ class Fitter::Search {
 
   // What was found on two ways, and reads the same.
   void drop_repeated(std::vector<Found>& all) {
-    std::set<std::pair<uint64_t, std::string>> seen;
-    std::erase_if(all,
-                  [&](const Found& found) { return !seen.emplace(found.bytes, prober_.words(found.point)).second; });
+    std::set<std::tuple<bool, uint64_t, std::string>> seen;
+    std::erase_if(all, [&](const Found& found) {
+      return !seen.emplace(found.fits, found.bytes, prober_.words(found.point)).second;
+    });
   }
 
   FitResult choose(std::vector<Found> all) {
