@@ -100,19 +100,20 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   save_sums<D>(op.dqkv.at(first, op.heads.query(head)), op.dqkv.stride, tokens - first, dq, {op.scale, op.scale});
 }
 
-template <int D>
-inline constexpr int kKeyBytes = (2 * kOwn + 4 * kStep) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
-                                 4 * kStep* static_cast<int>(sizeof(float));
+// With steps of so many queries, which change no bit.
+template <int D, int rows>
+inline constexpr int kKeyBytes = (2 * kOwn + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
+                                 4 * rows* static_cast<int>(sizeof(float));
 
-template <int D>
+template <int D, int rows>
 __global__ void __launch_bounds__(kTileThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);
   BFloat16 *const values = keys + kOwn * kPitch<D>, *const queries = values + kOwn * kPitch<D>;
-  BFloat16* const gradients = queries + 2 * kStep * kPitch<D>;  // two tiles each, one after the other
-  auto* const lse = reinterpret_cast<float*>(gradients + 2 * kStep * kPitch<D>);
-  float* const delta = lse + 2 * kStep;
+  BFloat16* const gradients = queries + 2 * rows * kPitch<D>;  // two tiles each, one after the other
+  auto* const lse = reinterpret_cast<float*>(gradients + 2 * rows * kPitch<D>);
+  float* const delta = lse + 2 * rows;
   const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOwn;
   const int tokens = static_cast<int>(op.tokens);
 
@@ -128,18 +129,18 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   int last = max(end[0], end[1]);
   extremes(least, last);
 
-  const int steps = max(0, last - first + kStep - 1) / kStep, all_steps = steps * op.heads.group();
+  const int steps = max(0, last - first + rows - 1) / rows, all_steps = steps * op.heads.group();
   const auto fetch = [&](int i) {
-    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * kStep;
-    const int offset = i % 2 * kStep * kPitch<D>;
-    fetch_tile<D>(queries + offset, op.qkv.at(at, op.heads.query(head)), op.qkv.stride, kStep, tokens - at);
-    fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, kStep, tokens - at);
+    const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows;
+    const int offset = i % 2 * rows * kPitch<D>;
+    fetch_tile<D>(queries + offset, op.qkv.at(at, op.heads.query(head)), op.qkv.stride, rows, tokens - at);
+    fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, rows, tokens - at);
     commit_fetches();
     const int t = static_cast<int>(threadIdx.x);
-    if (t >= kStep) return;
+    if (t >= rows) return;
     const bool inside = at + t < tokens;
-    lse[i % 2 * kStep + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
-    delta[i % 2 * kStep + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
+    lse[i % 2 * rows + t] = inside ? *op.lse.at(head, at + t) * kLog2E : 0.0f;
+    delta[i % 2 * rows + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
   };
   const float scale = op.scale * kLog2E;
   Sum dk[D / 8] = {}, dv[D / 8] = {};
@@ -152,22 +153,22 @@ __global__ void __launch_bounds__(kTileThreads, 1)
       wait_fetches<0>();
     }
     __syncthreads();
-    const int at = first + i % steps * kStep, offset = i % 2 * kStep * kPitch<D>;
+    const int at = first + i % steps * rows, offset = i % 2 * rows * kPitch<D>;
     // Rows are keys here, columns queries.
-    Sum p[kSteps] = {}, dp[kSteps] = {};
+    Sum p[rows / 8] = {}, dp[rows / 8] = {};
     multiply_turned<D>(
         p, [&](int k, Fragment& a) { load_left<D>(a, keys, k); }, queries + offset);
     multiply_turned<D>(
         dp, [&](int k, Fragment& a) { load_left<D>(a, values, k); }, gradients + offset);
-    const bool all = at >= first + kOwn && at + kStep <= least;
+    const bool all = at >= first + kOwn && at + rows <= least;
 #pragma unroll
-    for (int n = 0; n < kSteps; n++)
+    for (int n = 0; n < rows / 8; n++)
 #pragma unroll
       for (int j = 0; j < 4; j++) {
         const int col = n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + j % 2, query = at + col;
         const bool seen = all || (query >= row[j / 2] && query < end[j / 2]);
-        p[n][j] = seen ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * kStep + col])) : 0.0f;
-        dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * kStep + col]);
+        p[n][j] = seen ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
+        dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * rows + col]);
       }
     multiply_add<D>(dv, p, gradients + offset);
     multiply_add<D>(dk, dp, queries + offset);
@@ -191,16 +192,22 @@ AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t st
   const unsigned tiles = blocks_of(op.tokens, kOwn);
   const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
       keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
-  dispatch_dim(op.heads.dim, [&]<int D>() {
-    // Heads of 128 need 137 KiB: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
-    if (blocks_that_fit(key_gradient_kernel<D>, kTileThreads, kKeyBytes<D>) == 0) return;
+  const auto bind = [&]<int D, int rows>() {
+    allow_shared(key_gradient_kernel<D, rows>, kKeyBytes<D, rows>);
     allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
     launch = [=](int documents) {
       launch_delta(op, stream);
-      key_gradient_kernel<D><<<keys, kTileThreads, kKeyBytes<D>, stream>>>(op, documents);
+      key_gradient_kernel<D, rows><<<keys, kTileThreads, kKeyBytes<D, rows>, stream>>>(op, documents);
       query_gradient_kernel<D><<<queries, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
       check_launch("attention_backward");
     };
+  };
+  dispatch_dim(op.heads.dim, [&]<int D>() {
+    // Heads of 128 take 137 KiB in steps of kStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
+    if (blocks_that_fit(key_gradient_kernel<D, kStep>, kTileThreads, kKeyBytes<D, kStep>) > 0)
+      bind.template operator()<D, kStep>();
+    else
+      bind.template operator()<D, 16>();
   });
   return launch;
 }

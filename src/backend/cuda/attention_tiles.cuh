@@ -52,9 +52,9 @@ __device__ auto kept_left(const Fragment (&kept)[K]) {
   };
 }
 
-// sums [16 x kStep] += a b^T; a by left(k) for each 16 of D, b a tile of kStep rows.
-template <int D, class Left>
-__device__ void multiply_turned(Sum (&sums)[kSteps], const Left& left, const BFloat16* b) {
+// sums [16 x 8 N] += a b^T; a by left(k) for each 16 of D, b a tile of 8 N rows.
+template <int D, int N, class Left>
+__device__ void multiply_turned(Sum (&sums)[N], const Left& left, const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const BFloat16* const from = b + (lane / 16 * 8 + lane % 8) * kPitch<D> + lane / 8 % 2 * 8;
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ void multiply_turned(Sum (&sums)[kSteps], const Left& left, const BFl
     Fragment a;
     left(k, a);
 #pragma unroll
-    for (int n = 0; n < kSteps; n += 2) {
+    for (int n = 0; n < N; n += 2) {
       Fragment right;
       load_matrices(right, from + n * 8 * kPitch<D> + k * 16);
       multiply(sums[n], a, right[0], right[1]);
@@ -71,13 +71,13 @@ __device__ void multiply_turned(Sum (&sums)[kSteps], const Left& left, const BFl
   }
 }
 
-// sums [16 x D] += a b; a is [16 x kStep], rounded to bf16 here, b a tile of kStep rows.
-template <int D>
-__device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[kSteps], const BFloat16* b) {
+// sums [16 x D] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows.
+template <int D, int N>
+__device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[N], const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const BFloat16* const from = b + lane % 16 * kPitch<D> + lane / 16 * 8;
 #pragma unroll
-  for (int k = 0; k < kStep / 16; k++) {
+  for (int k = 0; k < N / 2; k++) {
     const Fragment left{packed(a[2 * k][0], a[2 * k][1]), packed(a[2 * k][2], a[2 * k][3]),
                         packed(a[2 * k + 1][0], a[2 * k + 1][1]), packed(a[2 * k + 1][2], a[2 * k + 1][3])};
 #pragma unroll
