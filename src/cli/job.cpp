@@ -458,13 +458,13 @@ void require_fit(const Planned& planned, const Options& options) {
   for (const Change& change : planned.changes) changes.push_back(change.option);
   std::vector<std::string> helps;
   const std::string less = planned.spec.purpose == Purpose::Train ? "" : what_takes_less(planned);
-  if (!changes.empty()) helps.push_back(fmt::format("it would fit with {}", fmt::join(changes, ", or ")));
-  if (const std::string caps = changes.empty() ? caps_that_fit(planned, options) : ""; !caps.empty())
+  if (const std::string caps = caps_that_fit(planned, options); !caps.empty())
     helps.push_back(fmt::format("it would fit with {} or more", caps));
+  if (!changes.empty()) helps.push_back(fmt::format("it would fit with {}", fmt::join(changes, ", or ")));
   if (!less.empty()) helps.push_back(less);
   if (helps.empty()) helps.emplace_back("no change of one option makes it fit");
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
-  throw CapacityError(fmt::format("the smallest arrangement ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
+  throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
                                   least.words, spelt(need.bytes), need.what, spelt(need.allowed),
                                   limit_word(options, need.allowed), format_size(missing(need)),
                                   least.forecast.peak_sites[index(need.space)], fmt::join(helps, "; ")));

@@ -52,6 +52,7 @@ class Fitter::Search {
   FitResult fit(const Caps& caps) {
     relief_.set_caps(caps);
     std::vector<Found> all = search();
+    if (std::ranges::none_of(all, &Found::fits)) look_for_host(all, caps);
     for (;;) {  // ends: what does not fit has more around its steps than any before
       FitResult result = choose(all);
       if (result.chosen) relief_.note_around(result.compiled, probe(chosen_));
@@ -138,6 +139,16 @@ class Fitter::Search {
     if (!late && !relief_.spent()) vary(all);
     if (!late) polish_fastest(all);
     return all;
+  }
+
+  // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
+  void look_for_host(std::vector<Found>& all, Caps caps) {
+    const uint64_t allowed = std::exchange(caps.host_bytes, Caps{}.host_bytes);
+    relief_.set_caps(caps);
+    const auto found = settler_.least(prober_.undialled_point(prober_.cuts()[0], prober_.stages().back()), kNoLimit);
+    caps.host_bytes = allowed;
+    relief_.set_caps(caps);
+    if (found && found->fits) all.push_back(settler_.judged(found->point, false));
   }
 
   // Leaves the fastest few that fit.
@@ -338,7 +349,7 @@ class Fitter::Search {
     FitResult result;
     std::ranges::stable_sort(all, {}, &Found::seconds);
     drop_repeated(all);
-    auto chosen = std::ranges::min_element(all, {}, &Found::bytes);
+    auto chosen = std::ranges::min_element(all, {}, &Found::missing);
     if (std::ranges::any_of(all, &Found::fits)) {
       const double limit = equal_time_ * all[0].seconds;
       const auto equal = std::ranges::find_if(all, [&](const Found& found) { return found.seconds > limit; });

@@ -39,6 +39,8 @@ class Relief {
   PerSpace<uint64_t> bytes_of(const Point& p);
   void note_around(const Compiled& whole, const Probe& step);
   bool fit_all(const PerSpace<uint64_t>& bytes) const;
+  // Bytes by which the tightest cap is missed; negative where all are kept.
+  double excess(const Point& p, Place place);
   bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
   bool device_is_apart() const { return !caps_.shared || caps_.device_bytes < caps_.host_bytes; }
   // Whether this share of some memory that is allowed is missing with all on, with all on that computes, and with none;
@@ -71,7 +73,6 @@ class Relief {
 
   const std::vector<Dial>& dials(const Point& p) const { return prober_.dials(p); }
   Need tightest(const Point& p, Place place);
-  double excess(const Point& p, Place place);
   std::optional<Offer> offer_of(const Point& p, size_t d, Place place);
   std::optional<Offer> measured_offer(Point p, size_t d, Place place);
   std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, Place place);

@@ -38,7 +38,8 @@ Found Settler::judged(const Point& p, bool fits) {
     fastest_words_ = prober_.words(p);
   }
   const PerSpace<uint64_t> bytes = relief_.bytes_of(p);
-  return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits};
+  return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits,
+          fits ? 0 : relief_.excess(p, Place::Node)};
 }
 
 std::optional<Found> Settler::least(const Point& undialled, double limit) {

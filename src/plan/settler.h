@@ -20,6 +20,7 @@ struct Found {
   double seconds = 0;
   uint64_t bytes = 0;  // of a rank, wherever
   bool fits = false;
+  double missing = 0;  // bytes of what is allowed, by which it does not
 };
 
 // The same cut, stage and order.
