@@ -48,16 +48,18 @@ struct Arrangement {
   Space states = Space::Device, gradients = Space::Device, weights = Space::Device, inputs = Space::Device;
   int share = 2;  // of two: how many halves of the groups are placed elsewhere, and sharded at stage 3
   bool layer_major = false, deferred = false, speculative = false;
+  bool in_backward = false;  // updates, of a job that does not clip
   LaneMode lanes = LaneMode::Inline;
 };
 
 inline std::string to_string(const Arrangement& a) {
   return fmt::format(
       "{} ranks in {} replicas, zero {}, {} passes, recompute {}, states on {}, gradients on {}, weights "
-      "on {}, inputs on {} ({}), {} halves, {} major, {}{}{}",
+      "on {}, inputs on {} ({}), {} halves, {} major, {}{}{}{}",
       a.ranks, a.replicas, a.zero, a.passes, name(a.recompute), name(a.states), name(a.gradients), name(a.weights),
       name(a.inputs), a.offload, a.share, a.layer_major ? "layer" : "pass", a.deferred ? "deferred, " : "",
-      a.speculative ? "speculative, " : "", a.lanes == LaneMode::Inline ? "inline" : "lanes");
+      a.speculative ? "speculative, " : "", a.in_backward ? "in the backward, " : "",
+      a.lanes == LaneMode::Inline ? "inline" : "lanes");
 }
 
 inline constexpr int64_t kBatch = 8;  // blocks a step
@@ -73,6 +75,7 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.strategy.layer_major = a.layer_major;
   spec.strategy.defer_updates = a.deferred;
   spec.strategy.speculate = a.speculative;
+  spec.strategy.update_in_backward = a.in_backward;
   set_zero_stage(spec.strategy, a.zero);
   const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
   for (size_t g = first; g < groups; g++) {

@@ -35,6 +35,30 @@ struct Arrangements : testing::TestWithParam<TinyCase> {
   JobSpec job() const { return GetParam().job(); }
 };
 
+// Where nothing is clipped no update waits for the norm.
+TEST_P(Arrangements, UpdatesInTheBackwardChangeNoBit) {
+  const Random random(12, RandomPurpose::DataOrder, static_cast<uint32_t>(GetParam().passes + 8 * GetParam().lora));
+  JobSpec unclipped = job();
+  unclipped.numerics.max_grad_norm = 0;
+  for (const int ranks : {1, 2, 4}) {
+    Arrangement plain;
+    plain.ranks = ranks;
+    plain.passes = GetParam().passes;
+    const Outcome expected = train(unclipped, plain);
+    for (uint64_t i = 0; i < 5; i++) {
+      Arrangement a = i == 0 ? plain : drawn(plain, random, 8 * static_cast<uint64_t>(ranks) + i);
+      if (i < 3) a.zero = std::max(2, a.zero);
+      a.in_backward = true;
+      a.speculative = false;
+      EXPECT_TRUE(train(unclipped, a) == expected) << to_string(a);
+      const Compiled compiled = compile(arranged(unclipped, a, 0), CpuFacts());
+      EXPECT_EQ(compiled.update.in_backward, a.zero >= 2) << to_string(a);
+      EXPECT_FALSE(compiled.update.in_backward && (compiled.has(Task::Redo) || compiled.has(Task::Flush)))
+          << to_string(a);
+    }
+  }
+}
+
 TEST_P(Arrangements, ChangeNoBitAtEqualRanks) {
   const Random random(11, RandomPurpose::DataOrder, static_cast<uint32_t>(GetParam().passes + 8 * GetParam().lora));
   Outcome of_one_rank;

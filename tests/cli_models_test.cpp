@@ -59,6 +59,7 @@ TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {
   const std::string name = "model.layers.1.mlp.up_proj.weight";
   put_nan(at("broken/model.safetensors"), name, 40);
   for (const Words& more : {Words{},
+                            {"--max-grad-norm", "0"},
                             {"--method", "full"},
                             {"--method", "full", "--ranks", "4", "--zero", "3"},
                             {"--base-format", "int8", "--ranks", "2"},
@@ -70,6 +71,14 @@ TEST_F(Cli, AWeightThatIsNoNumberIsNamed) {
     EXPECT_EQ(outcome.code, 2);
     EXPECT_THAT(outcome.err, HasSubstr("'" + name + "' holds a value that is not finite")) << more.size();
   }
+}
+
+TEST_F(Cli, WithoutClippingAStepThatIsNoNumberSaysThatWeightsWereUpdated) {
+  fs::copy(kModels / "llama", at("broken"), fs::copy_options::recursive);
+  put_nan(at("broken/model.safetensors"), "model.layers.1.mlp.up_proj.weight", 40);
+  const Outcome outcome = run(job("train", {"--overwrite", "--method", "full", "--max-grad-norm", "0"}, at("broken")));
+  EXPECT_EQ(outcome.code, 2);
+  EXPECT_THAT(outcome.err, HasSubstr("weights were updated before that was known"));
 }
 
 TEST_F(Cli, EvaluationNamesTheWeightThatIsNoNumber) {

@@ -24,7 +24,7 @@ enum Factor : uint8_t {
   Share,
   LayerMajor,
   Deferred,
-  Speculative,
+  EarlyUpdates,
   OnThreads,
   Replicas,
   StateWord,
@@ -35,7 +35,7 @@ enum Factor : uint8_t {
   EveryStep,
   kFactors
 };
-constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 2, 2, 2, 3, 2, 2, 2, 2, 2};
+constexpr std::array<int, kFactors> kLevels{5, 2, 3, 4, 4, 3, 3, 3, 4, 2, 2, 2, 3, 2, 2, 3, 2, 2, 2, 2, 2};
 using Row = std::array<int, kFactors>;
 
 enum BaseLevel : uint8_t { Full, Plain, Int8, Nf4, Fp8 };
@@ -58,6 +58,7 @@ JobSpec job_of(const Row& r) {
   n.state = static_cast<StateFormat>(r[StateWord]);
   if (r[Accumulator] && r[Compute]) n.accumulator = DType::BF16;
   n.reduce_every_step = r[EveryStep];
+  if (r[EarlyUpdates] == 2) n.max_grad_norm = 0;
   for (BlockParams& block : spec.table.blocks)
     for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
       if (r[Dropped]) linear->lora.dropout = 0.25;
@@ -83,7 +84,8 @@ Arrangement arrangement_of(const Row& r) {
   a.share = 1 + r[Share];
   a.layer_major = r[LayerMajor];
   a.deferred = r[Deferred];
-  a.speculative = r[Speculative];
+  a.speculative = r[EarlyUpdates] == 1;
+  a.in_backward = r[EarlyUpdates] == 2;
   a.lanes = r[OnThreads] ? LaneMode::Threads : LaneMode::Inline;
   a.replicas = 1 + r[Replicas];
   return a;
@@ -178,6 +180,7 @@ const Outcome& expected_of(const Row& r) {
   Row numerics{};
   for (const Factor f : {Base, Family, RankCount, StateWord, Dropped, Compute, Passes, Accumulator, EveryStep})
     numerics[f] = r[f];
+  if (job_of(r).numerics.max_grad_norm == 0) numerics[EarlyUpdates] = r[EarlyUpdates];
   const auto [found, missing] = known.try_emplace(numerics);
   if (missing) found->second = train(job_of(r), plain_of(r));
   return found->second;

@@ -230,6 +230,38 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
   }
 }
 
+// Clipping needs all gradients first; of a job without it a group's or two are there at a time.
+TEST(Fit, WithoutClippingMostGradientsNeedNoRoom) {
+  JobSpec spec;
+  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
+  spec.config = read_hf_config(model);
+  spec.config.layers = 16;
+  spec.cut.sequence_length = 128;
+  spec.table = full_parameters(spec.config, true);
+  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  spec.outline = true;
+  uint64_t all = 0, largest = 0;
+  for (int g = 0; g < spec.table.groups; g++) {
+    uint64_t bytes = 0;
+    for (const ParamSpec& param : spec.table.params)
+      if (param.group == g) bytes += 2 * static_cast<uint64_t>(param.shape.count());
+    all += bytes;
+    largest = std::max(largest, bytes);
+  }
+  const auto taken = [&](bool in_backward) {
+    spec.numerics.max_grad_norm = in_backward ? 0 : 1;
+    Choices plain;
+    plain.batch_size = 1;
+    plain.update_in_backward = in_backward;
+    const FitResult result = fit(spec, plain, {}, CpuFacts(), balanced());
+    EXPECT_EQ(chosen(result).words.find("updates in the backward") != std::string::npos, in_backward);
+    return device_bytes(chosen(result));
+  };
+  const uint64_t clipped = taken(false), unclipped = taken(true);
+  EXPECT_GE(clipped - unclipped, all - 2 * largest);
+  EXPECT_LE(clipped - unclipped, all);
+}
+
 TEST(Fit, TakesAFewDozenCompilations) {
   const CpuFacts facts;
   const JobSpec spec = job();

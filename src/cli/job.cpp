@@ -249,7 +249,8 @@ Choices choices_of(const Options& options) {
   choices.states = offload_of("offload_states", options.offload_states);
   choices.gradients = offload_of("offload_gradients", options.offload_gradients);
   choices.parameters = offload_of("offload_parameters", options.offload_parameters);
-  choices.speculate = options.speculative_updates;
+  choices.update_in_backward = options.max_grad_norm == 0;
+  choices.speculate = options.speculative_updates && !choices.update_in_backward;
   return choices;
 }
 
@@ -464,10 +465,10 @@ void require_fit(const Planned& planned, const Options& options) {
   if (!less.empty()) helps.push_back(less);
   if (helps.empty()) helps.emplace_back("no change of one option makes it fit");
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
-  throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}",
-                                  least.words, spelt(need.bytes), need.what, spelt(need.allowed),
-                                  limit_word(options, need.allowed), format_size(missing(need)),
-                                  least.forecast.peak_sites[index(need.space)], fmt::join(helps, "; ")));
+  throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}", least.words,
+                                  spelt(need.bytes), need.what, spelt(need.allowed), limit_word(options, need.allowed),
+                                  format_size(missing(need)), least.forecast.peak_sites[index(need.space)],
+                                  fmt::join(helps, "; ")));
 }
 
 std::string_view limit_word(const Options& options, uint64_t limit) {

@@ -280,8 +280,10 @@ std::vector<OptionSpec> training_specs() {
       number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),
       number_option("beta2", &O::beta2, 0, kMostBeta, "AdamW's (0.999)"),
       number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
-      number_option("max_grad_norm", &O::max_grad_norm, 0, 1e9,
-                    "global norm above which gradients are scaled; 0 = off (1)"),
+      number_option(
+          "max_grad_norm", &O::max_grad_norm, 0, 1e9,
+          "global norm above which gradients are scaled; 0 = off: each weight is then updated within the backward, "
+          "as soon as its gradient is there, and most gradients need no room (1)"),
       {"batch_size", "blocks an optimizer step (16, or the next multiple of the ranks)",
        [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMostBlocks); },
        [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
@@ -332,7 +334,9 @@ std::vector<OptionSpec> machine_specs() {
                   "weights that wait elsewhere, sharded: auto, none, host, disk, or a fraction (to the host)"),
       bool_option("speculative_updates", &O::speculative_updates,
                   "update offloaded state within the backward as if nothing were clipped, and again where it was; "
-                  "no other bits, but twice its bytes there, and the weights' on the host (false)"),
+                  "no other bits, but twice its bytes there, and the weights' on the host; without clipping there is "
+                  "nothing to "
+                  "wait for (false)"),
       text_option("offload_activations", &O::offload_activations,
                   "likewise what blocks keep for their backward; a fraction is of blocks"),
 

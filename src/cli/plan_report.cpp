@@ -62,6 +62,7 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"order", a.strategy.layer_major ? "layer" : "pass"},
           {"deferred_updates", a.strategy.defer_updates},
           {"speculative_updates", a.strategy.speculate},
+          {"updates_in_backward", a.strategy.update_in_backward && a.strategy.reduce_at_once},
           {"offloaded", offload},
           {"zero", zero_stage(a.strategy)},
           {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},
@@ -189,8 +190,7 @@ std::string time_text(const Planned& planned) {
       text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
                           seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
   if (planned.compiled.has(Task::Redo))
-    text += fmt::format("  {:<11} a step {} takes {} s more\n", "redo",
-                        planned.spec.numerics.max_grad_norm > 0 ? "that is clipped" : "whose norm is not finite",
+    text += fmt::format("  {:<11} a step that is clipped takes {} s more\n", "redo",
                         seconds_text(redo_seconds(planned.compiled, planned.pricing)));
   return text;
 }

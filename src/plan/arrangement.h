@@ -78,7 +78,8 @@ struct Strategy {
   bool defer_updates = false;          // a group is updated in the next step, just before its weights are used there
   bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
                            // into a second place; where it did, that is done again from the first one
-  int64_t gather_ahead = 1;          // groups whose weights are on their way before their turn
+  bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once
+  int64_t gather_ahead = 1;         // groups whose weights are on their way before their turn
   Space offloaded_to = Space::Host;  // where forward values wait
   int64_t retire_lag = 12;           // ops for which the buffers of a copy stay reserved beyond it
   bool operator==(const Strategy&) const = default;

@@ -98,6 +98,11 @@ class Compiler {
              storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
+    check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
+          "updates in the backward, which do not know the norm, and gradients clipped to {}",
+          spec.numerics.max_grad_norm);
+    check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
+          "updates in the backward speculate on nothing");
   }
 
   Compiled run() {
@@ -148,7 +153,7 @@ class Compiler {
   bool defers() const {
     bool any = false;
     for (int g = 0; g < spec_.table.groups; g++)
-      any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !storage_.speculates(g));
+      any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !job_.updates_early(g));
     return spec_.strategy.defer_updates && any;
   }
 

@@ -117,7 +117,7 @@ Choices without_training(Choices choices, const Cut& cut) {
   choices.replicas = 1;
   choices.recompute = Recompute::None;
   choices.recomputed_blocks = std::nullopt;
-  choices.layer_major = choices.speculate = false;
+  choices.layer_major = choices.speculate = choices.update_in_backward = false;
   choices.activations = choices.states = choices.gradients = Offload{};
   return choices;
 }
@@ -131,6 +131,7 @@ Strategy undialled(const Choices& choices, int stage, size_t blocks) {
   Strategy strategy = plain_strategy(blocks, choices.recompute.value_or(Recompute::None));
   strategy.replicas = choices.replicas;
   strategy.speculate = choices.speculate;
+  strategy.update_in_backward = choices.update_in_backward;
   set_zero_stage(strategy, stage);
   if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
   if (choices.recomputed_blocks)
@@ -177,7 +178,9 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
   return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
                      cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
-                     strategy.speculate && states_away ? ", speculative updates" : "",
+                     strategy.update_in_backward && strategy.reduce_at_once ? ", updates in the backward"
+                     : strategy.speculate && states_away                    ? ", speculative updates"
+                                                                            : "",
                      strategy.gather_ahead > 1                     ? ", fetching far ahead"
                      : strategy.retire_lag > Strategy{}.retire_lag ? ", copies far behind"
                                                                    : "",

@@ -299,7 +299,7 @@ class Fitter::Search {
     };
     attempt_with(&Point::reach, Reach::FarBehind);
     attempt_with(&Point::reach, Reach::FarAhead);
-    attempt_with(&Point::deferred, true);
+    if (!choices_.update_in_backward) attempt_with(&Point::deferred, true);
     const int64_t passes = best.point.cut.passes;
     if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(blocks_) <= kMostBlocks)
       attempt_with(&Point::layer_major, true);
@@ -319,8 +319,8 @@ class Fitter::Search {
     for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
-      p.deferred = !choices_.speculate;
-      if (choices_.speculate) p.reach = best.point.reach;
+      p.deferred = !choices_.speculate && !choices_.update_in_backward;
+      if (!p.deferred) p.reach = best.point.reach;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
       const std::optional<Found> found = settler_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);

@@ -30,6 +30,7 @@ struct Choices {
   std::optional<Offload> activations, states, gradients, parameters;
   std::optional<bool> layer_major;
   bool speculate = false;
+  bool update_in_backward = false;  // where gradients are reduced at once
 };
 
 struct Arrangement {

@@ -46,6 +46,10 @@ class TrainProgram {
   }
 
   void emit() {
+    const PassPosition first = passes_.front().position, last = passes_.back().position;
+    if (job_.updates_in_backward() && (first == PassPosition::Only || first == PassPosition::First))
+      NormParts(job_, emitter_).clear(step_.partials);
+    if (last == PassPosition::Only || last == PassPosition::Last) updates_.prepare();
     forward();
     head();
     backward();
@@ -249,9 +253,9 @@ class TrainProgram {
     } else if (strategy_.reduce_at_once || passes_.size() > 1) {
       reduce(pass, group);
     } else {
-      return complete_.push_back(group);  // too late to speculate
+      return complete_.push_back(group);  // too late to be updated here
     }
-    if (pass.position == PassPosition::Only || pass.position == PassPosition::Last) updates_.speculate(group);
+    if (pass.position == PassPosition::Only || pass.position == PassPosition::Last) updates_.early(group);
   }
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
@@ -339,6 +343,9 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   StepBuffers step;
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
   step.clip = new_tensor(job.set, "step.clip", DType::F32, {3}, Role::Metrics, Space::Device, Life::Carried);
+  if (job.updates_in_backward())
+    step.partials = new_tensor(job.set, "step.partials", DType::F32, {norm_units(job)}, Role::Metrics, Space::Device,
+                               Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
   for (int g = 0; g < job.table.groups; g++) {
     const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;

@@ -13,17 +13,15 @@ constexpr int64_t kTile = 8 << 20;  // elements updated by one op, wherever thei
 class Update {
  public:
   Update(const JobContext& job, ProgramId program, const StepBuffers& step)
-      : job_(job), step_(step), emitter_(job.set, program, job.facts) {
-    int64_t column = 0;
-    for (int g = 0; g < job.table.groups; g++) {
-      columns_.push_back(column);
-      column += segment(g).elements / kUnit / job.topology().ranks;
-    }
-    columns_.push_back(column);
-  }
+      : job_(job),
+        step_(step),
+        emitter_(job.set, program, job.facts),
+        norm_(job, emitter_),
+        columns_(norm_units(job)) {}
 
   UpdateProgram emit() {
     const Operand loss = sum_over_ranks(job_, emitter_, "loss", step_.loss);
+    result_.in_backward = job_.updates_in_backward();
     result_.partials = partials();
     clip_factor(loss);
     const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
@@ -39,55 +37,36 @@ class Update {
   }
 
  private:
-  const Layout::Segment& segment(int group) const { return job_.layout().segment(group, SegmentKind::Trained); }
-  int64_t units_of(int group) const {
-    return columns_[static_cast<size_t>(group) + 1] - columns_[static_cast<size_t>(group)];
-  }
-
   // Sums of squares of this rank's parts, then of all ranks': [ranks, units].
   Operand partials() {
     emitter_.scope("norm");
     const int ranks = job_.topology().ranks;
-    const int64_t columns = columns_.back();
-    const Operand mine = emitter_.tensor("partials", DType::F32, {columns}, Role::Metrics);
-    emitter_.op("clear", Fill{}, {write(mine)});
+    Operand mine = step_.partials;
+    if (!job_.updates_in_backward()) {
+      mine = emitter_.tensor("partials", DType::F32, {columns_}, Role::Metrics);
+      norm_.clear(mine);
+    }
     for (int g = 0; g < job_.table.groups; g++) {
-      const Span part = job_.layout().part(segment(g).elements);
-      const Operand gradient = gradient_part(g);
-      for (const Layout::Run& run : segment(g).runs) {
-        note_units(g, run);
-        const Span span = intersection(run.span, part);
-        if (span.count() == 0) continue;
-        const int64_t first = columns_[static_cast<size_t>(g)] + (span.begin - part.begin) / kUnit;
-        emitter_.scope("norm." + job_.table[run.first].name);
-        emitter_.op("partials", NormPartials{},
-                    {read(slice(gradient, part.begin, span)),
-                     write(elements(mine, first, first + (span.count() + kUnit - 1) / kUnit))});
-      }
+      for (const Layout::Run& run : job_.layout().segment(g, SegmentKind::Trained).runs) note_units(g, run);
+      if (!job_.updates_in_backward()) norm_.of_group(g, step_.gradients[static_cast<size_t>(g)], mine);
     }
     emitter_.scope("norm");
     Operand all = mine;
     if (ranks > 1) {
-      all = emitter_.tensor("all", DType::F32, {ranks * columns}, Role::Metrics);
+      all = emitter_.tensor("all", DType::F32, {ranks * columns_}, Role::Metrics);
       emitter_.op("gather", AllGather{Ranks::Parts}, {read(mine), write(all)}, Lane::Gather);
     }
-    all.shape = {ranks, columns};
-    all.row_stride = columns;
+    all.shape = {ranks, columns_};
+    all.row_stride = columns_;
     return all;
   }
 
-  // Offloaded gradients visit the device for their norm, and again for their update.
-  Operand gradient_part(int group) {
-    if (segment(group).elements == 0) return {};
-    emitter_.scope(fmt::format("norm.group.{}", group));
-    return fetch(emitter_, "gradient", step_.gradients[static_cast<size_t>(group)], Role::Gradient);
-  }
-
   void note_units(int group, const Layout::Run& run) {
-    const int64_t per_rank = units_of(group), end = (run.span.end + kUnit - 1) / kUnit;
+    const Span units = norm_.units(group);
+    const int64_t per_rank = units.count(), end = (run.span.end + kUnit - 1) / kUnit;
     for (int64_t unit = run.span.begin / kUnit; unit < end;) {
       const int64_t rank = unit / per_rank, next = std::min(end, (rank + 1) * per_rank);
-      const int64_t shift = rank * columns_.back() + columns_[static_cast<size_t>(group)] - rank * per_rank;
+      const int64_t shift = rank * columns_ + units.begin - rank * per_rank;
       result_.units.push_back({run.first, unit + shift, next + shift});
       unit = next;
     }
@@ -96,15 +75,14 @@ class Update {
   void clip_factor(const Operand& loss) {
     std::vector<int> groups;
     for (int g = 0; g < job_.table.groups; g++)
-      if (segment(g).elements > 0) groups.push_back(g);
+      if (norm_.units(g).count() > 0) groups.push_back(g);
     const auto count = static_cast<int64_t>(groups.size());
     const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
     for (int64_t i = 0; i < count; i++) {
       const int g = groups[static_cast<size_t>(i)];
-      emitter_.op("sum", TreeSum{segment(g).used / kUnit},
-                  {read(columns(result_.partials, columns_[static_cast<size_t>(g)],
-                                columns_[static_cast<size_t>(g)] + units_of(g))),
-                   write(elements(sums, i, i + 1))});
+      const Span units = norm_.units(g);
+      emitter_.op("sum", TreeSum{job_.layout().segment(g, SegmentKind::Trained).used / kUnit},
+                  {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
     }
     emitter_.scope("update");
     clip_op_ =
@@ -114,22 +92,64 @@ class Update {
   const JobContext& job_;
   const StepBuffers& step_;
   Emitter emitter_;
+  NormParts norm_;
   UpdateProgram result_;
-  std::vector<int64_t> columns_;  // by group: of its units in a rank's row of partials
+  int64_t columns_;  // of a rank's row of partials
   OpId clip_op_ = 0;
 };
 
 }  // namespace
 
+NormParts::NormParts(const JobContext& job, Emitter& emitter) : job_(job), emitter_(emitter) {}
+
+Span NormParts::units(int group) const {
+  Span units{0, 0};
+  for (int g = 0; g <= group; g++)
+    units = {units.end,
+             units.end + job_.layout().segment(g, SegmentKind::Trained).elements / kUnit / job_.topology().ranks};
+  return units;
+}
+
+int64_t norm_units(const JobContext& job) {
+  int64_t elements = 0;
+  for (int g = 0; g < job.table.groups; g++) elements += job.layout().segment(g, SegmentKind::Trained).elements;
+  return elements / kUnit / job.topology().ranks;
+}
+
+void NormParts::clear(const Operand& partials) {
+  emitter_.scope("norm");
+  emitter_.op("clear", Fill{}, {write(partials)});
+}
+
+// Gradients that wait elsewhere visit the device for their norm, and again for their update.
+void NormParts::of_group(int group, const Operand& gradient, const Operand& partials) {
+  const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
+  if (segment.elements == 0) return;
+  emitter_.scope(fmt::format("norm.group.{}", group));
+  const Operand here = fetch(emitter_, "gradient", gradient, Role::Gradient);
+  const Span part = job_.layout().part(segment.elements);
+  for (const Layout::Run& run : segment.runs) {
+    const Span span = intersection(run.span, part);
+    if (span.count() == 0) continue;
+    const int64_t first = units(group).begin + (span.begin - part.begin) / kUnit;
+    emitter_.scope("norm." + job_.table[run.first].name);
+    emitter_.op("partials", NormPartials{},
+                {read(slice(here, part.begin, span)),
+                 write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))});
+  }
+}
+
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
     : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.groups)) {
   for (int g = 0; g < job.table.groups; g++)
-    if (job.storage.speculates(g)) left_ += std::ssize(tiles_of(g, Way::Speculative, Lane::Reduce, {}));
+    if (job.updates_early(g) && !stays(g)) left_ += std::ssize(tiles_of(g, Way::Unclipped, Lane::Reduce, {}));
 }
+
+bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).array); }
 
 void GroupUpdates::up_to(int group) {
   for (; next_ <= group; next_++) {
-    if (job_.storage.states(next_).empty() || job_.storage.speculates(next_)) continue;
+    if (job_.storage.states(next_).empty() || job_.updates_early(next_)) continue;
     if (queued_[static_cast<size_t>(next_)])
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
     else
@@ -141,24 +161,40 @@ void GroupUpdates::up_to(int group) {
 // But where a gradient is gathered for it: ranks do that together, at places that all of them know.
 void GroupUpdates::queue() {
   for (int g = 0; g < job_.table.groups; g++) {
-    if (job_.storage.states(g).empty() || job_.storage.speculates(g)) continue;
-    if (updated(g).sharers || on_device(job_.set, updated(g).array)) continue;
+    if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
+    if (updated(g).sharers || stays(g)) continue;
     std::ranges::move(tiles_of(g, Way::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
     queued_[static_cast<size_t>(g)] = true;
   }
   left_ += waiting();
 }
 
-void GroupUpdates::speculate(int group) {
-  if (!job_.storage.speculates(group)) return;
-  std::ranges::move(tiles_of(group, Way::Speculative, Lane::Reduce, gradient_to_update(group)),
-                    std::back_inserter(waiting_));
-  speculated_.push_back(group);
+void GroupUpdates::prepare() {
+  bool any = false;
+  for (int g = 0; g < job_.table.groups; g++) any = any || job_.updates_early(g);
+  if (!any) return;
+  emitter_.scope("update");
+  unclipped_ = emitter_.tensor("unclipped", step_.clip.dtype, step_.clip.shape, Role::Metrics);
+  emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
+}
+
+void GroupUpdates::early(int group) {
+  if (!job_.updates_early(group)) return;
+  const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
+  if (way == Way::Unclipped)
+    NormParts(job_, emitter_).of_group(group, step_.gradients[static_cast<size_t>(group)], step_.partials);
+  std::vector<Tile> tiles =
+      tiles_of(group, way, stays(group) ? Lane::Compute : Lane::Reduce, gradient_to_update(group));
+  if (stays(group))
+    emit_tiles(std::move(tiles));
+  else
+    std::ranges::move(tiles, std::back_inserter(waiting_));
+  begun_.push_back(group);
 }
 
 void GroupUpdates::finish() {
   advance(waiting());
-  for (const int group : speculated_) share_weights(group);
+  for (const int group : begun_) share_weights(group);
 }
 
 void GroupUpdates::redo(int group) {
@@ -222,7 +258,7 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
   for (size_t i = 0; i < states.size(); i++)
     add(fetch(emitter_, states[i].name, slice(states[i].held, whole), Role::State), next[i].held);
-  tile.operands.push_back(read(tile.way == Way::Speculative ? unclipped() : step_.clip));
+  tile.operands.push_back(read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.clip));
 }
 
 // On the device, as they were before this step's update.
@@ -239,15 +275,6 @@ Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
     emitter_.op("replaced", Copy{}, {read(value), write(slice(step_.replaced[static_cast<size_t>(tile.group)], span))},
                 Lane::CopyOut);
   return value;
-}
-
-// A clip factor of 1, in this program.
-Operand GroupUpdates::unclipped() {
-  if (!unclipped_) {
-    unclipped_ = emitter_.tensor("unclipped", step_.clip.dtype, step_.clip.shape, Role::Metrics);
-    emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(*unclipped_)});
-  }
-  return *unclipped_;
 }
 
 void GroupUpdates::update_tile(const Tile& tile) {

@@ -16,6 +16,24 @@ struct UpdateProgram {
     int64_t begin = 0, end = 0;
   };
   std::vector<Units> units;
+  bool in_backward = false;  // weights are updated before anyone knows
+};
+
+// Partial sums of squares of gradients, a number for each unit of this rank's part of a group, group after group.
+int64_t norm_units(const JobContext& job);  // of all groups
+class NormParts {
+ public:
+  NormParts(const JobContext& job, Emitter& emitter);
+
+  void clear(const Operand& partials);
+  // Of what the rank has of the group's gradient, wherever it is.
+  void of_group(int group, const Operand& gradient, const Operand& partials);
+  // Where the group's are, of all.
+  Span units(int group) const;
+
+ private:
+  const JobContext& job_;
+  Emitter& emitter_;
 };
 
 // AdamW on what this rank updates, group by group, tile by tile wherever state and weights live; then everyone has the
@@ -25,25 +43,28 @@ class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
 
-  // Of all groups up to this one that do not speculate.
+  // Of all groups up to this one that are not updated early.
   void up_to(int group);
   // Lets advance() do before up_to() what it may of groups whose state waits elsewhere.
   void queue();
 
-  // Of a group that speculates, when its gradient is complete and before there is a clip factor: as if that were 1. The
-  // weights that this replaces are kept. Emitted by advance(); finish() emits what is left of all of them.
-  void speculate(int group);
+  // What early() reads, a clip factor of 1: before the first of them, in a program that has any.
+  void prepare();
+  // Of a group that is updated early, when its gradient is complete and before there is a clip factor: as if that
+  // were 1. Of one that speculates the weights that this replaces are kept. Where state waits elsewhere emitted by
+  // advance(); finish() emits what is left of all of them.
+  void early(int group);
   void finish();
   // The same update with the clip factor that there is now, from the weights that were kept.
   void redo(int group);
 
-  // Tiles that wait; and with those of groups that are to speculate and have not begun.
+  // Tiles that wait; and with those of groups that are to be updated early, from elsewhere, and have not begun.
   int64_t waiting() const { return std::ssize(waiting_); }
   int64_t left() const { return left_; }
   void advance(int64_t tiles);
 
  private:
-  enum class Way : uint8_t { Exact, Speculative, Again };
+  enum class Way : uint8_t { Exact, Unclipped, Speculative, Again };
   // A stretch of a run, and what its update works on, once that was asked for.
   struct Tile {
     int group;
@@ -56,6 +77,7 @@ class GroupUpdates {
     std::vector<std::pair<Operand, Operand>> travelled{};  // value, where it is to be stored
   };
   const Held& updated(int group) const { return job_.storage.states(group).back().held; }
+  bool stays(int group) const;  // its state, on the device
   Operand gradient_to_update(int group);
   std::vector<Tile> tiles_of(int group, Way way, Lane lane, const Operand& gradient) const;
   void emit_tiles(std::vector<Tile> tiles);
@@ -63,21 +85,20 @@ class GroupUpdates {
   Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
   void share_weights(int group);
-  Operand unclipped();
 
   const JobContext& job_;
   Emitter& emitter_;
   const StepBuffers& step_;
-  int next_ = 0;                 // group of up_to()
-  std::vector<bool> queued_;     // by group
-  std::vector<int> speculated_;  // groups
+  int next_ = 0;              // group of up_to()
+  std::vector<bool> queued_;  // by group
+  std::vector<int> begun_;    // groups of early()
   std::vector<Tile> waiting_;
   int64_t left_ = 0;
-  std::optional<Operand> unclipped_;
+  Operand unclipped_;
 };
 
 // Norm and clip factor of what `step` holds; hands them and the loss to the host (HostJob::TakeMetrics). Updates all
-// groups that do not speculate, unless that is deferred to the next step.
+// groups that were not updated early, unless that is deferred to the next step.
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step);
 // The deferred update of those groups, for who needs the weights before the next step.
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);

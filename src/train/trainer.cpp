@@ -198,8 +198,13 @@ bool is_finite(Session& session, const Operand& operand) {
 uint64_t non_finite_weight(Session& session) {
   const auto good = [&](const Operand& operand) { return is_finite(session, operand); };
   const std::vector<Compiled::Owned>& all = session.compiled().owned;
+  const auto updated = [&](const Compiled::Owned& owned) {
+    const auto param = static_cast<size_t>(&owned - all.data());
+    return session.compiled().update.in_backward && session.spec().table.params[param].trainable;
+  };
   const auto bad = std::ranges::find_if(all, [&](const Compiled::Owned& owned) {
-    return owned.span.count() > 0 && !(good(owned.weight) && std::ranges::all_of(owned.scales, good));
+    return owned.span.count() > 0 && !updated(owned) &&
+           !(good(owned.weight) && std::ranges::all_of(owned.scales, good));
   });
   return bad == all.end() ? UINT64_MAX : static_cast<uint64_t>(bad - all.begin());
 }
@@ -214,20 +219,21 @@ void Trainer::refuse_non_finite(int64_t number) {
                                       [](float sum) { return std::isfinite(sum); }))
       found = session_.spec().table[units.param].name;
   session_.flush();
-  if (const uint64_t weight = session_.least_over_ranks(non_finite_weight(session_)); weight != UINT64_MAX)
-    user_error(
-        "step {}: the loss is {}, as '{}' holds a value that is not finite; nothing was updated: look at the "
-        "model's files",
-        number, loss_sum_, session_.spec().table.params[weight].name);
+  const uint64_t weight = session_.least_over_ranks(non_finite_weight(session_));
+  if (weight != UINT64_MAX)
+    user_error("step {}: the loss is {}, as '{}' holds a value that is not finite: look at the model's files", number,
+               loss_sum_, session_.spec().table.params[weight].name);
+  const std::string_view state =
+      update.in_backward ? "weights were updated before that was known (--max-grad-norm above 0 waits for it), earlier "
+                           "checkpoints are good"
+                         : "nothing was updated, earlier checkpoints are good";
   if (!found.empty())
     user_error(
-        "step {}: the gradient of '{}' is not finite (loss {}); nothing was updated, earlier checkpoints are good: "
-        "try a lower --learning-rate, or look at the data of that step",
-        number, found, loss_sum_);
-  user_error(
-      "step {}: loss {} or gradient norm {} is not finite; nothing was updated, earlier checkpoints are good: try "
-      "a lower --learning-rate",
-      number, loss_sum_, norm_);
+        "step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at the data "
+        "of that step",
+        number, found, loss_sum_, state);
+  user_error("step {}: loss {} or gradient norm {} is not finite; {}: try a lower --learning-rate", number, loss_sum_,
+             norm_, state);
 }
 
 void Trainer::evaluate_now() {

@@ -55,8 +55,9 @@ struct EvaluationResult {
 // the bit on however many ranks: the losses of passes are summed in fp64 in the order of their blocks.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
 
-// The first parameter, of those that this rank has in memory, that holds a value which is not finite, to say whose
-// fault a loss is that is not; UINT64_MAX if there is none. When nothing runs.
+// The first parameter, of those that this rank has in memory and that were not updated within the backward, that holds
+// a value which is not finite, to say whose fault a loss is that is not; UINT64_MAX if there is none. When nothing
+// runs.
 uint64_t non_finite_weight(Session& session);
 
 enum class Ending : uint8_t { Done, Interrupted };
