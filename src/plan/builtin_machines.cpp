@@ -44,6 +44,11 @@ constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
 // Attention of heads of 128, as a part of the rate of large products, by the length of documents.
 const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
+// The same by the kernels of cards before Hopper, as an H200 ran those: its cores make fewer of these products than of
+// its own kind, so that others may well reach more. The backward in steps of 64 queries, and of 16 where a block has
+// 99 KiB of shared memory.
+const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
+    kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
 // Attention in fp32, which goes a warp a token, as a part of products in fp32.
 constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
@@ -53,6 +58,12 @@ constexpr uint64_t kDriverBytes = 560ull << 20;
 // What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
 constexpr uint64_t kNcclBytes = 830ull << 20;
 constexpr int kNcclBlocks = 8;
+
+RateCurve attention_of(const Model& model, bool backward) {
+  if (model.capability >= 90) return backward ? kAttentionBackward : kAttention;
+  if (!backward) return kTiledAttention;
+  return model.capability == 80 ? kTiledBackward : kNarrowBackward;
+}
 
 Cards cards_of(const Model& model, int count) {
   Cards cards;
@@ -79,7 +90,7 @@ Cards cards_of(const Model& model, int count) {
   if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
-    RateCurve curve = backward ? kAttentionBackward : kAttention;
+    RateCurve curve = attention_of(model, backward);
     for (double& rate : curve.rates) rate *= cards.rates.flops;
     cards.rates.attention.push_back({DType::BF16, backward, 128, curve});
   }
