@@ -211,7 +211,10 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
+  EXPECT_EQ(plan["driver_host_bytes"], 440u << 20) << "of a rank, as host_bytes are of a node";
+  EXPECT_GE(plan["host_bytes"].get<uint64_t>(), plan["driver_host_bytes"].get<uint64_t>());
   const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
+  EXPECT_EQ(cpu["driver_host_bytes"], 0);
   EXPECT_EQ(nlohmann::json::parse(run(job("plan", {"--json", "--machine", "H100", "--device", "cpu"})).out)["classes"],
             cpu["classes"]);
   expect_refusal(job("plan", {"--device", "cuda", "--machine", fs::path(SNUG_FIXTURES) / "machine/second_an_op.json"}),
@@ -224,7 +227,7 @@ TEST_F(Cli, PlanFindsWhatFitsASmallHost) {
   const fs::path configs = fs::path(SNUG_FIXTURES) / "configs";
   for (const Words& more :
        {Words{"llama-3-8b", "RTX4090", "1GiB", "--sequence-length", "8192", "--batch-size", "4"},
-        Words{"llama-3-8b", "H100", "1030MiB", "--method", "full", "--batch-size", "1", "--sequence-length", "128"}}) {
+        Words{"llama-3-8b", "H100", "1470MiB", "--method", "full", "--batch-size", "1", "--sequence-length", "128"}}) {
     Words words{"plan", "--model", configs / more[0], "--machine", more[1], "--host-memory", more[2]};
     words.insert(words.end(), more.begin() + 3, more.end());
     EXPECT_EQ(run(words).code, 0) << more[0] << " " << more[2] << ": " << text_of(at("stderr"));

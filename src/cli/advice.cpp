@@ -144,7 +144,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
   const PerSpace<uint64_t>& arenas = chosen.forecast.arena_bytes;
-  const uint64_t device = arenas[index(Space::Device)] + caps.beside(arenas),
+  const uint64_t device = arenas[index(Space::Device)] + caps.beside(arenas, Space::Device),
                  taken = (arenas[index(Space::Device)] + arenas[index(Space::Host)]) *
                          static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;

@@ -10,10 +10,13 @@ namespace snug {
 namespace {
 
 // Of a rank, with what the driver takes there.
-uint64_t device_bytes(const Planned& planned, const Forecast& f) {
-  return f.arena_bytes[index(Space::Device)] + planned.caps.beside(f.arena_bytes);
+uint64_t rank_bytes(const Planned& planned, const Forecast& f, Space space) {
+  return f.arena_bytes[index(space)] + planned.caps.beside(f.arena_bytes, space);
 }
-uint64_t driver_bytes(const Planned& planned) { return planned.caps.beside(planned.shown().forecast.arena_bytes); }
+uint64_t device_bytes(const Planned& planned, const Forecast& f) { return rank_bytes(planned, f, Space::Device); }
+uint64_t driver_bytes(const Planned& planned, Space space) {
+  return planned.caps.beside(planned.shown().forecast.arena_bytes, space);
+}
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
 int hosts_of(const Planned& planned) {
@@ -23,19 +26,18 @@ int hosts_of(const Planned& planned) {
 
 // Of all ranks of a node.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  const uint64_t rank = space == Space::Device ? device_bytes(planned, f) : f.arena_bytes[index(space)];
-  return static_cast<uint64_t>(node_ranks(planned)) * rank;
+  return static_cast<uint64_t>(node_ranks(planned)) * rank_bytes(planned, f, space);
 }
 
 // What fills a device, and when.
 std::vector<Forecast::Class> classes_of(const Planned& planned) {
   std::vector<Forecast::Class> classes = planned.shown().forecast.classes;
-  if (const uint64_t driver = driver_bytes(planned); driver > 0) classes.push_back({"driver", driver});
+  if (const uint64_t driver = driver_bytes(planned, Space::Device); driver > 0) classes.push_back({"driver", driver});
   std::ranges::sort(classes, std::greater(), &Forecast::Class::bytes);
   return classes;
 }
 uint64_t phase_bytes(const Planned& planned, const Forecast::Phase& phase, Space space) {
-  return phase.bytes[index(space)] + (space == Space::Device ? driver_bytes(planned) : 0);
+  return phase.bytes[index(space)] + driver_bytes(planned, space);
 }
 
 // "134,515,008"
@@ -289,7 +291,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
                               {"device_bytes", device_bytes(planned, a.forecast)},
                               {"host_bytes", node_bytes(planned, a.forecast, Space::Host)},
                               {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
-                              {"driver_bytes", driver_bytes(planned)}};
+                              {"driver_bytes", driver_bytes(planned, Space::Device)},
+                              {"driver_host_bytes", driver_bytes(planned, Space::Host)}};
   json["ranks"] = ranks_json(planned.fit.ranks);
   json["node"]["count"] = hosts_of(planned);
   json["node"]["ranks"] = node_ranks(planned);

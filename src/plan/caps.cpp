@@ -7,7 +7,8 @@
 namespace snug {
 
 // Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
-uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes) const {
+uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes, Space space) const {
+  if (space != Space::Device) return space == Space::Host ? driver_host_bytes : 0;
   constexpr uint64_t kOfEntry = 4096 / 8;
   const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank_bytes[index(Space::Host)] / kOfEntry;
   return driver_bytes + link_bytes + tables;
@@ -15,8 +16,9 @@ uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes) const {
 
 std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
   const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
-  const uint64_t device = rank_bytes[index(Space::Device)] + caps.beside(rank_bytes),
-                 host = together * rank_bytes[index(Space::Host)], disk = together * rank_bytes[index(Space::Disk)];
+  const auto of_rank = [&](Space space) { return rank_bytes[index(space)] + caps.beside(rank_bytes, space); };
+  const uint64_t device = of_rank(Space::Device), host = together * of_rank(Space::Host),
+                 disk = together * of_rank(Space::Disk);
   std::vector<Need> needs;
   if (!caps.shared || caps.device_bytes < caps.host_bytes)
     needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});

@@ -21,7 +21,10 @@ struct Caps {
   // tables of the pages of so many ranks' host arenas, all of which it knows on each card.
   uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  uint64_t beside(const PerSpace<uint64_t>& rank_bytes) const;
+  // And of the host, a rank, against host_bytes.
+  uint64_t driver_host_bytes = 0;
+  // All that, of a rank whose arenas take so much.
+  uint64_t beside(const PerSpace<uint64_t>& rank_bytes, Space space) const;
 };
 
 // What an arrangement takes of one thing that is capped.

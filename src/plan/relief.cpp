@@ -62,7 +62,8 @@ Need Relief::tightest(const Point& p, Place place) {
   const PerSpace<uint64_t> bytes = bytes_of(p);
   std::vector<Need> all = needs(bytes, ranks_, caps_);
   if (place == Place::Device)
-    all = {{"the device of a rank", bytes[index(Space::Device)] + caps_.beside(bytes), caps_.device_bytes}};
+    all = {
+        {"the device of a rank", bytes[index(Space::Device)] + caps_.beside(bytes, Space::Device), caps_.device_bytes}};
   return *std::ranges::max_element(all, {}, excess_of);
 }
 double Relief::excess(const Point& p, Place place) { return excess_of(tightest(p, place)); }
