@@ -160,7 +160,9 @@ MeasuredLinks measure_links_here(Cards& cards) {
 }
 
 Target::Target(const Options& options)
-    : here_(options.device == "cpu" ? std::nullopt : cards_here()), machine_(named_machine(options)) {
+    : asked_(options.device != "auto"),
+      here_(options.device == "cpu" ? std::nullopt : cards_here()),
+      machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;
@@ -180,6 +182,7 @@ std::unique_ptr<OpFacts> Target::facts() const {
 
 void Target::require_here() const {
   if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
+  if (const std::string unused = unused_cards(); !asked_ && !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
 }
 
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {

@@ -24,7 +24,8 @@ class Target {
   const std::optional<Machine>& machine() const { return machine_; }
   // For one thread: what it has found out about products it keeps.
   std::unique_ptr<OpFacts> facts() const;
-  // UserError if it cannot be run on here, by this build of snug.
+  // UserError if it cannot be run on here, by this build of snug; says on stderr what GPUs that leaves alone, unless
+  // the user chose the CPU.
   void require_here() const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
   // job ask at the same time.
@@ -34,6 +35,7 @@ class Target {
   const std::optional<Cards>& here() const { return here_; }
 
  private:
+  bool asked_ = false;  // by --device
   bool cuda_ = false;
   std::optional<Cards> here_;
   std::optional<Machine> machine_;

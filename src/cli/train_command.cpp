@@ -309,8 +309,6 @@ int train_command(Options options, const CommandFlags& flags) {
   }
   Target target(options);
   target.require_here();
-  if (const std::string unused = unused_cards(); options.device == "auto" && !unused.empty())
-    fmt::print(stderr, "snug: {}\n", unused);
   settle_ranks(options, target, comm.get());
   refuse_disk_dir(options, Aim::Run);
   by_the_first(comm.get(), [&] { refuse_out(options); });
