@@ -7,8 +7,8 @@ set -eu
 cd "$(dirname "$0")/.."
 build=${BUILD:-build/cuda}
 cmake -G Ninja -S . -B "$build" -DCMAKE_BUILD_TYPE=Release -DSNUG_CUDA=ON
-cmake --build "$build" --target cuda_op_test cuda_parity_test cuda_streams_test cuda_ranks_test cuda_faults_test \
-  cuda_ops
+cmake --build "$build" --target cuda_op_test cuda_parity_test cuda_streams_test cuda_arrangement_test cuda_ranks_test \
+  cuda_faults_test cuda_ops
 ctest --test-dir "$build" --label-regex gpu --output-on-failure
 for tool in memcheck racecheck; do
   compute-sanitizer --tool "$tool" --error-exitcode 1 "$build/tests/cuda_op_test" --gtest_brief=1 \

@@ -135,6 +135,19 @@ inline Ground processors() {
   return {[] { return std::make_unique<CpuFacts>(); }, [](int, Comm*) { return std::make_unique<CpuBackend>(); }};
 }
 
+// What ranks run on where a test does not say; so many of them.
+#ifdef SNUG_TESTS_ON_CUDA
+inline constexpr int kMostRanks = 1;
+inline Ground usual_ground() {
+  static const std::shared_ptr<ProductTable> products = make_product_table();  // the fastest found once, for all
+  return {[] { return std::make_unique<CudaFacts>(); },
+          [](int, Comm*) { return std::make_unique<CudaBackend>(0, products); }};
+}
+#else
+inline constexpr int kMostRanks = 4;
+inline Ground usual_ground() { return processors(); }
+#endif
+
 // What was reserved is what was forecast, some phase fills it, and its classes are all of the device's.
 inline void expect_as_forecast(const Compiled& compiled, const PerSpace<uint64_t>& reserved) {
   const Forecast f = forecast(compiled);
@@ -157,7 +170,7 @@ inline Comm* process_rank() {
 
 // Runs `work` on every rank with a session of its own: ranks are threads, or this process is one of them.
 inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::function<void(Session&)>& work,
-                     Comm* process = nullptr, const Ground& ground = processors()) {
+                     Comm* process = nullptr, const Ground& ground = usual_ground()) {
   auto run = [&](int rank, Comm* comm) {
     set_threads(1);
     const JobSpec spec = arranged(job, a, rank);
@@ -228,7 +241,7 @@ inline void train_steps(Session& session, int64_t first, int64_t last, Outcome& 
 
 // The evaluation between steps makes a deferred update at once; what it leaves is seen by the step after it.
 inline Outcome train(const JobSpec& job, const Arrangement& a, Comm* process = nullptr,
-                     const Ground& ground = processors()) {
+                     const Ground& ground = usual_ground()) {
   Outcome outcome;
   const auto work = [&](Session& session) {
     session.load();
@@ -257,7 +270,7 @@ struct Halves {
 // the data that come then.
 enum class Begin { Fresh, Resumed };
 inline Halves halves(Begin begin, const std::filesystem::path& run, JobSpec job, const Arrangement& a,
-                     const Ground& ground = processors()) {
+                     const Ground& ground = usual_ground()) {
   Checkpoints checkpoints(run, -1);
   if (begin == Begin::Resumed) job.saved = find_saved_state(checkpoints.last().value());
   Halves result;
