@@ -80,6 +80,12 @@ FAMILIES = {
         "dtype": torch.float16,
         "shard_size": 110000,
     },
+    "qwen2_window": {  # the second layer sees nine tokens
+        "config": Qwen2Config(hidden_size=48, intermediate_size=104, num_attention_heads=3, num_key_value_heads=1,
+                              rope_parameters=rope(10000.0), tie_word_embeddings=True,
+                              **QWEN2 | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+        "dtype": torch.bfloat16,
+    },
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]

@@ -77,16 +77,39 @@ TEST(HfConfig, AbsentKeysHaveTransformersDefaults) {
   EXPECT_EQ(c.dtype, std::nullopt);
 }
 
-TEST(HfConfig, AWindowThatNoLayerUsesIsFine) {
+// As transformers' Qwen2Config derives its layer_types.
+TEST(HfConfig, LayersFromMaxWindowLayersOnSeeTheWindow) {
   Json config = parse_json(fixture("qwen2_v4.json"), "x");
+  const auto windows = [&] { return parse_hf_config(config.dump(), "x").windows; };
+  EXPECT_EQ(windows(), std::vector<int64_t>(24)) << "not used";
   config["use_sliding_window"] = true;
   config["max_window_layers"] = 24;
-  EXPECT_NO_THROW(parse_hf_config(config.dump(), "x"));
-  config["max_window_layers"] = 23;
-  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); },
-                                    "key 'use_sliding_window': found true, expected false"));
+  EXPECT_EQ(windows(), std::vector<int64_t>(24));
+  config["max_window_layers"] = 22;
+  std::vector<int64_t> last_two(24);
+  last_two[22] = last_two[23] = 32768;
+  EXPECT_EQ(windows(), last_two);
+  config["sliding_window"] = nullptr;
+  EXPECT_EQ(windows(), std::vector<int64_t>(24));
+}
+
+TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {
+  Json config = parse_json(fixture("qwen2_v4.json"), "x");
+  config["use_sliding_window"] = true;
+  const auto fails = [&] {
+    return fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "key 'layer_types'");
+  };
+  config["layer_types"] = std::vector<std::string>(24, "full_attention");
+  config["layer_types"][3] = "sliding_attention";
+  std::vector<int64_t> fourth(24);
+  fourth[3] = 32768;
+  EXPECT_EQ(parse_hf_config(config.dump(), "x").windows, fourth);
+  config["layer_types"][4] = "chunked_attention";
+  EXPECT_TRUE(fails());
   config["layer_types"] = {"full_attention", "sliding_attention"};
-  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "key 'layer_types'"));
+  EXPECT_TRUE(fails());
+  config["layer_types"] = "sliding_attention";
+  EXPECT_TRUE(fails());
 }
 
 TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {

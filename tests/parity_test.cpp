@@ -149,7 +149,8 @@ TEST_P(Parity, TenLoraStepsAgree) {
   for (const int64_t passes : {1, 2, 4}) expect_same_training(GetParam(), "adapter_init", "lora", passes);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, Parity, testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied"),
+INSTANTIATE_TEST_SUITE_P(Families, Parity,
+                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window"),
                          [](const auto& info) { return info.param; });
 
 TEST(ParityLora, RankStabilisedAdaptersOfQueriesAndValuesAgree) {

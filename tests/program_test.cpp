@@ -129,6 +129,10 @@ TEST(Work, OfAttentionIsHalfASquareForEachProduct) {
   const HeadShape shape{4, 2, 8};
   const Operand qkv = matrix(0, Access::Read, DType::F32, 10, 64), out = matrix(1, Access::Write, DType::F32, 10, 32);
   EXPECT_EQ(work(op_of(Attention{shape, 1, 5}, {qkv, out})).flops, 2 * 2 * (10 * 5 / 2) * 32);
+  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 4}, {qkv, out})).flops, 2 * 2 * (10 * 6 / 2) * 32)
+      << "a triangle of 4 x 4 halves, then bands of 4";
+  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 8}, {qkv, out})).flops,
+            work(op_of(Attention{shape, 1, 8}, {qkv, out})).flops);
   EXPECT_EQ(work(op_of(AttentionBackward{shape, 1, 5}, {out, qkv})).flops, 5 * 2 * (10 * 5 / 2) * 32);
   const Operand cache = matrix(2, Access::Read, DType::F32, 100, 32);
   EXPECT_EQ(work(op_of(CachedAttention{shape}, {qkv, cache, out})).flops, 2 * 2 * 10 * 100 * 32);

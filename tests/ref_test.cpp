@@ -78,7 +78,8 @@ TEST_P(RefTest, GivesTheLossAndGradientsOfTransformers) {
   if (config.qkv_bias) expect_gradient("model.layers.0.self_attn.v_proj.bias", block.v.bias);
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, RefTest, testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied"));
+INSTANTIATE_TEST_SUITE_P(Families, RefTest,
+                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window"));
 
 }  // namespace
 }  // namespace snug

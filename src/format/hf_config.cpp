@@ -90,20 +90,24 @@ void parse_rope(const JsonObject& config, HfConfig& result) {
   }
 }
 
-void refuse_sliding_window(const JsonObject& config, const HfConfig& result) {
-  if (!config.boolean("use_sliding_window", false)) return;
-  if (config.has("layer_types")) {
-    const Json& types = config.at("layer_types");
-    for (const Json& type : types) {
-      if (type != "full_attention") config.fail("layer_types", "\"full_attention\" in every layer");
-    }
-    return;
+// Of each layer, as Qwen2 says it: layer_types names them, or those from max_window_layers on have the window.
+std::vector<int64_t> parse_windows(const JsonObject& config, const HfConfig& result) {
+  std::vector<int64_t> windows(static_cast<size_t>(result.layers));
+  if (!config.boolean("use_sliding_window", false) || !config.has("sliding_window")) return windows;
+  const int64_t window = config.integer("sliding_window", 1, kMaxPosition);
+  if (!config.has("layer_types")) {
+    const int64_t full = config.integer("max_window_layers", 0, kMaxLayers, 28);
+    for (int64_t layer = full; layer < result.layers; layer++) windows[static_cast<size_t>(layer)] = window;
+    return windows;
   }
-  // Layers from max_window_layers on are the ones that would use the window.
-  const bool some_layer = config.integer("max_window_layers", 0, kMaxLayers, 28) < result.layers;
-  if (config.has("sliding_window") && some_layer) {
-    config.fail("use_sliding_window", "false, or a max_window_layers that leaves every layer full attention");
-  }
+  const Json& types = config.at("layer_types");
+  const auto known = [](const Json& type) { return type == "full_attention" || type == "sliding_attention"; };
+  if (!types.is_array() || types.size() != windows.size() || !std::ranges::all_of(types, known))
+    config.fail("layer_types",
+                fmt::format("\"full_attention\" or \"sliding_attention\" for each of {} layers", result.layers));
+  for (size_t layer = 0; layer < windows.size(); layer++)
+    if (types[layer] == "sliding_attention") windows[layer] = window;
+  return windows;
 }
 
 void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
@@ -111,8 +115,6 @@ void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
   if (result.architecture == Architecture::LlamaForCausalLM) {
     if (config.boolean("attention_bias", false)) config.fail("attention_bias", "false");
     if (config.boolean("mlp_bias", false)) config.fail("mlp_bias", "false");
-  } else {
-    refuse_sliding_window(config, result);
   }
   if (config.number("attention_dropout", 0, 1, 0.0) != 0) config.fail("attention_dropout", "0");
   for (const std::string_view key : kExpertKeys) {
@@ -200,6 +202,7 @@ HfConfig parse_hf_config(std::string_view json, std::string_view source) {
   result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, 1e-6);
   result.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   result.qkv_bias = !llama;
+  if (!llama) result.windows = parse_windows(config, result);
   // transformers' LlamaConfig has these two when the file does not mention them.
   result.bos = parse_token(config, "bos_token_id", result.vocabulary, llama ? std::optional<int64_t>(1) : std::nullopt);
   result.eos = parse_eos(config, result.vocabulary, llama ? std::optional<int64_t>(2) : std::nullopt);

@@ -6,6 +6,12 @@
 #include "program/adapter.h"
 
 namespace snug {
+namespace {
+
+// A window through which every token sees all there may be is none.
+int64_t narrowing(int64_t window, int64_t tokens) { return window < tokens ? window : 0; }
+
+}  // namespace
 
 Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
                Role role) {
@@ -202,25 +208,25 @@ void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, 
   node.steps.push_back(step);
 }
 
-Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest) {
+Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest, int64_t window) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
   return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention},
                   {"lse", {shape.heads, tokens_}, DType::F32, Keep::Attention}},
                  [=, this](std::span<const Operand> out) {
                    const Operand input = use(qkv);
-                   emitter_.op("attention", Attention{shape, scale, longest},
+                   emitter_.op("attention", Attention{shape, scale, longest, narrowing(window, longest)},
                                {read(input), read(documents), write(out[0]), write(out[1])});
                  })[0];
 }
 
-Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache) {
+Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache, int64_t window) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
-  return produce(
-      {{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention}},
-      [=, this](std::span<const Operand> out) {
-        emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
-        emitter_.op("attention", CachedAttention{shape, scale}, {read(use(qkv)), read(cache), write(out[0])});
-      })[0];
+  return produce({{"attention", {tokens_, shape.heads * shape.dim}, compute_, Keep::Attention}},
+                 [=, this](std::span<const Operand> out) {
+                   emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
+                   emitter_.op("attention", CachedAttention{shape, scale, narrowing(window, cache.shape.rows())},
+                               {read(use(qkv)), read(cache), write(out[0])});
+                 })[0];
 }
 
 Value Builder::swiglu(Value gate_up) {
@@ -310,12 +316,12 @@ void Builder::rope_backward(Value dqkv, const HeadShape& shape, const Operand& p
 }
 
 Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
-                                  int64_t longest) {
+                                  int64_t longest, int64_t window) {
   const float scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim)));
   const Operand result = use(out), inputs = use(qkv);
   const Operand lse = use({nodes_[static_cast<size_t>(state(out).node)].outputs[1]});
   const Value dqkv = make("dqkv", {tokens_, shape.width()}, compute_);
-  emitter_.op("attention.backward", AttentionBackward{shape, scale, longest},
+  emitter_.op("attention.backward", AttentionBackward{shape, scale, longest, narrowing(window, longest)},
               {read(use(dout)), read(inputs), read(result), read(lse), read(documents), write(use(dqkv))});
   return dqkv;
 }

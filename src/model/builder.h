@@ -90,10 +90,10 @@ class Builder {
   Value linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual = std::nullopt);
   // In place: qkv must have been made by linear() just before.
   void rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table);
-  // `longest`: tokens of the longest document.
-  Value attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest);
+  // `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
+  Value attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest, int64_t window);
   // Attention over a cache of earlier tokens, to which these are added first.
-  Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache);
+  Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache, int64_t window);
   Value swiglu(Value gate_up);
 
   // ---- Backward: each takes the gradient of the forward call's result ----
@@ -107,7 +107,7 @@ class Builder {
   void rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx, const Linear& reader);
   void rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table);
   Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
-                           int64_t longest);
+                           int64_t longest, int64_t window);
   Value swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader);
   void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate);
 

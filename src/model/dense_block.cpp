@@ -7,8 +7,9 @@ Value DenseBlock::forward(Builder& b, Value x) {
   n1_ = b.rms_norm(x, params_.attention_norm, context_.norm_epsilon);
   qkv_ = b.linear(n1_, params_.qkv, Keep::Attention);
   b.rope(qkv_, context_.heads, context_.positions, context_.rope_table);
-  attention_ = context_.cache ? b.cached_attention(qkv_, context_.heads, *context_.cache)
-                              : b.attention(qkv_, context_.heads, context_.documents, context_.longest_document);
+  attention_ = context_.cache
+                   ? b.cached_attention(qkv_, context_.heads, *context_.cache, params_.window)
+                   : b.attention(qkv_, context_.heads, context_.documents, context_.longest_document, params_.window);
   r_ = b.linear(attention_, params_.o, Keep::Residual, x);
   n2_ = b.rms_norm(r_, params_.mlp_norm, context_.norm_epsilon);
   gate_up_ = b.linear(n2_, params_.gate_up, Keep::Mlp);
@@ -25,8 +26,8 @@ void DenseBlock::backward(Builder& b, Value dy, bool wanted) {
   b.weight_gradients(dgate_up, n2_, params_.gate_up);
   const Value dattention = b.linear_backward(dy, params_.o);
   b.weight_gradients(dy, attention_, params_.o);
-  const Value dqkv =
-      b.attention_backward(dattention, qkv_, attention_, context_.heads, context_.documents, context_.longest_document);
+  const Value dqkv = b.attention_backward(dattention, qkv_, attention_, context_.heads, context_.documents,
+                                          context_.longest_document, params_.window);
   b.rope_backward(dqkv, context_.heads, context_.positions, context_.rope_table);
   if (wanted) {
     const Value dn1 = b.linear_backward(dqkv, params_.qkv);

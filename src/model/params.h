@@ -50,6 +50,7 @@ struct Linear {
 struct BlockParams {
   ParamId attention_norm = kNoParam, mlp_norm = kNoParam;
   Linear qkv, o, gate_up, down;
+  int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
 };
 
 struct ParamTable {

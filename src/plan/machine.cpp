@@ -85,8 +85,8 @@ class Pricing {
     return measured ? work_.bytes / measured->at(work_.bytes) : products(backward);
   }
 
-  double operator()(const Attention& a) const { return attention(a.shape, a.longest, false); }
-  double operator()(const AttentionBackward& a) const { return attention(a.shape, a.longest, true); }
+  double operator()(const Attention& a) const { return attention(a, false); }
+  double operator()(const AttentionBackward& a) const { return attention(a, true); }
 
   double operator()(const Copy&) const {
     const Space from = buffers_[op_.operands[0].buffer].space, to = buffers_[op_.operands[1].buffer].space;
@@ -189,16 +189,17 @@ class Pricing {
   }
 
   // By the measured head sizes around the one in question, as by lengths.
-  double attention(const HeadShape& shape, int64_t longest, bool backward) const {
+  template <class A>
+  double attention(const A& a, bool backward) const {
     const DType dtype = kernel_dtype(op_);
     RateCurve by_dim;
     for (const AttentionRates& rates : rates_.attention) {
       if (rates.dtype != dtype || rates.backward != backward) continue;
       by_dim.sizes.push_back(static_cast<double>(rates.head_dim));
-      by_dim.rates.push_back(rates.flops.at(static_cast<double>(longest)));
+      by_dim.rates.push_back(rates.flops.at(seen_length(a.longest, a.window)));
     }
     if (by_dim.sizes.empty()) return roughly();
-    return work_.flops / by_dim.at(static_cast<double>(shape.dim));
+    return work_.flops / by_dim.at(static_cast<double>(a.shape.dim));
   }
 
   const Op& op_;

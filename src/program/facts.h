@@ -26,4 +26,8 @@ class OpFacts {
 // Operations and bytes of an op, from its attributes and operands alone: the same on every backend.
 Work work(const Op& op);
 
+// As long as a document would be whose tokens see as many others on average as those of the longest do through a window
+// (Attention).
+double seen_length(int64_t longest, int64_t window);
+
 }  // namespace snug

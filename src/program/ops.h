@@ -98,13 +98,14 @@ struct Attention {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0;  // tokens of the longest document a pass may hold
+  int64_t window = 0;   // a token sees so many, itself the last; 0: all of its document up to itself
 };
 
 // dout r [T, heads * dim], qkv r, out r, lse r, documents r, dqkv w [T, width] (0 outside documents).
 struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
-  int64_t longest = 0;
+  int64_t longest = 0, window = 0;
 };
 
 // Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   qkv r [n, width],
@@ -113,11 +114,13 @@ struct CacheAppend {
   HeadShape shape;
 };
 
-// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i.   qkv r [n,
+// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i, with a
+// window the last so many of them.   qkv r [n,
 // width], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
 struct CachedAttention {
   HeadShape shape;
   float scale = 1;
+  int64_t window = 0;
 };
 
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------

@@ -43,12 +43,12 @@ constexpr auto describe(const RopeTable&) {
                      "original_length");
 }
 constexpr auto describe(const Rope&) { return describe_as("rope", "shape", "backward"); }
-constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest"); }
+constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest", "window"); }
 constexpr auto describe(const AttentionBackward&) {
-  return describe_as("attention_backward", "shape", "scale", "longest");
+  return describe_as("attention_backward", "shape", "scale", "longest", "window");
 }
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
-constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale"); }
+constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale", "window"); }
 constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon"); }
 constexpr auto describe(const RmsNormBackward&) {
   return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore");

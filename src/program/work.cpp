@@ -28,15 +28,17 @@ double flops(const Gemm& gemm, std::span<const Operand> operands) {
 
 // Products of queries and keys, as if all documents were as long as they may be: an upper bound. Each of `products`
 // (forward 2: scores and output; backward 5) is half of T x longest x dim for every head.
-double attention_flops(const HeadShape& shape, int64_t longest, const Op& op, double products) {
+template <class A>
+double attention_flops(const A& a, const Op& op, double products) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
-  return products * tokens * static_cast<double>(longest) * static_cast<double>(shape.heads * shape.dim);
+  return products * tokens * seen_length(a.longest, a.window) * static_cast<double>(a.shape.heads * a.shape.dim);
 }
 
 // Every new token over the whole cache: an upper bound.
 double attention_flops(const CachedAttention& attention, const Op& op) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
-  const auto cached = static_cast<double>(op.operands[1].shape.rows());
+  const int64_t rows = op.operands[1].shape.rows();
+  const auto cached = static_cast<double>(attention.window > 0 ? std::min(rows, attention.window) : rows);
   return 4.0 * tokens * cached * static_cast<double>(attention.shape.heads * attention.shape.dim);
 }
 
@@ -48,6 +50,11 @@ template <class... Fs>
 Overloaded(Fs...) -> Overloaded<Fs...>;
 
 }  // namespace
+
+double seen_length(int64_t longest, int64_t window) {
+  const auto all = static_cast<double>(longest), seen = static_cast<double>(window);
+  return window == 0 || window >= longest ? all : 2 * seen - seen * seen / all;
+}
 
 Work work(const Op& op) {
   const auto& operands = op.operands;
@@ -69,10 +76,10 @@ Work work(const Op& op) {
             return Work{0, all_bytes(operands, operand_count(backward))};
           },
           [&](const Attention& a) {
-            return Work{attention_flops(a.shape, a.longest, op, 2), all_bytes(op)};
+            return Work{attention_flops(a, op, 2), all_bytes(op)};
           },
           [&](const AttentionBackward& a) {
-            return Work{attention_flops(a.shape, a.longest, op, 5), all_bytes(op)};
+            return Work{attention_flops(a, op, 5), all_bytes(op)};
           },
           [&](const CachedAttention& a) {
             return Work{attention_flops(a, op), all_bytes(op)};

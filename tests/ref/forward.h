@@ -144,9 +144,15 @@ S attention_weights(std::span<const S> query, const Matrix<S>& keys, int64_t fir
   return std::log(sum) + largest;
 }
 
+// The first of the tokens from `begin` on that token t sees through a window (Attention).
+inline int64_t first_seen(int64_t begin, int64_t t, int64_t window) {
+  return window > 0 ? std::max(begin, t + 1 - window) : begin;
+}
+
 // Causal attention within documents, whose starts and the end of the last are `documents`; rows outside are 0.
 template <class S>
-Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale, std::span<const int32_t> documents) {
+Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale, std::span<const int32_t> documents,
+                      int64_t window = 0) {
   Attended<S> y{Matrix<S>(qkv.rows, shape.heads * shape.dim), Matrix<S>(shape.heads, qkv.rows)};
   std::vector<S> weights;
   for (size_t d = 0; d + 1 < documents.size(); d++)
@@ -155,10 +161,11 @@ Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale
         const int64_t kv = h / (shape.heads / shape.kv_heads);
         const int64_t key = (shape.heads + kv) * shape.dim, value = key + shape.kv_heads * shape.dim;
         const std::span<const S> query(&qkv(t, h * shape.dim), static_cast<size_t>(shape.dim));
-        y.lse(h, t) = attention_weights(query, qkv, key, documents[d], t + 1, scale, weights);
-        for (int64_t j = documents[d]; j <= t; j++)
+        const int64_t begin = first_seen(documents[d], t, window);
+        y.lse(h, t) = attention_weights(query, qkv, key, begin, t + 1, scale, weights);
+        for (int64_t j = begin; j <= t; j++)
           for (int64_t i = 0; i < shape.dim; i++)
-            y.out(t, h * shape.dim + i) += at(weights, j - documents[d]) * qkv(j, value + i);
+            y.out(t, h * shape.dim + i) += at(weights, j - begin) * qkv(j, value + i);
       }
   return y;
 }
@@ -208,6 +215,7 @@ struct Block {
   std::vector<S> attention_norm, mlp_norm;  // [hidden]
   Linear<S> q, k, v, o;                     // in: hidden; o from heads dim to hidden
   Linear<S> gate, up, down;                 // hidden to F, F to hidden
+  int64_t window = 0;                       // of attention
 };
 
 template <class S>
@@ -263,7 +271,7 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
   const Matrix<S> qkv = rope(beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)}), model.heads,
                              batch.positions, rope_frequencies(model.rope, model.heads.dim));
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
-  const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents).out));
+  const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);
   return sum(r, linear(block.down, swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}))));
 }

@@ -156,7 +156,7 @@ class Reference {
 
   void operator()(const Attention& op) {
     const auto y = attention<double>(o_[0].matrix(), op.shape, static_cast<double>(op.scale),
-                                     o_[1].integers(facts_.documents + 1));
+                                     o_[1].integers(facts_.documents + 1), op.window);
     o_[2].values = y.out.data;
     o_[3].values = y.lse.data;
   }
@@ -171,7 +171,7 @@ class Reference {
     std::ranges::fill(dqkv.values, 0.0);
     for (size_t d = 0; d + 1 < documents.size(); d++)
       for (int64_t t = documents[d]; t < documents[d + 1]; t++)
-        for (int64_t j = documents[d]; j <= t; j++)
+        for (int64_t j = first_seen(documents[d], t, op.window); j <= t; j++)
           for (int64_t h = 0; h < heads; h++) {
             const int64_t q = h * dim, k = (heads + h / (heads / kv_heads)) * dim, v = k + kv_heads * dim;
             double score = 0, along = 0;
@@ -204,11 +204,12 @@ class Reference {
         const int64_t key = h / (op.shape.heads / op.shape.kv_heads) * dim, value = key + op.shape.kv_heads * dim;
         const std::span<const double> query(&qkv.values[static_cast<size_t>(t * qkv.cols() + h * dim)],
                                             static_cast<size_t>(dim));
-        attention_weights(query, cache, key, 0, facts_.position + t + 1, static_cast<double>(op.scale), weights);
+        const int64_t end = facts_.position + t + 1, begin = first_seen(0, end - 1, op.window);
+        attention_weights(query, cache, key, begin, end, static_cast<double>(op.scale), weights);
         for (int64_t i = 0; i < dim; i++) {
           o_[2](t, h * dim + i) = 0;
           for (size_t j = 0; j < weights.size(); j++)
-            o_[2](t, h * dim + i) += weights[j] * cache(static_cast<int64_t>(j), value + i);
+            o_[2](t, h * dim + i) += weights[j] * cache(begin + static_cast<int64_t>(j), value + i);
         }
       }
   }

@@ -35,6 +35,7 @@ class TiledAttention {
   TiledAttention(const Attention& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        window_(attention.window),
         qkv_(views[0]),
         documents_(views[1].as<int32_t>()),
         out_(views[2]),
@@ -73,7 +74,8 @@ class TiledAttention {
   void attend(int64_t index, int64_t head) {
     const DocumentTile& tile = scratch_.tiles[index];
     const int64_t queries = tile.padded_rows(), padded = columns_.padded, kv_head = columns_.kv_head(head);
-    const int64_t first = index - tile.index();
+    const int64_t start = tile.index() * kTile, of_document = index - tile.index();
+    const int64_t first = of_document + first_visible(start, window_) / kTile;
     StackArray<T, kTile * kMaxDim> q;
     StackArray<T, kTile * kTile> weights;
     StackArray<float, kTile * kTile> products;
@@ -87,7 +89,8 @@ class TiledAttention {
       const int64_t keys = seen.padded_rows();
       tile_product(scratch_.keys + packed_offset(seen, kv_head), padded, q.data(), queries, products.data(), kTile,
                    keys, queries, padded, false);
-      softmax.add(products.data(), keys, queries, j == index ? kUpToItself.data() : nullptr, scale_);
+      const VisibleKeys visible(start, (j - of_document) * kTile, window_);
+      softmax.add(products.data(), keys, queries, j == index || window_ > 0 ? &visible : nullptr, scale_);
       for (int64_t u = 0; u < keys; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);
@@ -110,6 +113,7 @@ class TiledAttention {
 
   HeadColumns columns_;
   float scale_;
+  int64_t window_;
   Rows<T> qkv_;
   const int32_t* documents_;
   Rows<T> out_;

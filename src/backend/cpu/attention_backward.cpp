@@ -44,6 +44,7 @@ class TiledAttentionBackward {
   TiledAttentionBackward(const AttentionBackward& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        window_(attention.window),
         dout_(views[0]),
         qkv_(views[1]),
         out_(views[2]),
@@ -128,7 +129,8 @@ class TiledAttentionBackward {
     for (int64_t i = first; i < end; i++) {
       const DocumentTile& tile = scratch_.tiles[i];
       load(tile, head, queries);
-      for (int64_t j = first; j <= i; j++) differentiate_pair(tile, scratch_.tiles[j], head, queries, pair);
+      const int64_t seen = first + first_visible(tile.index() * kTile, window_) / kTile;
+      for (int64_t j = seen; j <= i; j++) differentiate_pair(tile, scratch_.tiles[j], j == seen, head, queries, pair);
       float* dq = queries.dq.data();
       for (int64_t r = 0; r < columns_.padded * tile.padded_rows(); r++) dq[r] *= scale_;
       round_columns(dq, tile.padded_rows(), tile.rows(), columns_.dim, dqkv_[tile.begin] + columns_.query(head),
@@ -136,17 +138,18 @@ class TiledAttentionBackward {
     }
   }
 
-  void differentiate_pair(const DocumentTile& tile, const DocumentTile& seen, int64_t head, Queries& queries,
-                          TilePair& pair) {
+  void differentiate_pair(const DocumentTile& tile, const DocumentTile& seen, bool first, int64_t head,
+                          Queries& queries, TilePair& pair) {
     const int64_t width = tile.padded_rows(), keys = seen.padded_rows(), padded = columns_.padded;
     const int64_t offset = packed_offset(seen, columns_.kv_head(head));
-    const bool diagonal = seen.begin == tile.begin, first = seen.begin == seen.document_begin;
+    const bool diagonal = seen.begin == tile.begin;
+    const VisibleKeys visible(tile.index() * kTile, seen.index() * kTile, window_);
     tile_product(scratch_.keys + offset, padded, queries.q_turned.data(), width, pair.p.data(), kTile, keys, width,
                  padded, false);
     tile_product(scratch_.values + offset, padded, queries.dout_turned.data(), width, pair.ds.data(), kTile, keys,
                  width, padded, false);
-    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, diagonal ? kUpToItself.data() : nullptr, scale_,
-                          queries.lse, queries.delta);
+    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, diagonal || window_ > 0 ? &visible : nullptr,
+                          scale_, queries.lse, queries.delta);
     for (int64_t u = 0; u < keys; u += 2) {
       const float *p = pair.p.data() + u * kTile, *ds = pair.ds.data() + u * kTile;
       round_row(p, width, pair.p_a.data() + u * width);
@@ -192,6 +195,7 @@ class TiledAttentionBackward {
 
   HeadColumns columns_;
   float scale_;
+  int64_t window_;
   Rows<T> dout_, qkv_, out_;
   Rows<float> lse_;
   const int32_t* documents_;

@@ -233,34 +233,47 @@ inline Floats exp2(Floats x) {
   return p * std::bit_cast<Floats>(power);
 }
 
-// Where key u is not among the visible ones of a query: 0.
-inline Floats where_visible(Floats weights, Ints visible, int64_t u) {
-  return static_cast<int32_t>(u) < visible ? weights : Floats{};
-}
+// Of some queries.
+struct Seen {
+  Seen(const VisibleKeys* visible, int64_t query, int64_t keys)
+      : begin(visible ? load<Ints>(visible->begin + query) : Ints{}),
+        end(visible ? load<Ints>(visible->end + query) : Ints{} + static_cast<int32_t>(keys)) {}
 
-inline Ints visible_keys(const int32_t* visible, int64_t query, int64_t keys) {
-  return visible ? load<Ints>(visible + query) : Ints{} + static_cast<int32_t>(keys);
-}
+  // `values` of key u, and `none` where a query does not see it.
+  Floats or_none(Floats values, int64_t u, Floats none) const {
+    const Ints key = Ints{} + static_cast<int32_t>(u);
+    return ((key >= begin) & (key < end)) ? values : none;
+  }
+
+  Ints begin, end;
+};
 
 }  // namespace
 
-void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale) {
+VisibleKeys::VisibleKeys(int64_t query, int64_t key, int64_t window) {
+  for (int64_t q = 0; q < kTile; q++) {
+    begin[q] = static_cast<int32_t>(std::clamp<int64_t>(first_visible(query + q, window) - key, 0, kTile));
+    end[q] = static_cast<int32_t>(std::clamp<int64_t>(query + q + 1 - key, 0, kTile));
+  }
+}
+
+void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const VisibleKeys* visible, float scale) {
   const Floats none = Floats{} - std::numeric_limits<float>::infinity();
   const float to_log2 = scale * kLog2E;
   for (int64_t q = 0; q < queries; q += kLanesOfWords) {
     float* column = products + q;
-    const Ints seen = visible_keys(visible, q, keys);
+    const Seen seen(visible, q, keys);
     const auto before = load<Floats>(maximum + q);
     Floats most = before;
     for (int64_t u = 0; u < keys; u++) {
-      auto row = load<Floats>(column + u * kTile);
-      row = static_cast<int32_t>(u) < seen ? row : none;
+      const Floats row = seen.or_none(load<Floats>(column + u * kTile), u, none);
       most = row > most ? row : most;
     }
-    const Floats rescale = exp2((before - most) * to_log2), shift = most * to_log2;
+    const Floats base = most == none ? Floats{} : most;  // nothing was seen yet
+    const Floats rescale = exp2((before - base) * to_log2), shift = base * to_log2;
     Floats total = load<Floats>(sum + q) * rescale;
     for (int64_t u = 0; u < keys; u++) {
-      const Floats weights = where_visible(exp2(load<Floats>(column + u * kTile) * to_log2 - shift), seen, u);
+      const Floats weights = seen.or_none(exp2(load<Floats>(column + u * kTile) * to_log2 - shift), u, Floats{});
       total += weights;
       std::memcpy(column + u * kTile, &weights, sizeof weights);
     }
@@ -270,17 +283,17 @@ void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const i
   }
 }
 
-void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const int32_t* visible,
+void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const VisibleKeys* visible,
                            float scale, const float* lse, const float* delta) {
   const float to_log2 = scale * kLog2E;
   for (int64_t q = 0; q < queries; q += kLanesOfWords) {
-    const Ints seen = visible_keys(visible, q, keys);
+    const Seen seen(visible, q, keys);
     const Floats shift = load<Floats>(lse + q) * kLog2E, mean = load<Floats>(delta + q);
     for (int64_t u = 0; u < keys; u++) {
       float* p = products + u * kTile + q;
       float* dp = gradients + u * kTile + q;
-      const Floats weights = where_visible(exp2(load<Floats>(p) * to_log2 - shift), seen, u);
-      const Floats dproducts = where_visible(weights * (load<Floats>(dp) - mean), seen, u);
+      const Floats weights = seen.or_none(exp2(load<Floats>(p) * to_log2 - shift), u, Floats{});
+      const Floats dproducts = seen.or_none(weights * (load<Floats>(dp) - mean), u, Floats{});
       std::memcpy(p, &weights, sizeof weights);
       std::memcpy(dp, &dproducts, sizeof dproducts);
     }

@@ -94,12 +94,19 @@ void scale_columns(float* sums, int64_t rows, int64_t cols, const float* factors
 
 // ---- Softmax --------------------------------------------------------------------------------------------------------
 
-// visible[] of a tile's own keys: each token sees those before it, and itself.
-inline constexpr std::array<int32_t, kTile> kUpToItself = [] {
-  std::array<int32_t, kTile> visible{};
-  for (int32_t i = 0; i < kTile; i++) visible[static_cast<size_t>(i)] = i + 1;
-  return visible;
-}();
+// Which keys of a tile the queries of another see: query q those of [begin[q], end[q]), which may be none.
+struct VisibleKeys {
+  // The queries from `query` of a document on see the keys from `key` on up to themselves, the last `window` of them;
+  // 0: all.
+  VisibleKeys(int64_t query, int64_t key, int64_t window);
+  VisibleKeys() = default;
+
+  alignas(64) int32_t begin[kTile], end[kTile];
+};
+// The first token of a document that the one at `query` sees.
+constexpr int64_t first_visible(int64_t query, int64_t window) {
+  return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
+}
 
 // Softmax over tiles of keys that come one after the other (Milakov and Gimelshein, arXiv:1805.02867), for a tile of
 // queries at once: a query is a column, so that all sums are of whole vectors.
@@ -109,13 +116,13 @@ struct RunningSoftmax {
 
   RunningSoftmax();
   // Turns products [keys][kTile] with `queries` columns (a multiple of kTileStep) into weights relative to the maxima
-  // so far. Column q sees the first visible[q] keys, the other weights become 0; null: all.
-  void add(float* products, int64_t keys, int64_t queries, const int32_t* visible, float scale);
+  // so far. Weights of keys that a column does not see become 0; null: it sees all.
+  void add(float* products, int64_t keys, int64_t queries, const VisibleKeys* visible, float scale);
 };
 
 // The way back: with P = exp(scale S - lse), 0 where a query does not see a key, turns products S into P and gradients
-// dP into P (dP - delta). Layout and visible[] as above.
-void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const int32_t* visible,
+// dP into P (dP - delta). Layout and `visible` as above.
+void differentiate_softmax(float* products, float* gradients, int64_t keys, int64_t queries, const VisibleKeys* visible,
                            float scale, const float* lse, const float* delta);
 
 // sums[r] = sum of a[r][d] b[r][d] over d, 0 for the rows that fill up.

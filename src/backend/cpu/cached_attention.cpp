@@ -15,6 +15,7 @@ class TiledCachedAttention {
   TiledCachedAttention(const CachedAttention& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        window_(attention.window),
         tokens_(views[0].rows()),
         qkv_(views[0]),
         cache_(views[1]),
@@ -34,26 +35,30 @@ class TiledCachedAttention {
     StackArray<T, kTile * kTile> weights;
     StackArray<float, kTile * kTile> products;
     StackArray<float, kTile * kMaxDim> sums;
-    alignas(64) int32_t visible[kTile];
+    VisibleKeys visible;
     RunningSoftmax softmax;
 
     const TileUnit unit;
     load_queries(kv_head, begin, count, q.data());
-    for (int64_t key = 0; key < end; key += kTile) {
+    const int64_t first = first_visible(position, window_) / kTile * kTile;
+    for (int64_t key = first; key < end; key += kTile) {
       const int64_t seen = std::min(kTile, end - key), width = round_up_to_step(seen);
       const T* row = cache_[key] + kv_head * columns_.dim;
       pack_a<T>({row, cache_.stride, seen, columns_.dim}, keys.data());
       pack_a_turned<T>({row + columns_.kv_heads * columns_.dim, cache_.stride, seen, columns_.dim}, values.data());
       tile_product(keys.data(), padded, q.data(), queries, products.data(), kTile, width, queries, padded, false);
-      for (int64_t r = 0; r < queries; r++)
-        visible[r] = static_cast<int32_t>(std::min(seen, position + (begin + r) % tokens_ + 1 - key));
-      softmax.add(products.data(), width, queries, visible, scale_);
+      for (int64_t r = 0; r < queries; r++) {
+        const int64_t token = position + (begin + r) % tokens_;
+        visible.begin[r] = static_cast<int32_t>(std::max<int64_t>(0, first_visible(token, window_) - key));
+        visible.end[r] = static_cast<int32_t>(std::min(seen, token + 1 - key));
+      }
+      softmax.add(products.data(), width, queries, &visible, scale_);
       for (int64_t u = 0; u < width; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);
-      if (key > 0) scale_columns(sums.data(), padded, queries, softmax.factor);
+      if (key > first) scale_columns(sums.data(), padded, queries, softmax.factor);
       tile_product(values.data(), width, weights.data(), queries, sums.data(), queries, padded, queries, width,
-                   key > 0);
+                   key > first);
     }
     for (int64_t i = 0; i < queries; i++) softmax.factor[i] = 1 / softmax.sum[i];
     scale_columns(sums.data(), padded, queries, softmax.factor);
@@ -78,6 +83,7 @@ class TiledCachedAttention {
 
   HeadColumns columns_;
   float scale_;
+  int64_t window_;
   int64_t tokens_;
   Rows<T> qkv_, cache_, out_;
 };

@@ -84,13 +84,13 @@ template <class T>
 __global__ void attention_kernel(AttentionRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
   if (token >= op.tokens) return;
-  const Document document = document_of(token, op.starts, documents);
+  const int64_t begin = op.sight(documents).first_seen_by(static_cast<int>(token), static_cast<int>(op.tokens));
   const int kv_head = head / op.heads.group(), column = op.heads.query(head);
   float log_sum = 0;
-  if (document.end > document.begin)
-    log_sum = attend(op.qkv.at(token, column), op.qkv.at(document.begin, op.heads.key(kv_head)),
-                     op.qkv.at(document.begin, op.heads.value(kv_head)), op.qkv.stride, token + 1 - document.begin,
-                     op.heads.dim, op.scale, op.out.at(token, column));
+  if (begin < op.tokens)
+    log_sum = attend(op.qkv.at(token, column), op.qkv.at(begin, op.heads.key(kv_head)),
+                     op.qkv.at(begin, op.heads.value(kv_head)), op.qkv.stride, token + 1 - begin, op.heads.dim,
+                     op.scale, op.out.at(token, column));
   else
     save_head(op.out.at(token, column), HeadRow{}, 1.0f, op.heads.dim);
   if (threadIdx.x % 32 == 0) *op.lse.at(head, token) = log_sum;
@@ -101,14 +101,14 @@ template <class T>
 __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
   if (token >= op.tokens) return;
-  const Document document = document_of(token, op.starts, documents);
+  const int64_t begin = op.sight(documents).first_seen_by(static_cast<int>(token), static_cast<int>(op.tokens));
   const int dim = op.heads.dim, kv_head = head / op.heads.group(), column = op.heads.query(head);
   HeadRow sums;
-  if (document.end > document.begin) {
+  if (begin < op.tokens) {
     const HeadRow q = load_head(op.qkv.at(token, column), dim), dout = load_head(op.dout.at(token, column), dim);
     const float delta = dot(dout, load_head(op.out.at(token, column), dim)), lse = *op.lse.at(head, token);
     if (threadIdx.x % 32 == 0) op.delta[head * op.tokens + token] = delta;
-    for (int64_t j = document.begin; j <= token; j++) {
+    for (int64_t j = begin; j <= token; j++) {
       const HeadRow k = load_head(op.qkv.at(j, op.heads.key(kv_head)), dim);
       const float weight = exact_exp(op.scale * dot(q, k) - lse);
       const float dweight = dot(dout, load_head(op.qkv.at(j, op.heads.value(kv_head)), dim));
@@ -123,14 +123,14 @@ template <class T>
 __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, kv_head] = place(op.heads.kv_heads);
   if (token >= op.tokens) return;
-  const Document document = document_of(token, op.starts, documents);
+  const int end = op.sight(documents).end_of_seers(static_cast<int>(token));
   const int dim = op.heads.dim;
   const HeadRow k = load_head(op.qkv.at(token, op.heads.key(kv_head)), dim);
   const HeadRow v = load_head(op.qkv.at(token, op.heads.value(kv_head)), dim);
   HeadRow dk, dv;
   for (int head = kv_head * op.heads.group(); head < (kv_head + 1) * op.heads.group(); head++) {
     const int column = op.heads.query(head);
-    for (int64_t t = token; t < document.end; t++) {
+    for (int64_t t = token; t < end; t++) {
       const HeadRow q = load_head(op.qkv.at(t, column), dim), dout = load_head(op.dout.at(t, column), dim);
       const float weight = exact_exp(op.scale * dot(q, k) - *op.lse.at(head, t));
       const float delta = op.delta[head * op.tokens + t];
@@ -144,12 +144,14 @@ __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) 
 
 template <class T>
 __global__ void cached_attention_kernel(Rows<T> qkv, int64_t tokens, Rows<T> cache, int64_t position, Heads heads,
-                                        float scale, Rows<T> out) {
+                                        float scale, int window, Rows<T> out) {
   const auto [token, head] = place(heads.heads);
   if (token >= tokens) return;
   const int column = head / heads.group() * heads.dim;
-  attend(qkv.at(token, heads.query(head)), cache.at(0, column), cache.at(0, column + heads.kv_heads * heads.dim),
-         cache.stride, position + token + 1, heads.dim, scale, out.at(token, heads.query(head)));
+  const int64_t end = position + token + 1, begin = max(int64_t{0}, end - window);
+  attend(qkv.at(token, heads.query(head)), cache.at(begin, column),
+         cache.at(begin, column + heads.kv_heads * heads.dim), cache.stride, end - begin, heads.dim, scale,
+         out.at(token, heads.query(head)));
 }
 
 const TensorView& take_qkv(Operands& operands, const HeadShape& shape, DTypes dtypes, int64_t tokens = -1) {
@@ -187,8 +189,9 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
   std::byte* const counters = operands.scratch(kTileCounterBytes);
   operands.done();
   return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
-    const AttentionRows<T> op{Rows<T>(qkv), documents.as<int32_t>(), Rows<T>(out), Rows<float>(lse), tokens,
-                              heads,        attention.scale};
+    const AttentionRows<T> op{
+        Rows<T>(qkv),    documents.as<int32_t>(),    Rows<T>(out), Rows<float>(lse), tokens, heads,
+        attention.scale, window_of(attention.window)};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>)
       if (wide({qkv, out})) {
@@ -220,8 +223,8 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
   operands.done();
   return dispatch_activation(dout.dtype, [&]<class T>() -> Launch {
     const AttentionGradientRows<T> op{
-        Rows<T>(dout), Rows<T>(qkv), Rows<T>(out), Rows<float>(lse), documents.as<int32_t>(), Rows<T>(dqkv),
-        delta,         tokens,       heads,        attention.scale};
+        Rows<T>(dout), Rows<T>(qkv), Rows<T>(out), Rows<float>(lse), documents.as<int32_t>(),    Rows<T>(dqkv),
+        delta,         tokens,       heads,        attention.scale,  window_of(attention.window)};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>)
       if (wide({dout, qkv, out, dqkv})) {
@@ -266,11 +269,11 @@ Launch bind_cached_attention(const CachedAttention& attention, Operands operands
   const TensorView out = operands.matrix("out", {qkv.dtype}, qkv.rows(), shape.heads * shape.dim);
   operands.done();
   return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
-    return [=, scale = attention.scale](const PassFacts& facts) {
+    return [=, scale = attention.scale, window = window_of(attention.window)](const PassFacts& facts) {
       check(facts.position + qkv.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
             qkv.rows(), facts.position, cache.rows());
       cached_attention_kernel<<<grid(qkv.rows(), shape.heads), 32 * kWarps, 0, stream>>>(
-          Rows<T>(qkv), qkv.rows(), Rows<T>(cache), facts.position, Heads(shape), scale, Rows<T>(out));
+          Rows<T>(qkv), qkv.rows(), Rows<T>(cache), facts.position, Heads(shape), scale, window, Rows<T>(out));
       check_launch("cached_attention");
     };
   });

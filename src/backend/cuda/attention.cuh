@@ -35,14 +35,25 @@ __device__ inline Document document_of(int64_t token, const int32_t* starts, int
   }
   return {starts[low], starts[low + 1]};
 }
-// The first token that a token sees; `tokens` for one outside documents, which sees none.
-__device__ inline int first_seen_by(int token, int tokens, const int32_t* starts, int documents) {
-  const Document document = document_of(token, starts, documents);
-  return document.end > document.begin ? static_cast<int>(document.begin) : tokens;
-}
+
+// What tokens see of others: those of their document up to themselves, `window` at most.
+struct Sight {
+  const int32_t* starts;  // of the documents, and the end of the last
+  int documents, window;
+
+  __device__ Document document(int64_t token) const { return document_of(token, starts, documents); }
+  // The first token that a token sees; `tokens` for one outside documents, which sees none.
+  __device__ int first_seen_by(int token, int tokens) const {
+    const Document seen = document(token);
+    return seen.end > seen.begin ? max(static_cast<int>(seen.begin), token - window + 1) : tokens;
+  }
+  // Beyond the last token that sees a token; 0 for one outside documents.
+  __device__ int end_of_seers(int token) const { return min(static_cast<int>(document(token).end), token + window); }
+};
 
 template <class T>
 struct AttentionRows {
+  __device__ Sight sight(int documents) const { return {starts, documents, window}; }
   Rows<T> qkv;
   const int32_t* starts;
   Rows<T> out;
@@ -50,10 +61,12 @@ struct AttentionRows {
   int64_t tokens;
   Heads heads;
   float scale;
+  int window;
 };
 
 template <class T>
 struct AttentionGradientRows {
+  __device__ Sight sight(int documents) const { return {starts, documents, window}; }
   Rows<T> dout, qkv, out;
   Rows<float> lse;
   const int32_t* starts;
@@ -62,7 +75,11 @@ struct AttentionGradientRows {
   int64_t tokens;
   Heads heads;
   float scale;
+  int window;
 };
+
+// As kernels have it, of an op's window of so many tokens.
+inline int window_of(int64_t window) { return window > 0 ? static_cast<int>(window) : 1 << 30; }
 
 // On the tensor cores, for rows that can be read 16 bytes at a time: what enqueues it for a number of documents; none
 // where it is not made for heads of this size.

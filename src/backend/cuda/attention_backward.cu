@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   fetch_tile<D>(values, op.dout.at(first, op.heads.query(head)), op.dout.stride, kOwn, tokens - first);
   commit_fetches();
   int row[2], begin[2];
-  own_rows(first, tokens, op.starts, documents, row, begin);
+  own_rows(first, tokens, op.sight(documents), row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -119,11 +119,12 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 
   fetch_tile<D>(keys, op.qkv.at(first, op.heads.key(kv_head)), op.qkv.stride, kOwn, tokens - first);
   fetch_tile<D>(values, op.qkv.at(first, op.heads.value(kv_head)), op.qkv.stride, kOwn, tokens - first);
-  int row[2], end[2];  // the tokens of the document; none see a row outside documents
+  const Sight sight = op.sight(documents);
+  int row[2], end[2];  // where those that see a row end; none see a row outside documents
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
-    end[half] = static_cast<int>(document_of(row[half], op.starts, documents).end);
+    end[half] = sight.end_of_seers(row[half]);
   }
   int least = min(end[0], end[1]);
   int last = max(end[0], end[1]);

@@ -19,7 +19,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   fetch_tile<D>(keys, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, kOwn, tokens - first);
   commit_fetches();
   int row[2], begin[2];
-  own_rows(first, tokens, op.starts, documents, row, begin);
+  own_rows(first, tokens, op.sight(documents), row, begin);
   int least = min(begin[0], begin[1]);
   int largest = max(begin[0], begin[1]);
   extremes(least, largest);

@@ -58,24 +58,21 @@ AttentionLaunch for_pipeline(int64_t dim, const Prepare& prepare) {
   return {};
 }
 
-// The documents of a tile's first and last row.
-struct TileDocuments {
-  __device__ TileDocuments(int first, const int32_t* starts, int documents)
-      : first(document_of(first, starts, documents)), last(document_of(first + kOwn - 1, starts, documents)) {}
-  // Whether some rows lie outside documents.
-  __device__ bool ragged() const { return first.end == first.begin || last.end == last.begin; }
-  Document first, last;
-};
-
-// The first token that any of the rows [first, first + kOwn) sees; `tokens` if all lie outside documents.
-__device__ inline int first_seen(int first, int tokens, const int32_t* starts, int documents) {
-  const int row = max(first, min(starts[0], first + kOwn - 1));
-  return first_seen_by(row, tokens, starts, documents);
+// Of the rows [first, first + kOwn): the first token that any of them sees, `tokens` if all lie outside documents.
+__device__ inline int first_seen(int first, int tokens, const Sight& sight) {
+  return sight.first_seen_by(max(first, min(sight.starts[0], first + kOwn - 1)), tokens);
+}
+// From where on all of them see what comes before them; `tokens` if some lie outside documents.
+__device__ inline int seen_by_all(int first, int tokens, const Sight& sight) {
+  return max(sight.first_seen_by(first, tokens), sight.first_seen_by(first + kOwn - 1, tokens));
 }
 // Beyond the last token that sees any of them; 0 if all lie outside documents.
-__device__ inline int last_seeing(int first, const int32_t* starts, int documents) {
-  const int row = min(first + kOwn - 1, max(starts[documents] - 1, first));
-  return static_cast<int>(document_of(row, starts, documents).end);
+__device__ inline int last_seeing(int first, const Sight& sight) {
+  return sight.end_of_seers(min(first + kOwn - 1, max(sight.starts[sight.documents] - 1, first)));
+}
+// Up to where all that come after them see all of them; 0 if some lie outside documents.
+__device__ inline int all_seen_until(int first, const Sight& sight) {
+  return min(sight.end_of_seers(first), sight.end_of_seers(first + kOwn - 1));
 }
 
 // ---- Work -----------------------------------------------------------------------------------------------------------

@@ -122,12 +122,11 @@ __device__ inline int own_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
 // Both of this thread's rows of the tile that begins at `first`, and the first token that each sees.
-__device__ inline void own_rows(int first, int tokens, const int32_t* starts, int documents, int (&row)[2],
-                                int (&begin)[2]) {
+__device__ inline void own_rows(int first, int tokens, const Sight& sight, int (&row)[2], int (&begin)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
-    begin[half] = first_seen_by(row[half], tokens, starts, documents);
+    begin[half] = sight.first_seen_by(row[half], tokens);
   }
 }
 // Steps of so many keys from `least` on that the tile's rows see.

@@ -48,7 +48,7 @@ __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, 
   const int tokens = static_cast<int>(op.tokens);
   const Tile place(tile, op.tokens, op.heads.heads, true);
   const int kv_head = place.head / op.heads.group();
-  const int least = first_seen(place.first, tokens, op.starts, b.documents);
+  const int least = first_seen(place.first, tokens, op.sight(b.documents));
   const int steps = steps_over<kStep>(place.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, 2 * kOwnBytes<D>);
@@ -71,7 +71,8 @@ __device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   const Tile place(tile, op.tokens, op.heads.heads, true);
   const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
   int row[2], begin[2];
-  own_rows(first, tokens, op.starts, b.documents, row, begin);
+  const Sight sight = op.sight(b.documents);
+  own_rows(first, tokens, sight, row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -79,10 +80,9 @@ __device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
   }
-  const TileDocuments documents(first, op.starts, b.documents);
-  const int least = first_seen(first, tokens, op.starts, b.documents);
+  const int least = first_seen(first, tokens, sight);
   const int steps = steps_over<kStep>(first, least, tokens);
-  const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
+  const int largest = seen_by_all(first, tokens, sight);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
   Fragment ds[kStep / 16];
@@ -144,7 +144,7 @@ __device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uin
   const GradientRows& op = b.op;
   const int tokens = static_cast<int>(op.tokens), lane = static_cast<int>(threadIdx.x) % 32;
   const Tile place(tile, op.tokens, op.heads.kv_heads, false);
-  const int steps = key_steps(place.first, last_seeing(place.first, op.starts, b.documents));
+  const int steps = key_steps(place.first, last_seeing(place.first, op.sight(b.documents)));
   if (lane == 0) {
     arrive_and_expect(own_full, 2 * kOwnBytes<D>);
     fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.key(place.head), place.first, kOwn, own_full);
@@ -189,15 +189,14 @@ __device__ void key_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   const GradientRows& op = b.op;
   const Tile place(tile, op.tokens, op.heads.kv_heads, false);
   const int first = place.first, tokens = static_cast<int>(op.tokens);
-  int row[2], end[2];  // the tokens of the document; none see a row outside documents
+  const Sight sight = op.sight(b.documents);
+  int row[2], end[2];  // where those that see a row end; none see a row outside documents
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
-    end[half] = static_cast<int>(document_of(row[half], op.starts, b.documents).end);
+    end[half] = sight.end_of_seers(row[half]);
   }
-  const TileDocuments documents(first, op.starts, b.documents);
-  const int least = documents.ragged() ? 0 : static_cast<int>(documents.first.end);
-  const int steps = key_steps(first, last_seeing(first, op.starts, b.documents));
+  const int least = all_seen_until(first, sight), steps = key_steps(first, last_seeing(first, sight));
   const float scale = op.scale * kLog2E;
   Sum dk[D / 8] = {}, dv[D / 8] = {};
   Fragment p[kStep / 16], ds[kStep / 16];

@@ -36,7 +36,7 @@ template <int D>
 __device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint32_t own_full) {
   const Heads& heads = f.op.heads;
   const int tokens = static_cast<int>(f.op.tokens), kv_head = tile.head / heads.group();
-  const int least = first_seen(tile.first, tokens, f.op.starts, f.documents);
+  const int least = first_seen(tile.first, tokens, f.op.sight(f.documents));
   const int steps = steps_over<kKeys>(tile.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, kTileBytes<D>);
@@ -59,11 +59,11 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
   const AttentionRows<BFloat16>& op = f.op;
   const int first = tile.first, tokens = static_cast<int>(op.tokens);
   int row[2], begin[2];
-  own_rows(first, tokens, op.starts, f.documents, row, begin);
-  const TileDocuments documents(first, op.starts, f.documents);
-  const int least = first_seen(first, tokens, op.starts, f.documents);
+  const Sight sight = op.sight(f.documents);
+  own_rows(first, tokens, sight, row, begin);
+  const int least = first_seen(first, tokens, sight);
   const int steps = steps_over<kKeys>(first, least, tokens);
-  const int largest = documents.ragged() ? tokens : static_cast<int>(documents.last.begin);
+  const int largest = seen_by_all(first, tokens, sight);
 
   RowSoftmax softmax;
   Sum out[D / 8] = {}, s[kKeys / 8];
