@@ -1,7 +1,8 @@
 // Where a training step's time goes: each kind of op, its share of the step, for products and attention their rate
 // beside what a large square product reaches in the same run, and the step beside the ideal: every op of the compute
 // lane at that product's rate (attention at a share of it) or at a copy's, whichever takes longer, with nothing to wait
-// for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it.
+// for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it. An H200's
+// step is put beside what H200s were seen to do, too.
 //
 //   step [--whole] [--ballast] key=value ...
 //
@@ -36,7 +37,7 @@ struct Spent {
 
 // What a square product, and a copy of eight times its operands' bytes, reach.
 struct Ceilings {
-  std::string_view when;
+  std::string what;
   double flops = 0, bytes = 0;  // a second
 
   double seconds(const Op& op) const {
@@ -53,11 +54,8 @@ struct Ceilings {
   static constexpr double kAttention = 494.0 / 781, kAttentionBackward = 336.0 / 781;
 };
 
-// On a machine that has rested, then on a card as hot as it is while it trains.
-struct Measured {
-  int64_t size = 0;  // of the square product
-  std::vector<Ceilings> rested_and_hot;
-};
+// What H200s were seen to do rested, with bf16: what ideals are counted with that cards and days are compared by.
+constexpr double kH200Flops = 781e12, kH200Bytes = 4243e9;
 
 // A backend with a clock around every launch, which has done its work when it returns.
 class TimedBackend : public Backend {
@@ -104,7 +102,8 @@ class TimedBackend : public Backend {
   std::vector<double> ideal_;
 };
 
-Measured measured_ceilings(const Target& target, DType dtype) {
+// Of a machine that has rested, of a card as hot as it is while it trains, and of an H200 at its best.
+std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
   const int64_t size = target.cuda() ? 8192 : 1024;
   const std::unique_ptr<Backend> backend = target.backend(0);
   const Shape square{size, size}, long_row{8 * size * size};
@@ -117,11 +116,14 @@ Measured measured_ceilings(const Target& target, DType dtype) {
   OpTimer timer(*backend, *facts, wall_seconds, {.half = half + to_keep_hot, .round = 0});
   const auto flops = [&] { return OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product); };
   const double bytes = OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy);
-  Measured measured{size, {{target.cuda() ? ", rested" : "", flops(), bytes}}};
-  if (!target.cuda()) return measured;
+  const std::string product_words = fmt::format("a square product of {}", size);
+  std::vector<Ceilings> all{{product_words + (target.cuda() ? ", rested" : ""), flops(), bytes}};
+  if (!target.cuda()) return all;
   timer.keep_hot();
-  measured.rested_and_hot.push_back({", hot", flops(), bytes});
-  return measured;
+  all.push_back({product_words + ", hot", flops(), bytes});
+  if (dtype == DType::BF16 && target.here()->name.ends_with("H200"))
+    all.push_back({"an H200 at a good rate", kH200Flops, kH200Bytes});
+  return all;
 }
 
 void load(Session& session) {
@@ -214,15 +216,12 @@ double whole_step_seconds(const Planned& planned, const Options& options, bool w
 }
 
 // `whole`, `apart`: seconds of a step, as it is and op by op.
-void report(const TimedBackend& backend, double whole, double apart, const Measured& measured) {
-  const std::vector<Ceilings>& ceilings = measured.rested_and_hot;
+void report(const TimedBackend& backend, double whole, double apart, const std::vector<Ceilings>& ceilings) {
   fmt::print("{:.1f} ms op by op\n", 1e3 * apart);
   for (size_t i = 0; i < ceilings.size(); i++) {
     const double ideal = backend.ideal()[i] / (kSteps + 1);
-    fmt::print(
-        "a square product of {}{}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s; {:.1f} ms at these rates, of which the "
-        "step is at {:.3f}\n",
-        measured.size, ceilings[i].when, ceilings[i].flops / 1e9, ceilings[i].bytes / 1e9, 1e3 * ideal, ideal / whole);
+    fmt::print("{}: {:.0f} GFLOP/s, a copy: {:.0f} GB/s; {:.1f} ms at these rates, of which the step is at {:.3f}\n",
+               ceilings[i].what, ceilings[i].flops / 1e9, ceilings[i].bytes / 1e9, 1e3 * ideal, ideal / whole);
   }
   std::vector<std::pair<std::string, Spent>> rows(backend.rows().begin(), backend.rows().end());
   std::ranges::sort(rows, [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
@@ -261,18 +260,18 @@ int main(int argc, char** argv) try {
              1e3 * planned.shown().step_seconds);
   if (only_whole || planned.spec.cut.ranks > 1) return 0;
   // Timed now: a session may take all memory there is.
-  const Measured measured = measured_ceilings(planned.target, planned.spec.numerics.compute);
+  const std::vector<Ceilings> ceilings = ceilings_of(planned.target, planned.spec.numerics.compute);
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
-                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), measured.rested_and_hot);
+                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), ceilings);
                      timed = backend.get();
                      return backend;
                    }});
   load(session);
   timed->forget();
   const double apart = step_seconds(session);
-  report(*timed, whole, apart, measured);
+  report(*timed, whole, apart, ceilings);
   return 0;
 } catch (const std::exception& error) {
   fmt::print(stderr, "{}\n", error.what());
