@@ -22,10 +22,11 @@ Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps)
   return *std::ranges::max_element(all, {}, missing);
 }
 
-// Left to the system and to what is not planned: code, libraries, file headers.
+// Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
 constexpr uint64_t kSystemReserve = 512u << 20;
 
-// What context, libraries and the process itself took of the host on H200s, beside the arena: 436 to 522 MiB.
+// What context, libraries and the process itself took of the host on H200s, beside the arena of one rank: 436 to 522
+// MiB, mostly the least; what several ranks of a process share is not known.
 constexpr uint64_t kDriverHostBytes = 440u << 20;
 
 DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }

@@ -56,7 +56,7 @@ struct Planned {
   std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the aim is to look
   std::optional<Arrangement> less{};             //   likewise
   std::vector<Change> changes{};                 // if nothing fits
-  // The arrangement that is chosen; where none fits, the smallest.
+  // The arrangement that is chosen; where none fits, what comes nearest.
   const Arrangement& shown() const;
 };
 
@@ -66,7 +66,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
 Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched = nullptr,
                       std::optional<SavedState> saved = std::nullopt);
 
-// CapacityError that says what the cheapest arrangement needs, what is allowed and what would help, if none fits.
+// CapacityError that says what the nearest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);
 
 // What `limit` means to a reader: "allowed" by an option, or "free".

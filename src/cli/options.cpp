@@ -282,8 +282,8 @@ std::vector<OptionSpec> training_specs() {
       number_option("epsilon", &O::epsilon, kLeastEpsilon, 1, "AdamW's (1e-8)"),
       number_option(
           "max_grad_norm", &O::max_grad_norm, 0, 1e9,
-          "global norm above which gradients are scaled; 0 = off: each weight is then updated within the backward, "
-          "as soon as its gradient is there, and most gradients need no room (1)"),
+          "global norm above which gradients are scaled; 0 = off: on one rank and at ZeRO 2 and 3 weights are then "
+          "updated within the backward, and gradients of one pass need no room (1)"),
       {"batch_size", "blocks an optimizer step (16, or the next multiple of the ranks)",
        [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMostBlocks); },
        [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
@@ -332,11 +332,11 @@ std::vector<OptionSpec> machine_specs() {
       text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
       text_option("offload_parameters", &O::offload_parameters,
                   "weights that wait elsewhere, sharded: auto, none, host, disk, or a fraction (to the host)"),
-      bool_option("speculative_updates", &O::speculative_updates,
-                  "update offloaded state within the backward as if nothing were clipped, and again where it was; "
-                  "no other bits, but twice its bytes there, and the weights' on the host; without clipping there is "
-                  "nothing to "
-                  "wait for (false)"),
+      bool_option(
+          "speculative_updates", &O::speculative_updates,
+          "update offloaded state within the backward as if nothing were clipped, and again where it was; "
+          "no other bits, but twice its bytes there, and the weights' on the host; without clipping there is nothing "
+          "to speculate on (false)"),
       text_option("offload_activations", &O::offload_activations,
                   "likewise what blocks keep for their backward; a fraction is of blocks"),
 

@@ -131,9 +131,9 @@ Strategy undialled(const Choices& choices, int stage, size_t blocks) {
   Strategy strategy = plain_strategy(blocks, choices.recompute.value_or(Recompute::None));
   strategy.replicas = choices.replicas;
   strategy.speculate = choices.speculate;
-  strategy.update_in_backward = choices.update_in_backward;
   set_zero_stage(strategy, stage);
   if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
+  strategy.update_in_backward = choices.update_in_backward && strategy.reduce_at_once;
   if (choices.recomputed_blocks)
     compute_again(strategy, Recompute::Block, std::min(static_cast<int64_t>(blocks), *choices.recomputed_blocks));
   for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);

@@ -148,6 +148,7 @@ class Fitter::Search {
     const auto found = settler_.least(prober_.undialled_point(prober_.cuts()[0], prober_.stages().back()), kNoLimit);
     caps.host_bytes = allowed;
     relief_.set_caps(caps);
+    settler_.forget_fastest();
     if (found && found->fits) all.push_back(settler_.judged(found->point, false));
   }
 
@@ -299,7 +300,7 @@ class Fitter::Search {
     };
     attempt_with(&Point::reach, Reach::FarBehind);
     attempt_with(&Point::reach, Reach::FarAhead);
-    if (!choices_.update_in_backward) attempt_with(&Point::deferred, true);
+    if (!prober_.strategy(best.point).update_in_backward) attempt_with(&Point::deferred, true);
     const int64_t passes = best.point.cut.passes;
     if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(blocks_) <= kMostBlocks)
       attempt_with(&Point::layer_major, true);
@@ -319,7 +320,7 @@ class Fitter::Search {
     for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
-      p.deferred = !choices_.speculate && !choices_.update_in_backward;
+      p.deferred = !choices_.speculate && !prober_.strategy(best.point).update_in_backward;
       if (!p.deferred) p.reach = best.point.reach;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
       const std::optional<Found> found = settler_.least(p, best.seconds);

@@ -52,12 +52,12 @@ struct RankBytes {
 };
 
 struct FitResult {
-  // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, the smallest
-  // alone.
+  // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, what comes
+  // nearest alone.
   std::vector<Arrangement> tried;
   std::optional<size_t> chosen;  // of those that fit and take no longer than the fastest such, the smallest: times
                                  //   within 0.3 % on a card are one, on a processor within 2 %
-  Compiled compiled;             // the chosen one, or the smallest: the first rank's, in arenas of the fullest rank's
+  Compiled compiled;             // the chosen one, or the nearest: the first rank's, in arenas of the fullest rank's
   std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
 };
 

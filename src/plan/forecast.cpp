@@ -84,7 +84,8 @@ class StepPricing {
 
   // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
   static Lane worker(const Op& op) {
-    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs);
+    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
+                          std::holds_alternative<NormPartials>(op.attrs);
     return computes ? Lane::Compute : op.lane;
   }
 

@@ -48,7 +48,7 @@ class Update {
     }
     for (int g = 0; g < job_.table.groups; g++) {
       for (const Layout::Run& run : job_.layout().segment(g, SegmentKind::Trained).runs) note_units(g, run);
-      if (!job_.updates_in_backward()) norm_.of_group(g, step_.gradients[static_cast<size_t>(g)], mine);
+      if (!job_.updates_in_backward()) norm_.of_group(g, step_.gradients[static_cast<size_t>(g)], mine, Lane::Compute);
     }
     emitter_.scope("norm");
     Operand all = mine;
@@ -122,7 +122,7 @@ void NormParts::clear(const Operand& partials) {
 }
 
 // Gradients that wait elsewhere visit the device for their norm, and again for their update.
-void NormParts::of_group(int group, const Operand& gradient, const Operand& partials) {
+void NormParts::of_group(int group, const Operand& gradient, const Operand& partials, Lane lane) {
   const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
   if (segment.elements == 0) return;
   emitter_.scope(fmt::format("norm.group.{}", group));
@@ -135,7 +135,8 @@ void NormParts::of_group(int group, const Operand& gradient, const Operand& part
     emitter_.scope("norm." + job_.table[run.first].name);
     emitter_.op("partials", NormPartials{},
                 {read(slice(here, part.begin, span)),
-                 write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))});
+                 write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))},
+                lane);
   }
 }
 
@@ -178,18 +179,24 @@ void GroupUpdates::prepare() {
   emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
 }
 
+// What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next block's
+// would wait too.
 void GroupUpdates::early(int group) {
   if (!job_.updates_early(group)) return;
+  const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
+  const bool brought = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
   const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
   if (way == Way::Unclipped)
-    NormParts(job_, emitter_).of_group(group, step_.gradients[static_cast<size_t>(group)], step_.partials);
-  std::vector<Tile> tiles =
-      tiles_of(group, way, stays(group) ? Lane::Compute : Lane::Reduce, gradient_to_update(group));
-  if (stays(group))
-    emit_tiles(std::move(tiles));
-  else
+    NormParts(job_, emitter_).of_group(group, gradient, step_.partials, brought ? Lane::Reduce : Lane::Compute);
+  const Lane lane = brought || !stays(group) ? Lane::Reduce : Lane::Compute;
+  std::vector<Tile> tiles = tiles_of(group, way, lane, gradient_to_update(group));
+  if (!stays(group)) {
     std::ranges::move(tiles, std::back_inserter(waiting_));
-  begun_.push_back(group);
+    begun_.push_back(group);
+    return;
+  }
+  emit_tiles(std::move(tiles));
+  share_weights(group);
 }
 
 void GroupUpdates::finish() {

@@ -27,7 +27,7 @@ class NormParts {
 
   void clear(const Operand& partials);
   // Of what the rank has of the group's gradient, wherever it is.
-  void of_group(int group, const Operand& gradient, const Operand& partials);
+  void of_group(int group, const Operand& gradient, const Operand& partials, Lane lane);
   // Where the group's are, of all.
   Span units(int group) const;
 
@@ -91,7 +91,7 @@ class GroupUpdates {
   const StepBuffers& step_;
   int next_ = 0;              // group of up_to()
   std::vector<bool> queued_;  // by group
-  std::vector<int> begun_;    // groups of early()
+  std::vector<int> begun_;    // groups of early() whose state waits elsewhere
   std::vector<Tile> waiting_;
   int64_t left_ = 0;
   Operand unclipped_;

@@ -114,9 +114,8 @@ struct CacheAppend {
   HeadShape shape;
 };
 
-// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i, with a
-// window the last so many of them.   qkv r [n,
-// width], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
+// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i, with a window
+// the last so many of them.   qkv r [n, width], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
 struct CachedAttention {
   HeadShape shape;
   float scale = 1;

@@ -165,8 +165,9 @@ void Trainer::do_step(int64_t number) {
   metrics_.loss_tokens = counts.loss_tokens;
   metrics_.step_seconds = seconds_since(begun_);
   begun_ = Clock::now();
-  metrics_.device_bytes = session_.arena_bytes(Space::Device) + options_.driver_bytes;
-  metrics_.host_bytes = session_.arena_bytes(Space::Host);
+  const auto taken = [this](Space space) { return session_.arena_bytes(space) + options_.beside[index(space)]; };
+  metrics_.device_bytes = taken(Space::Device);
+  metrics_.host_bytes = taken(Space::Host);
 }
 
 void Trainer::run_passes(const PassFacts& facts) {
@@ -224,9 +225,10 @@ void Trainer::refuse_non_finite(int64_t number) {
     user_error("step {}: the loss is {}, as '{}' holds a value that is not finite: look at the model's files", number,
                loss_sum_, session_.spec().table.params[weight].name);
   const std::string_view state =
-      update.in_backward ? "weights were updated before that was known (--max-grad-norm above 0 waits for it), earlier "
-                           "checkpoints are good"
-                         : "nothing was updated, earlier checkpoints are good";
+      update.in_backward
+          ? "weights were updated before that was known (a run with --max-grad-norm above 0 waits for it), earlier "
+            "checkpoints are good"
+          : "nothing was updated, earlier checkpoints are good";
   if (!found.empty())
     user_error(
         "step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at the data "

@@ -40,7 +40,7 @@ struct TrainerOptions {
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
   std::filesystem::path trace;  // a Chrome trace of the first steps is written there; empty: none
-  uint64_t driver_bytes = 0;    // taken of the device beside the arena
+  PerSpace<uint64_t> beside{};  // bytes taken beside the arenas
   uint64_t data_order = 0;      // hash of what decides which tokens each step sees; resuming checks it
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   std::function<void(const std::string&)> log = [](const std::string&) {};

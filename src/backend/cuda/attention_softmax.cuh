@@ -44,7 +44,7 @@ struct RowSoftmax {
   }
 };
 
-// Of products with the keys from `at` on: those after the query, and those before its document.
+// Of products with the keys from `at` on: those after the query, and those before what it sees.
 template <int N>
 __device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
 #pragma unroll

@@ -173,7 +173,7 @@ __device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uin
   }
 }
 
-// Of products with the queries from `at` on: those before the key, and those after its document.
+// Of products with the queries from `at` on: those before the key, and those that see it no more.
 __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const int (&end)[2]) {
 #pragma unroll
   for (int n = 0; n < kSteps; n++)
