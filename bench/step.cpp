@@ -102,7 +102,7 @@ class TimedBackend : public Backend {
   std::vector<double> ideal_;
 };
 
-// Of a machine that has rested, of a card as hot as it is while it trains, and of an H200 at its best.
+// Of a machine that has rested, of a card as hot as it is while it trains, and of H200s as they were seen.
 std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
   const int64_t size = target.cuda() ? 8192 : 1024;
   const std::unique_ptr<Backend> backend = target.backend(0);

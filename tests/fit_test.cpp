@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <numeric>
 
 #include "backend/cpu/facts.h"
 #include "base/rng.h"
@@ -16,7 +17,25 @@ namespace {
 
 JobSpec job() { return tiny_job("llama", "adapter_init", DType::BF16); }
 
+// Full fine-tuning of that shape with so many layers.
+JobSpec llama_3_8b(int64_t layers, int64_t sequence_length) {
+  JobSpec spec;
+  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
+  spec.config = read_hf_config(model);
+  spec.config.layers = layers;
+  spec.cut.sequence_length = sequence_length;
+  spec.table = full_parameters(spec.config, true);
+  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  return spec;
+}
+
 uint64_t device_bytes(const Arrangement& a) { return a.forecast.arena_bytes[index(Space::Device)]; }
+
+// Of a rank, wherever.
+uint64_t total_bytes(const Arrangement& a) {
+  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
+  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+}
 
 const Arrangement& chosen(const FitResult& result) { return result.tried[result.chosen.value()]; }
 
@@ -198,13 +217,7 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFit) {
 
 // What fits with part of the states there must not be missed because all of them do not, nor be slower for it.
 TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
-  JobSpec spec;
-  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
-  spec.config = read_hf_config(model);
-  spec.config.layers = 4;
-  spec.cut.sequence_length = 2048;
-  spec.table = full_parameters(spec.config, true);
-  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  const JobSpec spec = llama_3_8b(4, 2048);
   const CpuFacts facts;
   for (const bool speculate : {false, true}) {
     Choices part;
@@ -232,13 +245,7 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
 
 // Clipping needs all gradients first; of a job without it a group's or two are there at a time.
 TEST(Fit, WithoutClippingMostGradientsNeedNoRoom) {
-  JobSpec spec;
-  const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
-  spec.config = read_hf_config(model);
-  spec.config.layers = 16;
-  spec.cut.sequence_length = 128;
-  spec.table = full_parameters(spec.config, true);
-  spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
+  JobSpec spec = llama_3_8b(16, 128);
   spec.outline = true;
   uint64_t all = 0, largest = 0;
   for (int g = 0; g < spec.table.groups; g++) {

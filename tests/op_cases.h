@@ -136,39 +136,53 @@ inline void add_transpose(OpCases& cases) {
                      0});
 }
 
+// Weights of keys are rounded to the products' dtype before they meet the values.
+inline double attention_error(DType t) { return t == DType::BF16 ? 1.5e-2 : 4e-6; }
+
+// Attention of so many tokens in three documents, and its backward.
+inline void add_attention_and_backward(OpCases& cases, const std::string& suffix, DType t, const Attention& attention,
+                                       int64_t tokens, const std::vector<int32_t>& documents) {
+  const auto [shape, scale, longest, window] = attention;
+  const double error = attention_error(t);
+  const PassFacts facts{.documents = 3};
+  const int64_t width = shape.heads * shape.dim;
+  const auto qkv = in("qkv", t, {tokens, shape.width()}, uniform(-2, 2));
+  const auto starts = in("documents", DType::I32, {std::ssize(documents)}, list(documents));
+  cases.push_back({"attention." + suffix,
+                   attention,
+                   {qkv, starts, out("out", t, {tokens, width}), out("lse", DType::F32, {shape.heads, tokens})},
+                   facts,
+                   error,
+                   error});
+  cases.push_back({"attention_backward." + suffix,
+                   AttentionBackward{shape, scale, longest, window},
+                   {in("dout", t, {tokens, width}), qkv, in("out", t, {tokens, width}),
+                    in("lse", DType::F32, {shape.heads, tokens}), starts, out("dqkv", t, {tokens, shape.width()})},
+                   facts,
+                   2 * error,
+                   2 * error,
+                   [attention](std::vector<ref::Tensor>& o) {
+                     const auto y =
+                         ref::attention<double>(o[1].matrix(), attention.shape, static_cast<double>(attention.scale),
+                                                o[4].integers(4), attention.window);
+                     o[2].values = y.out.data;
+                     o[3].values = y.lse.data;
+                   }});
+}
+
+// "bf16.h4_2x16.w5"
+inline std::string attention_suffix(const std::string& kind, const HeadShape& shape, int64_t window) {
+  return fmt::format("{}.h{}_{}x{}{}", kind, shape.heads, shape.kv_heads, shape.dim,
+                     window ? fmt::format(".w{}", window) : "");
+}
+
 inline void add_attention(OpCases& cases) {
   for (const DType t : kActivations)
     for (const HeadShape& shape : {HeadShape{3, 3, 24}, HeadShape{7, 1, 8}, HeadShape{4, 2, 16}})
       for (const int64_t window : {0, 5}) {
-        // Weights of keys are rounded to the products' dtype before they meet the values.
-        const double error = t == DType::BF16 ? 1.5e-2 : 4e-6;
-        const int64_t tokens = 37, width = shape.heads * shape.dim;
-        const std::vector<int32_t> documents{0, 1, 20, 33, 0};  // the last is beyond PassFacts::documents
-        const PassFacts facts{.documents = 3};
-        const auto suffix = fmt::format("{}.h{}_{}x{}{}", name(t), shape.heads, shape.kv_heads, shape.dim,
-                                        window ? fmt::format(".w{}", window) : "");
-        cases.push_back(
-            {"attention." + suffix,
-             Attention{shape, 0.3f, 0, window},
-             {in("qkv", t, {tokens, shape.width()}, uniform(-2, 2)), in("documents", DType::I32, {5}, list(documents)),
-              out("out", t, {tokens, width}), out("lse", DType::F32, {shape.heads, tokens})},
-             facts,
-             error,
-             error});
-        cases.push_back({"attention_backward." + suffix,
-                         AttentionBackward{shape, 0.3f, 0, window},
-                         {in("dout", t, {tokens, width}), in("qkv", t, {tokens, shape.width()}, uniform(-2, 2)),
-                          in("out", t, {tokens, width}), in("lse", DType::F32, {shape.heads, tokens}),
-                          in("documents", DType::I32, {5}, list(documents)), out("dqkv", t, {tokens, shape.width()})},
-                         facts,
-                         2 * error,
-                         2 * error,
-                         [=](std::vector<ref::Tensor>& o) {
-                           const auto y = ref::attention<double>(o[1].matrix(), shape, static_cast<double>(0.3f),
-                                                                 o[4].integers(4), window);
-                           o[2].values = y.out.data;
-                           o[3].values = y.lse.data;
-                         }});
+        const auto suffix = attention_suffix(std::string(name(t)), shape, window);
+        add_attention_and_backward(cases, suffix, t, {shape, 0.3f, 0, window}, 37,
+                                   {0, 1, 20, 33, 0});  // the last is beyond PassFacts::documents
         for (const int64_t n : {1, 5}) {
           const PassFacts cached{.position = 11};
           const Shape cache{20, 2 * shape.kv_heads * shape.dim};
@@ -182,10 +196,10 @@ inline void add_attention(OpCases& cases) {
           cases.push_back({fmt::format("cached_attention.{}.n{}", suffix, n),
                            CachedAttention{shape, 0.3f, window},
                            {in("qkv", t, {n, shape.width()}, uniform(-2, 2)), in("cache", t, cache, uniform(-2, 2)),
-                            out("out", t, {n, width})},
+                            out("out", t, {n, shape.heads * shape.dim})},
                            cached,
-                           error,
-                           error});
+                           attention_error(t),
+                           attention_error(t)});
         }
       }
 }
@@ -194,36 +208,9 @@ inline void add_attention(OpCases& cases) {
 inline void add_long_attention(OpCases& cases) {
   for (const DType t : kActivations)
     for (const HeadShape& shape : {HeadShape{4, 2, 64}, HeadShape{2, 1, 128}})
-      for (const int64_t window : {0, 40, 150}) {
-        const double error = t == DType::BF16 ? 1.5e-2 : 4e-6;
-        const int64_t tokens = 333, width = shape.heads * shape.dim;
-        const std::vector<int32_t> documents{3, 150, 151, 325};
-        const PassFacts facts{.documents = 3};
-        const auto suffix = fmt::format("{}.long.h{}_{}x{}{}", name(t), shape.heads, shape.kv_heads, shape.dim,
-                                        window ? fmt::format(".w{}", window) : "");
-        const auto qkv = in("qkv", t, {tokens, shape.width()}, uniform(-2, 2));
-        cases.push_back({"attention." + suffix,
-                         Attention{shape, 0.1f, 0, window},
-                         {qkv, in("documents", DType::I32, {4}, list(documents)), out("out", t, {tokens, width}),
-                          out("lse", DType::F32, {shape.heads, tokens})},
-                         facts,
-                         error,
-                         error});
-        cases.push_back({"attention_backward." + suffix,
-                         AttentionBackward{shape, 0.1f, 0, window},
-                         {in("dout", t, {tokens, width}), qkv, in("out", t, {tokens, width}),
-                          in("lse", DType::F32, {shape.heads, tokens}),
-                          in("documents", DType::I32, {4}, list(documents)), out("dqkv", t, {tokens, shape.width()})},
-                         facts,
-                         2 * error,
-                         2 * error,
-                         [=](std::vector<ref::Tensor>& o) {
-                           const auto y = ref::attention<double>(o[1].matrix(), shape, static_cast<double>(0.1f),
-                                                                 o[4].integers(4), window);
-                           o[2].values = y.out.data;
-                           o[3].values = y.lse.data;
-                         }});
-      }
+      for (const int64_t window : {0, 40, 150})
+        add_attention_and_backward(cases, attention_suffix(fmt::format("{}.long", name(t)), shape, window), t,
+                                   {shape, 0.1f, 0, window}, 333, {3, 150, 151, 325});
 }
 
 inline void add_rope(OpCases& cases) {

@@ -64,7 +64,7 @@ nlohmann::ordered_json arrangement_json(const Arrangement& a) {
           {"order", a.strategy.layer_major ? "layer" : "pass"},
           {"deferred_updates", a.strategy.defer_updates},
           {"speculative_updates", a.strategy.speculate},
-          {"updates_in_backward", a.strategy.update_in_backward && a.strategy.reduce_at_once},
+          {"updates_in_backward", a.strategy.update_in_backward},
           {"offloaded", offload},
           {"zero", zero_stage(a.strategy)},
           {"sharded_groups", std::ranges::count(a.strategy.groups, true, &GroupPlacement::shard_weights)},

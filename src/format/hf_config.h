@@ -44,7 +44,9 @@ struct HfConfig {
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
   bool qkv_bias = false;
-  std::vector<int64_t> windows;  // by layer: how many tokens one sees, itself the last; 0: all before it; none: all
+  std::vector<int64_t> windows;  // by layer; empty where none has any
+  // How many tokens one sees in a layer, itself the last; 0: all before it.
+  int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so

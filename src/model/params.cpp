@@ -57,7 +57,7 @@ class TableBuilder {
     block.mlp_norm = add(prefix + "post_attention_layernorm.weight", {hidden}, false, false);
     block.gate_up = linear(prefix, "gate_up", hidden, {{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, false);
     block.down = linear(prefix, "down", ffn, {{"mlp.down_proj", hidden}}, false);
-    if (!config_.windows.empty()) block.window = config_.windows.at(table_.blocks.size());
+    block.window = config_.window(std::ssize(table_.blocks));
     return block;
   }
 

@@ -101,6 +101,8 @@ class Compiler {
     check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
           "updates in the backward, which do not know the norm, and gradients clipped to {}",
           spec.numerics.max_grad_norm);
+    check(!spec.strategy.update_in_backward || spec.strategy.reduce_at_once,
+          "updates in the backward of gradients that are reduced after it");
     check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
           "updates in the backward speculate on nothing");
   }

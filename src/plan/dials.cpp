@@ -178,9 +178,9 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
   return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
                      cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
-                     strategy.update_in_backward && strategy.reduce_at_once ? ", updates in the backward"
-                     : strategy.speculate && states_away                    ? ", speculative updates"
-                                                                            : "",
+                     strategy.update_in_backward         ? ", updates in the backward"
+                     : strategy.speculate && states_away ? ", speculative updates"
+                                                         : "",
                      strategy.gather_ahead > 1                     ? ", fetching far ahead"
                      : strategy.retire_lag > Strategy{}.retire_lag ? ", copies far behind"
                                                                    : "",

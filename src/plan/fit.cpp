@@ -317,11 +317,12 @@ class Fitter::Search {
   // seconds.
   std::vector<Found> in_other_order(const Found& best) {
     std::vector<Found> all;
+    const bool early = choices_.speculate || prober_.strategy(best.point).update_in_backward;
     for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
-      p.deferred = !choices_.speculate && !prober_.strategy(best.point).update_in_backward;
-      if (!p.deferred) p.reach = best.point.reach;
+      p.deferred = !early;
+      if (early) p.reach = best.point.reach;
       if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
       const std::optional<Found> found = settler_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);

@@ -42,9 +42,6 @@ struct Arrangement {
   bool fits = false;
 };
 
-// Of a rank, wherever: what goes from the host to the disk is no less.
-uint64_t total_bytes(const Arrangement& arrangement);
-
 // What a rank's arenas need.
 struct RankBytes {
   int rank = 0;

@@ -19,11 +19,9 @@ struct JobContext {
 
   const Layout& layout() const { return storage.layout(); }
   const Topology& topology() const { return storage.layout().topology(); }
-  // Whether all trained groups are updated within the backward, for good.
-  bool updates_in_backward() const { return strategy.update_in_backward && strategy.reduce_at_once; }
-  // Whether a group is, for good or by speculation, as soon as its gradient is complete.
+  // Whether a group is updated within the backward, for good or by speculation, as soon as its gradient is complete.
   bool updates_early(int group) const {
-    return storage.speculates(group) || (updates_in_backward() && !storage.states(group).empty());
+    return storage.speculates(group) || (strategy.update_in_backward && !storage.states(group).empty());
   }
 };
 

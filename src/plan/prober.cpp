@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <atomic>
-#include <numeric>
 #include <thread>
 
 #include "base/parallel.h"
@@ -73,11 +72,6 @@ std::string key_of(const Cut& cut, const Strategy& s) {
 }
 
 }  // namespace
-
-uint64_t total_bytes(const Arrangement& a) {
-  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
-  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
-}
 
 Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
                const Alive& alive)

@@ -46,9 +46,7 @@ class TrainProgram {
   }
 
   void emit() {
-    const PassPosition first = passes_.front().position, last = passes_.back().position;
-    if (job_.updates_in_backward() && (first == PassPosition::Only || first == PassPosition::First))
-      NormParts(job_, emitter_).clear(step_.partials);
+    const PassPosition last = passes_.back().position;
     if (last == PassPosition::Only || last == PassPosition::Last) updates_.prepare();
     forward();
     head();
@@ -343,7 +341,7 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   StepBuffers step;
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
   step.clip = new_tensor(job.set, "step.clip", DType::F32, {3}, Role::Metrics, Space::Device, Life::Carried);
-  if (job.updates_in_backward())
+  if (job.strategy.update_in_backward)
     step.partials = new_tensor(job.set, "step.partials", DType::F32, {norm_units(job)}, Role::Metrics, Space::Device,
                                Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;

@@ -10,18 +10,50 @@ namespace {
 
 constexpr int64_t kTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
 
+// Where a group's partial sums are among those of all.
+Span units_of(const JobContext& job, int group) {
+  Span units{0, 0};
+  for (int g = 0; g <= group; g++)
+    units = {units.end,
+             units.end + job.layout().segment(g, SegmentKind::Trained).elements / kUnit / job.topology().ranks};
+  return units;
+}
+
+void clear_partials(Emitter& emitter, const Operand& partials) {
+  emitter.scope("norm");
+  emitter.op("clear", Fill{}, {write(partials)});
+}
+
+// Of what the rank has of the group's gradient. Gradients that wait elsewhere visit the device for their norm, and
+// again for their update.
+void emit_partials(const JobContext& job, Emitter& emitter, int group, const Operand& gradient, const Operand& partials,
+                   Lane lane) {
+  const Layout::Segment& segment = job.layout().segment(group, SegmentKind::Trained);
+  if (segment.elements == 0) return;
+  emitter.scope(fmt::format("norm.group.{}", group));
+  const Operand here = fetch(emitter, "gradient", gradient, Role::Gradient);
+  const Span part = job.layout().part(segment.elements);
+  const int64_t units = units_of(job, group).begin;
+  for (const Layout::Run& run : segment.runs) {
+    const Span span = intersection(run.span, part);
+    if (span.count() == 0) continue;
+    const int64_t first = units + (span.begin - part.begin) / kUnit;
+    emitter.scope("norm." + job.table[run.first].name);
+    emitter.op("partials", NormPartials{},
+               {read(slice(here, part.begin, span)),
+                write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))},
+               lane);
+  }
+}
+
 class Update {
  public:
   Update(const JobContext& job, ProgramId program, const StepBuffers& step)
-      : job_(job),
-        step_(step),
-        emitter_(job.set, program, job.facts),
-        norm_(job, emitter_),
-        columns_(norm_units(job)) {}
+      : job_(job), step_(step), emitter_(job.set, program, job.facts), columns_(norm_units(job)) {}
 
   UpdateProgram emit() {
     const Operand loss = sum_over_ranks(job_, emitter_, "loss", step_.loss);
-    result_.in_backward = job_.updates_in_backward();
+    result_.in_backward = job_.strategy.update_in_backward;
     result_.partials = partials();
     clip_factor(loss);
     const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
@@ -42,13 +74,14 @@ class Update {
     emitter_.scope("norm");
     const int ranks = job_.topology().ranks;
     Operand mine = step_.partials;
-    if (!job_.updates_in_backward()) {
+    if (!job_.strategy.update_in_backward) {
       mine = emitter_.tensor("partials", DType::F32, {columns_}, Role::Metrics);
-      norm_.clear(mine);
+      clear_partials(emitter_, mine);
     }
     for (int g = 0; g < job_.table.groups; g++) {
       for (const Layout::Run& run : job_.layout().segment(g, SegmentKind::Trained).runs) note_units(g, run);
-      if (!job_.updates_in_backward()) norm_.of_group(g, step_.gradients[static_cast<size_t>(g)], mine, Lane::Compute);
+      if (!job_.strategy.update_in_backward)
+        emit_partials(job_, emitter_, g, step_.gradients[static_cast<size_t>(g)], mine, Lane::Compute);
     }
     emitter_.scope("norm");
     Operand all = mine;
@@ -62,7 +95,7 @@ class Update {
   }
 
   void note_units(int group, const Layout::Run& run) {
-    const Span units = norm_.units(group);
+    const Span units = units_of(job_, group);
     const int64_t per_rank = units.count(), end = (run.span.end + kUnit - 1) / kUnit;
     for (int64_t unit = run.span.begin / kUnit; unit < end;) {
       const int64_t rank = unit / per_rank, next = std::min(end, (rank + 1) * per_rank);
@@ -75,12 +108,12 @@ class Update {
   void clip_factor(const Operand& loss) {
     std::vector<int> groups;
     for (int g = 0; g < job_.table.groups; g++)
-      if (norm_.units(g).count() > 0) groups.push_back(g);
+      if (units_of(job_, g).count() > 0) groups.push_back(g);
     const auto count = static_cast<int64_t>(groups.size());
     const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
     for (int64_t i = 0; i < count; i++) {
       const int g = groups[static_cast<size_t>(i)];
-      const Span units = norm_.units(g);
+      const Span units = units_of(job_, g);
       emitter_.op("sum", TreeSum{job_.layout().segment(g, SegmentKind::Trained).used / kUnit},
                   {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
     }
@@ -92,7 +125,6 @@ class Update {
   const JobContext& job_;
   const StepBuffers& step_;
   Emitter emitter_;
-  NormParts norm_;
   UpdateProgram result_;
   int64_t columns_;  // of a rank's row of partials
   OpId clip_op_ = 0;
@@ -100,45 +132,7 @@ class Update {
 
 }  // namespace
 
-NormParts::NormParts(const JobContext& job, Emitter& emitter) : job_(job), emitter_(emitter) {}
-
-Span NormParts::units(int group) const {
-  Span units{0, 0};
-  for (int g = 0; g <= group; g++)
-    units = {units.end,
-             units.end + job_.layout().segment(g, SegmentKind::Trained).elements / kUnit / job_.topology().ranks};
-  return units;
-}
-
-int64_t norm_units(const JobContext& job) {
-  int64_t elements = 0;
-  for (int g = 0; g < job.table.groups; g++) elements += job.layout().segment(g, SegmentKind::Trained).elements;
-  return elements / kUnit / job.topology().ranks;
-}
-
-void NormParts::clear(const Operand& partials) {
-  emitter_.scope("norm");
-  emitter_.op("clear", Fill{}, {write(partials)});
-}
-
-// Gradients that wait elsewhere visit the device for their norm, and again for their update.
-void NormParts::of_group(int group, const Operand& gradient, const Operand& partials, Lane lane) {
-  const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
-  if (segment.elements == 0) return;
-  emitter_.scope(fmt::format("norm.group.{}", group));
-  const Operand here = fetch(emitter_, "gradient", gradient, Role::Gradient);
-  const Span part = job_.layout().part(segment.elements);
-  for (const Layout::Run& run : segment.runs) {
-    const Span span = intersection(run.span, part);
-    if (span.count() == 0) continue;
-    const int64_t first = units(group).begin + (span.begin - part.begin) / kUnit;
-    emitter_.scope("norm." + job_.table[run.first].name);
-    emitter_.op("partials", NormPartials{},
-                {read(slice(here, part.begin, span)),
-                 write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))},
-                lane);
-  }
-}
+int64_t norm_units(const JobContext& job) { return units_of(job, job.table.groups - 1).end; }
 
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
     : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.groups)) {
@@ -174,6 +168,7 @@ void GroupUpdates::prepare() {
   bool any = false;
   for (int g = 0; g < job_.table.groups; g++) any = any || job_.updates_early(g);
   if (!any) return;
+  if (job_.strategy.update_in_backward) clear_partials(emitter_, step_.partials);
   emitter_.scope("update");
   unclipped_ = emitter_.tensor("unclipped", step_.clip.dtype, step_.clip.shape, Role::Metrics);
   emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
@@ -187,7 +182,7 @@ void GroupUpdates::early(int group) {
   const bool brought = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
   const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
   if (way == Way::Unclipped)
-    NormParts(job_, emitter_).of_group(group, gradient, step_.partials, brought ? Lane::Reduce : Lane::Compute);
+    emit_partials(job_, emitter_, group, gradient, step_.partials, brought ? Lane::Reduce : Lane::Compute);
   const Lane lane = brought || !stays(group) ? Lane::Reduce : Lane::Compute;
   std::vector<Tile> tiles = tiles_of(group, way, lane, gradient_to_update(group));
   if (!stays(group)) {

@@ -19,22 +19,9 @@ struct UpdateProgram {
   bool in_backward = false;  // weights are updated before anyone knows
 };
 
-// Partial sums of squares of gradients, a number for each unit of this rank's part of a group, group after group.
-int64_t norm_units(const JobContext& job);  // of all groups
-class NormParts {
- public:
-  NormParts(const JobContext& job, Emitter& emitter);
-
-  void clear(const Operand& partials);
-  // Of what the rank has of the group's gradient, wherever it is.
-  void of_group(int group, const Operand& gradient, const Operand& partials, Lane lane);
-  // Where the group's are, of all.
-  Span units(int group) const;
-
- private:
-  const JobContext& job_;
-  Emitter& emitter_;
-};
+// How many partial sums of squares there are of this rank's parts of all gradients: one for each unit, group after
+// group.
+int64_t norm_units(const JobContext& job);
 
 // AdamW on what this rank updates, group by group, tile by tile wherever state and weights live; then everyone has the
 // new weights. Reads gradients and clip factor of `step`; where that says not finite, nothing changes. Nothing is
@@ -48,7 +35,8 @@ class GroupUpdates {
   // Lets advance() do before up_to() what it may of groups whose state waits elsewhere.
   void queue();
 
-  // What early() reads, a clip factor of 1: before the first of them, in a program that has any.
+  // What early() reads, a clip factor of 1, and empty sums for the norm: before the first of them, in a program that
+  // has any.
   void prepare();
   // Of a group that is updated early, when its gradient is complete and before there is a clip factor: as if that
   // were 1. Of one that speculates the weights that this replaces are kept. Where state waits elsewhere emitted by

@@ -65,8 +65,7 @@ Decoder<S> make_decoder(const HfConfig& config, const Tensors& tensors) {
     model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
                             linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
                             linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"),
-                            config.windows.empty() ? 0 : config.windows.at(static_cast<size_t>(i))});
+                            linear("mlp.down_proj"), config.window(i)});
   }
   return model;
 }

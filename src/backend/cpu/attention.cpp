@@ -74,8 +74,8 @@ class TiledAttention {
   void attend(int64_t index, int64_t head) {
     const DocumentTile& tile = scratch_.tiles[index];
     const int64_t queries = tile.padded_rows(), padded = columns_.padded, kv_head = columns_.kv_head(head);
-    const int64_t start = tile.index() * kTile, of_document = index - tile.index();
-    const int64_t first = of_document + first_visible(start, window_) / kTile;
+    const int64_t start = tile.index() * kTile;
+    const int64_t first = index - tile.index() + first_visible(start, window_) / kTile;
     StackArray<T, kTile * kMaxDim> q;
     StackArray<T, kTile * kTile> weights;
     StackArray<float, kTile * kTile> products;
@@ -89,8 +89,8 @@ class TiledAttention {
       const int64_t keys = seen.padded_rows();
       tile_product(scratch_.keys + packed_offset(seen, kv_head), padded, q.data(), queries, products.data(), kTile,
                    keys, queries, padded, false);
-      const VisibleKeys visible(start, (j - of_document) * kTile, window_);
-      softmax.add(products.data(), keys, queries, j == index || window_ > 0 ? &visible : nullptr, scale_);
+      VisibleKeys room;
+      softmax.add(products.data(), keys, queries, visible_keys(start, seen.index() * kTile, window_, room), scale_);
       for (int64_t u = 0; u < keys; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);

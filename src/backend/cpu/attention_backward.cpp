@@ -143,13 +143,13 @@ class TiledAttentionBackward {
     const int64_t width = tile.padded_rows(), keys = seen.padded_rows(), padded = columns_.padded;
     const int64_t offset = packed_offset(seen, columns_.kv_head(head));
     const bool diagonal = seen.begin == tile.begin;
-    const VisibleKeys visible(tile.index() * kTile, seen.index() * kTile, window_);
+    VisibleKeys room;
+    const VisibleKeys* const visible = visible_keys(tile.index() * kTile, seen.index() * kTile, window_, room);
     tile_product(scratch_.keys + offset, padded, queries.q_turned.data(), width, pair.p.data(), kTile, keys, width,
                  padded, false);
     tile_product(scratch_.values + offset, padded, queries.dout_turned.data(), width, pair.ds.data(), kTile, keys,
                  width, padded, false);
-    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, diagonal || window_ > 0 ? &visible : nullptr,
-                          scale_, queries.lse, queries.delta);
+    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, visible, scale_, queries.lse, queries.delta);
     for (int64_t u = 0; u < keys; u += 2) {
       const float *p = pair.p.data() + u * kTile, *ds = pair.ds.data() + u * kTile;
       round_row(p, width, pair.p_a.data() + u * width);

@@ -250,11 +250,13 @@ struct Seen {
 
 }  // namespace
 
-VisibleKeys::VisibleKeys(int64_t query, int64_t key, int64_t window) {
+const VisibleKeys* visible_keys(int64_t query, int64_t key, int64_t window, VisibleKeys& room) {
+  if (key < query && first_visible(query + kTile - 1, window) <= key) return nullptr;
   for (int64_t q = 0; q < kTile; q++) {
-    begin[q] = static_cast<int32_t>(std::clamp<int64_t>(first_visible(query + q, window) - key, 0, kTile));
-    end[q] = static_cast<int32_t>(std::clamp<int64_t>(query + q + 1 - key, 0, kTile));
+    room.begin[q] = static_cast<int32_t>(std::clamp<int64_t>(first_visible(query + q, window) - key, 0, kTile));
+    room.end[q] = static_cast<int32_t>(std::clamp<int64_t>(query + q + 1 - key, 0, kTile));
   }
+  return &room;
 }
 
 void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const VisibleKeys* visible, float scale) {

@@ -96,13 +96,11 @@ void scale_columns(float* sums, int64_t rows, int64_t cols, const float* factors
 
 // Which keys of a tile the queries of another see: query q those of [begin[q], end[q]), which may be none.
 struct VisibleKeys {
-  // The queries from `query` of a document on see the keys from `key` on up to themselves, the last `window` of them;
-  // 0: all.
-  VisibleKeys(int64_t query, int64_t key, int64_t window);
-  VisibleKeys() = default;
-
   alignas(64) int32_t begin[kTile], end[kTile];
 };
+// Of the tiles of a document that begin at `query` and at `key`, where a query sees the keys up to itself, the last
+// `window` of them; 0: all. In `room`; null where all see all.
+const VisibleKeys* visible_keys(int64_t query, int64_t key, int64_t window, VisibleKeys& room);
 // The first token of a document that the one at `query` sees.
 constexpr int64_t first_visible(int64_t query, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
