@@ -170,6 +170,9 @@ class Report {
       product(fmt::format("{} dx", name), back, {r(kBF16, {t_, out}), r(kBF16, {out, in}), w(kBF16, {t_, in})});
       product(fmt::format("{} dw", name), Gemm{.transpose_a = true},
               {r(kBF16, {t_, out}), r(kBF16, {t_, in}), w(kBF16, {out, in})});
+      for (const DType dtype : {kBF16, kF32})
+        product(fmt::format("{} dw added to {}", name, snug::name(dtype)), Gemm{.transpose_a = true, .addend = true},
+                {r(kBF16, {t_, out}), r(kBF16, {t_, in}), r(dtype, {out, in}), w(dtype, {out, in})});
       // With an adapter of rank 16 inside, and what comes back to that.
       const int64_t rank = 16, inner = parts.count() * rank;
       const std::vector<Arg> adapter{r(kBF16, {t_, inner}), r(kBF16, {out, rank})};

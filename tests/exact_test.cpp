@@ -137,7 +137,7 @@ TEST(Exact, EveryDroppedWaitIsCaught) {
 // The same by running tags, on the programs of two ranks under every stage: an order that lanes allow without the wait,
 // and in which something is read that was written over.
 TEST(Exact, ADroppedWaitOfAnyStageGoesWrongUnderTheReplay) {
-  constexpr size_t kWaits = 24;
+  constexpr size_t kWaits = 48;
   constexpr uint64_t kOrders = 100;
   for (const int stage : {0, 1, 2, 3}) {
     JobSpec spec = job_with_everything("llama", stage % 2 == 0);

@@ -26,6 +26,12 @@ Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns
   return made;
 }
 
+std::vector<Operand> with_result(std::vector<Operand> operands, const Operand& result) {
+  if (result.reads()) operands.push_back(read(result));
+  operands.push_back(write(result));
+  return operands;
+}
+
 void Builder::begin_block(int block, std::string_view site) {
   block_ = block;
   site_ = site;
@@ -262,17 +268,40 @@ void Builder::weight_gradients(Value dy, Value x, const Linear& linear) {
   if (!linear.lora.parts.empty())
     emit_lora_gradients(gradient, read(use(drops(linear) ? dropped_.at(linear.weight) : x)), linear);
   if (!trainable(linear.weight)) return;
-  const Operand input = read(use(x)), dw = write(placement_.gradient(linear.weight, linear.count));
+  const Operand input = read(use(x)), dw = placement_.gradient(linear.weight, linear.count);
   const std::string site = linear.site + ".dw";
   if (placement_.fp8_products()) {
     const Fp8Rows left = in_fp8(emitter_, site + ".dy", gradient, true),
                   right = in_fp8(emitter_, site + ".x", input, true);
-    emitter_.op(site, Fp8Gemm{}, {read(left.codes), read(left.scales), read(right.codes), read(right.scales), dw});
+    emitter_.op(site, Fp8Gemm{.addend = dw.reads()},
+                with_result({read(left.codes), read(left.scales), read(right.codes), read(right.scales)}, dw));
   } else {
-    emitter_.op(site, Gemm{.transpose_a = true}, {gradient, input, dw});
+    emitter_.op(site, Gemm{.transpose_a = true, .addend = dw.reads()}, with_result({gradient, input}, dw));
   }
   if (linear.bias != kNoParam)
-    emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(placement_.gradient(linear.bias, linear.count))});
+    write_gradient(linear.bias, linear.count, [&](const Operand& db) {
+      emitter_.op(linear.site + ".db", ColumnSum{}, {gradient, write(db)});
+    });
+}
+
+void Builder::norm_backward(RmsNormBackward op, ParamId gain, std::vector<Operand> operands) {
+  op.gain_gradient = trainable(gain);
+  if (!op.gain_gradient) return static_cast<void>(emitter_.op("rms_norm.backward", op, operands));
+  write_gradient(gain, 1, [&](const Operand& dgain) {
+    operands.push_back(write(dgain));
+    emitter_.op("rms_norm.backward", op, operands);
+  });
+}
+
+void Builder::write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op) {
+  const Operand place = placement_.gradient(first, count);
+  if (!place.reads() && place.dtype == compute_) return op(place);
+  const Operand apart = emitter_.tensor(table_[first].name + ".gradient", compute_, place.shape, Role::Gradient);
+  op(apart);
+  if (place.reads())
+    emitter_.op("add", Accumulate{}, {read(apart), place});
+  else
+    emitter_.op("widen", Cast{}, {read(apart), place});
 }
 
 // B's gradients, and that of x A^T, to be read; where they are asked for first.
@@ -300,14 +329,12 @@ bool Builder::restores(Value value, const Linear& reader) {
 }
 
 void Builder::rms_norm_backward(Value dy, Value x, ParamId gain, Value y, Value dx, const Linear& reader) {
-  const bool trained = trainable(gain), restored = restores(y, reader);
+  const bool restored = restores(y, reader);
   const Value rstd{nodes_[static_cast<size_t>(state(y).node)].outputs[1]};
   const Operand gradient = use(dy);
-  std::vector<Operand> operands{restored ? update(gradient) : read(gradient), read(use(x)),
-                                read(placement_.weight(gain, 1)), read(use(rstd)), update(use(dx))};
-  if (trained) operands.push_back(write(placement_.gradient(gain, 1)));
-  emitter_.op("rms_norm.backward", RmsNormBackward{.accumulate = true, .gain_gradient = trained, .restore = restored},
-              operands);
+  norm_backward({.accumulate = true, .restore = restored}, gain,
+                {restored ? update(gradient) : read(gradient), read(use(x)), read(placement_.weight(gain, 1)),
+                 read(use(rstd)), update(use(dx))});
   if (restored) restore(y, gradient);
 }
 
@@ -336,11 +363,11 @@ Value Builder::swiglu_backward(Value dh, Value gate_up, Value h, const Linear& r
   return dgate_up;
 }
 
-void Builder::embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate) {
-  const Operand gradient = placement_.gradient(table, 1);
-  emitter_.op("embedding.backward", EmbeddingBackward{accumulate},
-              {read(use(dx)), read(batch.token_order), read(batch.segment_starts), read(batch.segment_ids),
-               accumulate ? update(gradient) : write(gradient)});
+void Builder::embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool tied) {
+  Operand gradient = placement_.gradient(table, 1);
+  if (tied) gradient = update(gradient);
+  emitter_.op("embedding.backward", EmbeddingBackward{gradient.reads()},
+              {read(use(dx)), read(batch.token_order), read(batch.segment_starts), read(batch.segment_ids), gradient});
 }
 
 }  // namespace snug

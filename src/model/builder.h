@@ -41,6 +41,9 @@ struct Fp8Factor {
   std::optional<Operand> factors;
 };
 
+// The operands of a product that writes its result, or adds to what is there: with the addend, where it does.
+std::vector<Operand> with_result(std::vector<Operand> operands, const Operand& result);
+
 // Answers of lowering.
 class Placement {
  public:
@@ -54,7 +57,8 @@ class Placement {
   virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
   // A single parameter as it is stored: for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
-  // Where this pass's gradient of `count` joined parameters is written.
+  // Where this pass's gradient of `count` joined parameters goes: to be written, or added to what is there already. May
+  // be fp32 whatever the products' dtype is, but for adapters, whose gradients are never added to others.
   virtual Operand gradient(ParamId first, int count) = 0;
   // Whether values of this kind made by a block stay until its backward; else they are computed again there.
   virtual bool keeps(int block, Keep keep) = 0;
@@ -109,7 +113,12 @@ class Builder {
   Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
                            int64_t longest, int64_t window);
   Value swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader);
-  void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool accumulate);
+  // Adds to the gradient of a head that is the same table, which is there already, where `tied`.
+  void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool tied);
+  // A gradient by an op that only writes, and in the products' dtype: in its place, or beside it and then added.
+  void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op);
+  // Emits an op whose operands these are, but for the gain's gradient, which follows where the gain is trained.
+  void norm_backward(RmsNormBackward op, ParamId gain, std::vector<Operand> operands);
 
   // ---- For the head and for lowering ----
   Value make(std::string_view what, const Shape& shape, DType dtype);

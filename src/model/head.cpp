@@ -63,20 +63,16 @@ Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const 
   for_chunks(b, n, projection, head, batch, losses, [&](int64_t begin, int64_t end, const Operand& gradient) {
     e.op_if(first_row(begin), "project.dx", Gemm{}, {gradient, read(projection), write(rows(dnormed, begin, end))});
     if (!b.trainable(head.projection)) return;
-    const Operand target = b.placement().gradient(head.projection, 1);
-    std::vector<Operand> operands{gradient, read(rows(n.normed, begin, end))};
-    if (begin > 0) operands.push_back(read(target));
-    operands.push_back(write(target));
-    e.op_if(first_row(begin), "project.dw", Gemm{.transpose_a = true, .addend = begin > 0}, operands);
+    Operand target = b.placement().gradient(head.projection, 1);
+    if (begin > 0) target = update(target);
+    e.op_if(first_row(begin), "project.dw", Gemm{.transpose_a = true, .addend = target.reads()},
+            with_result({gradient, read(rows(n.normed, begin, end))}, target));
   });
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
-  const bool trained = b.trainable(head.norm);
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
-  std::vector<Operand> operands{read(dnormed), read(n.rows), read(b.placement().weight(head.norm, 1)), read(n.rstd),
-                                write(drows)};
-  if (trained) operands.push_back(write(b.placement().gradient(head.norm, 1)));
-  e.op("rms_norm.backward", RmsNormBackward{.accumulate = false, .gain_gradient = trained}, operands);
+  b.norm_backward({.accumulate = false}, head.norm,
+                  {read(dnormed), read(n.rows), read(b.placement().weight(head.norm, 1)), read(n.rstd), write(drows)});
   const Value dx = b.make("dx", n.rows.shape, b.compute());
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), write(b.use(dx))});
   return dx;

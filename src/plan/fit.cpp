@@ -29,6 +29,9 @@ constexpr double kClose = 1.1;
 constexpr uint64_t kRefining = 400'000;
 constexpr size_t kRefinements = 60;
 
+// Ops that looking at another order may take, however many were spent before.
+constexpr uint64_t kOtherOrder = 1'200'000;
+
 // Ops of an arrangement that takes long to compile.
 constexpr uint64_t kDearOps = 15'000;
 
@@ -318,6 +321,7 @@ class Fitter::Search {
   std::vector<Found> in_other_order(const Found& best) {
     std::vector<Found> all;
     const bool early = choices_.speculate || prober_.strategy(best.point).update_in_backward;
+    relief_.allow_at_least(kOtherOrder);
     for (const Cut& cut : prober_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
       Point p = prober_.undialled_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;

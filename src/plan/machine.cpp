@@ -65,7 +65,16 @@ class Pricing {
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
-  double operator()(const Gemm& gemm) const { return product(gemm, op_.operands[1].shape, rates_.flops); }
+  // What the tables are not of costs its way to memory and back: results wider than the factors, and gradients of
+  // weights that are added to others.
+  double operator()(const Gemm& gemm) const {
+    const std::vector<Operand>& operands = op_.operands;
+    Gemm like = gemm;
+    like.addend = gemm.addend && !gemm.transpose_a;
+    double beyond = wider(operands[2u + (gemm.addend ? 1 : 0) + (gemm.bias ? 1 : 0)]);
+    if (gemm.addend) beyond += like.addend ? wider(operands[2]) : bytes_of(operands[2]);
+    return product(like, operands[1].shape, rates_.flops) + beyond / rates_.copy.at(work_.bytes);
+  }
   double operator()(const Fp8Gemm& gemm) const {
     const double flops = rates_.fp8_flops > 0 ? rates_.fp8_flops : rates_.flops;
     return product({.transpose_b = true, .addend = gemm.addend}, op_.operands[2].shape, flops);
@@ -138,6 +147,12 @@ class Pricing {
     for (const KindRates& rates : rates_.kinds)
       if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return &rates.bytes;
     return nullptr;
+  }
+
+  // The bytes of an operand beyond what it would take in the first one's dtype.
+  double wider(const Operand& operand) const {
+    return bytes_of(operand) * (1 - static_cast<double>(element_bytes(op_.operands[0].dtype)) /
+                                        static_cast<double>(element_bytes(operand.dtype)));
   }
 
   // As one product after the other.

@@ -151,7 +151,8 @@ Operand PassPlacement::ones(int64_t count) {
 Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
 
 Operand PassPlacement::gradient(ParamId first, int count) {
-  return job_.storage.view(gradients->at(static_cast<size_t>(job_.table[first].group)), first, count);
+  const std::optional<Operand>& whole = gradients->at(static_cast<size_t>(job_.table[first].group));
+  return job_.storage.view(whole.value(), first, count);
 }
 
 Fate fate_of(const Fates& fates, Keep keep) {

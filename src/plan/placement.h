@@ -57,7 +57,8 @@ class PassPlacement : public Placement {
   // Gives up what was brought: who uses it again brings it again.
   void release(int group);
 
-  const std::vector<Operand>* gradients = nullptr;  // by group: arrays over whole trained segments, where a pass writes
+  // By group, arrays over whole trained segments: what a pass writes its gradients to, or updates by adding them.
+  const std::vector<std::optional<Operand>>* gradients = nullptr;
 
  private:
   const std::vector<Operand>& whole(int group, SegmentKind kind);

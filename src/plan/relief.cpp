@@ -40,6 +40,9 @@ void Relief::set_caps(const Caps& caps) {
   began_at_ = prober_.ops();
 }
 bool Relief::spent(uint64_t times) const { return prober_.ops() - began_at_ > times * kMostOps; }
+void Relief::allow_at_least(uint64_t ops) {
+  if (prober_.ops() + ops > began_at_ + kMostOps) allow(ops);
+}
 void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
 
 bool Relief::fit_all(const PerSpace<uint64_t>& bytes) const { return fits(bytes, ranks_, caps_); }

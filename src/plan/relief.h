@@ -33,6 +33,8 @@ class Relief {
   bool spent(uint64_t times = 1) const;
   // From now on so many ops until spent(), and as many as a search may take beyond those until spent(2).
   void allow(uint64_t ops);
+  // The same where fewer were left.
+  void allow_at_least(uint64_t ops);
 
   // Of a step, or what loading, saving and evaluating take, if that is known to be more (note_around): about as much in
   // all arrangements beside what stays on a rank, and worked out where it decides.

@@ -11,15 +11,28 @@ bool sums_locally(const JobContext& job, const Cut& cut) {
   return job.numerics.reduce_every_step && job.topology().ranks > 1 && cut.passes > 1;
 }
 
+// Whether the backward of each pass writes or adds its gradients right where the sum of the passes is: there is no need
+// of room for those of a pass, and of one more way to memory and back. An adapter's are few, and added together sooner
+// than one by one; products in fp8 write bf16 alone.
+bool sums_in_place(const JobContext& job, const Cut& cut) {
+  const Numerics& n = job.numerics;
+  if (job.topology().ranks > 1 && !sums_locally(job, cut)) return false;
+  if (cut.passes == 1) return true;
+  return (n.accumulator == n.gradient() || !n.fp8_products) &&
+         !std::ranges::any_of(job.table.params, &ParamSpec::adapter);
+}
+
 // One pass of the program.
 struct Pass {
   PassPosition position;
+  bool first() const { return position == PassPosition::Only || position == PassPosition::First; }
+  bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
   std::vector<DenseBlock> blocks;
   std::vector<std::vector<std::pair<Value, Operand>>> stashed;  // by block: forward values that wait elsewhere
-  std::vector<Operand> gradients;  // by group: arrays over whole trained segments, where its backward writes
-  Value x;                         // where it is: the residual stream, then its gradient
+  std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
+  Value x;                                        // where it is: the residual stream, then its gradient
 };
 
 class TrainProgram {
@@ -33,12 +46,14 @@ class TrainProgram {
         emitter_(job.set, program, job.facts),
         placement_(job, emitter_, &job.strategy),
         updates_(job, emitter_, step),
+        in_place_(sums_in_place(job, cut)),
         pending_update_(pending_update),
         sums_(static_cast<size_t>(job.table.groups)) {
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
       pass.position = position;
+      pass.gradients.resize(static_cast<size_t>(job.table.groups));
       pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(),
                                                job.numerics.seed);
       pass.batch = emit_batch(emitter_, cut, static_cast<int64_t>(passes_.size()) - 1);
@@ -46,8 +61,7 @@ class TrainProgram {
   }
 
   void emit() {
-    const PassPosition last = passes_.back().position;
-    if (last == PassPosition::Only || last == PassPosition::Last) updates_.prepare();
+    if (passes_.back().last()) updates_.prepare();
     forward();
     head();
     backward();
@@ -62,6 +76,7 @@ class TrainProgram {
   int group_of(int block) const {
     return job_.table[job_.table.blocks[static_cast<size_t>(block)].attention_norm].group;
   }
+  bool tied() const { return job_.table.head == job_.table.embedding; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
   // What follows is emitted for this pass.
@@ -78,13 +93,8 @@ class TrainProgram {
   // Whether passes are summed on each rank before ranks are.
   bool local_sums() const { return sums_locally(job_, cut_); }
 
-  // Whether the backward of this pass writes a group's gradient where the update, or the next pass, finds it.
-  bool direct(const Pass& pass, int group) const {
-    const bool alone = pass.position == PassPosition::Only ||
-                       (pass.position == PassPosition::First && job_.numerics.accumulator == job_.numerics.gradient());
-    return alone && (job_.topology().ranks == 1 || local_sums()) &&
-           strategy_.groups[static_cast<size_t>(group)].gradients == Space::Device;
-  }
+  // Of a group. Where head and embedding are one the order of what both add would be that of the walk.
+  bool in_place(int group) const { return in_place_ && !(tied() && group == 0 && cut_.passes > 1); }
 
   // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
   Operand sum_of(const Pass& pass, int group) {
@@ -93,34 +103,40 @@ class TrainProgram {
     if (pass.position == PassPosition::Only) return gradient;
     if (!step_.accumulators.empty()) return step_.accumulators[g];
     if (!sums_[g]) {
-      const bool in_place =
+      const bool finished =
           job_.numerics.accumulator == gradient.dtype && on_device(job_.set, gradient) && !local_sums();
       emitter_.scope(fmt::format("group.{}", group));
-      sums_[g] = in_place ? gradient
+      sums_[g] = finished ? gradient
                           : emitter_.tensor("sum", job_.numerics.accumulator,
                                             {local_sums() ? trained(group) : gradient.shape.count()}, Role::Gradient);
     }
     return *sums_[g];
   }
 
-  void make_gradients(Pass& pass) {
-    for (int g = 0; g < job_.table.groups; g++) {
-      if (trained(g) == 0) {
-        pass.gradients.emplace_back();
-      } else if (direct(pass, g)) {
-        pass.gradients.push_back(sum_of(pass, g));
-      } else {
-        emitter_.scope("pass_gradients");
-        pass.gradients.push_back(
-            emitter_.tensor(fmt::format("{}", g), job_.numerics.gradient(), {trained(g)}, Role::Gradient));
-      }
+  // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
+  void bring_gradient(Pass& pass, int group) {
+    if (group < 0 || trained(group) == 0) return;
+    std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
+    if (gradient) return;
+    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    const std::string scope = fmt::format("group.{}.gradient", group);
+    if (!in_place(group)) {
+      emitter_.scope(scope);
+      gradient = write(emitter_.tensor("pass", job_.numerics.gradient(), {trained(group)}, Role::Gradient));
+      return;
     }
+    const Operand place = sum_of(pass, group);
+    emitter_.scope(scope);
+    gradient = pass.first() ? write(room_for(emitter_, "sum", place, Role::Gradient))
+                            : update(fetch(emitter_, "sum", place, Role::Gradient));
   }
 
   // ---- The walk ----
 
   void forward() {
-    for (Pass& pass : passes_) make_gradients(pass);
+    for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
+      for (int g = 0; g < job_.table.groups; g++)
+        if (!in_place(g)) bring_gradient(pass, g);
     if (pending_update_) updates_.queue();
     bring_ahead(-1, 1);
     for (Pass& pass : passes_) pass.x = enter(pass, -1, "embedding").embedding(pass.batch.ids, job_.table.embedding);
@@ -183,14 +199,16 @@ class TrainProgram {
 
   void head() {
     for (Pass& pass : passes_) {
+      bring_gradient(pass, job_.table.groups - 1);
+      if (tied()) bring_gradient(pass, 0);
       Builder& builder = enter(pass, -1, "head");
       builder.begin_backward();
-      const bool accumulate = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
-      pass.x = head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, accumulate);
+      pass.x = head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
       finish_group(pass, job_.table.groups - 1);
+      bring_gradient(pass, job_.table.groups - 2);
     }
     placement_.release(job_.table.groups - 1);
-    if (job_.table.head == job_.table.embedding) placement_.release(0);
+    if (tied()) placement_.release(0);
   }
 
   void backward() {
@@ -202,6 +220,7 @@ class TrainProgram {
       for (Pass& pass : passes_) {
         fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
         if (wanted && &pass == passes_.data()) bring_ahead(i, -1);
+        bring_gradient(pass, group_of(i) - 1);
         Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
         pass.blocks[static_cast<size_t>(i)].backward(builder, pass.x, wanted);
         if (&pass == &passes_.back()) placement_.release(group_of(i));
@@ -210,9 +229,8 @@ class TrainProgram {
       update_beside(begin, waiting, passes_.size() - 1, i + 1);
       if (!wanted) return;
     }
-    const bool tied = job_.table.head == job_.table.embedding;
     for (Pass& pass : passes_) {
-      enter(pass, -1, "embedding").embedding_backward(pass.x, pass.batch, job_.table.embedding, tied);
+      enter(pass, -1, "embedding").embedding_backward(pass.x, pass.batch, job_.table.embedding, tied());
       finish_group(pass, job_.table[job_.table.embedding].group);
     }
   }
@@ -246,35 +264,25 @@ class TrainProgram {
 
   void finish_group(Pass& pass, int group) {
     if (trained(group) == 0) return;
-    if (direct(pass, group)) {
-      if (local_sums()) clear_gaps(group, pass.gradients[static_cast<size_t>(group)]);
-    } else if (strategy_.reduce_at_once || passes_.size() > 1) {
-      reduce(pass, group);
-    } else {
+    if (!in_place(group) && !strategy_.reduce_at_once && passes_.size() == 1)
       return complete_.push_back(group);  // too late to be updated here
-    }
-    if (pass.position == PassPosition::Only || pass.position == PassPosition::Last) updates_.early(group);
+    reduce(pass, group);
+    if (pass.last()) updates_.early(group);
   }
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
   // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
-  // the sum over ranks is of the finished A. What an exchange brings is added on its own lane: on that of the backward
-  // the sum would hold up the next block's until the exchange is done.
+  // the sum over ranks is of the finished A. In place the backward has added S, without rounding it before.
   void reduce(Pass& pass, int group) {
     emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
     const Operand place = sum_of(pass, group);
     emitter_.scope(fmt::format("group.{}.reduce", group));
-    const Operand whole = pass.gradients[static_cast<size_t>(group)];
-    clear_gaps(group, whole);
-    const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
-    const bool last = pass.position == PassPosition::Only || pass.position == PassPosition::Last;
-    const bool before = pass.position == PassPosition::Middle || pass.position == PassPosition::Last;
-    const Operand sum =
-        before ? fetch(emitter_, "sum", place, Role::Gradient) : room_for(emitter_, "value", place, Role::Gradient);
-    const Lane lane = parts.buffer == whole.buffer ? Lane::Compute : Lane::Reduce;
-    emitter_.op("sum", SumRanks{before}, {read(parts), before ? update(sum) : write(sum)}, lane);
+    const Operand whole = pass.gradients[static_cast<size_t>(group)].value();
     const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
-    if (!last || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
+    if (whole.buffer != gradient.buffer && (pass.first() || !in_place(group))) clear_gaps(group, whole);
+    Lane lane = Lane::Compute;
+    const Operand sum = in_place(group) ? whole : added_up(pass, whole, place, lane);
+    if (!pass.last() || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
     Operand rounded = sum;
     if (local_sums()) {
       rounded = room_for(emitter_, "value", gradient, Role::Gradient);
@@ -284,6 +292,17 @@ class TrainProgram {
       emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane);
     }
     store(emitter_, "gradient", rounded, gradient);
+  }
+
+  // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next block's
+  // until the exchange is done.
+  Operand added_up(const Pass& pass, const Operand& whole, const Operand& place, Lane& lane) {
+    const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
+    const Operand sum = pass.first() ? write(room_for(emitter_, "value", place, Role::Gradient))
+                                     : update(fetch(emitter_, "sum", place, Role::Gradient));
+    if (parts.buffer != whole.buffer) lane = Lane::Reduce;
+    emitter_.op("sum", SumRanks{!pass.first()}, {read(parts), sum}, lane);
+    return sum;
   }
 
   // [ranks, part]: this rank's part of arrays over whole segments, by the rank it came from.
@@ -323,7 +342,7 @@ class TrainProgram {
   Emitter emitter_;
   PassPlacement placement_;
   GroupUpdates updates_;
-  bool pending_update_;
+  bool in_place_, pending_update_;
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
   std::vector<int> complete_;                 // groups whose gradients wait for the end of the pass
