@@ -115,8 +115,6 @@ class Builder {
   Value swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader);
   // Adds to the gradient of a head that is the same table, which is there already, where `tied`.
   void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool tied);
-  // A gradient by an op that only writes, and in the products' dtype: in its place, or beside it and then added.
-  void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op);
   // Emits an op whose operands these are, but for the gain's gradient, which follows where the gain is trained.
   void norm_backward(RmsNormBackward op, ParamId gain, std::vector<Operand> operands);
 
@@ -179,6 +177,8 @@ class Builder {
   Operand lora_b(const Linear& linear);
   Operand emit_lora_backward(const Operand& dy, const Linear& linear);
   void emit_lora_gradients(const Operand& dy, const Operand& x, const Linear& linear);
+  // A gradient by an op that only writes, and in the products' dtype: in its place, or beside it and then added.
+  void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op);
   bool restores(Value value, const Linear& reader);
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
 

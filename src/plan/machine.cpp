@@ -71,7 +71,7 @@ class Pricing {
     const std::vector<Operand>& operands = op_.operands;
     Gemm like = gemm;
     like.addend = gemm.addend && !gemm.transpose_a;
-    double beyond = wider(operands[2u + (gemm.addend ? 1 : 0) + (gemm.bias ? 1 : 0)]);
+    double beyond = wider(operands[2u + gemm.addend + gemm.bias]);
     if (gemm.addend) beyond += like.addend ? wider(operands[2]) : bytes_of(operands[2]);
     return product(like, operands[1].shape, rates_.flops) + beyond / rates_.copy.at(work_.bytes);
   }

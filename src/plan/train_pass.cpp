@@ -113,6 +113,12 @@ class TrainProgram {
     return *sums_[g];
   }
 
+  // On the device: what a pass adds to, or room for what the first one writes.
+  Operand sum_here(const Pass& pass, const Operand& place) {
+    return pass.first() ? write(room_for(emitter_, "sum", place, Role::Gradient))
+                        : update(fetch(emitter_, "sum", place, Role::Gradient));
+  }
+
   // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
   void bring_gradient(Pass& pass, int group) {
     if (group < 0 || trained(group) == 0) return;
@@ -120,15 +126,14 @@ class TrainProgram {
     if (gradient) return;
     emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
     const std::string scope = fmt::format("group.{}.gradient", group);
-    if (!in_place(group)) {
+    if (in_place(group)) {
+      const Operand place = sum_of(pass, group);
+      emitter_.scope(scope);
+      gradient = sum_here(pass, place);
+    } else {
       emitter_.scope(scope);
       gradient = write(emitter_.tensor("pass", job_.numerics.gradient(), {trained(group)}, Role::Gradient));
-      return;
     }
-    const Operand place = sum_of(pass, group);
-    emitter_.scope(scope);
-    gradient = pass.first() ? write(room_for(emitter_, "sum", place, Role::Gradient))
-                            : update(fetch(emitter_, "sum", place, Role::Gradient));
   }
 
   // ---- The walk ----
@@ -280,8 +285,7 @@ class TrainProgram {
     const Operand whole = pass.gradients[static_cast<size_t>(group)].value();
     const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
     if (whole.buffer != gradient.buffer && (pass.first() || !in_place(group))) clear_gaps(group, whole);
-    Lane lane = Lane::Compute;
-    const Operand sum = in_place(group) ? whole : added_up(pass, whole, place, lane);
+    const Operand sum = in_place(group) ? whole : added_up(pass, whole, place);
     if (!pass.last() || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
     Operand rounded = sum;
     if (local_sums()) {
@@ -289,19 +293,19 @@ class TrainProgram {
       emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)}, Lane::Reduce);
     } else if (sum.dtype != gradient.dtype) {
       rounded = room_for(emitter_, "value", gradient, Role::Gradient);
-      emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane);
+      emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane_of_sums());
     }
     store(emitter_, "gradient", rounded, gradient);
   }
 
   // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next block's
   // until the exchange is done.
-  Operand added_up(const Pass& pass, const Operand& whole, const Operand& place, Lane& lane) {
+  Lane lane_of_sums() const { return job_.topology().ranks > 1 && !local_sums() ? Lane::Reduce : Lane::Compute; }
+
+  Operand added_up(const Pass& pass, const Operand& whole, const Operand& place) {
     const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
-    const Operand sum = pass.first() ? write(room_for(emitter_, "value", place, Role::Gradient))
-                                     : update(fetch(emitter_, "sum", place, Role::Gradient));
-    if (parts.buffer != whole.buffer) lane = Lane::Reduce;
-    emitter_.op("sum", SumRanks{!pass.first()}, {read(parts), sum}, lane);
+    const Operand sum = sum_here(pass, place);
+    emitter_.op("sum", SumRanks{!pass.first()}, {read(parts), sum}, lane_of_sums());
     return sum;
   }
 
