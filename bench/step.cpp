@@ -1,8 +1,8 @@
-// Where a training step's time goes: each kind of op, its share of the step, for products and attention their rate
-// beside what a large square product reaches in the same run, and the step beside the ideal: every op of the compute
-// lane at that product's rate (attention at a share of it) or at a copy's, whichever takes longer, with nothing to wait
-// for. A card has two such rates: for some milliseconds, rested, and while it is as hot as training keeps it. An H200's
-// step is put beside what H200s were seen to do, too.
+// Where a training step's time goes: each kind of op, its share of the step and what was forecast for it, for products
+// and attention their rate beside what a large square product reaches in the same run, and the step beside the ideal:
+// every op of the compute lane at that product's rate (attention at a share of it) or at a copy's, whichever takes
+// longer, with nothing to wait for. A card has two such rates: for some milliseconds, rested, and while it is as hot as
+// training keeps it. An H200's step is put beside what H200s were seen to do, too.
 //
 //   step [--whole] [--ballast] key=value ...
 //
@@ -32,7 +32,7 @@ constexpr int kSteps = 4;
 double since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 struct Spent {
-  double seconds = 0, flops = 0, bytes = 0;
+  double seconds = 0, flops = 0, bytes = 0, forecast = 0;
 };
 
 // What a square product, and a copy of eight times its operands' bytes, reach.
@@ -60,8 +60,8 @@ constexpr double kH200Flops = 781e12, kH200Bytes = 4243e9;
 // A backend with a clock around every launch, which has done its work when it returns.
 class TimedBackend : public Backend {
  public:
-  TimedBackend(std::unique_ptr<Backend> backend, const std::vector<Ceilings>& ceilings)
-      : backend_(std::move(backend)), ceilings_(ceilings), ideal_(ceilings.size()) {}
+  TimedBackend(std::unique_ptr<Backend> backend, const Planned& planned, const std::vector<Ceilings>& ceilings)
+      : backend_(std::move(backend)), planned_(planned), ceilings_(ceilings), ideal_(ceilings.size()) {}
 
   std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
@@ -72,8 +72,11 @@ class TimedBackend : public Backend {
     std::vector<double> ideal(ideal_.size());
     if (op.lane == Lane::Compute)
       std::ranges::transform(ceilings_, ideal.begin(), [&](const Ceilings& of) { return of.seconds(op); });
-    return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row],
-            work = work(op)](const PassFacts& facts) {
+    const Pricing& pricing = planned_.pricing;
+    const double forecast =
+        snug::seconds(op, planned_.compiled.set.buffers, pricing.machine, pricing.threads, pricing.hosts);
+    return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op),
+            forecast](const PassFacts& facts) {
       std::ranges::transform(ideal_, ideal, ideal_.begin(), std::plus());
       const auto start = Clock::now();
       launch(facts);
@@ -81,6 +84,7 @@ class TimedBackend : public Backend {
       spent.seconds += since(start);
       spent.flops += work.flops;
       spent.bytes += work.bytes;
+      spent.forecast += forecast;
     };
   }
   void read(void* to, const std::byte* from, uint64_t bytes) override { backend_->read(to, from, bytes); }
@@ -97,6 +101,7 @@ class TimedBackend : public Backend {
 
  private:
   std::unique_ptr<Backend> backend_;
+  const Planned& planned_;
   std::vector<Ceilings> ceilings_;
   std::map<std::string, Spent> rows_;
   std::vector<double> ideal_;
@@ -114,8 +119,8 @@ std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
   const uint64_t to_keep_hot = target.cuda() ? 2 * cells * sizeof(BFloat16) : 0;  // keep_hot() has products of its own
   const std::unique_ptr<OpFacts> facts = target.facts();
   OpTimer timer(*backend, *facts, wall_seconds, {.half = half + to_keep_hot, .round = 0});
-  const auto flops = [&] { return OpTimer::work_of(Gemm{}, product).flops / timer.seconds(Gemm{}, product); };
-  const double bytes = OpTimer::work_of(Copy{}, copy).bytes / timer.seconds(Copy{}, copy);
+  const auto flops = [&] { return OpTimer::work_of(Gemm{}, product).flops / timer.seconds({Gemm{}, product}); };
+  const double bytes = OpTimer::work_of(Copy{}, copy).bytes / timer.seconds({Copy{}, copy});
   const std::string product_words = fmt::format("a square product of {}", size);
   std::vector<Ceilings> all{{product_words + (target.cuda() ? ", rested" : ""), flops(), bytes}};
   if (!target.cuda()) return all;
@@ -228,8 +233,8 @@ void report(const TimedBackend& backend, double whole, double apart, const std::
   for (const auto& [name, spent] : rows) {
     const double seconds = spent.seconds / (kSteps + 1);
     if (seconds < 0.002 * apart) continue;
-    fmt::print("{:<34} {:5.1f} %  {:9.3f} ms  {:7.0f} GB/s", name, 100 * seconds / apart, 1e3 * seconds,
-               spent.bytes / spent.seconds / 1e9);
+    fmt::print("{:<34} {:5.1f} %  {:9.3f} ms, {:9.3f} forecast  {:7.0f} GB/s", name, 100 * seconds / apart,
+               1e3 * seconds, 1e3 * spent.forecast / (kSteps + 1), spent.bytes / spent.seconds / 1e9);
     if (spent.flops > 0)
       fmt::print("  {:8.0f} GFLOP/s, {:3.0f} %", spent.flops / spent.seconds / 1e9,
                  100 * spent.flops / spent.seconds / ceilings[0].flops);
@@ -264,7 +269,7 @@ int main(int argc, char** argv) try {
   TimedBackend* timed = nullptr;
   Session session(planned.spec, planned.compiled,
                   {.threads = planned.pricing.threads, .disk_directory = disk_directory(options), .backend = [&] {
-                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), ceilings);
+                     auto backend = std::make_unique<TimedBackend>(planned.target.backend(0), planned, ceilings);
                      timed = backend.get();
                      return backend;
                    }});

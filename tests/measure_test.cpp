@@ -21,7 +21,7 @@ TEST(Measure, ATeamsRatesMakeAProfile) {
   machine.product_sizes = {16, 32};
   machine.teams = {measure_team(1, machine.product_sizes)};
   const TeamRates& team = machine.teams[0];
-  EXPECT_EQ(team.products.size(), 10u);  // two dtypes of three layouts, two of them with an addend too
+  EXPECT_EQ(team.products.size(), 12u);  // two dtypes of three layouts, with an addend and without
   EXPECT_EQ(team.attention.size(), 8u);
   EXPECT_GT(team.kinds.size(), 30u);
   EXPECT_GT(team.op_seconds, 0);

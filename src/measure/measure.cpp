@@ -23,6 +23,7 @@ struct Scale {
   std::array<int64_t, 4> rows{16, 256, 2048, 8192};
   int64_t tokens = 1024, heads = 8, kv_heads = 4;  // of attention
   std::array<int64_t, 3> lengths{64, 256, 1024};
+  int64_t addend_depth = 256;  // an addend's bytes are lost in what a product over more takes
 };
 
 Scale scale_of_team(int threads) {
@@ -32,36 +33,53 @@ Scale scale_of_team(int threads) {
 }
 
 Scale scale_of_card() {
-  return {{3ull << 29, 256u << 20}, 0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}};
+  return {{3ull << 29, 256u << 20}, 0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}, 16384};
 }
 
-// An addend's bytes are lost in what a product over more than this takes.
-constexpr int64_t kMostAddendDepth = 256;
-
 std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
+
+// Ops that are timed together, and where what they take goes.
+class Batch {
+ public:
+  using Take = std::function<void(double seconds, const Work& work)>;
+  void add(Sample sample, Take take) {
+    samples_.push_back(std::move(sample));
+    takes_.push_back(std::move(take));
+  }
+  void run(OpTimer& timer) const {
+    const std::vector<double> seconds = timer.seconds(samples_);
+    for (size_t i = 0; i < takes_.size(); i++)
+      takes_[i](seconds[i], OpTimer::work_of(samples_[i].attrs, samples_[i].list));
+  }
+
+ private:
+  std::vector<Sample> samples_;
+  std::vector<Take> takes_;
+};
 
 // ---- Products -------------------------------------------------------------------------------------------------------
 
 class ProductTimer {
  public:
-  ProductTimer(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& sizes, double op_seconds)
-      : timer_(timer), scale_(scale), sizes_(sizes), op_seconds_(op_seconds) {}
+  ProductTimer(const Scale& scale, const std::vector<int64_t>& sizes, double op_seconds)
+      : scale_(scale), sizes_(sizes), op_seconds_(op_seconds) {}
 
-  ProductRates measure(DType dtype, bool ta, bool tb) const {
-    ProductRates table{dtype, ta, tb, false, {}};
-    const double most = dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
-    for_points([&](const Point& p) { table.flops.push_back(rate(table, p, most)); });
-    return table;
-  }
-
-  // `plain`: the same without addend.
-  ProductRates measure_addend(const ProductRates& plain) const {
-    ProductRates table = plain;
-    table.addend = true;
+  // Of all that is worth it; `table` is there until the batch has run.
+  void add_to(Batch& batch, ProductRates& table) const {
+    table.flops.assign(sizes_.size() * sizes_.size() * sizes_.size(), 0);
     for_points([&](const Point& p) {
-      if (p.k <= kMostAddendDepth) table.flops[at(p)] = rate(table, p, scale_.most_slow_flops);
+      if (worth_timing(p, table) != p) return;
+      batch.add({attrs_of(table), operands_of(table, p)}, [this, p, &rate = table.flops[at(p)]](double s, const Work&) {
+        rate = p.flops() / std::max(s - op_seconds_, s / 4);
+      });
     });
-    return table;
+  }
+  // What was not runs as the largest below it did, or without the addend.
+  void fill(ProductRates& table, const ProductRates& plain) const {
+    for_points([&](const Point& p) {
+      const Point timed = worth_timing(p, table);
+      table.flops[at(p)] = table.addend && p.k > scale_.addend_depth ? plain.flops[at(p)] : table.flops[at(timed)];
+    });
   }
 
  private:
@@ -72,9 +90,11 @@ class ProductTimer {
   };
 
   // Of at most so many operations. What is large in some ways and small in another runs no faster for being larger yet.
-  Point worth_timing(Point p, double most) const {
+  Point worth_timing(Point p, const ProductRates& table) const {
+    const double most = table.dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
     const int64_t large = sizes_[sizes_.size() - std::min<size_t>(2, sizes_.size())];
-    while (p.flops() > most || (std::max({p.m, p.n, p.k}) > large && std::min({p.m, p.n, p.k}) < large)) {
+    while (p.flops() > most || (table.addend && p.k > scale_.addend_depth) ||
+           (std::max({p.m, p.n, p.k}) > large && std::min({p.m, p.n, p.k}) < large)) {
       int64_t& largest = p.k >= p.m && p.k >= p.n ? p.k : p.m >= p.n ? p.m : p.n;
       largest = sizes_[place(largest) - 1];
     }
@@ -91,9 +111,11 @@ class ProductTimer {
   size_t place(int64_t size) const { return static_cast<size_t>(std::ranges::find(sizes_, size) - sizes_.begin()); }
   size_t at(const Point& p) const { return (place(p.m) * sizes_.size() + place(p.n)) * sizes_.size() + place(p.k); }
 
-  // Of the point, or as it was of the largest below that is worth it.
-  double rate(const ProductRates& t, const Point& p, double most) const {
-    if (const Point timed = worth_timing(p, most); timed != p) return t.flops[at(timed)];
+  static Attrs attrs_of(const ProductRates& t) {
+    if (t.dtype == DType::U8) return Fp8Gemm{.addend = t.addend};
+    return Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend};
+  }
+  static OperandList operands_of(const ProductRates& t, const Point& p) {
     const auto& [m, n, k] = p;
     const bool fp8 = t.dtype == DType::U8;
     OperandList list;
@@ -106,13 +128,9 @@ class ProductTimer {
       list.r(result, {m, n}).again(Access::Write);
     else
       list.w(result, {m, n});
-    const Attrs attrs = fp8 ? Attrs(Fp8Gemm{.addend = t.addend})
-                            : Gemm{.transpose_a = t.transpose_a, .transpose_b = t.transpose_b, .addend = t.addend};
-    const double seconds = timer_.seconds(attrs, list);
-    return p.flops() / std::max(seconds - op_seconds_, seconds / 4);
+    return list;
   }
 
-  OpTimer& timer_;
   const Scale& scale_;
   const std::vector<int64_t>& sizes_;
   double op_seconds_;
@@ -120,10 +138,13 @@ class ProductTimer {
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
 
-AttentionRates measure_attention(OpTimer& timer, const Scale& scale, DType dtype, bool backward, int64_t dim) {
-  AttentionRates rates{dtype, backward, dim, {}};
+// By the lengths of `scale`; `rates` is there until the batch has run.
+void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
+  const auto& [dtype, backward, dim, curve] = rates;
   const HeadShape shape{.heads = scale.heads, .kv_heads = scale.kv_heads, .dim = dim};
-  for (const int64_t length : scale.lengths) {
+  rates.flops.rates.assign(scale.lengths.size(), 0);
+  for (size_t i = 0; i < scale.lengths.size(); i++) {
+    const int64_t length = scale.lengths[i];
     const int64_t tokens = scale.tokens, documents = tokens / length, width = shape.heads * dim;
     const float factor = 1 / std::sqrt(static_cast<float>(dim));
     OperandList list;
@@ -135,26 +156,18 @@ AttentionRates measure_attention(OpTimer& timer, const Scale& scale, DType dtype
       list.r(DType::I32, {documents + 1}).w(dtype, {tokens, width}).w(DType::F32, {shape.heads, tokens});
     if (backward) list.w(dtype, {tokens, shape.width()});
     const size_t bounds = backward ? 4 : 1;
-    auto fill = [&](std::span<const TensorView> views) {
+    auto fill = [=](std::span<const TensorView> views) {
       for (int64_t d = 0; d <= documents; d++) views[bounds].as<int32_t>()[d] = static_cast<int32_t>(d * length);
     };
     const Attrs attrs =
         backward ? Attrs(AttentionBackward{shape, factor, length}) : Attrs(Attention{shape, factor, length});
-    const double seconds = timer.seconds(attrs, list, {.documents = documents}, fill);
     rates.flops.sizes.push_back(static_cast<double>(length));
-    rates.flops.rates.push_back(OpTimer::work_of(attrs, list).flops / seconds);
+    batch.add({attrs, list, {.documents = documents}, fill},
+              [&rate = rates.flops.rates[i]](double seconds, const Work& done) { rate = done.flops / seconds; });
   }
-  return rates;
 }
 
 // ---- Everything else ------------------------------------------------------------------------------------------------
-
-struct Sample {
-  Attrs attrs;
-  OperandList list;
-  PassFacts pass{};
-  FillOperands fill{};
-};
 
 // The last but one operand holds squares: AdamW's second moment.
 void fill_squares(std::span<const TensorView> views) {
@@ -165,7 +178,7 @@ void fill_squares(std::span<const TensorView> views) {
 // Every kind of a training step at `rows` rows of 1024, or as many elements.
 std::vector<Sample> samples(DType t, int64_t rows) {
   const int64_t cols = 1024, count = rows * cols, some = std::min<int64_t>(rows, 512), few = rows / 16;
-  const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols};
+  const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols}, broad{rows / 4, 4 * cols};
   const HeadShape heads{8, 4, 64};  // a row of 1024
   const PassFacts all{
       .documents = 1, .loss_rows = rows, .segments = 16, .loss_scale = 0.01f, .step = 3, .learning_rate = 1e-5};
@@ -188,8 +201,8 @@ std::vector<Sample> samples(DType t, int64_t rows) {
       {GatherRows{}, OperandList().r(t, {1024, cols}).r(i32, {rows}).w(t, x)},
       {ScatterRows{}, OperandList().r(t, {some, cols}).r(i32, {some}).w(t, x)},
       {CrossEntropy{.gradient = true}, OperandList().rw(t, {few, 16 * cols}).r(i32, {few}).w(f32, {few}), all},
-      {AdapterBackward{1, {{0}, {cols}}},
-       OperandList().r(t, x).r(t, {cols, 16}).r(t, {rows, 16}).w(t, {rows, 16}).w(t, {cols, 16})},
+      {AdapterBackward{1, {{0}, {4 * cols}}},
+       OperandList().r(t, broad).r(t, {4 * cols, 16}).r(t, {rows / 4, 16}).w(t, {rows / 4, 16}).w(t, {4 * cols, 16})},
       {NormPartials{}, OperandList().r(t, flat).w(f32, {(count + kUnit - 1) / kUnit})},
   };
   AdamW adamw{.split = t == DType::BF16};
@@ -204,7 +217,7 @@ std::vector<Sample> samples(DType t, int64_t rows) {
 }
 
 double bytes_rate(OpTimer& timer, const Sample& sample, double op_seconds) {
-  const double seconds = timer.seconds(sample.attrs, sample.list, sample.pass, sample.fill);
+  const double seconds = timer.seconds(sample);
   return OpTimer::work_of(sample.attrs, sample.list).bytes / std::max(seconds - op_seconds, seconds / 4);
 }
 
@@ -238,33 +251,47 @@ std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096,
 
 namespace {
 
+// And attention: they follow each other in a step.
+void measure_products(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& sizes, DType dtype,
+                      Rates& measured) {
+  std::vector<ProductRates> tables;
+  std::vector<AttentionRates> attention;
+  using Layout = std::pair<bool, bool>;
+  const bool fp8 = dtype == DType::U8;
+  for (const auto& [ta, tb] :
+       fp8 ? std::vector<Layout>{{false, true}} : std::vector<Layout>{{false, true}, {false, false}, {true, false}})
+    for (const bool addend : {false, true}) tables.push_back({dtype, ta, tb, addend, {}});
+  for (const bool backward : {false, true})
+    for (const int64_t dim : {64, 128})
+      if (!fp8) attention.push_back({dtype, backward, dim, {}});
+  const ProductTimer products(scale, sizes, measured.op_seconds);
+  Batch batch;
+  for (ProductRates& table : tables) products.add_to(batch, table);
+  for (AttentionRates& rates : attention) add_attention(batch, scale, rates);
+  batch.run(timer);
+  for (size_t i = 0; i < tables.size(); i++) products.fill(tables[i], tables[i - i % 2]);
+  std::ranges::move(tables, std::back_inserter(measured.products));
+  std::ranges::move(attention, std::back_inserter(measured.attention));
+}
+
 Rates measure_rates(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& product_sizes, bool fp8) {
   Rates measured;
   const Shape tiny{64, 16};
   measured.op_seconds = timer.seconds(
-      RmsNorm{1e-5f}, OperandList().r(DType::F32, tiny).r(DType::F32, {16}).w(DType::F32, tiny).w(DType::F32, {64}));
+      {RmsNorm{1e-5f}, OperandList().r(DType::F32, tiny).r(DType::F32, {16}).w(DType::F32, tiny).w(DType::F32, {64})});
   for (const int64_t rows : scale.rows) {
     const Sample copy{Copy{}, OperandList().r(DType::F32, {rows * 1024}).w(DType::F32, {rows * 1024})};
     measured.copy.sizes.push_back(OpTimer::work_of(copy.attrs, copy.list).bytes);
     measured.copy.rates.push_back(bytes_rate(timer, copy, measured.op_seconds));
   }
-  const ProductTimer products(timer, scale, product_sizes, measured.op_seconds);
-  for (const DType dtype : dtypes())
-    for (const auto& [ta, tb] : {std::pair(false, true), std::pair(false, false), std::pair(true, false)}) {
-      measured.products.push_back(products.measure(dtype, ta, tb));
-      if (!ta) measured.products.push_back(products.measure_addend(ProductRates(measured.products.back())));
-    }
+  for (const DType dtype : dtypes()) measure_products(timer, scale, product_sizes, dtype, measured);
   for (const ProductRates& table : measured.products)
     measured.flops = std::max(measured.flops, std::ranges::max(table.flops));
   if (fp8) {
-    measured.products.push_back(products.measure(DType::U8, false, true));
-    measured.fp8_flops = std::ranges::max(measured.products.back().flops);
-    measured.products.push_back(products.measure_addend(ProductRates(measured.products.back())));
+    const size_t first = measured.products.size();
+    measure_products(timer, scale, product_sizes, DType::U8, measured);
+    measured.fp8_flops = std::ranges::max(measured.products[first].flops);
   }
-  for (const DType dtype : dtypes())
-    for (const bool backward : {false, true})
-      for (const int64_t dim : {64, 128})
-        measured.attention.push_back(measure_attention(timer, scale, dtype, backward, dim));
   measure_kinds(timer, scale, measured);
   return measured;
 }

@@ -19,11 +19,18 @@ constexpr double kTogether = 32;
 // An op is launched until it has taken so long, but so often at least and at most.
 constexpr double kEnough = 0.006;
 constexpr size_t kLeastLaunches = 3, kMostLaunches = 64;
-constexpr double kLong = 0.03;  // one launch of such an op, after the first, is enough
+constexpr double kLong = 0.03;  // one launch of such an op, after the first, is enough, and it needs no rounds
 
 // A card is kept hot for so long before what takes longer than kShort is timed, and at first.
 constexpr double kHeat = 0.04, kFirstHeat = 3, kShort = 5e-5;
 constexpr int64_t kHotSize = 8192;
+// Of rounds: their number, how long the card is kept hot before each op and before the first, how long an op's turn
+// lasts, and what is too short to draw the power of the rest.
+constexpr size_t kRounds = 5;
+constexpr double kBetween = 0.004, kBefore = 1, kTurn = 0.004, kTooShort = 1e-5;
+
+// At the arena's start; integers must stay what they are while others' operands come and go.
+constexpr uint64_t kIntegers = 1u << 20;
 
 // Normally distributed in bf16, and so in the upper halves of fp32: sums of four bytes.
 void fill_floats(std::byte* bytes, uint64_t count) {
@@ -93,10 +100,11 @@ std::vector<TensorView> OpTimer::place(std::vector<Operand>& operands, uint64_t&
   };
   for (const Operand& operand : operands) {
     if (placed.contains(operand.buffer)) continue;
-    uint64_t& end = writes(operand.buffer) ? write_end : read_end;
+    uint64_t& end = writes(operand.buffer) ? write_end : integers(operand) ? integers_ : read_end;
     placed[operand.buffer] = end;
     end += (operand.extent() + 255) / 256 * 256;
   }
+  check(integers_ <= kIntegers, "integers of ops to be timed need {} bytes", integers_);
   for (Operand& operand : operands) {
     operand.offset = placed.at(operand.buffer);
     operand.buffer = 0;
@@ -122,33 +130,70 @@ void OpTimer::prepare(std::span<const Operand> operands, std::span<const TensorV
     if (!bytes[i].empty()) backend_.write(views[i].data, bytes[i].data(), bytes[i].size());
 }
 
-double OpTimer::time(std::span<const Launch> launches, const PassFacts& pass) {
-  Streams* const streams = backend_.streams();
-  for (const Launch& launch : launches) launch(pass);
+OpTimer::Bound OpTimer::bind(const Sample& sample) {
+  const Op measured = with_scratch(sample.attrs, sample.list);
+  uint64_t bytes = 0;
+  for (const Operand& operand : measured.operands) bytes += operand.extent();
+  const uint64_t sets = std::clamp<uint64_t>(room_.round / std::max<uint64_t>(bytes, 1), 1, kMostSets);
+  uint64_t read_end = kIntegers, write_end = room_.half;
+  Bound bound{.launches = {}, .pass = sample.pass};
+  for (uint64_t i = 0; i < sets; i++) {
+    Op op = measured;
+    const std::vector<TensorView> views = place(op.operands, read_end, write_end);
+    check(read_end <= room_.half && write_end <= 2 * room_.half,
+          "operands of {} to be timed need {} bytes to read and {} to write", kind(sample.attrs), read_end,
+          write_end - room_.half);
+    prepare(op.operands, views, sample.fill);
+    bound.launches.push_back(backend_.bind(op, views));
+  }
+  for (const Launch& launch : bound.launches) launch(bound.pass);
+  if (Streams* const streams = backend_.streams()) {
+    streams->finish();
+    bound.once = burst(bound, 1);
+  }
+  return bound;
+}
+
+double OpTimer::burst(Bound& bound, size_t launches) {
+  const double begin = clock_();
+  for (size_t i = 0; i < launches; i++) bound.launches[bound.next++ % bound.launches.size()](bound.pass);
+  if (backend_.streams()) backend_.streams()->finish();
+  return (clock_() - begin) / static_cast<double>(launches);
+}
+
+double OpTimer::time(Bound& bound) {
   size_t together = 1;
-  if (streams) {
-    streams->finish();
-    const double begin = clock_();
-    launches[0](pass);
-    streams->finish();
-    const double once = clock_() - begin;
-    together = static_cast<size_t>(std::clamp(kEnough / once, 1.0, kTogether));
-    if (heat_ && once > kShort) heat(kHeat);
+  if (backend_.streams()) {
+    together = static_cast<size_t>(std::clamp(kEnough / bound.once, 1.0, kTogether));
+    if (heat_ && bound.once > kShort) heat(kHeat);
   }
   std::vector<double> times;
   double total = 0;
-  size_t next = 0;
   while (times.size() < kMostLaunches && (times.size() < kLeastLaunches || total < kEnough)) {
-    const double begin = clock_();
-    for (size_t i = 0; i < together; i++) launches[next++ % launches.size()](pass);
-    if (streams) streams->finish();
-    const double spent = clock_() - begin;
-    times.push_back(spent / static_cast<double>(together));
+    times.push_back(burst(bound, together));
+    const double spent = times.back() * static_cast<double>(together);
     total += spent;
     if (spent > kLong) break;
   }
   std::ranges::sort(times);
   return times[times.size() / 4];
+}
+
+std::vector<double> OpTimer::time_in_rounds(std::vector<Bound>& bound, std::span<const size_t> which) {
+  std::vector<std::vector<double>> times(which.size());
+  heat(kBefore);
+  for (size_t round = 0; round < kRounds; round++)
+    for (size_t i = 0; i < which.size(); i++) {
+      Bound& turn = bound[which[i]];
+      heat(kBetween);
+      times[i].push_back(burst(turn, static_cast<size_t>(std::clamp(kTurn / turn.once, 1.0, kTogether))));
+    }
+  std::vector<double> medians;
+  for (std::vector<double>& of_op : times) {
+    std::ranges::sort(of_op);
+    medians.push_back(of_op[kRounds / 2]);
+  }
+  return medians;
 }
 
 void OpTimer::heat(double seconds) {
@@ -176,23 +221,27 @@ Op OpTimer::with_scratch(const Attrs& attrs, const OperandList& list) const {
   return op;
 }
 
-double OpTimer::seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass, const FillOperands& fill) {
-  const Op measured = with_scratch(attrs, list);
-  uint64_t bytes = 0;
-  for (const Operand& operand : measured.operands) bytes += operand.extent();
-  const uint64_t sets = std::clamp<uint64_t>(room_.round / std::max<uint64_t>(bytes, 1), 1, kMostSets);
-  uint64_t read_end = 0, write_end = room_.half;
-  std::vector<Launch> launches;
-  for (uint64_t i = 0; i < sets; i++) {
-    Op op = measured;
-    const std::vector<TensorView> views = place(op.operands, read_end, write_end);
-    check(read_end <= room_.half && write_end <= 2 * room_.half,
-          "operands of {} to be timed need {} bytes to read and {} to write", kind(attrs), read_end,
-          write_end - room_.half);
-    prepare(op.operands, views, fill);
-    launches.push_back(backend_.bind(op, views));
-  }
-  return time(launches, pass);
+double OpTimer::seconds(const Sample& sample) {
+  integers_ = 0;
+  Bound bound = bind(sample);
+  return time(bound);
+}
+
+std::vector<double> OpTimer::seconds(std::span<const Sample> samples) {
+  integers_ = 0;
+  std::vector<Bound> bound;
+  for (const Sample& sample : samples) bound.push_back(bind(sample));
+  std::vector<double> seconds(samples.size());
+  std::vector<size_t> in_rounds;
+  for (size_t i = 0; i < samples.size(); i++)
+    if (heat_ && bound[i].once > kTooShort && bound[i].once < kLong)
+      in_rounds.push_back(i);
+    else
+      seconds[i] = time(bound[i]);
+  if (in_rounds.empty()) return seconds;
+  const std::vector<double> timed = time_in_rounds(bound, in_rounds);
+  for (size_t i = 0; i < timed.size(); i++) seconds[in_rounds[i]] = timed[i];
+  return seconds;
 }
 
 }  // namespace snug

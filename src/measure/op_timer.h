@@ -27,6 +27,14 @@ class OperandList {
 // distributed, as a processor's power goes by the bits that change.
 using FillOperands = std::function<void(std::span<const TensorView>)>;
 
+// An op to be timed.
+struct Sample {
+  Attrs attrs;
+  OperandList list;
+  PassFacts pass{};
+  FillOperands fill{};
+};
+
 class OpTimer {
  public:
   // What a backend's caches ask for: sets of operands together fill about `round` bytes; what is only read lies in
@@ -42,23 +50,41 @@ class OpTimer {
 
   // Seconds of one launch, on the calling thread's team or a card: the lower quartile of some. Launches go round
   // several sets of operands, so that little of what one reads is in the innermost caches, as in a step.
-  double seconds(const Attrs& attrs, const OperandList& list, const PassFacts& pass = {},
-                 const FillOperands& fill = {});
+  double seconds(const Sample& sample);
+  // Of each of several, none of which reads floats and writes over them. On a card that is kept hot what takes long is
+  // timed in rounds, in which the card never rests, and the median counts: after a rest of 30 ms it runs 15 % faster
+  // for longer than any op is timed.
+  std::vector<double> seconds(std::span<const Sample> samples);
   // The op as work() counts it.
   static Work work_of(const Attrs& attrs, const OperandList& list);
 
  private:
+  // Launches on sets of operands, one after the other.
+  struct Bound {
+    std::vector<Launch> launches;
+    PassFacts pass;
+    double once = 0;  // seconds of one launch by itself, where launches only enqueue
+    size_t next = 0;
+  };
+
   // The op with the scratch that it asks for.
   Op with_scratch(const Attrs& attrs, const OperandList& list) const;
   std::vector<TensorView> place(std::vector<Operand>& operands, uint64_t& read_end, uint64_t& write_end);
   void prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill);
+  // Launched once on every set.
+  Bound bind(const Sample& sample);
   void heat(double seconds);
-  double time(std::span<const Launch> launches, const PassFacts& pass);
+  // Seconds of a launch of so many.
+  double burst(Bound& bound, size_t launches);
+  double time(Bound& bound);
+  // By place in `which`.
+  std::vector<double> time_in_rounds(std::vector<Bound>& bound, std::span<const size_t> which);
 
   Backend& backend_;
   const OpFacts& facts_;
   Clock clock_;
   Room room_;
+  uint64_t integers_ = 0;  // bytes at the arena's start that integers of bound ops take
   Launch heat_;
   ProgramSet set_;
   MemoryPlan plan_;

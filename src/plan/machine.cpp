@@ -65,12 +65,12 @@ class Pricing {
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
-  // What the tables are not of costs its way to memory and back: results wider than the factors, and gradients of
-  // weights that are added to others.
+  // What the tables are not of costs its way to memory and back: results wider than the factors, and, of profiles
+  // without that table, gradients of weights that are added to others.
   double operator()(const Gemm& gemm) const {
     const std::vector<Operand>& operands = op_.operands;
     Gemm like = gemm;
-    like.addend = gemm.addend && !gemm.transpose_a;
+    like.addend = gemm.addend && (!gemm.transpose_a || table_of(gemm));
     double beyond = wider(operands[2u + gemm.addend + gemm.bias]);
     if (gemm.addend) beyond += like.addend ? wider(operands[2]) : bytes_of(operands[2]);
     return product(like, operands[1].shape, rates_.flops) + beyond / rates_.copy.at(work_.bytes);
@@ -168,16 +168,19 @@ class Pricing {
     return sum;
   }
 
+  const ProductRates* table_of(const Gemm& gemm) const {
+    const auto found = std::ranges::find_if(rates_.products, [&](const ProductRates& r) {
+      return r.dtype == op_.operands[0].dtype && r.transpose_a == gemm.transpose_a &&
+             r.transpose_b == gemm.transpose_b && r.addend == gemm.addend;
+    });
+    return found == rates_.products.end() ? nullptr : &*found;
+  }
+
   // `rough_flops`: where there is no table. `more`: of what is summed over, beyond the factors' own.
   double product(const Gemm& gemm, const Shape& b, double rough_flops, int64_t more = 0) const {
     const Shape& a = op_.operands[0].shape;
-    const DType dtype = op_.operands[0].dtype;
-    const auto same = [&](const ProductRates& r) {
-      return r.dtype == dtype && r.transpose_a == gemm.transpose_a && r.transpose_b == gemm.transpose_b &&
-             r.addend == gemm.addend;
-    };
-    const auto found = std::ranges::find_if(rates_.products, same);
-    if (found == rates_.products.end()) return roughly(rough_flops);
+    const ProductRates* const found = table_of(gemm);
+    if (!found) return roughly(rough_flops);
     // A side below the smallest costs what the smallest does.
     const auto least = static_cast<double>(machine_.product_sizes.front());
     const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
