@@ -79,6 +79,7 @@ TEST_F(Cli, WithoutClippingAStepThatIsNoNumberSaysThatWeightsWereUpdated) {
   const Outcome outcome = run(job("train", {"--overwrite", "--method", "full", "--max-grad-norm", "0"}, at("broken")));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("weights were updated before that was known"));
+  EXPECT_THAT(outcome.err, HasSubstr("look at the model's files and the data"));
 }
 
 TEST_F(Cli, EvaluationNamesTheWeightThatIsNoNumber) {

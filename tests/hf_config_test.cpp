@@ -91,6 +91,9 @@ TEST(HfConfig, LayersFromMaxWindowLayersOnSeeTheWindow) {
   EXPECT_EQ(windows(), last_two);
   config["sliding_window"] = nullptr;
   EXPECT_EQ(windows(), std::vector<int64_t>(24));
+  config.erase("sliding_window");
+  last_two[22] = last_two[23] = 4096;
+  EXPECT_EQ(windows(), last_two);
 }
 
 TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {

@@ -34,13 +34,17 @@ std::vector<Golden> goldens() {
           {"full_attention_offload", false, Recompute::Attention, 1, 1}};
 }
 
-std::string dump(const Golden& golden) {
+Compiled compiled_of(const Golden& golden) {
   JobSpec spec =
       tiny_job("qwen2", golden.lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.cut.passes = golden.passes;
   spec.strategy = plain_strategy(spec.table.blocks.size(), golden.recompute);
   for (size_t b = 0; b < static_cast<size_t>(golden.offloaded); b++) spec.strategy.fates[b].input = Fate::Offload;
-  const Compiled compiled = compile(spec, FlatFacts());
+  return compile(spec, FlatFacts());
+}
+
+std::string dump(const Golden& golden) {
+  const Compiled compiled = compiled_of(golden);
   std::string text;
   for (const Task task : {Task::Pass, Task::First, Task::Last, Task::Update})
     if (compiled.has(task)) text += compiled.set.dump(compiled.at(task)) + "\n";
@@ -57,6 +61,19 @@ TEST(Lower, ProgramsAreThoseOfTheGoldenFiles) {
     std::stringstream expected;
     expected << in.rdbuf();
     EXPECT_EQ(dump(golden), expected.str()) << golden.name;
+  }
+}
+
+// Whoever meets a norm that is not finite reads them after the update, to name a parameter.
+TEST(Lower, TheNormsPartialSumsStayToTheUpdatesEnd) {
+  for (const Golden& golden : goldens()) {
+    const Compiled compiled = compiled_of(golden);
+    const std::vector<Op>& ops = compiled.set.programs[compiled.at(Task::Update)].ops;
+    OpId end = 0;
+    for (const Op& op : ops)
+      for (const Operand& operand : op.operands)
+        if (operand.buffer == compiled.update.partials.buffer) end = std::max(end, op.retire);
+    EXPECT_EQ(end, ops.size() - 1) << golden.name;
   }
 }
 

@@ -90,11 +90,13 @@ void parse_rope(const JsonObject& config, HfConfig& result) {
   }
 }
 
-// Of each layer, as Qwen2 says it: layer_types names them, or those from max_window_layers on have the window.
+// Of each layer, as Qwen2 says it: layer_types names them, or those from max_window_layers on have the window, which is
+// 4,096 tokens where the key is absent, and none where it is null.
 std::vector<int64_t> parse_windows(const JsonObject& config, const HfConfig& result) {
   std::vector<int64_t> windows(static_cast<size_t>(result.layers));
-  if (!config.boolean("use_sliding_window", false) || !config.has("sliding_window")) return windows;
-  const int64_t window = config.integer("sliding_window", 1, kMaxPosition);
+  const bool none = config.value().contains("sliding_window") && !config.has("sliding_window");
+  if (!config.boolean("use_sliding_window", false) || none) return windows;
+  const int64_t window = config.integer("sliding_window", 1, kMaxPosition, 4096);
   if (!config.has("layer_types")) {
     const int64_t full = config.integer("max_window_layers", 0, kMaxLayers, 28);
     for (int64_t layer = full; layer < result.layers; layer++) windows[static_cast<size_t>(layer)] = window;

@@ -265,7 +265,7 @@ class Compiler {
       if (mine.count() > 0) {
         owned.span = {mine.begin - place.begin, mine.end - place.begin};
         owned.weight = slice(storage_.values(param.group, kind), mine);
-        if (param.trainable && !step_.gradients.empty())
+        if (param.trainable && !step_.gradients.empty() && !result_.update.in_backward)
           owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
         if (kind == SegmentKind::Coded) owned.scales = scales_of(static_cast<ParamId>(i), mine);
       }

@@ -66,7 +66,8 @@ struct Compiled {
   struct Owned {
     Span span;                    // of the parameter
     Operand weight;               // as stored
-    Operand gradient;             // of trainable parameters, between the last pass and the update that follows it
+    Operand gradient;             // of trainable parameters, between the last pass and the update that follows it;
+                                  // nothing where weights are updated in the backward
     std::vector<Operand> scales;  // of coded parameters: the fp32 numbers that scale them
   };
   std::vector<Owned> owned;

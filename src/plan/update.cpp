@@ -64,7 +64,7 @@ class Update {
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
     // Whoever meets a norm that is not finite reads the partials after the program.
-    program.ops[clip_op_].retire = static_cast<OpId>(program.ops.size() - 1);
+    program.ops[last_sum_].retire = static_cast<OpId>(program.ops.size() - 1);
     return std::move(result_);
   }
 
@@ -114,20 +114,20 @@ class Update {
     for (int64_t i = 0; i < count; i++) {
       const int g = groups[static_cast<size_t>(i)];
       const Span units = units_of(job_, g);
-      emitter_.op("sum", TreeSum{job_.layout().segment(g, SegmentKind::Trained).used / kUnit},
-                  {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
+      last_sum_ =
+          emitter_.op("sum", TreeSum{job_.layout().segment(g, SegmentKind::Trained).used / kUnit},
+                      {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
     }
     emitter_.scope("update");
-    clip_op_ =
-        emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.clip)});
+    emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.clip)});
   }
 
   const JobContext& job_;
   const StepBuffers& step_;
   Emitter emitter_;
   UpdateProgram result_;
-  int64_t columns_;  // of a rank's row of partials
-  OpId clip_op_ = 0;
+  int64_t columns_;    // of a rank's row of partials
+  OpId last_sum_ = 0;  // that reads the partials
 };
 
 }  // namespace

@@ -229,11 +229,12 @@ void Trainer::refuse_non_finite(int64_t number) {
           ? "weights were updated before that was known (a run with --max-grad-norm above 0 waits for it), earlier "
             "checkpoints are good"
           : "nothing was updated, earlier checkpoints are good";
+  // What the files held is gone where weights were updated at once.
+  const std::string_view suspects =
+      update.in_backward && number == 1 ? "the model's files and the data of that step" : "the data of that step";
   if (!found.empty())
-    user_error(
-        "step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at the data "
-        "of that step",
-        number, found, loss_sum_, state);
+    user_error("step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at {}",
+               number, found, loss_sum_, state, suspects);
   user_error("step {}: loss {} or gradient norm {} is not finite; {}: try a lower --learning-rate", number, loss_sum_,
              norm_, state);
 }
