@@ -72,9 +72,7 @@ class TimedBackend : public Backend {
     std::vector<double> ideal(ideal_.size());
     if (op.lane == Lane::Compute)
       std::ranges::transform(ceilings_, ideal.begin(), [&](const Ceilings& of) { return of.seconds(op); });
-    const Pricing& pricing = planned_.pricing;
-    const double forecast =
-        snug::seconds(op, planned_.compiled.set.buffers, pricing.machine, pricing.threads, pricing.hosts);
+    const double forecast = snug::seconds(op, planned_.compiled.set.buffers, planned_.pricing);
     return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op),
             forecast](const PassFacts& facts) {
       std::ranges::transform(ideal_, ideal, ideal_.begin(), std::plus());

@@ -38,18 +38,22 @@ Scale scale_of_card() {
 
 std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
 
+// Work a second, without what every op costs; a quarter of the time is work's at least.
+double rate_of(double work, double seconds, double op_seconds) {
+  return work / std::max(seconds - op_seconds, seconds / 4);
+}
+
 // Ops that are timed together, and where what they take goes.
 class Batch {
  public:
-  using Take = std::function<void(double seconds, const Work& work)>;
+  using Take = std::function<void(double seconds)>;
   void add(Sample sample, Take take) {
     samples_.push_back(std::move(sample));
     takes_.push_back(std::move(take));
   }
   void run(OpTimer& timer) const {
     const std::vector<double> seconds = timer.seconds(samples_);
-    for (size_t i = 0; i < takes_.size(); i++)
-      takes_[i](seconds[i], OpTimer::work_of(samples_[i].attrs, samples_[i].list));
+    for (size_t i = 0; i < takes_.size(); i++) takes_[i](seconds[i]);
   }
 
  private:
@@ -68,17 +72,16 @@ class ProductTimer {
   void add_to(Batch& batch, ProductRates& table) const {
     table.flops.assign(sizes_.size() * sizes_.size() * sizes_.size(), 0);
     for_points([&](const Point& p) {
-      if (worth_timing(p, table) != p) return;
-      batch.add({attrs_of(table), operands_of(table, p)}, [this, p, &rate = table.flops[at(p)]](double s, const Work&) {
-        rate = p.flops() / std::max(s - op_seconds_, s / 4);
+      if (hides_addend(p, table) || worth_timing(p, table) != p) return;
+      batch.add({attrs_of(table), operands_of(table, p)}, [this, p, &rate = table.flops[at(p)]](double seconds) {
+        rate = rate_of(p.flops(), seconds, op_seconds_);
       });
     });
   }
   // What was not runs as the largest below it did, or without the addend.
   void fill(ProductRates& table, const ProductRates& plain) const {
     for_points([&](const Point& p) {
-      const Point timed = worth_timing(p, table);
-      table.flops[at(p)] = table.addend && p.k > scale_.addend_depth ? plain.flops[at(p)] : table.flops[at(timed)];
+      table.flops[at(p)] = hides_addend(p, table) ? plain.flops[at(p)] : table.flops[at(worth_timing(p, table))];
     });
   }
 
@@ -89,12 +92,15 @@ class ProductTimer {
     double flops() const { return 2 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
   };
 
+  bool hides_addend(const Point& p, const ProductRates& table) const {
+    return table.addend && p.k > scale_.addend_depth;
+  }
+
   // Of at most so many operations. What is large in some ways and small in another runs no faster for being larger yet.
   Point worth_timing(Point p, const ProductRates& table) const {
     const double most = table.dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
     const int64_t large = sizes_[sizes_.size() - std::min<size_t>(2, sizes_.size())];
-    while (p.flops() > most || (table.addend && p.k > scale_.addend_depth) ||
-           (std::max({p.m, p.n, p.k}) > large && std::min({p.m, p.n, p.k}) < large)) {
+    while (p.flops() > most || (std::max({p.m, p.n, p.k}) > large && std::min({p.m, p.n, p.k}) < large)) {
       int64_t& largest = p.k >= p.m && p.k >= p.n ? p.k : p.m >= p.n ? p.m : p.n;
       largest = sizes_[place(largest) - 1];
     }
@@ -163,7 +169,9 @@ void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
         backward ? Attrs(AttentionBackward{shape, factor, length}) : Attrs(Attention{shape, factor, length});
     rates.flops.sizes.push_back(static_cast<double>(length));
     batch.add({attrs, list, {.documents = documents}, fill},
-              [&rate = rates.flops.rates[i]](double seconds, const Work& done) { rate = done.flops / seconds; });
+              [&rate = rates.flops.rates[i], done = OpTimer::work_of(attrs, list).flops](double seconds) {
+                rate = done / seconds;
+              });
   }
 }
 
@@ -217,8 +225,7 @@ std::vector<Sample> samples(DType t, int64_t rows) {
 }
 
 double bytes_rate(OpTimer& timer, const Sample& sample, double op_seconds) {
-  const double seconds = timer.seconds(sample);
-  return OpTimer::work_of(sample.attrs, sample.list).bytes / std::max(seconds - op_seconds, seconds / 4);
+  return rate_of(OpTimer::work_of(sample.attrs, sample.list).bytes, timer.seconds(sample), op_seconds);
 }
 
 void measure_kinds(OpTimer& timer, const Scale& scale, Rates& measured) {

@@ -49,7 +49,7 @@ class StepPricing {
   }
 
   double seconds() const {
-    if (one_by_one()) {
+    if (pricing_.one_by_one()) {
       const std::array<double, kLanes> busy = busy_seconds();
       return std::accumulate(busy.begin(), busy.end(), 0.0);
     }
@@ -80,8 +80,6 @@ class StepPricing {
   }
 
  private:
-  bool one_by_one() const { return pricing_.lanes == Lanes::Inline && !pricing_.machine.cards; }
-
   // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
   static Lane worker(const Op& op) {
     const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
@@ -96,8 +94,7 @@ class StepPricing {
 
   double price(const Op& op) const {
     if (free_[index(worker(op))]) return 0;
-    const int threads = one_by_one() || op.lane == Lane::Compute ? pricing_.threads : 1;
-    return snug::seconds(op, compiled_.set.buffers, pricing_.machine, threads, pricing_.hosts);
+    return snug::seconds(op, compiled_.set.buffers, pricing_);
   }
 
   // What a second step adds to the first.
@@ -134,6 +131,11 @@ std::string site_of(const Compiled& compiled, const MemoryPlan::Peak& peak) {
 }
 
 }  // namespace
+
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing) {
+  const int threads = pricing.one_by_one() || op.lane == Lane::Compute ? pricing.threads : 1;
+  return seconds(op, buffers, pricing.machine, threads, pricing.hosts);
+}
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
   return StepPricing(compiled, pricing, {}).seconds();

@@ -33,7 +33,12 @@ struct Pricing {
   std::string file{};           // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
+  // Ops follow each other, and each has the whole team.
+  bool one_by_one() const { return lanes == Lanes::Inline && !machine.cards; }
 };
+
+// Seconds of an op by itself; `buffers` are its program set's.
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing);
 
 // Seconds of a training step where one follows the other: its passes and the update, as if documents filled their
 // blocks and every token had a loss.
