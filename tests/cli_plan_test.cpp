@@ -90,6 +90,23 @@ TEST_F(Cli, PlanTakesAsManyBlocksAsRanksCanShareAndRanksAsHostsCan) {
   EXPECT_THAT(run(uneven).err, HasSubstr("nodes: found 3, expected a divisor of 8, the number of --ranks"));
 }
 
+// Without options but for model and data, as everybody begins.
+TEST_F(Cli, PlanReadsDataByTheUsualBatch) {
+  const Words plain{"plan", "--model", kModels / "llama", "--data", kModels / "data.jsonl", "--sequence-length", "48"};
+  for (const auto& [ranks, blocks] : {std::pair("1", "16"), {"3", "18"}}) {
+    Words usual = plain;
+    usual.insert(usual.end(), {"--json", "--ranks", ranks});
+    Words said = usual;
+    said.insert(said.end(), {"--batch-size", blocks});
+    const Outcome outcome = run(usual);
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    const auto found = nlohmann::json::parse(outcome.out), expected = nlohmann::json::parse(run(said).out);
+    EXPECT_EQ(found["tokens_per_step"], 48 * std::stoi(blocks));
+    EXPECT_GT(found["steps_per_epoch"], 0);
+    EXPECT_EQ(found["steps_per_epoch"], expected["steps_per_epoch"]);
+  }
+}
+
 TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
   const Words words{"plan",         "--model", fs::path(SNUG_FIXTURES) / "configs/llama-3-8b",
                     "--method",     "full",    "--machine",

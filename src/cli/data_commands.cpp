@@ -46,6 +46,8 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 
 int plan_command(Options options, const CommandFlags& flags) {
   refuse_disk_dir(options, Aim::Look);
+  Target target(options);
+  settle_ranks(options, target);
   std::optional<DataSummary> summary;
   Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {
@@ -54,8 +56,6 @@ int plan_command(Options options, const CommandFlags& flags) {
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
   }
-  Target target(options);
-  settle_ranks(options, target);
   const Planned planned = plan_training(options, std::move(target), !options.validation.empty(), Aim::Look);
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, options, summary);
