@@ -63,16 +63,14 @@ class Placed {
     const size_t first = span.begin / kPage, last = (span.end - 1) / kPage;
     if (kShortShare * (last - first + 1) >= pages_.size()) {
       sort_recent();
-      for (const Taken& taken : sorted_)
-        if (taken.begin < span.end && span.begin < taken.end) found.push_back(taken.bytes);
+      append(sorted_, found, [&](const Taken& taken) { return taken.lives_in(span); });
       return;
     }
     const auto before = static_cast<std::ptrdiff_t>(found.size());
     for (size_t page = first; page <= last; page++) {
       const auto middle = static_cast<std::ptrdiff_t>(found.size());
-      for (const Taken& taken : pages_[page])
-        if (taken.begin < span.end && span.begin < taken.end && page == std::max(first, taken.begin / kPage))
-          found.push_back(taken.bytes);
+      append(pages_[page], found,
+             [&](const Taken& taken) { return taken.lives_in(span) & (page == std::max(first, taken.begin / kPage)); });
       std::inplace_merge(found.begin() + before, found.begin() + middle, found.end(), lower);
     }
   }
@@ -84,7 +82,20 @@ class Placed {
   struct Taken {
     OpId begin, end;
     ByteSpan bytes;
+
+    bool lives_in(const LiveSpan& span) const { return (begin < span.end) & (span.begin < end); }
   };
+
+  // Without branches: which are chosen is hard to foretell, and most of packing is this.
+  static void append(const std::vector<Taken>& from, std::vector<ByteSpan>& found, const auto& chosen) {
+    size_t count = found.size();
+    found.resize(count + from.size());
+    for (const Taken& taken : from) {
+      found[count] = taken.bytes;
+      count += chosen(taken);
+    }
+    found.resize(count);
+  }
 
   static bool lower(const ByteSpan& a, const ByteSpan& b) { return a.offset < b.offset; }
   static bool by_offset(const Taken& a, const Taken& b) { return lower(a.bytes, b.bytes); }

@@ -51,23 +51,28 @@ class Memory {
 
   void read(const ByteSpan& bytes, size_t lane, int32_t op) {
     Cells& cells = cells_[bytes.space];
-    split(cells, bytes.begin), split(cells, bytes.end);
-    uint64_t at = bytes.begin;
-    for (auto it = cells.lower_bound(at); at < bytes.end; ++it) {
+    auto it = first_from(cells, bytes.begin);
+    for (uint64_t at = bytes.begin; at < bytes.end; at = it++->second.end) {
       if (it == cells.end() || it->first > at) {
         const uint64_t end = it == cells.end() ? bytes.end : std::min(bytes.end, it->first);
         it = cells.emplace_hint(it, at, Cell{end, -1, kNone});
       }
+      if (it->second.end > bytes.end) split(cells, it, bytes.end);
       it->second.readers[lane] = op;
-      at = it->second.end;
     }
   }
 
   void write(const ByteSpan& bytes, int32_t op) {
+    if (bytes.begin == bytes.end) return;
     Cells& cells = cells_[bytes.space];
-    split(cells, bytes.begin), split(cells, bytes.end);
-    const auto after = cells.erase(cells.lower_bound(bytes.begin), cells.lower_bound(bytes.end));
-    cells.emplace_hint(after, bytes.begin, Cell{bytes.end, op, kNone});
+    auto it = first_from(cells, bytes.begin);
+    if (it == cells.end() || it->first > bytes.begin) it = cells.emplace_hint(it, bytes.begin, Cell{});
+    const auto own = it;
+    while (it != cells.end() && it->first < bytes.end) {
+      if (it->second.end > bytes.end) split(cells, it, bytes.end);
+      it = it == own ? std::next(it) : cells.erase(it);
+    }
+    own->second = {bytes.end, op, kNone};
   }
 
   const Cells& cells(size_t space) const { return cells_[space]; }
@@ -81,13 +86,17 @@ class Memory {
     return it;
   }
 
-  // Makes `at` a boundary between cells.
-  static void split(Cells& cells, uint64_t at) {
-    const auto it = first_reaching(cells, at);
-    if (it == cells.end() || it->first >= at) return;
+  // The first cell that begins at `begin` or beyond, once it is a boundary between cells.
+  static Cells::iterator first_from(Cells& cells, uint64_t begin) {
+    const auto it = first_reaching(cells, begin);
+    return it == cells.end() || it->first >= begin ? it : split(cells, it, begin);
+  }
+
+  // Returns the part from `at` on.
+  static Cells::iterator split(Cells& cells, Cells::iterator it, uint64_t at) {
     const Cell above = it->second;
     it->second.end = at;
-    cells.emplace_hint(std::next(it), at, above);
+    return cells.emplace_hint(std::next(it), at, above);
   }
 
   PerSpace<Cells> cells_;
