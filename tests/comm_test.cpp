@@ -7,6 +7,7 @@
 
 #include "comm/mpi.h"
 #include "comm/threads.h"
+#include "comm/watch.h"
 #include "comm_checks.h"
 #include "count_allocations.h"
 #include "expect_error.h"
@@ -220,6 +221,7 @@ class CountingComm : public Comm {
   void wait_until(const std::function<bool()>&) override {}
   void leave(std::string_view) noexcept override {}
   void heartbeat() noexcept override {}
+  std::optional<PeerError> failure() const override { return std::nullopt; }
 };
 
 // Each is a journey where ranks are far apart.
@@ -236,6 +238,16 @@ TEST(Threads, ARankThatEndsWhileRankZeroWaitsOutsideTheJobIsNoticed) {
   });
   EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
+}
+
+TEST(Watch, AWaitBeginsAnewForWhoWasNotThereToLook) {
+  Watch watch(2, 2);
+  Waiting waiting(watch, 0);
+  const int64_t begin = waiting.since();
+  std::this_thread::sleep_for(10ms);
+  EXPECT_EQ(waiting.since(), begin);
+  std::this_thread::sleep_for(700ms);
+  EXPECT_GE(waiting.since() - begin, 700'000'000);
 }
 
 TEST(Threads, RanksThatWaitForEachOtherDoNotWaitForEver) {

@@ -155,6 +155,24 @@ TEST(LaunchDeathTest, AThreadThatHangsDoesNotHoldTheProcess) {
               testing::ExitedWithCode(4), "snug: rank 1 has given no sign of life for 0.5 s while others wait for it");
 }
 
+// As one does whose device never comes to the end of what it was given.
+TEST(LaunchDeathTest, AThreadThatCannotLeaveDoesNotHoldTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct Device {
+    ~Device() { std::this_thread::sleep_for(1h); }
+  };
+  EXPECT_EXIT(run_ranks(
+                  3, 1, nullptr,
+                  [](int rank, int, Comm* comm) {
+                    const Device device;
+                    if (rank == 1) std::this_thread::sleep_for(1h);
+                    comm->barrier();
+                    return 0;
+                  },
+                  0.5),
+              testing::ExitedWithCode(4), "snug: rank 1 has given no sign of life for 0.5 s while others wait for it");
+}
+
 TEST(LaunchDeathTest, AnErrorIsSaidThoughAnotherThreadHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(run_ranks(

@@ -227,6 +227,10 @@ void settle_ranks(Options& options, const Target& target, Comm* launched) {
     share_ranks(options, cards, *launched);
   else if (options.ranks == 0)
     options.ranks = target.cuda() ? options.nodes * cards : 1;
+  constexpr int64_t kMostRanks = 1 << 20;
+  if (options.ranks > kMostRanks)
+    user_error("nodes: found {} of {} GPUs, expected at most {} ranks; --ranks says fewer", options.nodes, cards,
+               kMostRanks);
   options.batch_size = batch_of(options);
 }
 
@@ -329,7 +333,7 @@ void require_cards(const Cards& cards, int node_ranks) {
   if (node_ranks > cards.count)
     user_error(
         "ranks: found {} of one machine, expected at most {}: a GPU each, there are {} x {}; --ranks takes fewer, "
-        "--nodes of plan more machines",
+        "--nodes of plan more machines, and a launcher that shows each process a GPU of its own must show it all",
         node_ranks, cards.count, cards.count, cards.name);
 }
 
@@ -362,13 +366,14 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (target.cuda()) caps.tabled_ranks = launched ? locals : *caps.node_ranks;
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
-    caps.link_bytes = (launched || options.nodes > 1 ? cards.nccl : cards.copies).bytes;
+    caps.link_bytes = cards.link(launched || options.nodes > 1).bytes;
   }
   // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
   const int own_threads = thread_count(options, *caps.node_ranks, launched != nullptr);
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(own_threads));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
-  pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks);
+  pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks,
+                        launched != nullptr);
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
   Planned planned{.target = std::move(target), .aim = aim, .spec = std::move(spec), .caps = caps, .pricing = pricing};

@@ -12,6 +12,7 @@
 #include <exception>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -164,12 +165,15 @@ int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place
       ended.notify_all();
     });
   std::unique_lock lock(mutex);
-  ended.wait(lock, [&] { return running == 0 || first_of(errors); });
-  const std::chrono::duration<double> grace(patience / 5);
+  // Where a device hangs, a thread that gives up may wait for it for ever and never end in its error.
+  std::optional<PeerError> failure;
+  const std::chrono::duration<double> grace(patience / 5), look(patience / 50);
+  while (!failure && !ended.wait_for(lock, look, [&] { return running == 0 || first_of(errors); }))
+    failure = comms[0]->failure();
   const auto all_ended = [&] { return running == 0; };
   if (!ended.wait_for(lock, grace, all_ended)) {
     // Others learn of a cause only when they next look at the comm.
-    if (!cause_of(errors)) end_process(first_of(errors));
+    if (!cause_of(errors)) end_process(first_of(errors) ? first_of(errors) : std::make_exception_ptr(*failure));
     if (!ended.wait_for(lock, std::chrono::duration<double>(patience), all_ended)) end_process(cause_of(errors));
   }
   lock.unlock();

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <functional>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -25,7 +26,7 @@ struct PeerError : DeviceError {
 };
 
 // A rank that has given no sign for so many seconds, while another one waited for it, is taken to hang.
-inline constexpr double kPatience = 25;
+inline constexpr double kPatience = 20;
 
 // What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes row
 // r of `receive`. A stride of 0: all get the same row.
@@ -96,6 +97,8 @@ class Comm {
   virtual void leave(std::string_view reason) noexcept = 0;
   // A sign of life: cheap enough for every op.
   virtual void heartbeat() noexcept = 0;
+  // What has ended the job, as soon as any rank of this process knows: before a call of this one has thrown it.
+  virtual std::optional<PeerError> failure() const = 0;
 
  protected:
   explicit Comm(Topology topology);

@@ -41,6 +41,7 @@ class MpiComm final : public Comm {
   }
   void heartbeat() noexcept override { team_->watch().advanced(topology().rank); }
   void wait_until(const std::function<bool()>& done) override;
+  std::optional<PeerError> failure() const override { return team_->failure(); }
   const std::shared_ptr<MpiProcess>& process() const { return team_->process(); }
 
   static_assert(MpiTeam::kNewsChannel == kChannels);
@@ -102,8 +103,7 @@ void MpiComm::pass(size_t channel, const Trade& trade, uint64_t begin, uint64_t 
 
 // Each test moves messages on.
 void MpiComm::wait_for(std::vector<Piece>& pieces) {
-  const Waiting waiting(team_->watch(), topology().rank);
-  const int64_t since = Watch::now();
+  Waiting waiting(team_->watch(), topology().rank);
   size_t left = pieces.size();
   for (int turn = 1; !team_->failed(); turn++) {
     for (Piece& piece : pieces) {
@@ -117,7 +117,7 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
       team_->watch().advanced(topology().rank);
     }
     if (left == 0) return;
-    if (turn % 256 == 0) look_at(pieces, since);
+    if (turn % 256 == 0) look_at(pieces, waiting.since());
     pause(turn);
   }
 }
@@ -125,13 +125,13 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
 void MpiComm::wait_until(const std::function<bool()>& done) {
   if (team_->failed()) team_->stop();
   if (done()) return;
-  const Waiting waiting(team_->watch(), topology().rank);
-  const int64_t since = Watch::now();
+  Waiting waiting(team_->watch(), topology().rank);
   for (int turn = 1; !done(); turn++) {
     pause(turn);
     if (team_->failed()) team_->stop();
     if (turn % 256 != 0) continue;
-    if (const auto fault = team_->watch().fault(topology().rank, since, true)) team_->fail(fault->rank, fault->what);
+    if (const auto fault = team_->watch().fault(topology().rank, waiting.since(), true))
+      team_->fail(fault->rank, fault->what);
   }
 }
 
@@ -159,7 +159,9 @@ std::vector<std::unique_ptr<Comm>> connect(const std::shared_ptr<MpiProcess>& pr
 
 bool started_by_mpi() {
   if (const char* ranks = std::getenv("OMPI_COMM_WORLD_SIZE")) return std::atoi(ranks) > 1;
-  return std::getenv("PMIX_RANK") || std::getenv("PMI_RANK");
+  if (std::getenv("PMIX_RANK")) return true;
+  const char* const tasks = std::getenv("PMI_SIZE");  // one, in a shell that srun has started say, needs no MPI
+  return std::getenv("PMI_RANK") && (!tasks || std::atoi(tasks) > 1);
 }
 
 std::unique_ptr<Comm> open_mpi(double patience, uint64_t piece) {

@@ -68,6 +68,10 @@ class MpiTeam {
   };
 
   bool failed() const { return failed_; }
+  std::optional<PeerError> failure() const {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
   // What is wrong with a rank. The first failure is the job's.
   void fail(int rank, const std::string& what) noexcept;
   // False, and a failure of that rank, if a call of MPI has failed.
@@ -109,7 +113,7 @@ class MpiTeam {
   const int locals_;
   Watch watch_;
 
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<PeerError> failure_;
   std::atomic<bool> failed_ = false;    // there is a failure_

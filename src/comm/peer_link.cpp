@@ -55,8 +55,9 @@ class PeerHub {
 namespace {
 
 // Streams wait for nothing that is not enqueued yet: the host enqueues a wait when the other rank's has enqueued what
-// is waited for. So a device always comes to the end of what it was given, whatever becomes of the others, and may be
-// waited for at any time, as bringing a kernel onto a card does.
+// is waited for. So a device comes to the end of what it was given, whatever becomes of the others' hosts, and may be
+// waited for at any time, as bringing a kernel onto a card does. A device that hangs holds up all, and with them the
+// threads that wait for theirs: the process is then ended from outside of these (cli/launch.h).
 class PeerLink final : public DeviceLink {
  public:
   PeerLink(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream)

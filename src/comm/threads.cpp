@@ -71,6 +71,10 @@ class ThreadComm final : public Comm {
 
   void heartbeat() noexcept override { team_->watch_.advanced(topology().rank); }
   void wait_until(const std::function<bool()>& done) override;
+  std::optional<PeerError> failure() const override {
+    const std::lock_guard lock(team_->mutex_);
+    return team_->failure_;
+  }
 
  private:
   void trade(size_t number, const Trade& trade) override;
@@ -123,10 +127,10 @@ void ThreadComm::copy(const Team::Channel& channel, const Trade& trade) const {
 // since.
 void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who,
                           uint64_t Post::*count) {
-  const Waiting waiting(team_->watch_, topology().rank);
-  const int64_t since = Watch::now();
+  Waiting waiting(team_->watch_, topology().rank);
   const uint64_t mine = channel.posts[static_cast<size_t>(topology().rank)].*count;
   while (true) {
+    const int64_t since = waiting.since();
     const bool late = Watch::now() - since >= team_->slice_.count();
     int missing = -1;
     for (int place = topology().count(who) - 1; place >= 0; place--) {
@@ -146,11 +150,11 @@ void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& cha
 void ThreadComm::wait_until(const std::function<bool()>& done) {
   if (team_->failed_) throw_failure();
   if (done()) return;
-  const Waiting waiting(team_->watch_, topology().rank);
-  const int64_t since = Watch::now();
+  Waiting waiting(team_->watch_, topology().rank);
   for (int turn = 1; !done(); turn++) {
     pause(turn);
     if (turn % 64 != 0) continue;
+    const int64_t since = waiting.since();
     const std::lock_guard lock(team_->mutex_);
     if (const auto fault = team_->watch_.fault(topology().rank, since, false)) team_->fail(fault->rank, fault->what);
     if (team_->failure_) throw PeerError(*team_->failure_);

@@ -65,7 +65,7 @@ void pause(int turn);
 // This rank waits in a call as long as this lives.
 class Waiting {
  public:
-  Waiting(Watch& watch, int rank) : watch_(watch), rank_(rank) {
+  Waiting(Watch& watch, int rank) : watch_(watch), rank_(rank), since_(Watch::now()), looked_(since_) {
     watch_.advanced(rank_);
     watch_.wait(rank_, 1);
   }
@@ -76,9 +76,19 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  // Since when, to be asked several times within the patience. Who was not there to ask for long, as a process that is
+  // suspended is not, has waited since it came back: its peers may have been as far away.
+  int64_t since() noexcept {
+    const int64_t now = Watch::now();
+    if (static_cast<double>(now - looked_) * 1e-9 > watch_.patience() / 4) since_ = now;
+    looked_ = now;
+    return since_;
+  }
+
  private:
   Watch& watch_;
   int rank_;
+  int64_t since_, looked_;
 };
 
 }  // namespace snug

@@ -250,7 +250,7 @@ Machine rough_machine() {
   return machine;
 }
 
-Hosts::Hosts(const Topology& ranks, int of_one) {
+Hosts::Hosts(const Topology& ranks, int of_one, bool several_processes) : several_processes_(several_processes) {
   for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
     // One rank of each group.
     const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks

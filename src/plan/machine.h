@@ -78,8 +78,12 @@ struct Cards {
   uint64_t driver_bytes = 0;  // that a process's context and libraries take of a card
   Bus bus, shared_bus;        // of a card alone, and of each while all of the host are at it
   CardLink copies, nccl;      // of ranks of one process, by copies where they reach each other, and of several
-  double host_link = 0;       // bytes a second from cards of other hosts; of the makers, nobody measures it
-  double host_latency = 0;    // seconds that a joint op takes for each further host, likewise
+  // What carries joint ops: of ranks of one process the faster.
+  const CardLink& link(bool several_processes) const {
+    return several_processes || copies.rate < nccl.rate ? nccl : copies;
+  }
+  double host_link = 0;     // bytes a second from cards of other hosts; of the makers, nobody measures it
+  double host_latency = 0;  // seconds that a joint op takes for each further host, likewise
   Rates rates;
   std::string condition{};  // right after they were measured, for readers: "driver 580.82, 61 C, 1755 MHz, ..."
 };
@@ -117,7 +121,7 @@ std::string builtin_machine_names();
 class Hosts {
  public:
   Hosts() = default;
-  Hosts(const Topology& ranks, int of_one);
+  Hosts(const Topology& ranks, int of_one, bool several_processes = false);
 
   // Of those who take part in a joint op: as a rank sees them that has the most of them on other hosts.
   struct Group {
@@ -131,10 +135,11 @@ class Hosts {
   // its host.
   Bus bus(const Cards& cards) const;
   const CardLink& link(const Cards& cards) const {
-    return group(Ranks::Everyone).hosts > 1 ? cards.nccl : cards.copies;
+    return cards.link(several_processes_ || group(Ranks::Everyone).hosts > 1);
   }
 
  private:
+  bool several_processes_ = false;
   std::array<Group, 4> groups_;  // by Ranks
 };
 

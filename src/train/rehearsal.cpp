@@ -76,6 +76,9 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
   if (rank == 0) fs::create_directories(root);
   if (comm) comm->barrier();
+  if (!fs::is_directory(root))
+    user_error("{}: rank 0 has made this directory, rank {} does not find it: --out is one for all processes",
+               root.string(), rank);
   write_and_remove(root / fmt::format("rehearsal-{}", rank));
   if (rank == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
