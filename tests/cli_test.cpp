@@ -118,7 +118,11 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   expect_refusal(job("train", {"--host-memory", "1.2.3GB"}), {"host_memory", "'1.2.3GB'", "24GiB"});
   expect_refusal(job("train", {"--host-memory", "99999TB"}), {"host_memory", "'99999TB'", "at most"});
   expect_refusal(job("train", {"--save-every", "3parsecs"}), {"save_every", "'3parsecs'", "30min"});
-  expect_refusal(job("train", {"--validation", "nope"}), {"nope: ", ".jsonl"});
+  expect_refusal(job("train", {"--validation", "nope"}), {"nope: found nothing there"});
+  put(at("data.csv"), "a,b\n");
+  expect_refusal(job("train", {"--validation", "data.csv"}), {"data.csv: ", ".jsonl"});
+  expect_refusal({"generate", "--model", kModels / "llama", "--prompt", "a", "--temperature", "nan"},
+                 {"--temperature"});
   expect_refusal(job("train", {"--trace", "nowhere/trace.json"}), {"--trace: ", "'nowhere/trace.json'", "directory"});
 }
 
@@ -139,6 +143,8 @@ TEST_F(Cli, RefusesBrokenData) {
   expect_refusal(job("train", {"--data", "nowhere.jsonl"}), {"nowhere.jsonl"});
   put(at("d.jsonl"), "{\"input_ids\": [1, 2], \"labels\": [1, 2]}\n{\"input_ids\": [1,\n");
   expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 2"});
+  put(at("d.jsonl"), "{\"messages\": \"a\xff\xfe\"}\n");
+  expect_refusal(job("train", {"--data", "d.jsonl"}), {"d.jsonl, line 1", "\\xff"});
   put(at("empty.jsonl"), "");
   expect_refusal(job("train", {"--data", kModels / "data.jsonl", "--data", "empty.jsonl"}), {"empty.jsonl", "sample"});
   put(at("d.jsonl"), "{\"input_ids\": [1, 3000], \"labels\": [1, 2]}\n");
@@ -175,8 +181,8 @@ TEST_F(Cli, AnOldRunStaysUntilTheNewOneBegins) {
   ASSERT_EQ(run(job("train")).code, 0);
   const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
   put(at("mute.jsonl"), R"({"input_ids": [1, 2], "labels": [-100, -100]})");
-  for (const Words& more :
-       {Words{"--trace", "nowhere/trace.json"}, Words{"--disk-dir", "nowhere"}, Words{"--validation", "mute.jsonl"}}) {
+  for (const Words& more : {Words{"--trace", "nowhere/trace.json"}, Words{"--trace", "run/checkpoints/trace.json"},
+                            Words{"--disk-dir", "nowhere"}, Words{"--validation", "mute.jsonl"}}) {
     Words words = job("train", more);
     words.push_back("--overwrite");
     EXPECT_EQ(run(words).code, 2);
@@ -219,6 +225,19 @@ TEST_F(Cli, ResumesToTheSameBytes) {
   ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
   EXPECT_EQ(losses("run"), whole);
   EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+}
+
+TEST_F(Cli, WhereTheLastCheckpointIsNotGoodTheOneBeforeIsNamed) {
+  ASSERT_EQ(run(job("train", {"--max-steps", "2", "--save-every", "1", "--trace", "trace.json"})).code, 0);
+  fs::resize_file(at("run/checkpoints/step-2/state-00001-of-00001.safetensors"), 1000);
+  const Words resume{"train", "--out", "run", "--resume", "--max-steps", "3"};
+  const Outcome cut = run(resume);
+  EXPECT_EQ(cut.code, 2);
+  EXPECT_THAT(cut.err, HasSubstr("run/checkpoints/step-2 --resume would continue from step 1"));
+  fs::remove_all(at("run/checkpoints/step-2"));
+  fs::remove(at("trace.json"));
+  EXPECT_EQ(run(resume).code, 0) << text_of(at("stderr"));
+  EXPECT_FALSE(fs::exists(at("trace.json"))) << "a trace is of the start that asked for it";
 }
 
 TEST_F(Cli, OptionsThatAreNotTheRunsAreNamed) {

@@ -1,8 +1,11 @@
 // The command line: options into structs, errors into exit codes.
 #include <CLI/CLI.hpp>
+#include <cmath>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <new>
+#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -10,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "format/unicode.h"
 
 namespace {
 
@@ -92,7 +96,10 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   if (command == "generate" || command == "chat") {
     app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
     app.add_option("--temperature", given.flags.temperature, "0 = always the likeliest token (0)")
-        ->check(CLI::Range(0.0, 100.0));
+        ->check(CLI::Range(0.0, 100.0))
+        ->check([](const std::string& text) {
+          return std::isnan(std::strtod(text.c_str(), nullptr)) ? "found no number, expected 0 to 100" : "";
+        });
   }
   if (command == "tokenize")
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
@@ -197,11 +204,21 @@ int dispatch(int argc, char** argv) {
   return kUser;
 }
 
-// One line, whatever bytes of foreign files are quoted in it.
+// One line of UTF-8, whatever bytes of foreign files are quoted in it.
 int fail(int code, std::string_view text) {
   std::string line;
-  for (const char c : text)
-    line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? fmt::format("\\x{:02x}", c) : std::string{c};
+  std::optional<size_t> broken = find_invalid_utf8(text);
+  for (size_t i = 0; i < text.size(); i++) {
+    const auto byte = static_cast<unsigned char>(text[i]);
+    const bool is_broken = i == broken;
+    if (is_broken || byte < 0x20 || byte == 0x7f)
+      line += fmt::format("\\x{:02x}", byte);
+    else
+      line += text[i];
+    if (!is_broken) continue;
+    broken = find_invalid_utf8(text.substr(i + 1));
+    if (broken) *broken += i + 1;
+  }
   fmt::print(stderr, "snug: {}\n", line);
   return code;
 }

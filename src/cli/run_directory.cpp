@@ -20,6 +20,11 @@ constexpr const char* kResults[] = {"metrics.jsonl", "adapter", "model", "checkp
 
 fs::path plain(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
 
+bool lies_in(const fs::path& path, const fs::path& directory) {
+  const fs::path inside = plain(path).lexically_relative(plain(directory));
+  return !inside.empty() && *inside.begin() != "..";
+}
+
 // An empty directory is nothing, nor is one with what a start left that was killed before its first step.
 bool holds_something(const fs::path& path) {
   if (!fs::is_directory(path)) return fs::exists(fs::symlink_status(path));
@@ -52,6 +57,10 @@ void refuse_trace(const Options& options) {
   if (options.trace.empty()) return;
   const fs::path directory = fs::absolute(options.trace).parent_path();
   const bool with_the_run = plain(directory) == plain(options.out);  // which makes it
+  for (const char* name : kResults)
+    if (lies_in(directory, fs::path(options.out) / name))
+      user_error("--trace: found '{}', expected a file outside of '{}', which the run writes and removes",
+                 options.trace, name);
   if (!with_the_run || fs::is_directory(options.trace)) require_file_can_be_made(options.trace, "--trace");
 }
 
@@ -85,9 +94,7 @@ void refuse_out(const Options& options) {
   refuse_what_is_no_runs(out);
   if (options.overwrite)
     for (const std::string& input : {options.model, options.adapter}) {
-      if (input.empty()) continue;
-      const auto inside = plain(input).lexically_relative(plain(out));
-      if (!inside.empty() && *inside.begin() != "..")
+      if (!input.empty() && lies_in(input, out))
         user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
     }
   require_writable(existing_part(out), options.out, "--out");

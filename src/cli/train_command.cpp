@@ -70,9 +70,10 @@ void keep_cut_of_run(Options& options) {
 
 // What other ranks than this job's have saved is put together from their files.
 std::optional<SavedState> saved_by_others(const Options& options) {
-  const auto last = options.resume ? Checkpoints(options.out, options.keep).last() : std::nullopt;
+  const Checkpoints checkpoints(options.out, options.keep);
+  const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return std::nullopt;
-  SavedState saved = find_saved_state(*last);
+  SavedState saved = checkpoints.of_last([&] { return find_saved_state(*last); });
   if (saved.files.size() == static_cast<size_t>(options.ranks)) return std::nullopt;
   return saved;
 }
@@ -132,6 +133,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   effective.base_format = numerics.coded_base() ? name(numerics.base_format) : name(numerics.base);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
+  effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
@@ -242,6 +244,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports && trainer.step() >= steps)
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
+  trainer.agree();
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
   run.begun = true;
   const int64_t before = trainer.step();

@@ -23,6 +23,9 @@ std::string shown(int c) {
 
 RecordReader::RecordReader(std::filesystem::path path, uint64_t max_record_bytes)
     : path_(std::move(path)), name_(path_.string()), max_record_bytes_(max_record_bytes) {
+  if (!std::filesystem::is_regular_file(path_))
+    user_error("{}: found {}, expected a file of samples", name_,
+               std::filesystem::exists(path_) ? "something else" : "nothing there");
   const std::string ending = path_.extension().string();
   if (ending == ".jsonl") {
     kind_ = Kind::Lines;

@@ -231,7 +231,7 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
     if (own) return *own;
     user_error("template: the model {}; name one with --template: {}",
                model_template.empty() ? "has no chat template" : "has a chat template of no family known here",
-               chat_template_names());
+               fmt::join(kNames.begin() + 1, kNames.end(), ", "));  // all but auto
   }
   ChatTemplate named;
   named.family_ = name == "chatml" || name == "qwen" ? Family::ChatML

@@ -65,17 +65,7 @@ void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) c
 CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {
   const std::vector<int64_t> all = steps();
   const std::filesystem::path last = directory(all.back());
-  // Where files are not good, the checkpoint before may be.
-  auto good = [&](auto&& use) {
-    try {
-      return use();
-    } catch (const UserError& error) {
-      if (all.size() == 1) throw;
-      user_error("{}; without {} --resume would continue from step {}", error.what(), last.string(),
-                 all[all.size() - 2]);
-    }
-  };
-  const CheckpointState state = good([&] {
+  const CheckpointState state = of_last([&] {
     const std::filesystem::path path = last / "state.json";
     const CheckpointState read = parse_state(read_text(path, kMaxStateFile), path.string());
     if (read.step != all.back())
@@ -89,7 +79,7 @@ CheckpointState Checkpoints::restore_last(Session& session, const CheckpointStat
   };
   expect(state.numerics_hash, now.numerics_hash, "other numerics");
   expect(state.data_order, now.data_order, "other data, or data in another order");
-  good([&] { session.restore(last); });
+  of_last([&] { session.restore(last); });
   return state;
 }
 

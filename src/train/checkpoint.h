@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "base/error.h"
 #include "train/checkpoint_state.h"
 #include "train/session.h"
 
@@ -21,6 +22,18 @@ class Checkpoints {
   std::vector<int64_t> steps() const;
   // The directory of the last one, if there is any.
   std::optional<std::filesystem::path> last() const;
+  // What `use` makes of the last one's files. Where they are not good, the UserError says which is before, that may be.
+  template <class Use>
+  auto of_last(Use&& use) const {
+    try {
+      return use();
+    } catch (const UserError& error) {
+      const std::vector<int64_t> all = steps();
+      if (all.size() < 2) throw;
+      user_error("{}; without {} --resume would continue from step {}", error.what(), last()->string(),
+                 all[all.size() - 2]);
+    }
+  }
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.
   void save(Session& session, const CheckpointState& state);
   // Restores the last one. UserError if it was made under other numerics or other data than `now` has.

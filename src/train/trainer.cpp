@@ -94,7 +94,6 @@ void Trainer::agree() {
 }
 
 Ending Trainer::run() {
-  agree();
   const bool reports = session_.rank() == 0;
   std::optional<MetricsFile> file;
   if (reports) file.emplace(options_.out / "metrics.jsonl", state_.step);

@@ -70,6 +70,8 @@ class Trainer {
 
   // Goes on from the last checkpoint, if there is one.
   void restore();
+  // UserError on all ranks if they are not about to do the same. Before run().
+  void agree();
   // Runs to the last step, or until interrupted; a checkpoint is saved in either case. UserError if a loss or norm is
   // not finite, with step and first bad parameter: parameters are those before that step.
   Ending run();
@@ -79,7 +81,6 @@ class Trainer {
   std::optional<double> loss() const { return metrics_.step > 0 ? std::optional(metrics_.loss) : std::nullopt; }
 
  private:
-  void agree();
   void do_step(int64_t number);
   void run_passes(const PassFacts& facts);
   void refuse_non_finite(int64_t number);
