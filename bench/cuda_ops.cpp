@@ -271,7 +271,8 @@ class Report {
 
   void head() {
     std::vector<int32_t> ids(static_cast<size_t>(t_)), order(ids.size()), starts(ids.size() + 1), targets(1024);
-    for (size_t i = 0; i < ids.size(); i++) ids[i] = static_cast<int32_t>(i * 31);
+    for (size_t i = 0; i < ids.size(); i++)  // all over the table
+      ids[i] = static_cast<int32_t>(static_cast<int64_t>(i) * kVocabulary / t_);
     std::iota(order.begin(), order.end(), 0);
     std::iota(starts.begin(), starts.end(), 0);
     for (size_t i = 0; i < targets.size(); i++) targets[i] = static_cast<int32_t>(i * 125);

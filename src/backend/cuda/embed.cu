@@ -64,9 +64,10 @@ struct EmbeddingBackwardBody {
 #pragma unroll
       for (int k = 0; k < N; k++) total[k] += gradient[k];
     }
-    const auto before = load_floats<N>(dtable.at(id, col));
+    Pack<float, N> before{};
+    if (accumulate) before = load_floats<N>(dtable.at(id, col));
 #pragma unroll
-    for (int k = 0; k < N; k++) total[k] = (accumulate ? before[k] : 0.0f) + total[k];
+    for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
     save_floats<N>(dtable.at(id, col), total);
   }
 };
