@@ -8,26 +8,59 @@ constexpr DTypes kIndex{DType::I32};
 
 __device__ inline float not_a_number() { return __int_as_float(0x7fffffff); }
 
+constexpr int kRowsAtOnce = 2;  // of a thread: their reads are under way together
+
+// x = the rows of `table` that `ids` name.
 template <class S, class T>
-struct EmbeddingBody {
+struct Gather {
   const int32_t* ids;
   Rows<S> table;
   int64_t table_rows;
   Rows<T> x;
+  int64_t rows, cols;
   bool none_is_zero;  // rows below 0 are zeros
-  template <int N>
-  __device__ void operator()(int64_t row, int64_t col) const {
-    const int64_t id = ids[row];
-    Pack<float, N> values;
-    if (0 <= id && id < table_rows) {
-      values = load_floats<N>(table.at(id, col));
-    } else {
-#pragma unroll
-      for (int k = 0; k < N; k++) values[k] = id < 0 && none_is_zero ? 0.0f : not_a_number();
-    }
-    save_floats<N>(x.at(row, col), values);
-  }
 };
+
+template <int N, class S, class T>
+__global__ void __launch_bounds__(kThreads) gather_kernel(Gather<S, T> op) {
+  const int64_t col = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  if (col >= op.cols) return;
+  for (int64_t first = int64_t{blockIdx.y} * kRowsAtOnce; first < op.rows; first += int64_t{gridDim.y} * kRowsAtOnce) {
+    int64_t ids[kRowsAtOnce];
+    Pack<float, N> values[kRowsAtOnce];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; i++) ids[i] = op.ids[min(first + i, op.rows - 1)];
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; i++) {
+      if (0 <= ids[i] && ids[i] < op.table_rows) {
+        values[i] = load_floats<N>(op.table.at(ids[i], col));
+      } else {
+#pragma unroll
+        for (int k = 0; k < N; k++) values[i][k] = ids[i] < 0 && op.none_is_zero ? 0.0f : not_a_number();
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < kRowsAtOnce; i++)
+      if (first + i < op.rows) save_floats<N>(op.x.at(first + i, col), values[i]);
+  }
+}
+
+// Of threads that take kRowsAtOnce rows, and so many columns.
+dim3 grid_of_rows(int64_t rows, int64_t cols, int wide) {
+  return {blocks_of(cols, int64_t{wide} * kThreads), grid_rows((rows + kRowsAtOnce - 1) / kRowsAtOnce)};
+}
+
+template <class S, class T>
+Launch gather(const TensorView& ids, const TensorView& table, const TensorView& x, bool none_is_zero,
+              cudaStream_t stream) {
+  const Gather<S, T> op{ids.as<int32_t>(), Rows<S>(table), table.rows(), Rows<T>(x), x.rows(), x.cols(), none_is_zero};
+  return [op, stream, wide = wide({table, x})](const PassFacts&) {
+    if (op.rows == 0 || op.cols == 0) return;
+    dispatch_wide(wide,
+                  [&]<int N>() { gather_kernel<N><<<grid_of_rows(op.rows, op.cols, N), kThreads, 0, stream>>>(op); });
+    check_launch("rows picked by index");
+  };
+}
 
 template <class T>
 struct ScatterBody {
@@ -42,35 +75,59 @@ struct ScatterBody {
   }
 };
 
-// By run of equal ids: the sum over its tokens, in order.
+// dtable = or += by run of equal ids, of which `segments` begin at `starts`, the sum over its tokens, in order.
 template <class X, class D>
-struct EmbeddingBackwardBody {
+struct SumOfRuns {
   Rows<X> dx;
   const int32_t *order, *starts, *ids;
   Rows<D> dtable;
-  int64_t tokens, table_rows;
+  int64_t segments, tokens, cols, table_rows;
   bool accumulate;
+
   template <int N>
-  __device__ void operator()(int64_t segment, int64_t col) const {
-    const int64_t id = ids[segment], begin = max(starts[segment], 0);
-    const int64_t end = min(static_cast<int64_t>(starts[segment + 1]), tokens);
-    if (id < 0 || id >= table_rows) return;
-    Pack<float, N> total{};
-#pragma unroll 4
-    for (int64_t i = begin; i < end; i++) {
-      const int64_t place = order[i];
-      if (place < 0 || place >= tokens) continue;
-      const auto gradient = load_floats<N>(dx.at(place, col));
-#pragma unroll
-      for (int k = 0; k < N; k++) total[k] += gradient[k];
-    }
-    Pack<float, N> before{};
-    if (accumulate) before = load_floats<N>(dtable.at(id, col));
-#pragma unroll
-    for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
-    save_floats<N>(dtable.at(id, col), total);
+  __device__ Pack<float, N> gradient(int64_t i, int64_t end, int64_t col) const {
+    const int64_t place = i < end ? order[i] : -1;
+    return 0 <= place && place < tokens ? load_floats<N>(dx.at(place, col)) : Pack<float, N>{};
   }
 };
+
+template <int N, class X, class D>
+__global__ void __launch_bounds__(kThreads) sum_of_runs_kernel(SumOfRuns<X, D> op) {
+  const int64_t col = (static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x) * N;
+  if (col >= op.cols) return;
+  for (int64_t first = int64_t{blockIdx.y} * kRowsAtOnce; first < op.segments;
+       first += int64_t{gridDim.y} * kRowsAtOnce) {
+    int64_t ids[kRowsAtOnce], begin[kRowsAtOnce], end[kRowsAtOnce];
+    Pack<float, N> of_first[kRowsAtOnce];  // most runs are of one token
+#pragma unroll
+    for (int s = 0; s < kRowsAtOnce; s++) {
+      const int64_t segment = min(first + s, op.segments - 1);
+      ids[s] = first + s < op.segments ? op.ids[segment] : -1;
+      begin[s] = max(op.starts[segment], 0);
+      end[s] = min(static_cast<int64_t>(op.starts[segment + 1]), op.tokens);
+    }
+#pragma unroll
+    for (int s = 0; s < kRowsAtOnce; s++) of_first[s] = op.template gradient<N>(begin[s], end[s], col);
+#pragma unroll
+    for (int s = 0; s < kRowsAtOnce; s++) {
+      if (ids[s] < 0 || ids[s] >= op.table_rows) continue;
+      Pack<float, N> total{};
+#pragma unroll
+      for (int k = 0; k < N; k++) total[k] += of_first[s][k];
+#pragma unroll 4
+      for (int64_t i = begin[s] + 1; i < end[s]; i++) {
+        const auto gradient = op.template gradient<N>(i, end[s], col);
+#pragma unroll
+        for (int k = 0; k < N; k++) total[k] += gradient[k];
+      }
+      Pack<float, N> before{};
+      if (op.accumulate) before = load_floats<N>(op.dtable.at(ids[s], col));
+#pragma unroll
+      for (int k = 0; k < N; k++) total[k] = before[k] + total[k];
+      save_floats<N>(op.dtable.at(ids[s], col), total);
+    }
+  }
+}
 
 void clear(const TensorView& view, cudaStream_t stream) {
   const size_t size = element_bytes(view.dtype);
@@ -90,12 +147,8 @@ Launch bind_embedding(Operands operands, cudaStream_t stream) {
   const TensorView x = operands.matrix("x", kActivation, ids.count(), table.cols());
   operands.done();
   return dispatch_activation(table.dtype, [&]<class S>() {
-    return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-      return [=](const PassFacts&) {
-        launch_elements(stream, Extent(x.rows(), x.cols()), wide({table, x}),
-                        EmbeddingBody<S, T>{ids.as<int32_t>(), Rows<S>(table), table.rows(), Rows<T>(x), false});
-      };
-    });
+    return dispatch_activation(x.dtype,
+                               [&]<class T>() -> Launch { return gather<S, T>(ids, table, x, false, stream); });
   });
 }
 
@@ -114,9 +167,13 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
         check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
               facts.segments, tokens);
         if (!accumulate) clear(dtable, stream);
-        launch_elements(stream, Extent(facts.segments, cols), wide({dx, dtable}),
-                        EmbeddingBackwardBody<X, D>{Rows<X>(dx), order, starts, ids, Rows<D>(dtable), tokens,
-                                                    dtable.rows(), accumulate});
+        if (facts.segments == 0 || cols == 0) return;
+        const SumOfRuns<X, D> op{Rows<X>(dx),    order,  starts, ids,           Rows<D>(dtable),
+                                 facts.segments, tokens, cols,   dtable.rows(), accumulate};
+        dispatch_wide(wide({dx, dtable}), [&]<int N>() {
+          sum_of_runs_kernel<N><<<grid_of_rows(op.segments, cols, N), kThreads, 0, stream>>>(op);
+        });
+        check_launch("an embedding's gradient");
       };
     });
   });
@@ -127,12 +184,7 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream) {
   const TensorView rows = operands.dense("rows", kIndex);
   const TensorView y = operands.matrix("y", {x.dtype}, rows.count(), x.cols());
   operands.done();
-  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts&) {
-      launch_elements(stream, Extent(y.rows(), y.cols()), wide({x, y}),
-                      EmbeddingBody<T, T>{rows.as<int32_t>(), Rows<T>(x), x.rows(), Rows<T>(y), true});
-    };
-  });
+  return dispatch_activation(x.dtype, [&]<class T>() -> Launch { return gather<T, T>(rows, x, y, true, stream); });
 }
 
 Launch bind_scatter_rows(Operands operands, cudaStream_t stream) {
