@@ -316,19 +316,21 @@ TEST_F(Cli, AnInterruptEndsAfterTheStepWithEverythingSaved) {
   const Words words = job("train", {"--max-steps", "400", "--save-every", "0"});
   ASSERT_EQ(run(words).code, 0);
   const std::string adapter = text_of(at("run/adapter/adapter_model.safetensors"));
-  fs::remove_all(at("run"));
-  const pid_t child = start(words);
-  wait_for_steps(3);
-  kill(child, SIGINT);
-  const Outcome interrupted = finish(child);
-  ASSERT_EQ(interrupted.code, 130) << interrupted.err;
-  const size_t steps = losses("run").size();
-  EXPECT_LT(steps, 400u);
-  EXPECT_TRUE(
-      fs::exists(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state-00001-of-00001.safetensors"));
-  EXPECT_TRUE(fs::exists(at("run/adapter/adapter_model.safetensors")));
-  ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
-  EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+  for (const int signal : {SIGINT, SIGUSR1}) {
+    fs::remove_all(at("run"));
+    const pid_t child = start(words);
+    wait_for_steps(3);
+    kill(child, signal);
+    const Outcome interrupted = finish(child);
+    ASSERT_EQ(interrupted.code, 130) << interrupted.err;
+    const size_t steps = losses("run").size();
+    EXPECT_LT(steps, 400u);
+    EXPECT_TRUE(
+        fs::exists(at("run/checkpoints") / ("step-" + std::to_string(steps)) / "state-00001-of-00001.safetensors"));
+    EXPECT_TRUE(fs::exists(at("run/adapter/adapter_model.safetensors")));
+    ASSERT_EQ(run({"train", "run/job.yaml", "--resume", "true"}).code, 0);
+    EXPECT_EQ(text_of(at("run/adapter/adapter_model.safetensors")), adapter);
+  }
 }
 
 // Kills a job again and again, each time after the next delay (microseconds, given what a whole run took), with

@@ -3,17 +3,18 @@
 namespace snug {
 namespace {
 
-sigset_t both() {
+// SIGUSR1 is what mpirun passes on: at the others it kills.
+sigset_t interrupting() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&signals, signal);
   return signals;
 }
 
 }  // namespace
 
 InterruptGuard::InterruptGuard() {
-  const sigset_t signals = both();
+  const sigset_t signals = interrupting();
   pthread_sigmask(SIG_BLOCK, &signals, &before_);
   waiter_ = std::thread([this] { wait(); });
 }
@@ -26,7 +27,7 @@ InterruptGuard::~InterruptGuard() {
 }
 
 void InterruptGuard::wait() {
-  const sigset_t signals = both();
+  const sigset_t signals = interrupting();
   for (int signal = 0; sigwait(&signals, &signal) == 0 && !over_;) {
     if (holds_ && !noted_.exchange(true)) continue;
     pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);

@@ -1,4 +1,4 @@
-// SIGINT and SIGTERM as a question that the training loop asks after each step.
+// SIGINT, SIGTERM and SIGUSR1 as a question that the training loop asks after each step.
 #pragma once
 
 #include <signal.h>
@@ -8,7 +8,7 @@
 
 namespace snug {
 
-// While one exists, a thread waits for both signals and no other receives them: no handler ever runs in the midst of a
+// While one exists, a thread waits for these signals and no other receives them: no handler ever runs in the midst of a
 // library's code (oneDNN's fp32 products keep data where one would write). To be made before any other thread, which
 // would not inherit that. A signal ends the process as if nobody waited for it, until hold(): then the first one is
 // noted, and a second one ends.
