@@ -69,8 +69,9 @@ class Placed {
     const auto before = static_cast<std::ptrdiff_t>(found.size());
     for (size_t page = first; page <= last; page++) {
       const auto middle = static_cast<std::ptrdiff_t>(found.size());
-      append(pages_[page], found,
-             [&](const Taken& taken) { return taken.lives_in(span) & (page == std::max(first, taken.begin / kPage)); });
+      append(pages_[page], found, [&](const Taken& taken) {
+        return taken.lives_in(span) & size_t{page == std::max(first, taken.begin / kPage)};
+      });
       std::inplace_merge(found.begin() + before, found.begin() + middle, found.end(), lower);
     }
   }
@@ -83,7 +84,7 @@ class Placed {
     OpId begin, end;
     ByteSpan bytes;
 
-    bool lives_in(const LiveSpan& span) const { return (begin < span.end) & (span.begin < end); }
+    size_t lives_in(const LiveSpan& span) const { return size_t{begin < span.end} & size_t{span.begin < end}; }
   };
 
   // Without branches: which are chosen is hard to foretell, and most of packing is this.
