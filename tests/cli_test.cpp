@@ -118,7 +118,7 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   expect_refusal(job("train", {"--host-memory", "1.2.3GB"}), {"host_memory", "'1.2.3GB'", "24GiB"});
   expect_refusal(job("train", {"--host-memory", "99999TB"}), {"host_memory", "'99999TB'", "at most"});
   expect_refusal(job("train", {"--save-every", "3parsecs"}), {"save_every", "'3parsecs'", "30min"});
-  expect_refusal(job("train", {"--validation", "nope"}), {"nope: found nothing there"});
+  expect_refusal(job("train", {"--validation", "nope"}), {"nope: cannot open: No such file or directory"});
   put(at("data.csv"), "a,b\n");
   expect_refusal(job("train", {"--validation", "data.csv"}), {"data.csv: ", ".jsonl"});
   expect_refusal({"generate", "--model", kModels / "llama", "--prompt", "a", "--temperature", "nan"},

@@ -227,10 +227,9 @@ void settle_ranks(Options& options, const Target& target, Comm* launched) {
     share_ranks(options, cards, *launched);
   else if (options.ranks == 0)
     options.ranks = target.cuda() ? options.nodes * cards : 1;
-  constexpr int64_t kMostRanks = 1 << 20;
-  if (options.ranks > kMostRanks)
+  if (options.ranks > kMaxCount)
     user_error("nodes: found {} of {} GPUs, expected at most {} ranks; --ranks says fewer", options.nodes, cards,
-               kMostRanks);
+               kMaxCount);
   options.batch_size = batch_of(options);
 }
 

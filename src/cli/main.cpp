@@ -1,11 +1,11 @@
 // The command line: options into structs, errors into exit codes.
 #include <CLI/CLI.hpp>
+#include <algorithm>
 #include <cmath>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <new>
-#include <optional>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -206,18 +206,14 @@ int dispatch(int argc, char** argv) {
 
 // One line of UTF-8, whatever bytes of foreign files are quoted in it.
 int fail(int code, std::string_view text) {
+  const auto in_hex = [](char c) { return fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); };
   std::string line;
-  std::optional<size_t> broken = find_invalid_utf8(text);
-  for (size_t i = 0; i < text.size(); i++) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    const bool is_broken = i == broken;
-    if (is_broken || byte < 0x20 || byte == 0x7f)
-      line += fmt::format("\\x{:02x}", byte);
-    else
-      line += text[i];
-    if (!is_broken) continue;
-    broken = find_invalid_utf8(text.substr(i + 1));
-    if (broken) *broken += i + 1;
+  while (!text.empty()) {
+    const size_t good = find_invalid_utf8(text).value_or(text.size());
+    for (const char c : text.substr(0, good))
+      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? in_hex(c) : std::string{c};
+    if (good < text.size()) line += in_hex(text[good]);
+    text.remove_prefix(std::min(good + 1, text.size()));
   }
   fmt::print(stderr, "snug: {}\n", line);
   return code;

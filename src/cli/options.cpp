@@ -22,8 +22,7 @@ constexpr uint64_t kMaxJobFile = 1 << 20;
 constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
 constexpr int64_t kMostBlocks = 1 << 16;  // of a step: the planner walks through all its passes
-// Products of a few counts stay within 64 bits.
-constexpr int64_t kMaxCount = 1 << 20, kMaxOpenCount = 1 << 30;
+constexpr int64_t kMaxOpenCount = 1 << 30;
 // More than a machine has; the system refuses a process some tens of thousands.
 constexpr int64_t kMaxThreads = 1024;
 

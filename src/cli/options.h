@@ -10,6 +10,9 @@
 
 namespace snug {
 
+// Of ranks, nodes and the like: products of a few of them stay within 64 bits.
+inline constexpr int64_t kMaxCount = 1 << 20;
+
 // "10", "epoch" or "30min": how often something happens.
 struct Cadence {
   enum class Unit : uint8_t { Steps, Epochs, Seconds } unit = Unit::Steps;

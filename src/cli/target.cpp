@@ -155,7 +155,7 @@ MeasuredLinks measure_links_here(Cards& cards) {
   if (!reach_each_other(cards.count)) return measured;
   const MeasuredLink copies = measure_link_by({Route::Copies, cards.nccl.blocks}, cards.count, free_of_first_card());
   cards.copies = {copies.bytes, copies.curve.rates.back(), 0};
-  if (&cards.link(false) == &cards.copies) measured.fastest = copies.curve;
+  if (cards.by_copies()) measured.fastest = copies.curve;
   return measured;
 }
 
@@ -188,8 +188,7 @@ void Target::require_here() const {
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {
   if (!cuda_) return std::make_unique<CpuBackend>();
   const Cards& cards = *machine_->cards;
-  const Route route = &cards.link(false) == &cards.nccl ? Route::Nccl : Route::Copies;
-  return cuda_backend(device, products_, comm, {route, cards.nccl.blocks});
+  return cuda_backend(device, products_, comm, {cards.by_copies() ? Route::Copies : Route::Nccl, cards.nccl.blocks});
 }
 
 }  // namespace snug

@@ -81,10 +81,6 @@ class ThreadComm final : public Comm {
   void copy(const Team::Channel& channel, const Trade& trade) const;
   void wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who, uint64_t Post::*count);
   [[noreturn]] void stop(std::unique_lock<std::mutex>& lock, Team::Channel& channel);
-  [[noreturn]] void throw_failure() const {
-    const std::lock_guard lock(team_->mutex_);
-    throw PeerError(*team_->failure_);
-  }
 
   std::shared_ptr<Team> team_;
 };
@@ -148,7 +144,7 @@ void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& cha
 }
 
 void ThreadComm::wait_until(const std::function<bool()>& done) {
-  if (team_->failed_) throw_failure();
+  if (team_->failed_) throw PeerError(*failure());
   if (done()) return;
   Waiting waiting(team_->watch_, topology().rank);
   for (int turn = 1; !done(); turn++) {

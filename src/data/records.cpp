@@ -23,9 +23,7 @@ std::string shown(int c) {
 
 RecordReader::RecordReader(std::filesystem::path path, uint64_t max_record_bytes)
     : path_(std::move(path)), name_(path_.string()), max_record_bytes_(max_record_bytes) {
-  if (!std::filesystem::is_regular_file(path_))
-    user_error("{}: found {}, expected a file of samples", name_,
-               std::filesystem::exists(path_) ? "something else" : "nothing there");
+  file_ = File::open_read(path_, IoMode::Buffered);
   const std::string ending = path_.extension().string();
   if (ending == ".jsonl") {
     kind_ = Kind::Lines;
@@ -36,7 +34,6 @@ RecordReader::RecordReader(std::filesystem::path path, uint64_t max_record_bytes
   } else {
     user_error("{}: found another ending, expected a file that ends in .json, .jsonl or .txt", name_);
   }
-  file_ = File::open_read(path_, IoMode::Buffered);
   buffer_.resize(kBufferBytes);
   peek();
   const auto at = [&](size_t i) { return i < end_ ? static_cast<unsigned char>(buffer_[i]) : 0; };

@@ -79,9 +79,8 @@ struct Cards {
   Bus bus, shared_bus;        // of a card alone, and of each while all of the host are at it
   CardLink copies, nccl;      // of ranks of one process, by copies where they reach each other, and of several
   // What carries joint ops: of ranks of one process the faster.
-  const CardLink& link(bool several_processes) const {
-    return several_processes || copies.rate < nccl.rate ? nccl : copies;
-  }
+  bool by_copies() const { return copies.rate >= nccl.rate; }
+  const CardLink& link(bool several_processes) const { return several_processes || !by_copies() ? nccl : copies; }
   double host_link = 0;     // bytes a second from cards of other hosts; of the makers, nobody measures it
   double host_latency = 0;  // seconds that a joint op takes for each further host, likewise
   Rates rates;
