@@ -1,6 +1,7 @@
 // attention_backward.cu by warpgroups. A product of one step runs while the weights of the next are computed.
 #include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
+#include "backend/cuda/early.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -250,8 +251,10 @@ __device__ void key_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
+// That of keys lets that of queries begin: a block of it on every multiprocessor whose tiles of keys have run out.
 template <int D, bool of_keys>
 __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __grid_constant__ Backward b) {
+  if constexpr (of_keys) let_next_begin();
   __shared__ uint64_t barriers[(Ring<1>::kBytes + Ring<kStages>::kBytes) / 8];
   __shared__ int taken;
   const uint32_t at = shared_address(barriers);
@@ -279,6 +282,8 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
       else
         query_gradient<D>(b, tiles, tile);
     });
+    // Whoever waits for this kernel waits for both.
+    if constexpr (!of_keys) await_kernel_before();
   }
 }
 
@@ -302,8 +307,9 @@ AttentionLaunch prepare(const GradientRows& op, std::byte* counters, cudaStream_
     check_cuda(cudaMemsetAsync(keys.next, 0, 2 * sizeof(int), stream), "attention_backward");
     launch_delta(op, stream);
     gradient_kernel<D, true><<<grid, kPipelineThreads, kSharedBytes<D>, stream>>>(keys);
-    gradient_kernel<D, false><<<grid, kPipelineThreads, kSharedBytes<D>, stream>>>(queries);
     check_launch("attention_backward");
+    launch_early(gradient_kernel<D, false>, grid, kPipelineThreads, kSharedBytes<D>, stream, "attention_backward",
+                 queries);
   };
 }
 
