@@ -189,12 +189,26 @@ class Report {
     linear("o", kHidden, kHidden, true, {{0}, {kHidden}});
     linear("gate_up", 2 * kFfn, kHidden, false, {{0, kFfn}, {kFfn, 2 * kFfn}});
     linear("down", kHidden, kFfn, true, {{0}, {kHidden}});
+    with_swiglu();
     const int64_t chunk = 1024;
     product("head", forward,
             {r(kBF16, {chunk, kHidden}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kVocabulary})});
     product("head dx", back,
             {r(kBF16, {chunk, kVocabulary}), r(kBF16, {kVocabulary, kHidden}), w(kBF16, {chunk, kHidden})});
     product("lora_a r16", forward, {r(kBF16, {t_, kHidden}), r(kBF16, {16, kHidden}), w(kBF16, {t_, 16})});
+  }
+
+  // In one with SwiGLU, which has rows of its own beside the products'.
+  void with_swiglu() {
+    const Arg x = r(kBF16, {t_, kHidden}), up = r(kBF16, {2 * kFfn, kHidden}), down = r(kBF16, {kHidden, kFfn}),
+              gate_up = r(kBF16, {t_, 2 * kFfn}), dgate_up = w(kBF16, {t_, 2 * kFfn}), h = w(kBF16, {t_, kFfn});
+    product("gate_up, swiglu", SwiGluGemm{}, {x, up, w(kBF16, {t_, 2 * kFfn}), h});
+    product("down dx, swiglu backward", SwiGluGemmBackward{false, true}, {x, down, gate_up, dgate_up, h});
+    const int64_t rank = 16;
+    product("gate_up, swiglu with adapter", SwiGluGemm{{{0, kFfn}, {kFfn, 2 * kFfn}}},
+            {x, up, r(kBF16, {t_, 2 * rank}), r(kBF16, {2 * kFfn, rank}), w(kBF16, {t_, 2 * kFfn}), h});
+    product("down dx, swiglu backward, adapter", SwiGluGemmBackward{true, true},
+            {x, down, r(kBF16, {t_, rank}), r(kBF16, {rank, kFfn}), gate_up, dgate_up, h});
   }
 
   // With what makes codes of the left factor, and turns those of the weights for the way back.
@@ -264,6 +278,8 @@ class Report {
     kernel("swiglu", SwiGlu{}, {r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, kFfn})});
     kernel("swiglu_backward", SwiGluBackward{},
            {r(kBF16, {t_, kFfn}), r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, 2 * kFfn})});
+    kernel("swiglu_backward, h restored", SwiGluBackward{true},
+           {rw(kBF16, {t_, kFfn}), r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, 2 * kFfn})});
     kernel("dropout", Dropout{0.1, 1, 1}, {r(kBF16, x), w(kBF16, x)}, {.step = 1});
     kernel("column_sum qkv", ColumnSum{}, {r(kBF16, {t_, 6144}), w(kBF16, {6144})});
     kernel("accumulate bf16 to fp32", Accumulate{}, {r(kBF16, {1 << 27}), rw(kF32, {1 << 27})});

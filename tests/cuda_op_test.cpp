@@ -41,18 +41,17 @@ TEST_P(CudaOpTest, GivesTheReferenceInPlaceAndAlikeEveryTime) {
 
 TEST_P(CudaOpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner().bind_wrongly(GetParam()), ""); }
 
+struct CudaFusedTest : CudaOpTest {};
+TEST_P(CudaFusedTest, GivesTheBitsOfSwiGlu) { EXPECT_EQ(fused_wrongly(runner(), GetParam()), ""); }
+
 TEST(CudaOpRestore, GivesTheForwardsBits) {
   Device device;
   device.runner.after_launch = [&] { device.backend.streams()->finish(); };
   EXPECT_EQ(restore_wrongly(device.runner), "");
 }
 
-INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), [](const auto& info) {
-  std::string name = info.param.name;
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  return name;
-});
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cuda, CudaFusedTest, testing::ValuesIn(fused_cases()), name_of);
 
 }  // namespace
 }  // namespace snug

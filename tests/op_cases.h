@@ -7,134 +7,13 @@
 #include <numeric>
 
 #include "op_case.h"
+#include "op_cases_products.h"
 #include "op_cases_quantize.h"
 #include "op_cases_update.h"
 
 namespace snug {
 
-// ---- Products and attention -----------------------------------------------------------------------------------------
-
-inline void add_gemm(OpCases& cases) {
-  for (const DType t : kActivations) {
-    for (const bool ta : {false, true})
-      for (const bool tb : {false, true})
-        cases.push_back({fmt::format("gemm.{}.ta{:d}.tb{:d}", name(t), ta, tb),
-                         Gemm{.transpose_a = ta, .transpose_b = tb, .alpha = 0.5f},
-                         {in("a", t, ta ? Shape{13, 7} : Shape{7, 13}), in("b", t, tb ? Shape{5, 13} : Shape{13, 5}),
-                          out("d", t, {7, 5})},
-                         {}});
-    cases.push_back({fmt::format("gemm.{}.addend_and_bias", name(t)),
-                     Gemm{.transpose_b = true, .addend = true, .bias = true},
-                     {in("a", t, {9, 24}, uniform(), 3), in("b", t, {17, 24}, uniform(), 5), in("c", t, {9, 17}),
-                      in("bias", t, {17}), out("d", t, {9, 17}, 6)},
-                     {}});
-    cases.push_back(
-        {fmt::format("gemm.{}.fp32_result", name(t)),
-         Gemm{.transpose_a = true, .addend = true},
-         {in("a", t, {33, 8}), in("b", t, {33, 9}), in("c", DType::F32, {8, 9}), out("d", DType::F32, {8, 9})},
-         {}});
-    for (const int64_t k : {8, 16, 48})  // adapters' ranks
-      for (const bool tb : {false, true})
-        cases.push_back(
-            {fmt::format("gemm.{}.rank{}.tb{:d}", name(t), k, tb),
-             Gemm{.transpose_b = tb, .alpha = 2, .addend = tb},
-             tb ? std::vector{in("a", t, {150, k}, uniform(), 16), in("b", t, {288, k}), in("c", t, {150, 288}),
-                              out("d", t, {150, 288}, 8)}
-                : std::vector{in("a", t, {150, k}), in("b", t, {k, 288}, uniform(), 8), out("d", t, {150, 288})},
-             {}});
-  }
-}
-
-inline void add_fp8_gemm(OpCases& cases) {
-  const Filling codes = [](ref::Tensor& x, Numbers& numbers) {  // any but those that say NaN
-    integers(0, 254)(x, numbers);
-    for (double& code : x.values) code += code >= 0x7f ? 1 : 0;
-  };
-  const Filling scales = uniform(1e-3, 2e-2);
-  const DType u8 = DType::U8, bf16 = DType::BF16, f32 = DType::F32;
-  const auto add = [&](std::string what, const Shape& a, int64_t n, bool addend, bool bias) {
-    const int64_t m = a[0], k = a[1];
-    std::vector<CaseOperand> operands{in("a", u8, a, codes), in("a_scales", f32, {m}, scales),
-                                      in("b", u8, {n, k}, codes), in("b_scales", f32, {n}, scales)};
-    if (addend) operands.push_back(in("c", bf16, {m, n}));
-    if (bias) operands.push_back(in("bias", bf16, {n}));
-    operands.push_back(out("d", bf16, {m, n}, 16));
-    // Sums of products of up to (448 x 2e-2)^2, each rounded to 2^-12 of the largest so far; results are around 16.
-    cases.push_back({"fp8_gemm." + what, Fp8Gemm{addend, bias}, operands, {}, 4e-6, 0.15});
-  };
-  add("plain", {37, 64}, 48, false, false);
-  add("one_row", {1, 32}, 16, false, false);
-  add("addend", {64, 160}, 96, true, false);
-  add("bias", {33, 96}, 64, false, true);
-  add("addend_and_bias", {129, 256}, 144, true, true);
-}
-
-// Three parts, one of all columns, one of some; forward and back. What is computed as two products is rounded twice.
-inline void add_adapted(OpCases& cases) {
-  struct Case {
-    std::string_view name;
-    int64_t m, n, k, rank;
-    AdaptedParts parts;
-    bool addend, bias;
-  };
-  for (const DType t : kActivations)
-    for (const Case& c : {Case{"three_parts", 70, 96, 64, 8, {{0, 48, 64}, {48, 64, 96}}, false, true},
-                          Case{"one_part", 33, 64, 40, 16, {{0}, {64}}, true, false},
-                          Case{"some_columns", 21, 96, 32, 8, {{16, 64}, {48, 96}}, true, true},
-                          Case{"whole_tiles", 256, 768, 192, 16, {{0, 256, 512}, {256, 512, 768}}, false, false},
-                          Case{"several_blocks", 200, 2304, 64, 16, {{0, 1280}, {1280, 2304}}, false, false},
-                          Case{"whole_tiles_and_addend", 384, 512, 128, 24, {{0, 256}, {256, 512}}, true, false},
-                          Case{"ragged", 129, 520, 72, 8, {{0, 256}, {256, 520}}, true, false},
-                          Case{"bias", 130, 512, 64, 16, {{0}, {512}}, false, true},
-                          Case{"rank72", 128, 256, 64, 72, {{0}, {256}}, false, false},
-                          Case{"rank48", 128, 768, 64, 48, {{0, 256, 512}, {256, 512, 768}}, false, false},
-                          Case{"many_tiles", 2304, 2048, 8, 8, {{0}, {2048}}, true, false}}) {
-      if (c.m > 2000 && t == DType::F32) continue;  // of blocks that have several tiles one after the other
-      const double error = t == DType::BF16 ? 8e-3 : 4e-6;
-      const int64_t inner = c.parts.count() * c.rank;
-      std::vector<CaseOperand> operands{in("a", t, {c.m, c.k}, uniform(), 8), in("b", t, {c.n, c.k}),
-                                        in("u", t, {c.m, inner}), in("v", t, {c.parts.columns(), c.rank})};
-      if (c.addend) operands.push_back(in("c", t, {c.m, c.n}));
-      if (c.bias) operands.push_back(in("bias", t, {c.n}));
-      operands.push_back(out("d", t, {c.m, c.n}, 16));
-      cases.push_back({fmt::format("adapted_gemm.{}.{}", name(t), c.name),
-                       AdaptedGemm{true, c.parts, c.addend, c.bias},
-                       operands,
-                       {},
-                       error,
-                       error * std::sqrt(static_cast<double>(c.k))});
-      if (!c.bias)
-        cases.push_back(
-            {fmt::format("adapted_gemm.{}.{}.back", name(t), c.name),
-             AdaptedGemm{},
-             {in("a", t, {c.m, c.n}), in("b", t, {c.n, c.k}, uniform(), 8), in("u", t, {c.m, inner}, uniform(), 8),
-              in("v", t, {inner, c.k}), out("d", t, {c.m, c.k}, 24)},
-             {},
-             error,
-             error * std::sqrt(static_cast<double>(c.n))});
-      for (const DType gradient : {t, DType::F32}) {
-        if (gradient == t && t == DType::F32) continue;
-        cases.push_back({fmt::format("adapter_backward.{}.{}.{}", name(t), c.name, name(gradient)),
-                         AdapterBackward{0.5f, c.parts},
-                         {in("dy", t, {c.m, c.n}, uniform(), 8), in("b", t, {c.parts.columns(), c.rank}),
-                          in("xa", t, {c.m, inner}, uniform(), 8), out("dxa", t, {c.m, inner}),
-                          out("db", gradient, {c.parts.columns(), c.rank})},
-                         {},
-                         error,
-                         error * std::sqrt(static_cast<double>(c.n))});
-      }
-    }
-}
-
-inline void add_transpose(OpCases& cases) {
-  for (const Shape& shape : {Shape{5, 7}, Shape{64, 64}, Shape{72, 200}, Shape{131, 264}})
-    cases.push_back({fmt::format("transpose.{}x{}", shape[0], shape[1]),
-                     Transpose{},
-                     {in("x", DType::U8, shape, integers(0, 256), 8), out("y", DType::U8, {shape[1], shape[0]}, 16)},
-                     {},
-                     0,
-                     0});
-}
+// ---- Attention ------------------------------------------------------------------------------------------------------
 
 // Weights of keys are rounded to the products' dtype before they meet the values.
 inline double attention_error(DType t) { return t == DType::BF16 ? 1.5e-2 : 4e-6; }
@@ -234,6 +113,16 @@ inline void add_rope(OpCases& cases) {
 }
 
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------
+
+inline void add_transpose(OpCases& cases) {
+  for (const Shape& shape : {Shape{5, 7}, Shape{64, 64}, Shape{72, 200}, Shape{131, 264}})
+    cases.push_back({fmt::format("transpose.{}x{}", shape[0], shape[1]),
+                     Transpose{},
+                     {in("x", DType::U8, shape, integers(0, 256), 8), out("y", DType::U8, {shape[1], shape[0]}, 16)},
+                     {},
+                     0,
+                     0});
+}
 
 inline void add_norm(OpCases& cases) {
   for (const DType t : kActivations)
@@ -490,6 +379,7 @@ inline OpCases op_cases() {
   add_gemm(cases);
   add_fp8_gemm(cases);
   add_adapted(cases);
+  add_swiglu_gemm(cases);
   add_transpose(cases);
   add_attention(cases);
   add_long_attention(cases);

@@ -2,10 +2,12 @@
 
 #include <cstring>
 
+#include "program/swiglu_gemm.h"
+
 namespace snug {
 namespace {
 
-constexpr uint64_t kBlockBytes = 64 << 20;
+constexpr uint64_t kBlockBytes = 96 << 20;
 constexpr uint64_t kMargin = 256;  // bytes before and after a view that must stay as they are
 constexpr std::byte kSentinel{0xa5}, kPoison{0xff};
 
@@ -278,6 +280,68 @@ std::string restore_wrongly(OpRunner& runner) {
              2e-5});
   }
   return said;
+}
+
+namespace {
+
+// What a case's operand held after a run, to be given to another case.
+CaseOperand as_found(const OpRunner::Images& images, const OpCase& c, size_t i) {
+  CaseOperand operand = c.operands[i];
+  const TensorView view{nullptr, operand.dtype, operand.shape, operand.shape.cols() + operand.tail};
+  std::vector<double> numbers;
+  for (int64_t e = 0; e < view.count(); e++)
+    numbers.push_back(load(images[i].data() + offset_of(view, operand.shift, e), operand.dtype));
+  operand.access = Access::Read;
+  operand.fill = list(numbers);
+  return operand;
+}
+
+CaseOperand to_write(const CaseOperand& operand) {
+  return {operand.name, Access::Write, operand.dtype, operand.shape, {}, operand.tail};
+}
+
+std::string forward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemm op) {
+  const size_t gate_up = factor_count(op), h = gate_up + 1;
+  OpRunner::Images images, without, by_itself;
+  OpCase less = c;
+  less.operands.pop_back();
+  op.result = false;
+  less.attrs = op;
+  const std::string said = runner.run(c, &images) + runner.run(less, &without);
+  if (!said.empty()) return said;
+  if (images[gate_up] != without[gate_up]) return "gate_up has other bits where h is not asked for";
+  const OpCase swiglu{"swiglu", SwiGlu{}, {as_found(images, c, gate_up), to_write(c.operands[h])}, {}, c.relative};
+  if (const std::string wrong = runner.run(swiglu, &by_itself); !wrong.empty()) return wrong;
+  return by_itself[1] == images[h] ? "" : "h has other bits than SwiGlu gives";
+}
+
+std::string backward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemmBackward op) {
+  const size_t gate_up = factor_count(op), dgate_up = gate_up + 1, dh = gate_up + 2;
+  OpRunner::Images images, restored, by_itself, h;
+  OpCase other = c;
+  op.restore = true;
+  other.attrs = op;
+  const std::string said = runner.run(c, &images) + runner.run(other, &restored);
+  if (!said.empty()) return said;
+  if (images[dgate_up] != restored[dgate_up]) return "dgate_up has other bits where h is restored";
+  const OpCase back{"swiglu_backward",
+                    SwiGluBackward{},
+                    {as_found(images, c, dh), as_found(images, c, gate_up), to_write(c.operands[dgate_up])},
+                    {},
+                    c.relative,
+                    c.absolute};
+  const OpCase swiglu{"swiglu", SwiGlu{}, {as_found(images, c, gate_up), to_write(c.operands[dh])}, {}, c.relative};
+  const std::string wrong = runner.run(back, &by_itself) + runner.run(swiglu, &h);
+  if (!wrong.empty()) return wrong;
+  if (by_itself[2] != images[dgate_up]) return "dgate_up has other bits than SwiGluBackward gives";
+  return h[1] == restored[dh] ? "" : "what is restored has other bits than SwiGlu gives";
+}
+
+}  // namespace
+
+std::string fused_wrongly(OpRunner& runner, const OpCase& c) {
+  if (const auto* forward = std::get_if<SwiGluGemm>(&c.attrs)) return forward_wrongly(runner, c, *forward);
+  return backward_wrongly(runner, c, std::get<SwiGluGemmBackward>(c.attrs));
 }
 
 }  // namespace snug

@@ -1,6 +1,8 @@
 // Runs op cases on a backend and says what went wrong, in words; nothing if all is well.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include "backend/backend.h"
 #include "op_cases.h"
 #include "program/facts.h"
@@ -9,6 +11,14 @@ namespace snug {
 
 // Copies bytes to or from the backend's memory, when nothing runs.
 using CopyBytes = std::function<void(void* to, const void* from, size_t bytes)>;
+
+// How tests name their cases.
+inline std::string name_of(const testing::TestParamInfo<OpCase>& info) {
+  std::string name = info.param.name;
+  for (char& c : name)
+    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
+  return name;
+}
 
 class OpRunner {
  public:
@@ -48,5 +58,9 @@ class OpRunner {
 
 // Whether a backward with `restore` gives the bits of the forward, in fp32 and bf16; what differs, in words.
 std::string restore_wrongly(OpRunner& runner);
+
+// Whether a SwiGluGemm with h, or a SwiGluGemmBackward that restores nothing, gives the same bits as with the other
+// attribute, and of its own gate and up, or dh, those of SwiGlu and SwiGluBackward; what differs, in words.
+std::string fused_wrongly(OpRunner& runner, const OpCase& c);
 
 }  // namespace snug

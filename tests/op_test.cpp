@@ -41,7 +41,7 @@ TEST_P(OpTest, AllocatesNothingInALaunch) {
   runner.run(GetParam());  // the team comes to life
   // oneDNN takes a few small blocks in every execution and gives them back; all else takes none.
   const auto is = [](auto... kinds) { return (std::holds_alternative<decltype(kinds)>(GetParam().attrs) || ...); };
-  const bool library = is(Gemm{}, Fp8Gemm{}, AdaptedGemm{}, AdapterBackward{});
+  const bool library = is(Gemm{}, Fp8Gemm{}, AdaptedGemm{}, AdapterBackward{}, SwiGluGemm{}, SwiGluGemmBackward{});
   const auto count = library ? live_allocations : allocations;
   int64_t before = 0, after = 0;
   runner.before_launch = [&] { before = count(); };
@@ -52,12 +52,11 @@ TEST_P(OpTest, AllocatesNothingInALaunch) {
 
 TEST_P(OpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner.bind_wrongly(GetParam()), ""); }
 
-INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), [](const auto& info) {
-  std::string name = info.param.name;
-  for (char& c : name)
-    if (!std::isalnum(static_cast<unsigned char>(c))) c = '_';
-  return name;
-});
+struct FusedTest : OpTest {};
+TEST_P(FusedTest, GivesTheBitsOfSwiGlu) { EXPECT_EQ(fused_wrongly(runner, GetParam()), ""); }
+
+INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), name_of);
+INSTANTIATE_TEST_SUITE_P(Cpu, FusedTest, testing::ValuesIn(fused_cases()), name_of);
 
 TEST(OpRestore, GivesTheForwardsBits) {
   CpuBackend backend;

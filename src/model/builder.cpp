@@ -46,19 +46,25 @@ Value Builder::make(std::string_view what, const Shape& shape, DType dtype) {
   return {static_cast<int32_t>(values_.size() - 1)};
 }
 
-std::vector<Value> Builder::produce(std::vector<Output> outputs, Step step) {
+std::vector<Value> Builder::declare(std::vector<Output> outputs, Step step) {
   std::vector<Value> made;
-  std::vector<Operand> operands;
   const auto node = static_cast<int32_t>(nodes_.size());
-  nodes_.push_back({.block = block_, .site = site_, .keep = outputs.front().keep, .outputs = {}, .steps = {step}});
+  nodes_.push_back(
+      {.block = block_, .site = site_, .keep = outputs.front().keep, .outputs = {}, .steps = {std::move(step)}});
   for (const Output& output : outputs) {
     const Value value = make(output.what, output.shape, output.dtype);
     state(value).keep = output.keep;
     state(value).node = node;
     nodes_.back().outputs.push_back(value.id);
     made.push_back(value);
-    operands.push_back(state(value).home);
   }
+  return made;
+}
+
+std::vector<Value> Builder::produce(std::vector<Output> outputs, Step step) {
+  std::vector<Value> made = declare(std::move(outputs), step);
+  std::vector<Operand> operands;
+  for (const Value value : made) operands.push_back(state(value).home);
   step(operands);
   return made;
 }
@@ -113,19 +119,50 @@ Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
 
 Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual) {
   const int64_t rows = state(x).shape.rows();
-  std::optional<Value> xa;
-  if (!linear.lora.parts.empty()) {
-    // The block's last linear is not computed again, and its x is there only after the way back through it has begun.
-    xa = lora_input(x, linear, keep == Keep::Input ? Keep::Few : Keep::Adapter);
-    adapter_inputs_[linear.weight] = *xa;
-  }
+  // The block's last linear is not computed again, and its x is there only after the way back through it has begun.
+  const std::optional<Value> xa = lora_input(x, linear, keep == Keep::Input ? Keep::Few : Keep::Adapter);
   return produce({{linear.site, {rows, linear.out}, compute_, keep}}, [=, this](std::span<const Operand> out) {
     std::optional<Operand> addend;
     if (residual) addend = use(*residual);
-    std::optional<AdapterTerm> adapter;
-    if (xa) adapter = {read(use(*xa)), lora_b(linear)};
+    const std::optional<AdapterTerm> adapter = lora_term(xa, linear);
     multiply(linear.site, use(x), linear, false, adapter, addend, out[0]);
   })[0];
+}
+
+bool Builder::one_with_swiglu(const Linear& linear) const {
+  return !placement_.fp8_products() && linear.bias == kNoParam;
+}
+
+Builder::Gated Builder::linear_swiglu(Value x, const Linear& linear) {
+  const int64_t rows = state(x).shape.rows();
+  const Output h{"swiglu", {rows, linear.out / 2}, compute_, Keep::Cheap};
+  const auto swiglu = [this](Value gate_up) -> Step {
+    return [=, this](std::span<const Operand> out) {
+      const Operand input = use(gate_up);
+      emitter_.op("swiglu", SwiGlu{}, {read(input), write(out[0])});
+    };
+  };
+  if (!one_with_swiglu(linear)) {
+    const Value gate_up = this->linear(x, linear, Keep::Mlp);
+    return {gate_up, produce({h}, swiglu(gate_up))[0]};
+  }
+  const std::optional<Value> xa = lora_input(x, linear, Keep::Adapter);
+  const Value gate_up =
+      declare({{linear.site, {rows, linear.out}, compute_, Keep::Mlp}},
+              [=, this](std::span<const Operand> out) { multiply_gated(x, linear, xa, out[0], std::nullopt); })[0];
+  const Gated gated{gate_up, declare({h}, swiglu(gate_up))[0]};
+  multiply_gated(x, linear, xa, use(gated.gate_up), use(gated.h));
+  return gated;
+}
+
+void Builder::multiply_gated(Value x, const Linear& linear, std::optional<Value> xa, const Operand& gate_up,
+                             const std::optional<Operand>& h) {
+  const std::optional<AdapterTerm> adapter = lora_term(xa, linear);
+  std::vector<Operand> operands{read(use(x)), read(placement_.weight(linear.weight, linear.count))};
+  if (adapter) operands.insert(operands.end(), {adapter->u, adapter->v});
+  operands.push_back(write(gate_up));
+  if (h) operands.push_back(write(*h));
+  emitter_.op(linear.site, SwiGluGemm{parts_of(linear), h.has_value()}, operands);
 }
 
 void Builder::multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
@@ -185,8 +222,8 @@ Dropout Builder::dropout_of(const Linear& linear) const {
   return {linear.lora.dropout, *dropout_seed_, static_cast<uint32_t>(linear.lora.a)};
 }
 
-// scale x A^T of all parts, side by side.
-Value Builder::lora_input(Value x, const Linear& linear, Keep keep) {
+std::optional<Value> Builder::lora_input(Value x, const Linear& linear, Keep keep) {
+  if (linear.lora.parts.empty()) return std::nullopt;
   if (drops(linear)) {
     const Value whole = x;
     x = produce({{linear.site + ".dropped", state(whole).shape, compute_, Keep::Cheap}},
@@ -197,12 +234,19 @@ Value Builder::lora_input(Value x, const Linear& linear, Keep keep) {
     dropped_[linear.weight] = x;
   }
   const int64_t columns = std::ssize(linear.lora.parts) * linear.lora.rank;
-  return produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, keep}},
-                 [=, this](std::span<const Operand> out) {
-                   const Operand input = read(use(x));
-                   emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
-                               {input, lora_a(linear), write(out[0])});
-                 })[0];
+  const Value xa = produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, keep}},
+                           [=, this](std::span<const Operand> out) {
+                             const Operand input = read(use(x));
+                             emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
+                                         {input, lora_a(linear), write(out[0])});
+                           })[0];
+  adapter_inputs_[linear.weight] = xa;
+  return xa;
+}
+
+std::optional<Builder::AdapterTerm> Builder::lora_term(std::optional<Value> xa, const Linear& linear) {
+  if (!xa) return std::nullopt;
+  return AdapterTerm{read(use(*xa)), lora_b(linear)};
 }
 
 void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
@@ -232,15 +276,6 @@ Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand
                    emitter_.op("cache", CacheAppend{shape}, {read(use(qkv)), update(cache)});
                    emitter_.op("attention", CachedAttention{shape, scale, narrowing(window, cache.shape.rows())},
                                {read(use(qkv)), read(cache), write(out[0])});
-                 })[0];
-}
-
-Value Builder::swiglu(Value gate_up) {
-  const Shape& shape = state(gate_up).shape;
-  return produce({{"swiglu", {shape.rows(), shape.cols() / 2}, compute_, Keep::Cheap}},
-                 [=, this](std::span<const Operand> out) {
-                   const Operand input = use(gate_up);
-                   emitter_.op("swiglu", SwiGlu{}, {read(input), write(out[0])});
                  })[0];
 }
 
@@ -353,13 +388,24 @@ Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadSh
   return dqkv;
 }
 
-Value Builder::swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader) {
-  const Operand inputs = use(gate_up), gradient = use(dh);
+Value Builder::linear_swiglu_backward(Value dy, const Linear& reader, const Gated& gated) {
+  const bool one = one_with_swiglu(reader) && !drops(reader);
+  const Value dh = one ? make("d" + reader.site, state(gated.h).shape, compute_) : linear_backward(dy, reader);
+  const Operand inputs = use(gated.gate_up), place = use(dh);
   const Value dgate_up = make("dgate_up", inputs.shape, compute_);
-  const bool restored = restores(h, reader);
-  emitter_.op("swiglu.backward", SwiGluBackward{restored},
-              {restored ? update(gradient) : read(gradient), read(inputs), write(use(dgate_up))});
-  if (restored) restore(h, gradient);
+  const bool restored = restores(gated.h, reader);
+  if (one) {
+    const bool adapted = !reader.lora.parts.empty();
+    const Operand gradient = read(use(dy));
+    std::vector<Operand> operands{gradient, read(placement_.weight(reader.weight, reader.count))};
+    if (adapted) operands.insert(operands.end(), {emit_lora_backward(gradient, reader), lora_a(reader)});
+    operands.insert(operands.end(), {read(inputs), write(use(dgate_up)), write(place)});
+    emitter_.op(reader.site + ".dx", SwiGluGemmBackward{adapted, restored}, operands);
+  } else {
+    emitter_.op("swiglu.backward", SwiGluBackward{restored},
+                {restored ? update(place) : read(place), read(inputs), write(use(dgate_up))});
+  }
+  if (restored) restore(gated.h, place);
   return dgate_up;
 }
 

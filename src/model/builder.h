@@ -92,13 +92,17 @@ class Builder {
   Value rms_norm(Value x, ParamId gain, double epsilon);
   // y = x W^T + bias (+ adapter) (+ residual).
   Value linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual = std::nullopt);
+  // Gate and up, and h = silu(gate) up, kept as what they are.
+  struct Gated {
+    Value gate_up, h;
+  };
+  Gated linear_swiglu(Value x, const Linear& linear);
   // In place: qkv must have been made by linear() just before.
   void rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table);
   // `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
   Value attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest, int64_t window);
   // Attention over a cache of earlier tokens, to which these are added first.
   Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache, int64_t window);
-  Value swiglu(Value gate_up);
 
   // ---- Backward: each takes the gradient of the forward call's result ----
   // The gradient of x. Without that of parameters, but for the adapter's second half, which comes from the same pass
@@ -112,7 +116,8 @@ class Builder {
   void rope_backward(Value dqkv, const HeadShape& shape, const Operand& positions, const Operand& table);
   Value attention_backward(Value dout, Value qkv, Value out, const HeadShape& shape, const Operand& documents,
                            int64_t longest, int64_t window);
-  Value swiglu_backward(Value dh, Value gate_up, Value h, const Linear& reader);
+  // dy: of the result of `reader`, which h went into.
+  Value linear_swiglu_backward(Value dy, const Linear& reader, const Gated& gated);
   // Adds to the gradient of a head that is the same table, which is there already, where `tied`.
   void embedding_backward(Value dx, const BatchBuffers& batch, ParamId table, bool tied);
   // Emits an op whose operands these are, but for the gain's gradient, which follows where the gain is trained.
@@ -158,6 +163,8 @@ class Builder {
     std::optional<Operand> again{};
   };
 
+  // Values that a step gives, which is emitted otherwise this time; or here.
+  std::vector<Value> declare(std::vector<Output> outputs, Step step);
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
   // As AdaptedGemm has it.
@@ -168,9 +175,16 @@ class Builder {
   // comes through the adapter + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                 const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
+  // linear_swiglu() as one op, without h where gate and up are all that is asked for.
+  void multiply_gated(Value x, const Linear& linear, std::optional<Value> xa, const Operand& gate_up,
+                      const std::optional<Operand>& h);
+  bool one_with_swiglu(const Linear& linear) const;
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
-  Value lora_input(Value x, const Linear& linear, Keep keep);
+  // scale x A^T of all parts, side by side, if there is an adapter.
+  std::optional<Value> lora_input(Value x, const Linear& linear, Keep keep);
+  // What comes of that, emitted now.
+  std::optional<AdapterTerm> lora_term(std::optional<Value> xa, const Linear& linear);
   AdaptedParts parts_of(const Linear& linear) const;
   // The adapters' halves of all parts, to be read.
   Operand lora_a(const Linear& linear);

@@ -12,15 +12,13 @@ Value DenseBlock::forward(Builder& b, Value x) {
                    : b.attention(qkv_, context_.heads, context_.documents, context_.longest_document, params_.window);
   r_ = b.linear(attention_, params_.o, Keep::Residual, x);
   n2_ = b.rms_norm(r_, params_.mlp_norm, context_.norm_epsilon);
-  gate_up_ = b.linear(n2_, params_.gate_up, Keep::Mlp);
-  h_ = b.swiglu(gate_up_);
-  return b.linear(h_, params_.down, Keep::Input, r_);
+  gated_ = b.linear_swiglu(n2_, params_.gate_up);
+  return b.linear(gated_.h, params_.down, Keep::Input, r_);
 }
 
 void DenseBlock::backward(Builder& b, Value dy, bool wanted) {
-  const Value dh = b.linear_backward(dy, params_.down);
-  const Value dgate_up = b.swiglu_backward(dh, gate_up_, h_, params_.down);
-  b.weight_gradients(dy, h_, params_.down);
+  const Value dgate_up = b.linear_swiglu_backward(dy, params_.down, gated_);
+  b.weight_gradients(dy, gated_.h, params_.down);
   const Value dn2 = b.linear_backward(dgate_up, params_.gate_up);
   b.rms_norm_backward(dn2, r_, params_.mlp_norm, n2_, dy, params_.gate_up);
   b.weight_gradients(dgate_up, n2_, params_.gate_up);

@@ -31,7 +31,8 @@ class DenseBlock {
  private:
   BlockParams params_;
   BlockContext context_;
-  Value x_, n1_, qkv_, attention_, r_, n2_, gate_up_, h_;
+  Value x_, n1_, qkv_, attention_, r_, n2_;
+  Builder::Gated gated_;
 };
 
 }  // namespace snug

@@ -19,8 +19,8 @@ double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003
 // Larger passes that are no faster, after which none is looked at but the largest.
 constexpr int kPatience = 2;
 
-// Of different cuts and stages, the chosen one among them.
-constexpr size_t kTried = 3;
+// Of different cuts and stages, and what was sharded first, the chosen one among them.
+constexpr size_t kTried = 4;
 
 // What is within this factor of the fastest may be faster once it is worked out likewise.
 constexpr double kClose = 1.1;
@@ -136,12 +136,28 @@ class Fitter::Search {
     for (const int stage : stages())
       if (first != Reach::Near && !any_fits()) climb(stage, Reach::Near, all);
     if (!any_fits()) return all;
+    shard_first(all);
     const bool late = relief_.spent();
     if (late) relief_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
     if (!late && !relief_.spent()) vary(all);
     if (!late) polish_fastest(all);
     return all;
+  }
+
+  // Dials are turned one by one, each by what it is worth with those before it: what is computed again first leaves
+  // nothing that sharded weights are worth their gathers for, and with these fewer blocks need be computed again.
+  void shard_first(std::vector<Found>& all) {
+    const Found best =
+        *std::ranges::min_element(all, {}, [](const Found& found) { return found.fits ? found.seconds : kNoLimit; });
+    Point p = undialled(best.point);
+    const std::vector<Dial>& dials = prober_.dials(p);
+    const auto shard = std::ranges::find(dials, Dial::Kind::Shard, &Dial::kind);
+    if (shard == dials.end() || turned_of(best.point).empty()) return;
+    const auto d = static_cast<size_t>(shard - dials.begin());
+    p.at[d] = shard->most;
+    if (const Found found = settler_.settled(p, relief_.helping(p), {d}, best.seconds); found.fits)
+      all.push_back(found);
   }
 
   // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
@@ -248,7 +264,7 @@ class Fitter::Search {
   }
 
   // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with its reach,
-  // that of another cut.
+  // that of another cut, in its own order if there is one.
   void polish_fastest(std::vector<Found>& all) {
     std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);
@@ -257,8 +273,9 @@ class Fitter::Search {
     const auto of_order = [&](const Found& found) { return found.point.layer_major == best.point.layer_major; };
     const auto other = std::ranges::find_if_not(all, of_order);
     if (other != all.end() && other->seconds < kClose * best.seconds) polish(*other);
-    const auto cut = std::ranges::find_if(
-        all, [&](const Found& found) { return of_order(found) && found.point.cut.passes != best.point.cut.passes; });
+    const auto of_cut = [&](const Found& found) { return found.point.cut.passes == best.point.cut.passes; };
+    auto cut = std::ranges::find_if(all, [&](const Found& found) { return of_order(found) && !of_cut(found); });
+    if (cut == all.end() && other != all.end()) cut = std::find_if_not(std::next(other), all.end(), of_cut);
     if (cut == all.end() || cut->seconds >= kClose * best.seconds) return;
     if (Point p = cut->point; std::exchange(p.reach, best.point.reach) != best.point.reach)
       if (const Found found = settler_.settled(p, relief_.helping(p), turned_of(p));

@@ -89,7 +89,8 @@ class StepPricing {
 
   static bool is_product(const Attrs& attrs) {
     return std::holds_alternative<Gemm>(attrs) || std::holds_alternative<Fp8Gemm>(attrs) ||
-           std::holds_alternative<AdaptedGemm>(attrs);
+           std::holds_alternative<AdaptedGemm>(attrs) || std::holds_alternative<SwiGluGemm>(attrs) ||
+           std::holds_alternative<SwiGluGemmBackward>(attrs);
   }
 
   double price(const Op& op) const {

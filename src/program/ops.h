@@ -145,6 +145,21 @@ struct SwiGluBackward {
   bool restore = false;
 };
 
+// A linear without bias and the SwiGLU after it in one: gate_up is what the linear gives, rounded, h what SwiGlu makes
+// of that. x r [T, k], w r [2F, k] (rows of gate first), u r, v r ? parts, as AdaptedGemm has them, gate_up w [T, 2F],
+// h w [T, F] ? result.
+struct SwiGluGemm {
+  AdaptedParts parts{};  // none: no adapter
+  bool result = true;
+};
+
+// The way back through a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward.
+// dy r [T, k], w r [k, F], u r [T, q] and v r [q, F] ? adapted, gate_up r [T, 2F], dgate_up w [T, 2F], dh w [T, F]:
+// with `restore` it ends as h.
+struct SwiGluGemmBackward {
+  bool adapted = false, restore = false;
+};
+
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
 struct Accumulate {};
 
@@ -362,12 +377,12 @@ struct WriteFile {
   uint64_t offset = 0;
 };
 
-using Attrs =
-    std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention, AttentionBackward,
-                 CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu, SwiGluBackward, Accumulate, Cast,
-                 Transpose, Copy, Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward,
-                 GatherRows, ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
-                 Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
+using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
+                           AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
+                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Cast, Transpose, Copy, Fill,
+                           SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
+                           ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                           Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.
 inline bool is_joint(const Attrs& attrs) {

@@ -2,6 +2,7 @@
 
 #include "program/adapter.h"
 #include "program/facts.h"
+#include "program/swiglu_gemm.h"
 
 namespace snug {
 namespace {
@@ -42,6 +43,18 @@ double attention_flops(const CachedAttention& attention, const Op& op) {
   return 4.0 * tokens * cached * static_cast<double>(attention.shape.heads * attention.shape.dim);
 }
 
+template <class Kind>
+Work work_of_ops(const Kind& kind, std::span<const Operand> operands) {
+  Work sum{0, all_bytes(operands, operand_count(kind))};
+  for (OpCall<Operand>& call : ops_of<Operand>(kind, operands)) {
+    Op op;
+    op.attrs = std::move(call.attrs);
+    op.operands = std::move(call.operands);
+    sum.flops += work(op).flops;
+  }
+  return sum;
+}
+
 template <class... Fs>
 struct Overloaded : Fs... {
   using Fs::operator()...;
@@ -75,6 +88,8 @@ Work work(const Op& op) {
           [&](const AdapterBackward& backward) {
             return Work{0, all_bytes(operands, operand_count(backward))};
           },
+          [&](const SwiGluGemm& gemm) { return work_of_ops(gemm, operands); },
+          [&](const SwiGluGemmBackward& gemm) { return work_of_ops(gemm, operands); },
           [&](const Attention& a) {
             return Work{attention_flops(a, op, 2), all_bytes(op)};
           },

@@ -249,6 +249,24 @@ class Reference {
       }
   }
 
+  void operator()(const SwiGluGemm& op) {
+    const bool adapted = op.parts.end[0] > 0;
+    const size_t gate_up = adapted ? 4 : 2;
+    o_[gate_up] = adapted ? product(AdaptedGemm{true, op.parts}, gate_up, o_[gate_up])
+                          : product(Gemm{.transpose_b = true}, gate_up, o_[gate_up]);
+    if (op.result) o_[gate_up + 1].values = swiglu(o_[gate_up].matrix()).data;
+  }
+
+  void operator()(const SwiGluGemmBackward& op) {
+    const size_t gate_up = op.adapted ? 4 : 2, dh = gate_up + 2;
+    std::vector<Tensor> pointwise{
+        op.adapted ? product(AdaptedGemm{}, gate_up, o_[dh]) : product(Gemm{}, gate_up, o_[dh]), o_[gate_up],
+        o_[gate_up + 1]};
+    Reference(pointwise, facts_)(SwiGluBackward{op.restore});
+    o_[dh] = pointwise[0];
+    o_[gate_up + 1] = pointwise[2];
+  }
+
   void operator()(const Accumulate&) {
     for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] += o_[0].values[i];
   }
@@ -485,6 +503,15 @@ class Reference {
       encode(squares, 1, v, 5,
              [&](float x, float inverse) { return nearest_code(v_map, 0, 255, std::fma(x, inverse, 0x1p-24f)); });
     }
+  }
+
+  // Of the first operands, into one like `d`.
+  template <class Kind>
+  Tensor product(const Kind& op, size_t factors, const Tensor& d) const {
+    std::vector<Tensor> operands(o_.begin(), o_.begin() + static_cast<ptrdiff_t>(factors));
+    operands.push_back(d);
+    Reference(operands, facts_)(op);
+    return operands.back();
   }
 
   std::vector<Tensor>& o_;

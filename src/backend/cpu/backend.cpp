@@ -11,6 +11,7 @@
 #include "backend/shortage.h"
 #include "base/memory.h"
 #include "program/adapter.h"
+#include "program/swiglu_gemm.h"
 
 namespace snug {
 namespace {
@@ -37,6 +38,8 @@ struct Bind {
   Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
   Launch operator()(const SwiGlu&) const { return cpu::bind_swiglu(operands); }
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
+  Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }
+  Launch operator()(const SwiGluGemmBackward& a) const { return one_by_one(a); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
   Launch operator()(const Transpose&) const { return cpu::bind_transpose(operands); }
@@ -72,7 +75,12 @@ struct Bind {
       return cpu::bind_gemm(gemm, of_gemm, products);
     });
   }
-  Launch missing() const { internal_error("{}: '{}' has no kernel on the CPU", op.site, kind(op.attrs)); }
+  template <class Kind>
+  Launch one_by_one(const Kind& a) const {
+    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {
+      return std::visit(Bind{part, of_part, products}, part.attrs);
+    });
+  }
   Launch refuse() const {
     internal_error("{}: '{}' was given to the backend, it is the executor's to run", op.site, kind(op.attrs));
   }

@@ -6,6 +6,7 @@
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
 #include "program/adapter.h"
+#include "program/swiglu_gemm.h"
 
 namespace snug {
 namespace {
@@ -53,6 +54,12 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
   };
   if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return of_products(*adapted);
   if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return of_products(*adapter);
+  const auto of_linear = [&](const auto& op) {
+    const OpCall<Operand> linear = std::move(ops_of(op, operands).front());
+    return scratch_bytes(linear.attrs, linear.operands);
+  };
+  if (const auto* forward = std::get_if<SwiGluGemm>(&attrs)) return of_linear(*forward);
+  if (const auto* backward = std::get_if<SwiGluGemmBackward>(&attrs)) return of_linear(*backward);
   if (std::holds_alternative<Fp8Gemm>(attrs))
     return cpu::fp8_gemm_scratch_bytes(operands, [this](const Gemm& inner, std::span<const Operand> factors) {
       return scratch_bytes(inner, factors);

@@ -10,9 +10,11 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
+#include "backend/cuda/product_swiglu.h"
 #include "backend/shortage.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "program/swiglu_gemm.h"
 
 namespace snug {
 namespace {
@@ -42,6 +44,8 @@ struct Bind {
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
   Launch operator()(const SwiGlu&) const { return cuda::bind_swiglu(operands, stream); }
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
+  Launch operator()(const SwiGluGemm& a) const { return with_swiglu(a); }
+  Launch operator()(const SwiGluGemmBackward& a) const { return with_swiglu(a); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
   Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
@@ -71,6 +75,14 @@ struct Bind {
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
+  // By the kernel that there is for it, or one op after the other.
+  template <class Kind>
+  Launch with_swiglu(const Kind& a) const {
+    if (const std::optional<Launch> launch = cuda::bind_swiglu_kernel(a, views, stream)) return *launch;
+    return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {
+      return std::visit(Bind{part, of_part, products, stream}, part.attrs);
+    });
+  }
   Launch refuse() const {
     internal_error("{}: '{}' is no op for the CUDA backend of one rank", op.site, kind(op.attrs));
   }

@@ -14,6 +14,8 @@ struct ScratchBytes {
   uint64_t operator()(const Gemm&) const { return cuda::kGemmScratchBytes; }
   uint64_t operator()(const Fp8Gemm&) const { return cuda::kGemmScratchBytes; }
   uint64_t operator()(const AdaptedGemm&) const { return cuda::kGemmScratchBytes; }
+  uint64_t operator()(const SwiGluGemm&) const { return cuda::kGemmScratchBytes; }
+  uint64_t operator()(const SwiGluGemmBackward&) const { return cuda::kGemmScratchBytes; }
   uint64_t operator()(const AdapterBackward& op) const {
     const Shape& dy = first("adapter_backward");
     check(operands.size() > 1, "adapter_backward: one operand found");

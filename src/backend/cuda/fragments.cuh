@@ -35,6 +35,9 @@ __device__ inline uint32_t packed(float low, float high) {
   return pair;
 }
 
+__device__ inline float low_number(uint32_t pair) { return __uint_as_float(pair << 16); }
+__device__ inline float high_number(uint32_t pair) { return __uint_as_float(pair & 0xffff0000u); }
+
 // Turns 4 x 4 pairs over each four lanes: lane q gives its pair of four pieces, and gets the four pairs of piece q.
 __device__ inline uint4 turned_pairs(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   const bool odd = threadIdx.x % 2, high = threadIdx.x / 2 % 2;

@@ -1,6 +1,5 @@
-// SwiGLU (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(gate)
-//   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
-#include "backend/cuda/device.cuh"
+// SwiGLU and sums of tensors.
+#include "backend/cuda/swiglu.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -14,7 +13,7 @@ struct SwiGluBody {
     const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; k++) out[k] = gate[k] * sigmoid<T>(gate[k]) * up[k];
+    for (int k = 0; k < N; k++) out[k] = swiglu<T>(gate[k], up[k]);
     save_floats<N>(h.at(row, col), out);
   }
 };
@@ -31,10 +30,10 @@ struct SwiGluBackwardBody {
     Pack<float, N> dgate, dup, h;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const float g = gate[k], s = sigmoid<T>(g);
-      dgate[k] = d[k] * up[k] * (s * (1.0f + g * (1.0f - s)));
-      dup[k] = d[k] * (g * s);
-      h[k] = g * s * up[k];
+      const SwiGluGradient x = swiglu_gradient<T>(d[k], gate[k], up[k]);
+      dgate[k] = x.dgate;
+      dup[k] = x.dup;
+      h[k] = x.h;
     }
     save_floats<N>(dgate_up.at(row, col), dgate);
     save_floats<N>(dgate_up.at(row, n + col), dup);

@@ -1,391 +1,94 @@
-// Every multiprocessor has one block, which takes one tile of the result after the other. A warpgroup of its own
-// fetches stages of both factors by the Tensor Memory Accelerator; two others multiply, each half of the tile's rows,
-// with all sums in registers. The adapter's product is some more stages of the same sums: apart, it would read and
-// write the whole result once more. A finished tile is only rounded before the next one's products begin; it is written
-// under these.
-//
-// Two blocks are a cluster: their tiles are one above the other, and each fetches half of the right factor for both.
+// A linear with its low-rank adapter inside.
 #include "backend/cuda/adapter.h"
-
-#include <algorithm>
-
-#include "backend/cuda/cluster.cuh"
-#include "backend/cuda/tensor_map.h"
-#include "backend/cuda/warpgroup.cuh"
+#include "backend/cuda/product_tiles.cuh"
 #include "program/adapter.h"
 
 namespace snug::cuda {
 namespace {
 
-constexpr int kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kProductWarps = 8, kBlocks = 2;
-constexpr int kSumColumns = kTileN / 8;
-constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes, kStageBytes = kLeftBytes + kRightBytes;
-constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are what is summed over
-constexpr int kPieces = kDepth / 16;
-constexpr int kGroup = 8;  // clusters' tiles that are worked on together along m
-// A warp writes its 16 rows by panels of 64 columns: one is filled while the one before is still being read.
-constexpr int kSlabBytes = 16 * kRowBytes, kSlabs = 2;
-constexpr int kSharedBytes = kTileAlignment + kStages * kStageBytes + kProductWarps * kSlabs * kSlabBytes;
-static_assert(kDepth == kPanel);
-
-// A tile's place in the result. Clusters' tiles go down kGroup of them before the next column, so that what all
-// multiprocessors read at a time is near a square's sides.
-struct TileOrder {
-  int rows, columns;
-  __device__ int count() const { return rows * columns; }
-  __device__ int2 place(int number) const {
-    const int whole = kGroup * columns, first = number / whole * kGroup, in_group = number % whole;
-    const int height = min(kGroup, rows - first);
-    return {first + in_group % height, in_group / height};
-  }
-};
-
-struct Matrices {
-  CUtensorMap a, b, u, v, d;
-  const BFloat16* c;
-  int64_t c_stride;  // 0: the same row for all
-  TileOrder order;
-  int m, n, steps;
-  int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them
-  int ends[2];                  // of all parts of the columns but the last
-  __device__ int part(int column) const { return (column >= ends[0]) + (column >= ends[1]); }
-};
-
-// ---- Clusters -------------------------------------------------------------------------------------------------------
-
-__device__ int block_in_cluster() { return static_cast<int>(blockIdx.x) % kBlocks; }
-__device__ int first_tile() { return static_cast<int>(blockIdx.x) / kBlocks; }
-__device__ int clusters() { return static_cast<int>(gridDim.x) / kBlocks; }
-
-// All threads of the cluster that have not returned; what they wrote before is seen after.
-__device__ void meet_cluster() {
-  SNUG_HOPPER("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+template <class Until>
+__device__ void write_rounded(const RoundedRows& rows, const CUtensorMap& d, int row, int column, uint32_t slabs,
+                              const Until& until) {
+  until(2);
+  rows.write<0>(d, row, column, slabs);
+  until(3);
+  rows.write<1>(d, row, column + kTileHalf, slabs);
 }
 
-// At the barrier that lies in block `rank` where `barrier` lies in this one. It tells only that products have read what
-// they were given: no memory has to be made visible to the other block, whose fence would cost more than the arrival.
-__device__ void arrive_at(uint32_t barrier, int rank) {
-  SNUG_HOPPER(
-      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
-      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
-      "r"(rank)
-      : "memory");
-}
-
-// ---- Tiles in shared memory -----------------------------------------------------------------------------------------
-
-// A box at (x, y), to the same place and barrier in all blocks of the cluster or in this one alone.
-template <bool to_all>
-__device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
-  if constexpr (to_all)
-    SNUG_HOPPER(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
-        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
-        "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
-        : "memory");
-  else
-    SNUG_HOPPER(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
-        "[%1, {%2, %3}], [%4];" ::"r"(to),
-        "l"(&map), "r"(x), "r"(y), "r"(barrier)
-        : "memory");
-}
-__device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier) {
-  SNUG_HOPPER(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
-      "[%5];" ::"r"(to),
-      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
-      : "memory");
-}
-__device__ void write_box(const CUtensorMap& map, int x, int y, uint32_t from) {
-  SNUG_HOPPER("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
-              "r"(y), "r"(from)
-              : "memory");
-}
-__device__ void commit_writes() { SNUG_HOPPER("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until at most `pending` of the groups that this thread committed last still read shared memory.
-template <int pending>
-__device__ void wait_writes() {
-  SNUG_HOPPER("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
-}
-// What this thread stored to shared memory is seen by the copies it, or one it meets, begins later.
-__device__ void show_copies() { SNUG_HOPPER("fence.proxy.async.shared::cta;" ::: "memory"); }
-
-// Where `width` rows or columns of a factor and kDepth of what is summed over lie in global memory: `turned` if the
-// latter are rows. One of `shares` blocks fetches a share of a tile by boxes of this size.
-template <bool turned, int width, int shares>
-struct Boxes {
-  static constexpr int kShare = width / shares, kRows = turned ? kDepth : std::min(kShare, 128);
-  static constexpr int kCount = turned ? kShare / kPanel : kShare / kRows, kBytes = kRows * kRowBytes;
-  static_assert(kShare % kPanel == 0);
-
-  __device__ static void fetch(uint32_t tile, const CUtensorMap& map, int first, int depth, int share,
-                               uint32_t barrier) {
-#pragma unroll
-    for (int i = 0; i < kCount; i++) {
-      const int box = share * kCount + i;
-      const uint32_t to = tile + static_cast<uint32_t>(box * kBytes);
-      if constexpr (turned)
-        fetch_box<(shares > 1)>(to, map, first + box * kPanel, depth, barrier);
-      else
-        fetch_box<(shares > 1)>(to, map, depth, first + box * kRows, barrier);
-    }
-  }
-};
-
-using LeftBoxes = Boxes<false, kTileM, 1>;
-template <bool transpose_b>
-using RightBoxes = Boxes<!transpose_b, kTileN, kBlocks>;
-
-// ---- Those that fetch -----------------------------------------------------------------------------------------------
-
-template <bool transpose_b>
-__device__ void fetch_tiles(const Matrices& w, Ring<kStages> ring, uint32_t stages) {
-  const int block = block_in_cluster();
-  const auto begin_stage = [&] {
-    ring.await_empty();  // in both blocks
-    arrive_and_expect(ring.full(), kStageBytes);
-    return stages + static_cast<uint32_t>(ring.slot * kStageBytes);
+// Sums are rounded.
+struct Rounded {
+  static constexpr Thin kThin = Thin::OfPart;
+  struct Where {
+    CUtensorMap d;
   };
-  for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
-    const int2 place = w.order.place(tile);
-    const int row = (place.x * kBlocks + block) * kTileM, column = place.y * kTileN;
-    for (int step = 0; step < w.steps; step++, ring.advance()) {
-      const uint32_t at = begin_stage();
-      LeftBoxes::fetch(at, w.a, row, step * kDepth, 0, ring.full());
-      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.b, column, step * kDepth, block, ring.full());
-    }
-    for (int step = 0; step < w.thin_steps; step++, ring.advance()) {
-      const uint32_t at = begin_stage();
-      fetch_box(at, w.u, step * kDepth, w.part(column), row, ring.full());
-      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.v, column, step * kDepth, block, ring.full());
-    }
+  RoundedRows rows;
+
+  template <class Until>
+  __device__ void write(const Where& where, int row, int column, uint32_t slabs, const Until& until) const {
+    write_rounded(rows, where.d, row, column, slabs, until);
   }
-}
-
-// ---- Those that multiply --------------------------------------------------------------------------------------------
-
-#define SNUG_REGISTERS_128                                                                                           \
-  SNUG_REGISTERS_64                                                                                                  \
-  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
-  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, " \
-  "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
-  "%125, %126, %127"
-
-// s (+)= a b for 16 of what is summed over, which are rows of b if that is `turned`.
-template <bool turned_b>
-__device__ void product(Sum (&s)[kSumColumns], uint64_t a, uint64_t b, bool add) {
-  SNUG_HOPPER(
-      "{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
-      "{" SNUG_REGISTERS_128 "}, %128, %129, p, 1, 1, 0, %131;}"
-      : SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8), SNUG_SUMS_8(s, 16), SNUG_SUMS_8(s, 24)
-      : "l"(a), "l"(b), "r"(int{add}), "n"(int{turned_b}));
-}
-
-// A factor's pieces of 16 in the stages, from this thread's first row or column on.
-template <bool turned>
-class Pieces {
- public:
-  // In a cluster, addresses have the block's number above 2^24, where the descriptor has the distance of panels.
-  __device__ explicit Pieces(uint32_t first) : first_(matrix_at(first % (1u << 24), turned ? kPanelBytes : 16)) {}
-  __device__ uint64_t at(int slot, int k) const {
-    const int from = slot * kStageBytes + k * (turned ? 16 * kRowBytes : 32);
-    return (first_ & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(first_) + static_cast<uint32_t>(from / 16));
+  template <class Until>
+  __device__ Nothing begin(const Where&, int, int, const Until&) const {
+    return {};
   }
-
- private:
-  uint64_t first_;
+  __device__ void take(const Sum (&s)[kSumColumns], const Nothing&) { rows.round(s); }
 };
 
-// This thread's elements of c, as it writes them: groups of four pieces of 8 columns, each turned over four lanes.
-struct Addend {
-  uint4 pieces[2][kSumColumns / 4];
-  // `row` and `column` of this thread's first. turn() is to follow, when they are likely to be there.
-  __device__ void load(const Matrices& w, int row, int column) {
+// c is added first: a matrix, or a row for all rows.
+struct Added {
+  static constexpr Thin kThin = Rounded::kThin;
+  struct Where {
+    CUtensorMap d;
+    const BFloat16* c;
+    int64_t c_stride;  // 0: the same row for all
+    int m, n;
+  };
+  // This thread's elements of c: groups of four pieces of 8 columns, which lie in memory turned over four lanes.
+  struct Addend {
+    uint4 groups[2][kSumColumns / 4];
+  };
+  RoundedRows rows;
+
+  template <class Until>
+  __device__ void write(const Where& where, int row, int column, uint32_t slabs, const Until& until) const {
+    write_rounded(rows, where.d, row, column, slabs, until);
+  }
+  template <class Until>
+  __device__ Addend begin(const Where& where, int row, int column, const Until& until) const {
+    const int lane = static_cast<int>(threadIdx.x) % 32;
+    Addend addend;
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
       for (int j = 0; j < kSumColumns / 4; j++) {
-        uint4& piece = pieces[half][j];
-        piece = {};
-        const int r = row + 8 * half, c = column + 32 * j;
-        if (r < w.m && c < w.n)
-          asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
-                       : "=r"(piece.x), "=r"(piece.y), "=r"(piece.z), "=r"(piece.w)
-                       : "l"(w.c + r * w.c_stride + c)
-                       : "memory");
+        uint4& group = addend.groups[half][j];
+        group = {};
+        const int r = row + lane / 4 + 8 * half, c = column + lane % 4 * 8 + 32 * j;
+        if (r < where.m && c < where.n) group = load_once(where.c + r * where.c_stride + c);
       }
-  }
-  __device__ void turn() {
+    until(8);  // they are likely to be there
 #pragma unroll
-    for (auto& half : pieces)
+    for (auto& half : addend.groups)
 #pragma unroll
-      for (uint4& p : half) p = turned_pairs(p.x, p.y, p.z, p.w);
+      for (uint4& group : half) group = turned_pairs(group.x, group.y, group.z, group.w);
+    return addend;
   }
-  __device__ void add_to(Sum (&s)[kSumColumns]) const {
+  __device__ void take(Sum (&s)[kSumColumns], const Addend& addend) {
 #pragma unroll
     for (int half = 0; half < 2; half++)
 #pragma unroll
       for (int j = 0; j < kSumColumns / 4; j++) {
-        const uint4& p = pieces[half][j];
-        const uint32_t pairs[] = {p.x, p.y, p.z, p.w};
+        const uint4& group = addend.groups[half][j];
+        const uint32_t pairs[] = {group.x, group.y, group.z, group.w};
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-          s[4 * j + i][2 * half] += __uint_as_float(pairs[i] << 16);
-          s[4 * j + i][2 * half + 1] += __uint_as_float(pairs[i] & 0xffff0000u);
+          s[4 * j + i][2 * half] += low_number(pairs[i]);
+          s[4 * j + i][2 * half + 1] += high_number(pairs[i]);
         }
       }
-  }
-};
-
-// This warp's 16 rows of a tile, rounded.
-struct RoundedRows {
-  uint32_t pairs[kSumColumns][2];
-  __device__ void round(const Sum (&s)[kSumColumns]) {
-#pragma unroll
-    for (int j = 0; j < kSumColumns; j++)
-#pragma unroll
-      for (int half = 0; half < 2; half++) pairs[j][half] = packed(s[j][2 * half], s[j][2 * half + 1]);
-  }
-  // Half of the columns, a panel through each of the warp's slabs in shared memory.
-  template <int half>
-  __device__ void write(const Matrices& w, int row, int column, uint32_t slabs) const {
-    const uint32_t lane = threadIdx.x % 32, line = lane % 16;
-    if (lane == 0) wait_writes<0>();
-    __syncwarp();
-#pragma unroll
-    for (int j = 0; j < 4 * kSlabs; j++) {
-      const auto &left = pairs[8 * kSlabs * half + 2 * j], &right = pairs[8 * kSlabs * half + 2 * j + 1];
-      const uint32_t to = slabs + static_cast<uint32_t>(j / 4 * kSlabBytes) + line * kRowBytes +
-                          ((static_cast<uint32_t>(2 * (j % 4)) + lane / 16) ^ line % 8) * 16;
-      SNUG_HOPPER("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(left[0]),
-                  "r"(left[1]), "r"(right[0]), "r"(right[1])
-                  : "memory");
-    }
-    show_copies();
-    __syncwarp();
-    if (lane == 0) {
-#pragma unroll
-      for (int i = 0; i < kSlabs; i++)
-        write_box(w.d, column + (kSlabs * half + i) * kPanel, row, slabs + static_cast<uint32_t>(i * kSlabBytes));
-      commit_writes();
-    }
-  }
-};
-static_assert(2 * kSlabs * kPanel == kTileN);
-
-template <bool transpose_b, bool has_c>
-__device__ void multiply_tiles(const Matrices& w, Ring<kStages> ring, uint32_t stages, uint32_t slabs) {
-  // Taken from one lane, so that the compiler knows that a warp has one.
-  const int warp = __shfl_sync(kAll, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
-  const Pieces<false> a{stages + static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
-  const Pieces<!transpose_b> b{stages + kLeftBytes};
-  slabs += static_cast<uint32_t>(warp * kSlabs * kSlabBytes);
-
-  Ring<kStages> before = ring;
-  Sum s[kSumColumns];
-  const auto release = [&] {
-    if (lane < kBlocks) arrive_at(before.empty(), lane);
-  };
-  // The stage before is released when only this one's products are under way.
-  const auto end_stage = [&](bool first) {
-    commit_products();
-    wait_products<1>();
-    if (!first) release();
-    before = ring;
-    ring.advance();
-  };
-  const auto multiply_stage = [&](int step) {
-    ring.await_full();
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < kPieces; k++)
-      product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), step > 0 || k > 0);
-    end_stage(step == 0);
-  };
-  const auto multiply_thin_stage = [&](int pieces) {
-    ring.await_full();
-    begin_products();
-#pragma unroll
-    for (int k = 0; k < kPieces; k++)
-      if (k < pieces) product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), true);
-    end_stage(false);
-  };
-
-  // Of the tile before. Before the first one its place is outside the result, where nothing is written.
-  RoundedRows rows;
-  int written_row = w.m, written_column = 0;
-  for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
-    int step = 0;
-    for (; step < min(w.steps, 2); step++) multiply_stage(step);
-    rows.template write<0>(w, written_row, written_column, slabs);
-    for (; step < min(w.steps, 3); step++) multiply_stage(step);
-    rows.template write<1>(w, written_row, written_column, slabs);
-    const int2 place = w.order.place(tile);
-    const int row = (place.x * kBlocks + block_in_cluster()) * kTileM + warp * 16, column = place.y * kTileN;
-    [[maybe_unused]] Addend addend;
-    if constexpr (has_c) {
-      addend.load(w, row + lane / 4, column + lane % 4 * 8);
-      for (; step < min(w.steps, 8); step++) multiply_stage(step);
-      addend.turn();
-    }
-    for (; step < w.steps; step++) multiply_stage(step);
-    for (int pieces = w.thin_pieces; pieces > 0; pieces -= kPieces) multiply_thin_stage(pieces);
-    wait_products<0>();
-    settle(s);
-    release();
-    if constexpr (has_c) addend.add_to(s);
     rows.round(s);
-    written_row = row;
-    written_column = column;
   }
-  rows.template write<0>(w, written_row, written_column, slabs);
-  rows.template write<1>(w, written_row, written_column, slabs);
-  if (lane == 0) wait_writes<0>();
-}
-
-// ---- Kernel ---------------------------------------------------------------------------------------------------------
-
-template <bool transpose_b, bool has_c>
-__global__ void __launch_bounds__(kPipelineThreads, 1) product_kernel(const __grid_constant__ Matrices w) {
-  __shared__ uint64_t barriers[Ring<kStages>::kBytes / 8];
-  const Ring<kStages> ring{shared_address(barriers)};
-  const uint32_t stages = tiles_start();
-  if (threadIdx.x == 0) ring.make(1, kBlocks * kProductWarps);
-  publish_barriers();
-  meet_cluster();
-  if (fetches()) {
-    give_registers<kFetchRegisters>();
-    if (threadIdx.x == kPipelineThreads - 128) fetch_tiles<transpose_b>(w, ring, stages);
-  } else {
-    take_registers<kProductRegisters>();
-    multiply_tiles<transpose_b, has_c>(w, ring, stages, stages + kStages * kStageBytes);
-  }
-  __syncwarp();
-  meet_cluster();  // others still arrive at this block's barriers
-}
-
-int of(int64_t x) { return static_cast<int>(x); }
-int tiles_over(int64_t extent, int each) { return of((extent + each - 1) / each); }
-
-const BFloat16* data_of(const TensorView& x) { return reinterpret_cast<const BFloat16*>(x.data); }
-
-int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stride : x.cols(); }
-
-// A factor's map, in the boxes that share it.
-template <class B>
-CUtensorMap map_of(const TensorView& x) {
-  return tensor_map(data_of(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, B::kRows});
-}
-
-template <bool transpose_b, bool has_c>
-Launch launch_of(const Matrices& w, cudaStream_t stream) {
-  const ClusterKernel<Matrices> kernel(product_kernel<transpose_b, has_c>, {kBlocks, 1, 1}, kPipelineThreads,
-                                       kSharedBytes);
-  const int clusters = std::clamp(kernel.at_once(), 1, w.order.rows * w.order.columns);
-  const dim3 grid(static_cast<unsigned>(clusters * kBlocks));
-  return [=](const PassFacts&) { kernel.launch(grid, stream, "a product", w); };
-}
+};
 
 }  // namespace
 
@@ -394,31 +97,18 @@ std::optional<Launch> bind_adapter_kernel(const AdaptedGemm& op, std::span<const
   const size_t count = operand_count(op);
   const std::span<const TensorView> used = views.first(count);
   const TensorView &a = used[0], &b = used[1], &u = used[2], &v = used[3], &d = used[count - 1];
-  const bool fits = std::ranges::all_of(
-      used, [](const TensorView& x) { return x.dtype == DType::BF16 && x.cols() % kWide == 0 && wide({x}); });
-  if (!warpgroups() || !fits || !one_kernel(op, d.rows(), d.cols(), u.cols())) return std::nullopt;
+  if (!warpgroups() || !fits_tiles(used) || !one_kernel(op, d.rows(), d.cols(), u.cols())) return std::nullopt;
   const int64_t parts = op.transpose_b ? op.parts.count() : 1, rank = u.cols() / parts;
-  using Right = RightBoxes<true>;
-  using RightTurned = RightBoxes<false>;
-  Matrices w{};
-  w.a = map_of<LeftBoxes>(a);
-  w.b = op.transpose_b ? map_of<Right>(b) : map_of<RightTurned>(b);
-  w.d = tensor_map(data_of(d), {d.cols(), d.rows()}, {stride_of(d)}, {kPanel, 16});
-  w.u = tensor_map(data_of(u), {rank, parts, u.rows()}, {rank, stride_of(u)}, {kPanel, 1, kTileM});
-  w.v = op.transpose_b ? map_of<Right>(v) : map_of<RightTurned>(v);
-  if (op.addend || op.bias) {
-    w.c = data_of(used[4]);
-    w.c_stride = op.addend ? used[4].row_stride : 0;
-  }
-  w.order = {tiles_over(d.rows(), kBlocks * kTileM), tiles_over(d.cols(), kTileN)};
-  w.m = of(d.rows());
-  w.n = of(d.cols());
-  w.steps = tiles_over(a.cols(), kDepth);
-  w.thin_steps = tiles_over(rank, kDepth);
-  w.thin_pieces = tiles_over(rank, 16);
-  for (size_t i = 0; i < 2; i++) w.ends[i] = of(static_cast<int64_t>(i) + 1 < parts ? op.parts.end[i] : d.cols());
-  if (op.transpose_b) return w.c ? launch_of<true, true>(w, stream) : launch_of<true, false>(w, stream);
-  return launch_of<false, false>(w, stream);
+  Factors w = factors_of(a, b, op.transpose_b, d.cols());
+  w.u = tensor_map(numbers(u), {rank, parts, u.rows()}, {rank, stride_of(u)}, {kPanel, 1, kTileM});
+  add_thin(w, v, op.transpose_b, rank);
+  for (size_t i = 0; i < 2; i++)
+    w.ends[i] = static_cast<int>(static_cast<int64_t>(i) + 1 < parts ? op.parts.end[i] : d.cols());
+  const CUtensorMap to = map_of(d, 16);
+  if (!op.transpose_b) return product_launch<Rounded, false>(w, {to}, stream);
+  if (!op.addend && !op.bias) return product_launch<Rounded, true>(w, {to}, stream);
+  const Added::Where where{to, numbers(used[4]), op.addend ? used[4].row_stride : 0, w.m, static_cast<int>(d.cols())};
+  return product_launch<Added, true>(w, where, stream);
 }
 
 }  // namespace snug::cuda

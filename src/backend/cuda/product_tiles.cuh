@@ -1,0 +1,405 @@
+// Products of large matrices in bf16, and what is done to their results while the next ones are under way; for kernels
+// that do something of their own with them (Finish, below).
+//
+// Every multiprocessor has one block, which takes one tile of the result after the other. A warpgroup of its own
+// fetches stages of both factors by the Tensor Memory Accelerator; two others multiply, each half of the tile's rows,
+// with all sums in registers. An adapter's product is some more stages of the same sums: apart, it would read and
+// write the whole result once more. A finished tile is only rounded before the next one's products begin; it is written
+// under these.
+//
+// Two blocks are a cluster: their tiles are one above the other, and each fetches half of the right factor for both.
+#pragma once
+
+#include <algorithm>
+
+#include "backend/cuda/cluster.cuh"
+#include "backend/cuda/tensor_map.h"
+#include "backend/cuda/warpgroup.cuh"
+
+namespace snug::cuda {
+
+inline constexpr int kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kProductWarps = 8, kBlocks = 2;
+inline constexpr int kTileHalf = kTileN / 2;
+inline constexpr int kSumColumns = kTileN / 8;
+inline constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes;
+inline constexpr int kStageBytes = kLeftBytes + kRightBytes;
+inline constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are what is summed over
+inline constexpr int kPieces = kDepth / 16;
+inline constexpr int kGroup = 8;  // clusters' tiles that are worked on together along m
+// A warp writes its 16 rows by panels of 64 columns: one is filled while the one before is still being read.
+inline constexpr int kSlabBytes = 16 * kRowBytes, kSlabs = 2;
+inline constexpr int kSharedBytes = kTileAlignment + kStages * kStageBytes + kProductWarps * kSlabs * kSlabBytes;
+static_assert(kDepth == kPanel);
+
+// A tile's place in the result. Clusters' tiles go down kGroup of them before the next column, so that what all
+// multiprocessors read at a time is near a square's sides.
+struct TileOrder {
+  int rows, columns;
+  __device__ int count() const { return rows * columns; }
+  __device__ int2 place(int number) const {
+    const int whole = kGroup * columns, first = number / whole * kGroup, in_group = number % whole;
+    const int height = min(kGroup, rows - first);
+    return {first + in_group % height, in_group / height};
+  }
+};
+
+struct Factors {
+  CUtensorMap a, b, u, v;
+  TileOrder order;
+  int m, n, steps;
+  // A tile's columns are two halves; from one tile to the next, and from a tile's first half to its second.
+  int tile_columns = kTileN, second_half = kTileHalf;
+  int rank;                     // of the adapter
+  int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them
+  int ends[2];                  // of all parts of the columns but the last
+  __device__ int part(int column) const { return (column >= ends[0]) + (column >= ends[1]); }
+  // Of this block.
+  __device__ int row(int2 place) const;
+  __device__ int column(int2 place) const { return place.y * tile_columns; }
+};
+
+// ---- Clusters -------------------------------------------------------------------------------------------------------
+
+__device__ inline int block_in_cluster() { return static_cast<int>(blockIdx.x) % kBlocks; }
+__device__ inline int first_tile() { return static_cast<int>(blockIdx.x) / kBlocks; }
+__device__ inline int clusters() { return static_cast<int>(gridDim.x) / kBlocks; }
+
+__device__ inline int Factors::row(int2 place) const { return (place.x * kBlocks + block_in_cluster()) * kTileM; }
+
+// All threads of the cluster that have not returned; what they wrote before is seen after.
+__device__ inline void meet_cluster() {
+  SNUG_HOPPER("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
+}
+
+// At the barrier that lies in block `rank` where `barrier` lies in this one. It tells only that products have read what
+// they were given: no memory has to be made visible to the other block, whose fence would cost more than the arrival.
+__device__ inline void arrive_at(uint32_t barrier, int rank) {
+  SNUG_HOPPER(
+      "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
+      "mbarrier.arrive.shared::cluster.b64 _, [there];}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+
+// ---- Tiles in shared memory -----------------------------------------------------------------------------------------
+
+// A box at (x, y), to the same place and barrier in all blocks of the cluster or in this one alone.
+template <bool to_all>
+__device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
+  if constexpr (to_all)
+    SNUG_HOPPER(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier), "h"(static_cast<uint16_t>((1 << kBlocks) - 1))
+        : "memory");
+  else
+    SNUG_HOPPER(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+        "[%1, {%2, %3}], [%4];" ::"r"(to),
+        "l"(&map), "r"(x), "r"(y), "r"(barrier)
+        : "memory");
+}
+__device__ inline void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, int z, uint32_t barrier) {
+  SNUG_HOPPER(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+      "[%5];" ::"r"(to),
+      "l"(&map), "r"(x), "r"(y), "r"(z), "r"(barrier)
+      : "memory");
+}
+__device__ inline void write_box(const CUtensorMap& map, int x, int y, uint32_t from) {
+  SNUG_HOPPER("cp.async.bulk.tensor.2d.global.shared::cta.tile.bulk_group [%0, {%1, %2}], [%3];" ::"l"(&map), "r"(x),
+              "r"(y), "r"(from)
+              : "memory");
+}
+__device__ inline void commit_writes() { SNUG_HOPPER("cp.async.bulk.commit_group;" ::: "memory"); }
+// Until at most `pending` of the groups that this thread committed last still read shared memory.
+template <int pending>
+__device__ void wait_writes() {
+  SNUG_HOPPER("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}
+// What this thread stored to shared memory is seen by the copies it, or one it meets, begins later.
+__device__ inline void show_copies() { SNUG_HOPPER("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// Where `width` rows or columns of a factor and kDepth of what is summed over lie in global memory: `turned` if the
+// latter are rows. One of `shares` blocks fetches a share of a tile by boxes of this size.
+template <bool turned, int width, int shares>
+struct Boxes {
+  static constexpr int kShare = width / shares, kRows = turned ? kDepth : std::min(kShare, 128);
+  static constexpr int kCount = turned ? kShare / kPanel : kShare / kRows, kBytes = kRows * kRowBytes;
+  static_assert(kShare % kPanel == 0);
+
+  __device__ static void fetch(uint32_t tile, const CUtensorMap& map, int first, int depth, int share,
+                               uint32_t barrier) {
+#pragma unroll
+    for (int i = 0; i < kCount; i++) {
+      const int box = share * kCount + i;
+      const uint32_t to = tile + static_cast<uint32_t>(box * kBytes);
+      if constexpr (turned)
+        fetch_box<(shares > 1)>(to, map, first + box * kPanel, depth, barrier);
+      else
+        fetch_box<(shares > 1)>(to, map, depth, first + box * kRows, barrier);
+    }
+  }
+};
+
+using LeftBoxes = Boxes<false, kTileM, 1>;
+template <bool transpose_b>
+using RightBoxes = Boxes<!transpose_b, kTileN, kBlocks>;
+
+// ---- Those that fetch -----------------------------------------------------------------------------------------------
+
+// What a tile's adapter multiplies: columns of u that belong to the part of the result's columns that the tile is in;
+// or, where its halves are in two parts, all of u, and of v what a half has, beside zeros in the columns of the other.
+enum class Thin { OfPart, OfHalves };
+
+template <bool transpose_b, Thin thin>
+__device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stages) {
+  const int block = block_in_cluster();
+  const auto begin_stage = [&] {
+    ring.await_empty();  // in both blocks
+    arrive_and_expect(ring.full(), kStageBytes);
+    return stages + static_cast<uint32_t>(ring.slot * kStageBytes);
+  };
+  for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
+    const int2 place = w.order.place(tile);
+    const int row = w.row(place), column = w.column(place);
+    // Of the half that this block fetches, as RightBoxes counts.
+    const int right = column + block * (w.second_half - kTileHalf);
+    for (int step = 0; step < w.steps; step++, ring.advance()) {
+      const uint32_t at = begin_stage();
+      LeftBoxes::fetch(at, w.a, row, step * kDepth, 0, ring.full());
+      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.b, right, step * kDepth, block, ring.full());
+    }
+    for (int step = 0; step < w.thin_steps; step++, ring.advance()) {
+      const uint32_t at = begin_stage();
+      int depth = step * kDepth;
+      if constexpr (thin == Thin::OfHalves) {
+        LeftBoxes::fetch(at, w.u, row, depth, 0, ring.full());
+        depth -= block * w.rank;  // what lies before the first column is zeros too
+      } else {
+        fetch_box(at, w.u, depth, w.part(column), row, ring.full());
+      }
+      RightBoxes<transpose_b>::fetch(at + kLeftBytes, w.v, right, depth, block, ring.full());
+    }
+  }
+}
+
+// ---- Those that multiply --------------------------------------------------------------------------------------------
+
+#define SNUG_REGISTERS_128                                                                                           \
+  SNUG_REGISTERS_64                                                                                                  \
+  ", %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, %74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, " \
+  "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95, %96, %97, %98, %99, %100, %101, %102, %103, %104, %105, %106, " \
+  "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
+  "%125, %126, %127"
+
+// s (+)= a b for 16 of what is summed over, which are rows of b if that is `turned`.
+template <bool turned_b>
+__device__ void product(Sum (&s)[kSumColumns], uint64_t a, uint64_t b, bool add) {
+  SNUG_HOPPER(
+      "{.reg .pred p; setp.ne.b32 p, %130, 0; wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 "
+      "{" SNUG_REGISTERS_128 "}, %128, %129, p, 1, 1, 0, %131;}"
+      : SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8), SNUG_SUMS_8(s, 16), SNUG_SUMS_8(s, 24)
+      : "l"(a), "l"(b), "r"(int{add}), "n"(int{turned_b}));
+}
+
+// A factor's pieces of 16 in the stages, from this thread's first row or column on.
+template <bool turned>
+class Pieces {
+ public:
+  // In a cluster, addresses have the block's number above 2^24, where the descriptor has the distance of panels.
+  __device__ explicit Pieces(uint32_t first) : first_(matrix_at(first % (1u << 24), turned ? kPanelBytes : 16)) {}
+  __device__ uint64_t at(int slot, int k) const {
+    const int from = slot * kStageBytes + k * (turned ? 16 * kRowBytes : 32);
+    return (first_ & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(first_) + static_cast<uint32_t>(from / 16));
+  }
+
+ private:
+  uint64_t first_;
+};
+
+// Eight numbers that are not read again soon.
+__device__ inline uint4 load_once(const BFloat16* from) {
+  uint4 x;
+  asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+               : "l"(from)
+               : "memory");
+  return x;
+}
+
+// This warp's 16 rows of a tile, rounded.
+struct RoundedRows {
+  uint32_t pairs[kSumColumns][2];
+  __device__ void round(const Sum (&s)[kSumColumns]) {
+#pragma unroll
+    for (int j = 0; j < kSumColumns; j++)
+#pragma unroll
+      for (int half = 0; half < 2; half++) pairs[j][half] = packed(s[j][2 * half], s[j][2 * half + 1]);
+  }
+  // Half of the columns, a panel through each of the warp's slabs in shared memory.
+  template <int half>
+  __device__ void write(const CUtensorMap& to, int row, int column, uint32_t slabs) const {
+    const uint32_t lane = threadIdx.x % 32, line = lane % 16;
+    if (lane == 0) wait_writes<0>();
+    __syncwarp();
+#pragma unroll
+    for (int j = 0; j < 4 * kSlabs; j++) {
+      const auto &left = pairs[8 * kSlabs * half + 2 * j], &right = pairs[8 * kSlabs * half + 2 * j + 1];
+      const uint32_t slab = slabs + static_cast<uint32_t>(j / 4 * kSlabBytes) + line * kRowBytes +
+                            ((static_cast<uint32_t>(2 * (j % 4)) + lane / 16) ^ line % 8) * 16;
+      SNUG_HOPPER("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(slab), "r"(left[0]),
+                  "r"(left[1]), "r"(right[0]), "r"(right[1])
+                  : "memory");
+    }
+    show_copies();
+    __syncwarp();
+    if (lane == 0) {
+#pragma unroll
+      for (int i = 0; i < kSlabs; i++)
+        write_box(to, column + i * kPanel, row, slabs + static_cast<uint32_t>(i * kSlabBytes));
+      commit_writes();
+    }
+  }
+};
+static_assert(kSlabs * kPanel == kTileHalf);
+
+struct Nothing {};
+
+// Finish: what becomes of tiles. It has
+//   kThin, and Where: what it reads and writes in global memory;
+//   begin(where, row, column, until): what is to be there when a tile's sums are;
+//   take(s, begun): the sums of this warp's 16 rows of it, held from here on until they are written;
+//   write(where, row, column, slabs, until): where those were, or outside, where nothing is to be written.
+// `until`(n) is called in between, with n that rise: it returns when n stages of the tile that follows have been put
+// under way, and does nothing if it has no more.
+template <class Finish, bool transpose_b>
+__device__ void multiply_tiles(const Factors& w, const typename Finish::Where& where, Ring<kStages> ring,
+                               uint32_t stages, uint32_t slabs) {
+  // Taken from one lane, so that the compiler knows that a warp has one.
+  const int warp = __shfl_sync(kAll, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
+  const Pieces<false> a{stages + static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
+  const Pieces<!transpose_b> b{stages + kLeftBytes};
+  slabs += static_cast<uint32_t>(warp * kSlabs * kSlabBytes);
+
+  Ring<kStages> before = ring;
+  Sum s[kSumColumns];
+  const auto release = [&] {
+    if (lane < kBlocks) arrive_at(before.empty(), lane);
+  };
+  // The stage before is released when only this one's products are under way.
+  const auto end_stage = [&](bool first) {
+    commit_products();
+    wait_products<1>();
+    if (!first) release();
+    before = ring;
+    ring.advance();
+  };
+  const auto multiply_stage = [&](int step) {
+    ring.await_full();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kPieces; k++)
+      product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), step > 0 || k > 0);
+    end_stage(step == 0);
+  };
+  const auto multiply_thin_stage = [&](int pieces) {
+    ring.await_full();
+    begin_products();
+#pragma unroll
+    for (int k = 0; k < kPieces; k++)
+      if (k < pieces) product<!transpose_b>(s, a.at(ring.slot, k), b.at(ring.slot, k), true);
+    end_stage(false);
+  };
+
+  Finish finish;
+  int written_row = w.m, written_column = 0;
+  for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
+    int step = 0;
+    const auto until = [&](int stage) {
+      for (; step < min(w.steps, stage); step++) multiply_stage(step);
+    };
+    finish.write(where, written_row, written_column, slabs, until);
+    const int2 place = w.order.place(tile);
+    const int row = w.row(place) + warp * 16, column = w.column(place);
+    const auto begun = finish.begin(where, row, column, until);
+    until(w.steps);
+    for (int pieces = w.thin_pieces; pieces > 0; pieces -= kPieces) multiply_thin_stage(pieces);
+    wait_products<0>();
+    settle(s);
+    release();
+    finish.take(s, begun);
+    written_row = row;
+    written_column = column;
+  }
+  finish.write(where, written_row, written_column, slabs, [](int) {});
+  if (lane == 0) wait_writes<0>();
+}
+
+// ---- Kernel ---------------------------------------------------------------------------------------------------------
+
+template <class Finish, bool transpose_b>
+__global__ void __launch_bounds__(kPipelineThreads, 1)
+    product_kernel(const __grid_constant__ Factors w, const __grid_constant__ typename Finish::Where where) {
+  __shared__ uint64_t barriers[Ring<kStages>::kBytes / 8];
+  const Ring<kStages> ring{shared_address(barriers)};
+  const uint32_t stages = tiles_start();
+  if (threadIdx.x == 0) ring.make(1, kBlocks * kProductWarps);
+  publish_barriers();
+  meet_cluster();
+  if (fetches()) {
+    give_registers<kFetchRegisters>();
+    if (threadIdx.x == kPipelineThreads - 128) fetch_tiles<transpose_b, Finish::kThin>(w, ring, stages);
+  } else {
+    take_registers<kProductRegisters>();
+    multiply_tiles<Finish, transpose_b>(w, where, ring, stages, stages + kStages * kStageBytes);
+  }
+  __syncwarp();
+  meet_cluster();  // others still arrive at this block's barriers
+}
+
+// ---- On the host ----------------------------------------------------------------------------------------------------
+
+inline BFloat16* numbers(const TensorView& x) { return reinterpret_cast<BFloat16*>(x.data); }
+inline int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stride : x.cols(); }
+
+// A matrix in boxes of 64 columns and so many rows.
+inline CUtensorMap map_of(const TensorView& x, int box_rows) {
+  return tensor_map(numbers(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, box_rows});
+}
+
+// Whether tiles may be made of them.
+inline bool fits_tiles(std::span<const TensorView> views) {
+  return std::ranges::all_of(
+      views, [](const TensorView& x) { return x.dtype == DType::BF16 && x.cols() % kWide == 0 && wide({x}); });
+}
+
+// Of a b, or a b^T, with a result of n columns.
+inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpose_b, int64_t n) {
+  const auto tiles_over = [](int64_t extent, int each) { return static_cast<int>((extent + each - 1) / each); };
+  Factors w{};
+  w.a = map_of(a, LeftBoxes::kRows);
+  w.b = map_of(b, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
+  w.order = {tiles_over(a.rows(), kBlocks * kTileM), tiles_over(n, kTileN)};
+  w.m = static_cast<int>(a.rows());
+  w.steps = tiles_over(a.cols(), kDepth);
+  return w;
+}
+
+// u v, or u v^T, beside it: columns of u that are summed over, of all that it has.
+inline void add_thin(Factors& w, const TensorView& v, bool transpose_b, int64_t depth) {
+  w.v = map_of(v, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
+  w.thin_steps = static_cast<int>((depth + kDepth - 1) / kDepth);
+  w.thin_pieces = static_cast<int>((depth + 15) / 16);
+}
+
+template <class Finish, bool transpose_b>
+Launch product_launch(const Factors& w, const typename Finish::Where& where, cudaStream_t stream) {
+  const ClusterKernel<Factors, typename Finish::Where> kernel(product_kernel<Finish, transpose_b>, {kBlocks, 1, 1},
+                                                              kPipelineThreads, kSharedBytes);
+  const int clusters = std::clamp(kernel.at_once(), 1, w.order.rows * w.order.columns);
+  const dim3 grid(static_cast<unsigned>(clusters * kBlocks));
+  return [=](const PassFacts&) { kernel.launch(grid, stream, "a product", w, where); };
+}
+
+}  // namespace snug::cuda

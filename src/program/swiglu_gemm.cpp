@@ -1,0 +1,73 @@
+#include "program/swiglu_gemm.h"
+
+#include "program/adapter.h"
+#include "program/emitter.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kTileRows = 128, kTileHalf = 128, kPiece = 8;
+
+// Of views nobody says whether they are read or written.
+TensorView read(const TensorView& view) { return view; }
+TensorView update(const TensorView& view) { return view; }
+using snug::read, snug::update;
+
+template <class Kind>
+void expect_operands(const Kind& op, size_t found) {
+  const size_t count = operand_count(op);
+  check(found == count || found == count + 1, "{}: {} operands, expected {}", kind(op), found, count);
+}
+
+}  // namespace
+
+template <class View>
+std::vector<OpCall<View>> ops_of(const SwiGluGemm& op, std::span<const View> operands) {
+  expect_operands(op, operands.size());
+  const size_t factors = factor_count(op);
+  const View& gate_up = operands[factors];
+  std::vector<View> linear(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(factors) + 1);
+  std::vector<OpCall<View>> calls;
+  if (op.parts.count() > 0)
+    calls.push_back({AdaptedGemm{.transpose_b = true, .parts = op.parts}, std::move(linear)});
+  else
+    calls.push_back({Gemm{.transpose_b = true}, std::move(linear)});
+  if (op.result) calls.push_back({SwiGlu{}, {read(gate_up), operands[factors + 1]}});
+  return calls;
+}
+
+template <class View>
+std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward& op, std::span<const View> operands) {
+  expect_operands(op, operands.size());
+  const size_t factors = factor_count(op);
+  const View &gate_up = operands[factors], &dgate_up = operands[factors + 1], &dh = operands[factors + 2];
+  std::vector<View> linear(operands.begin(), operands.begin() + static_cast<ptrdiff_t>(factors));
+  linear.push_back(dh);
+  std::vector<OpCall<View>> calls;
+  if (op.adapted)
+    calls.push_back({AdaptedGemm{}, std::move(linear)});
+  else
+    calls.push_back({Gemm{}, std::move(linear)});
+  calls.push_back({SwiGluBackward{op.restore}, {op.restore ? update(dh) : read(dh), gate_up, dgate_up}});
+  return calls;
+}
+
+bool one_kernel(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  if (m < kTileRows || n % kTileHalf != 0) return false;  // few rows leave most of a card idle
+  const AdaptedParts both{{0, n}, {n, 2 * n}};
+  if (op.parts.count() == 0) return true;
+  return op.parts.begin == both.begin && op.parts.end == both.end && adapter_columns % (2 * kPiece) == 0;
+}
+
+bool one_kernel(const SwiGluGemmBackward&, int64_t m, int64_t n, int64_t adapter_columns) {
+  return m >= kTileRows && n % kPiece == 0 && adapter_columns % kPiece == 0;
+}
+
+#define SNUG_INSTANTIATE(View)                                                         \
+  template std::vector<OpCall<View>> ops_of(const SwiGluGemm&, std::span<const View>); \
+  template std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward&, std::span<const View>);
+SNUG_INSTANTIATE(Operand)
+SNUG_INSTANTIATE(TensorView)
+#undef SNUG_INSTANTIATE
+
+}  // namespace snug
