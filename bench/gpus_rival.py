@@ -5,12 +5,13 @@ several cards. torchrun runs it, a process a card.
     torchrun --nproc-per-node N bench/gpus_rival.py NAME MODEL_DIR [--blocks N --micro-batch N --cap GiB ...]
 
 NAME is fsdp2 (FSDP2 around each block and the rest: fp32 parameters, gathered in bf16, gradients summed in fp32, fused
-AdamW), fsdp2-offload (the same with parameters, gradients and states on the host) or deepspeed (ZeRO-3, optimizer and
-parameters on the host, fp32 states). MODEL_DIR holds config.json alone. Blocks are of random tokens that all carry
-loss, shared equally by the cards. --cap limits what torch takes of a card once the model is in place. Liger's kernels
-are in FSDP2 where they are installed, unless --liger says otherwise; `auto` leaves DeepSpeed without them, as it was
-fastest. Prints tokens per second in all (the median step's, after warming up), the driver's GiB of each card, the
-GiB of host memory that are in use more than before, and the loss of the last pass.
+AdamW), fsdp2-offload (the same with parameters, gradients and states on the host), fsdp2-lora (peft's adapters of r16
+on all linears, everything in bf16 and sharded) or deepspeed (ZeRO-3, optimizer and parameters on the host, fp32
+states). MODEL_DIR holds config.json alone. Blocks are of random tokens that all carry loss, shared equally by the
+cards. --cap limits what torch takes of a card once the model is in place. Liger's kernels are in FSDP2 where they are
+installed, unless --liger says otherwise; `auto` leaves DeepSpeed without them, as it was fastest. Prints tokens per
+second in all (the median step's, after warming up), the driver's GiB of each card, the GiB of host memory that are in
+use more than before, and the loss of the last pass; or that memory ran out.
 
 Where no package can be fetched, wheels travel in .whl; each call begins with the first two lines:
 
@@ -29,6 +30,10 @@ Where no package can be fetched, wheels travel in .whl; each call begins with th
 
     torchrun --nproc-per-node 2 bench/gpus_rival.py fsdp2-offload /tmp/8b --blocks 16 --cap 39.4 --micro-batch 8
     torchrun --nproc-per-node 2 bench/gpus_rival.py deepspeed /tmp/8b --blocks 16 --cap 39.4 --micro-batch 4
+
+70B LoRA on two cards of 80 GB, 4,096 tokens a pass:
+
+    torchrun --nproc-per-node 2 bench/gpus_rival.py fsdp2-lora /tmp/70b --blocks 16 --cap 79.3 --micro-batch 2
 """
 
 import argparse
@@ -40,9 +45,14 @@ import statistics
 import subprocess
 import time
 
-from gpu_rival import deepspeed_step, random_model, torch_step, use_liger
+from gpu_rival import LINEARS, deepspeed_step, random_model, torch_step, use_liger
 
-TITLES = {"fsdp2": "FSDP2", "fsdp2-offload": "FSDP2, CPU offload", "deepspeed": "DeepSpeed ZeRO-3, both offloads, fp32"}
+TITLES = {
+    "fsdp2": "FSDP2",
+    "fsdp2-offload": "FSDP2, CPU offload",
+    "fsdp2-lora": "FSDP2, LoRA",
+    "deepspeed": "DeepSpeed ZeRO-3, both offloads, fp32",
+}
 
 
 def used_bytes(cards):
@@ -60,17 +70,24 @@ def used_host_bytes():
 
 
 def fsdp2_model(options):
-    """Random fp32 shards in place, each rank's own; whole tensors are never anywhere."""
+    """Random shards in place, each rank's own; whole tensors are never anywhere. fp32, or with LoRA bf16."""
     import torch
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
     from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 
-    model = random_model(options.model, "meta", "float32")
-    how = {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
+    lora = options.rival == "fsdp2-lora"
+    model = random_model(options.model, "meta", "bfloat16" if lora else "float32")
+    how = {} if lora else {"mp_policy": MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)}
     on_host = options.rival == "fsdp2-offload"
     if on_host:
         how["offload_policy"] = CPUOffloadPolicy(pin_memory=options.device == "cuda")
-    layers = model.model.layers
+    decoder = model.model
+    if lora:
+        from peft import LoraConfig, get_peft_model
+
+        adapters = LoraConfig(r=16, lora_alpha=32, target_modules=LINEARS, task_type="CAUSAL_LM")
+        model = get_peft_model(model, adapters, autocast_adapter_dtype=False, low_cpu_mem_usage=True)
+    layers = decoder.layers
     for number, layer in enumerate(layers):
         if options.checkpointing:
             layers[number] = checkpoint_wrapper(layer)
@@ -82,8 +99,8 @@ def fsdp2_model(options):
             part = parameter.to_local()
             # Vectors are norms' gains. Numbers are drawn on the card also for the host, where that takes minutes.
             part.fill_(1.0) if part.dim() == 1 else part.copy_(torch.randn(part.shape, device=options.device) * 0.02)
-    rotary = model.model.rotary_emb  # its tables are buffers, which nobody shards or moves
-    model.model.rotary_emb = type(rotary)(rotary.config).to(options.device)
+    rotary = decoder.rotary_emb  # its tables are buffers, which nobody shards or moves
+    decoder.rotary_emb = type(rotary)(rotary.config).to(options.device)
     return model
 
 
@@ -139,24 +156,28 @@ def main():
     step, liger = make_step(options)
     if on_cards and options.cap:
         torch.cuda.empty_cache()
-        torch.cuda.set_per_process_memory_fraction(options.cap * 2**30 / torch.cuda.mem_get_info()[1])
+        torch.cuda.set_per_process_memory_fraction(min(1.0, options.cap * 2**30 / torch.cuda.mem_get_info()[1]))
     words = json.loads((options.model / "config.json").read_text())["vocab_size"]
     torch.manual_seed(rank)
     ids = torch.randint(words, (len(options.blocks), options.sequence), device=options.device)
+    title = TITLES[options.rival] + (" + Liger" if liger else "")
+    title += f", {ranks} x {options.micro_batch} x {len(ids) // options.micro_batch}"
+    title += ", checkpointed" if options.checkpointing else ""
     rates, host = [], 0
     for _ in range(options.warmup + options.steps):
         torch.distributed.barrier()
         wait()
         start = time.perf_counter()
-        loss = step(ids.split(options.micro_batch), len(ids))
+        try:
+            loss = step(ids.split(options.micro_batch), len(ids))
+        except torch.OutOfMemoryError as error:
+            print(f"{title}: out of memory on card {place}: {error}", flush=True)
+            os._exit(1)  # the others would be waited for
         wait()
         torch.distributed.barrier()
         rates.append(ids.numel() * ranks / (time.perf_counter() - start))
         host = max(host, used_host_bytes() - before)
     if rank == 0:
-        title = TITLES[options.rival] + (" + Liger" if liger else "")
-        title += f", {ranks} x {options.micro_batch} x {len(ids) // options.micro_batch}"
-        title += ", checkpointed" if options.checkpointing else ""
         cards = " ".join(f"{used / 2**30:.2f}" for used in used_bytes(ranks)) if on_cards else "no"
         counted = rates[options.warmup :]
         rate = f"{statistics.median(counted):.0f} tokens/s ({min(counted):.0f} .. {max(counted):.0f})"
