@@ -228,7 +228,7 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
-  EXPECT_EQ(plan["driver_host_bytes"], 440u << 20) << "of a rank, as host_bytes are of a node";
+  EXPECT_EQ(plan["driver_host_bytes"], (440u + 96u) / 2 << 20) << "of a rank, as host_bytes are of a node";
   EXPECT_GE(plan["host_bytes"].get<uint64_t>(), plan["driver_host_bytes"].get<uint64_t>());
   const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
   EXPECT_EQ(cpu["driver_host_bytes"], 0);

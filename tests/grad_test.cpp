@@ -219,5 +219,46 @@ TEST(Grad, LinearWithAdapter) {
   expect_near(db, ref::complex_step(adapted.adapter->b.data, loss), "db");
 }
 
+// h = swiglu(x W^T) and the way back through y = h w^T to W's result, both with adapters, as blocks emit them.
+TEST(Grad, SwiGluBetweenLinearsWithAdapters) {
+  constexpr float kScale = 0.5f;
+  const int64_t tokens = 9, k = 7, f = 6, n = 5, rank = 2;
+  Array x = random({tokens, k}, 1), gate_up_w = random({2 * f, k}, 2), a = random({2 * rank, k}, 3);
+  Array b = random({2 * f, rank}, 4), xa = zeros({tokens, 2 * rank}), gate_up = zeros({tokens, 2 * f});
+  Array h = zeros({tokens, f}), dgate_up = gate_up, dh = h;
+  Array w = random({n, f}, 5), down_a = random({rank, f}, 6), down_b = random({n, rank}, 7),
+        dy = random({tokens, n}, 8);
+  Array ha = zeros({tokens, rank}), dha = ha, ddown_b = zeros({n, rank});
+  run(Gemm{.transpose_b = true, .alpha = kScale}, {&x, &a, &xa});
+  run(SwiGluGemm{{{0, f}, {f, 2 * f}}}, {&x, &gate_up_w, &xa, &b, &gate_up, &h});
+  run(Gemm{.transpose_b = true, .alpha = kScale}, {&h, &down_a, &ha});
+  run(AdapterBackward{kScale, {{0}, {n}}}, {&dy, &down_b, &ha, &dha, &ddown_b});
+  run(SwiGluGemmBackward{true, true}, {&dy, &w, &dha, &down_a, &gate_up, &dgate_up, &dh});
+
+  const auto rows = [](const ref::Matrix<Complex>& m, int64_t begin, int64_t end) {
+    ref::Matrix<Complex> part(end - begin, m.cols);
+    std::copy(m.data.begin() + begin * m.cols, m.data.begin() + end * m.cols, part.data.begin());
+    return part;
+  };
+  const auto half = [&](int64_t i) {
+    const ref::LowRank<Complex> adapter{rows(matrix(a), i * rank, (i + 1) * rank), rows(matrix(b), i * f, (i + 1) * f),
+                                        kScale};
+    const ref::Linear<Complex> linear{rows(matrix(gate_up_w), i * f, (i + 1) * f), {}, adapter};
+    return ref::linear(linear, matrix(x));
+  };
+  ref::Matrix<Complex> made = ref::beside<Complex>({half(0), half(1)});
+  const auto real = [](const ref::Matrix<Complex>& m) {
+    std::vector<double> values;
+    for (const Complex& value : m.data) values.push_back(value.real());
+    return values;
+  };
+  expect_near(gate_up, real(made), "gate_up");
+  expect_near(h, real(ref::swiglu(made)), "h");
+  expect_near(dh, real(ref::swiglu(made)), "restored h");
+  const ref::Linear<Complex> down{matrix(w), {}, ref::LowRank<Complex>{matrix(down_a), matrix(down_b), kScale}};
+  const auto loss = [&] { return contract(ref::linear(down, ref::swiglu(made)).data, dy); };
+  expect_near(dgate_up, ref::complex_step(made.data, loss), "dgate_up");
+}
+
 }  // namespace
 }  // namespace snug

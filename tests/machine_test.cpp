@@ -110,6 +110,36 @@ TEST(Machine, ProductsInFp8HaveRatesOfTheirOwn) {
   EXPECT_NEAR(seconds(op.op, op.set.buffers, machine, 1) - overhead, flops / 4e9, 1e-9);
 }
 
+// On cards with products in fp8, of whole tiles: else as the ops that they are made of.
+TEST(Machine, OpsThatAreOneKernelArePricedAsOneProduct) {
+  const DType t = DType::BF16;
+  Machine machine = rough_machine();
+  Rates& rates = machine.teams[0];
+  rates.copy = {{1}, {1e9}};
+  machine.product_sizes = {16};
+  rates.products = {{t, false, true, false, {1e12}}, {t, false, true, true, {5e11}}, {t, false, false, false, {1e12}}};
+  const auto price = [&](const Priced& of, bool tiles) {
+    rates.fp8_flops = tiles ? 1 : 0;
+    return seconds(of.op, of.set.buffers, machine, 1) - rates.op_seconds;
+  };
+  const double linear = 2 * 128 * 256 * 64 / 1e12, adapter = 2 * 128 * 256 * 16 / 1e12;
+  const Priced adapted = op_of(AdaptedGemm{true, {{0}, {256}}},
+                               {{t, {128, 64}}, {t, {256, 64}}, {t, {128, 16}}, {t, {256, 16}}, {t, {128, 256}}});
+  EXPECT_NEAR(price(adapted, true), linear + adapter, 1e-12);
+  EXPECT_NEAR(price(adapted, false), 2 * linear + adapter, 1e-12) << "the linear adds to what the adapter gave";
+
+  const auto gated = [&](int64_t f) {
+    return op_of(SwiGluGemm{}, {{t, {128, 64}}, {t, {2 * f, 64}}, {t, {128, 2 * f}}, {t, {128, f}}});
+  };
+  const double swiglu = 2 * 128 * 3 * 128 / 1e9;
+  EXPECT_NEAR(price(gated(128), true), linear + 0.3 * swiglu, 1e-9);
+  EXPECT_NEAR(price(gated(128), false), linear + swiglu, 1e-9);
+  EXPECT_NEAR(price(gated(96), true), price(gated(96), false), 1e-12) << "no whole tiles";
+  const Priced backward =
+      op_of(SwiGluGemmBackward{}, {{t, {128, 64}}, {t, {64, 128}}, {t, {128, 256}}, {t, {128, 256}}, {t, {128, 128}}});
+  EXPECT_NEAR(price(backward, true), linear / 2 + 0.6 * 2 * 128 * 5 * 128 / 1e9, 1e-9);
+}
+
 TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
   auto attention = [](int64_t dim, int64_t longest) {
     return op_of(

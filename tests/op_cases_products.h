@@ -2,6 +2,7 @@
 #pragma once
 
 #include "op_case.h"
+#include "program/adapter.h"
 
 namespace snug {
 
@@ -160,6 +161,16 @@ inline void add_swiglu_gemm(OpCases& cases) {
         back.operands.insert(back.operands.end(),
                              {in("gate_up", t, {c.m, 2 * c.n}, uniform(-3, 3), 8),
                               out("dgate_up", t, {c.m, 2 * c.n}, 24), out("dh", t, {c.m, c.n}, 8)});
+        // Of gate alone, and of up alone: what no kernel has.
+        for (const int64_t begin : {int64_t{0}, c.n}) {
+          if (c.name != "tiles_adapted" || !asked) continue;
+          OpCase part = forward;
+          part.name += begin == 0 ? ".of_gate" : ".of_up";
+          part.attrs = SwiGluGemm{{{begin}, {begin + c.n}}, asked};
+          part.operands[2].shape = {c.m, c.rank};
+          part.operands[3].shape = {c.n, c.rank};
+          cases.push_back(part);
+        }
         const bool long_one = c.m > 2000;
         if (!long_one || asked) cases.push_back(forward);
         if (!long_one || !asked) cases.push_back(back);
@@ -167,13 +178,14 @@ inline void add_swiglu_gemm(OpCases& cases) {
     }
 }
 
-// Those of fused_wrongly().
+// Those of fused_wrongly(), of as many rows as cards have kernels for.
 inline OpCases fused_cases() {
   OpCases cases;
   add_swiglu_gemm(cases);
   std::erase_if(cases, [](const OpCase& c) {
     const auto* const forward = std::get_if<SwiGluGemm>(&c.attrs);
-    return forward ? !forward->result : std::get<SwiGluGemmBackward>(c.attrs).restore;
+    const bool other = forward ? !forward->result : std::get<SwiGluGemmBackward>(c.attrs).restore;
+    return other || c.operands[0].shape.rows() < kTileRows;
   });
   return cases;
 }

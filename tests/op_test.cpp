@@ -52,11 +52,7 @@ TEST_P(OpTest, AllocatesNothingInALaunch) {
 
 TEST_P(OpTest, RefusesOperandsThatAreNotItsKinds) { EXPECT_EQ(runner.bind_wrongly(GetParam()), ""); }
 
-struct FusedTest : OpTest {};
-TEST_P(FusedTest, GivesTheBitsOfSwiGlu) { EXPECT_EQ(fused_wrongly(runner, GetParam()), ""); }
-
 INSTANTIATE_TEST_SUITE_P(Cpu, OpTest, testing::ValuesIn(op_cases()), name_of);
-INSTANTIATE_TEST_SUITE_P(Cpu, FusedTest, testing::ValuesIn(fused_cases()), name_of);
 
 TEST(OpRestore, GivesTheForwardsBits) {
   CpuBackend backend;

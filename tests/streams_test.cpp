@@ -52,13 +52,15 @@ struct Case {
 
 class StreamsTest : public testing::TestWithParam<Case> {};
 
-// Of widths, tokens and rank that cards' kernels for adapters are written for.
-JobSpec wide_lora_job() {
+// Of widths, tokens and rank that cards' kernels for adapters and for SwiGLU are written for. `adapted`: which linears;
+// nothing: all weights are trained.
+JobSpec wide_job(const std::optional<std::vector<std::string>>& adapted) {
   JobSpec spec = tiny_job("llama", std::nullopt, DType::BF16);
   spec.config.hidden_size = spec.config.intermediate_size = 256;
   spec.config.heads = spec.config.kv_heads = 4;
   spec.config.head_dim = 64;
-  spec.table = lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.table = adapted ? lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = *adapted}, true)
+                       : full_parameters(spec.config, true);
   spec.sources = find_sources(spec.table, {models() / "llama", true, 1, std::nullopt});
   return spec;
 }
@@ -95,10 +97,16 @@ TEST_P(StreamsTest, StrategiesAndOrdersChangeNoBit) {
   expect_the_same_bits(spec);
 }
 
-TEST(Streams, StrategiesChangeNoBitOfAWideAdapter) {
-  JobSpec spec = wide_lora_job();
-  spec.cut.micro_batch = 4;
-  expect_the_same_bits(spec);
+TEST(Streams, StrategiesChangeNoBitOfWideLayers) {
+  using Names = std::vector<std::string>;
+  for (const std::optional<Names>& adapted :
+       {std::optional(linear_names()), std::optional<Names>(), std::optional(Names{"q_proj", "v_proj"}),
+        std::optional(Names{"gate_proj", "down_proj"})}) {
+    SCOPED_TRACE(adapted ? fmt::format("{}", fmt::join(*adapted, ", ")) : "all weights");
+    JobSpec spec = wide_job(adapted);
+    spec.cut.micro_batch = 4;
+    expect_the_same_bits(spec);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, StreamsTest,

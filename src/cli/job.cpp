@@ -25,9 +25,9 @@ Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps)
 // Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
 constexpr uint64_t kSystemReserve = 512u << 20;
 
-// What context, libraries and the process itself took of the host on H200s, beside the arena of one rank: 436 to 522
-// MiB, mostly the least; what several ranks of a process share is not known.
-constexpr uint64_t kDriverHostBytes = 440u << 20;
+// What context, libraries and the process itself took of the host on H200s, beside the arenas: 422 to 522 MiB with one
+// rank, mostly the least, and 96 MiB more with a second.
+constexpr uint64_t kProcessHostBytes = 440u << 20, kFurtherHostBytes = 96u << 20;
 
 DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
 
@@ -303,7 +303,6 @@ Caps caps_of(const Options& options, const Target& target, Aim aim) {
     // Whatever machine is planned for, the run is on this one.
     if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
     caps.driver_bytes = cards.driver_bytes;
-    caps.driver_host_bytes = kDriverHostBytes;
   }
   caps.device_bytes = cap(options.device_memory, device, look && !named_card);
   return caps;
@@ -362,7 +361,11 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     require_cards(cards, *caps.node_ranks);
     require_products(cards, spec.numerics);
   }
-  if (target.cuda()) caps.tabled_ranks = launched ? locals : *caps.node_ranks;
+  if (target.cuda()) {
+    caps.tabled_ranks = launched ? locals : *caps.node_ranks;
+    const auto of_process = static_cast<uint64_t>(caps.tabled_ranks);
+    caps.driver_host_bytes = (kProcessHostBytes + (of_process - 1) * kFurtherHostBytes) / of_process;
+  }
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
     caps.link_bytes = cards.link(launched || options.nodes > 1).bytes;

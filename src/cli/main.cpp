@@ -58,7 +58,7 @@ std::vector<Command> commands() {
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
       {"doctor",
-       "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs a minute or more, "
+       "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs two, "
        "best on a quiet one",
        {"out", "threads"},
        doctor_command},

@@ -224,12 +224,12 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
 std::string memory_text(const Planned& planned, const Options& options) {
   const Arrangement& a = planned.shown();
   // A machine that is only named has the memory of its cards; what it has besides nobody knows.
-  const uint64_t host = planned.caps.host_bytes;
   const bool named = planned.target.cuda() && builtin_machine(options.machine).has_value();
   std::vector<std::string> parts;
   for (const Need& need : needs(a.forecast.arena_bytes, a.cut.ranks, planned.caps)) {
-    std::string_view word = limit_word(options, need.allowed);
-    if (named && need.allowed == host && word == "free") word = "assumed, --host-memory says what there is";
+    std::string word{limit_word(options, need.allowed)};
+    if (named && need.option != "device-memory" && word == "free")
+      word = fmt::format("assumed, --{} says what there is", need.option);
     parts.push_back(fmt::format("{} {} of {} {}", need.what, format_size(need.bytes), format_size(need.allowed), word));
   }
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));

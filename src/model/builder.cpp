@@ -129,10 +129,6 @@ Value Builder::linear(Value x, const Linear& linear, Keep keep, std::optional<Va
   })[0];
 }
 
-bool Builder::one_with_swiglu(const Linear& linear) const {
-  return !placement_.fp8_products() && linear.bias == kNoParam;
-}
-
 Builder::Gated Builder::linear_swiglu(Value x, const Linear& linear) {
   const int64_t rows = state(x).shape.rows();
   const Output h{"swiglu", {rows, linear.out / 2}, compute_, Keep::Cheap};
@@ -142,7 +138,7 @@ Builder::Gated Builder::linear_swiglu(Value x, const Linear& linear) {
       emitter_.op("swiglu", SwiGlu{}, {read(input), write(out[0])});
     };
   };
-  if (!one_with_swiglu(linear)) {
+  if (placement_.fp8_products() || linear.bias != kNoParam) {
     const Value gate_up = this->linear(x, linear, Keep::Mlp);
     return {gate_up, produce({h}, swiglu(gate_up))[0]};
   }
@@ -172,9 +168,9 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
   if (placement_.fp8_products()) {
     // As AdaptedGemm is computed from products.
     const auto through_adapter = [&](const std::optional<Operand>& c) {
-      for (GemmCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, c, write(y))) {
+      for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, c, write(y))) {
         if (c) call.operands[2] = read(call.operands[2]);
-        emitter_.op(fmt::format("{}.lora", site), call.gemm, std::move(call.operands));
+        emitter_.op(fmt::format("{}.lora", site), call.attrs, std::move(call.operands));
       }
       addend = y;
     };
@@ -389,7 +385,7 @@ Value Builder::attention_backward(Value dout, Value qkv, Value out, const HeadSh
 }
 
 Value Builder::linear_swiglu_backward(Value dy, const Linear& reader, const Gated& gated) {
-  const bool one = one_with_swiglu(reader) && !drops(reader);
+  const bool one = !placement_.fp8_products() && !drops(reader);
   const Value dh = one ? make("d" + reader.site, state(gated.h).shape, compute_) : linear_backward(dy, reader);
   const Operand inputs = use(gated.gate_up), place = use(dh);
   const Value dgate_up = make("dgate_up", inputs.shape, compute_);

@@ -163,8 +163,9 @@ class Builder {
     std::optional<Operand> again{};
   };
 
-  // Values that a step gives, which is emitted otherwise this time; or here.
+  // Values that a step gives when they are computed again; this time something else does.
   std::vector<Value> declare(std::vector<Output> outputs, Step step);
+  // Values that a step gives, emitted here.
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
   // As AdaptedGemm has it.
@@ -178,7 +179,6 @@ class Builder {
   // linear_swiglu() as one op, without h where gate and up are all that is asked for.
   void multiply_gated(Value x, const Linear& linear, std::optional<Value> xa, const Operand& gate_up,
                       const std::optional<Operand>& h);
-  bool one_with_swiglu(const Linear& linear) const;
   bool drops(const Linear& linear) const { return dropout_seed_ && linear.lora.dropout > 0; }
   Dropout dropout_of(const Linear& linear) const;
   // scale x A^T of all parts, side by side, if there is an adapter.

@@ -18,10 +18,10 @@ struct Caps {
   int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
   bool shared = false;  // device and host are one memory (CPU): host_bytes holds for both together
   // What the driver takes of a device beside the arena counts against device_bytes: this; what connects ranks; and
-  // tables of the pages of so many ranks' host arenas, all of which it knows on each card.
+  // tables of the pages of so many ranks' host arenas, those of one process, all of which it knows on each card.
   uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  // And of the host, a rank, against host_bytes.
+  // And of the host, a rank's share of what its process takes, against host_bytes.
   uint64_t driver_host_bytes = 0;
   // All that, of a rank whose arenas take so much.
   uint64_t beside(const PerSpace<uint64_t>& rank_bytes, Space space) const;

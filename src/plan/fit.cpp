@@ -19,7 +19,7 @@ double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003
 // Larger passes that are no faster, after which none is looked at but the largest.
 constexpr int kPatience = 2;
 
-// Of different cuts and stages, and what was sharded first, the chosen one among them.
+// Of different cuts and stages, and one beside the fastest of them, the chosen one among them.
 constexpr size_t kTried = 4;
 
 // What is within this factor of the fastest may be faster once it is worked out likewise.
@@ -136,7 +136,7 @@ class Fitter::Search {
     for (const int stage : stages())
       if (first != Reach::Near && !any_fits()) climb(stage, Reach::Near, all);
     if (!any_fits()) return all;
-    shard_first(all);
+    look_beside(all);
     const bool late = relief_.spent();
     if (late) relief_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
@@ -145,19 +145,34 @@ class Fitter::Search {
     return all;
   }
 
-  // Dials are turned one by one, each by what it is worth with those before it: what is computed again first leaves
-  // nothing that sharded weights are worth their gathers for, and with these fewer blocks need be computed again.
-  void shard_first(std::vector<Found>& all) {
-    const Found best =
-        *std::ranges::min_element(all, {}, [](const Found& found) { return found.fits ? found.seconds : kNoLimit; });
+  // Dials are turned one by one, each for what its bytes cost beside those turned before: cheap ones that are not
+  // enough may be followed by dear ones, where one that costs more would have done by itself, or where weights that are
+  // shared by all ranks would have left little to do.
+  void look_beside(std::vector<Found>& all) {
+    const auto seconds = [](const Found& found) { return found.fits ? found.seconds : kNoLimit; };
+    const Found best = *std::ranges::min_element(all, {}, seconds);
+    if (turned_of(best.point).empty()) return;
     Point p = undialled(best.point);
+    std::vector<size_t> sharded;
+    std::optional<Found> other;
+    const auto consider = [&](const std::vector<size_t>& left) {
+      const Found found = settler_.settled(p, left, sharded, other ? other->seconds : best.seconds);
+      if (found.fits && (!other || found.seconds < other->seconds)) other = found;
+    };
     const std::vector<Dial>& dials = prober_.dials(p);
-    const auto shard = std::ranges::find(dials, Dial::Kind::Shard, &Dial::kind);
-    if (shard == dials.end() || turned_of(best.point).empty()) return;
-    const auto d = static_cast<size_t>(shard - dials.begin());
-    p.at[d] = shard->most;
-    if (const Found found = settler_.settled(p, relief_.helping(p), {d}, best.seconds); found.fits)
-      all.push_back(found);
+    if (const auto shard = std::ranges::find(dials, Dial::Kind::Shard, &Dial::kind); shard != dials.end()) {
+      sharded = {static_cast<size_t>(shard - dials.begin())};
+      p.at[sharded[0]] = shard->most;
+      consider(relief_.helping(p));
+    }
+    for (const size_t d : relief_.helping(p)) {
+      const bool sent = dials[d].kind == Dial::Kind::Activations && !dials[d].to_disk;
+      if (!sent && dials[d].kind != Dial::Kind::Recompute) continue;
+      // Of what is sent away most goes behind the pass that made it.
+      p.reach = sent && best.point.reach == Reach::Near ? Reach::FarBehind : best.point.reach;
+      consider({d});
+    }
+    if (other) all.push_back(*other);
   }
 
   // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
@@ -263,8 +278,8 @@ class Fitter::Search {
     return turned;
   }
 
-  // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with its reach,
-  // that of another cut, in its own order if there is one.
+  // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with the
+  // fastest's reach, that of another cut, of those in the fastest's order if there are any.
   void polish_fastest(std::vector<Found>& all) {
     std::erase_if(all, [](const Found& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Found::seconds);

@@ -50,8 +50,8 @@ struct Rates {
   std::vector<AttentionRates> attention;
   std::vector<KindRates> kinds;
 
-  // Whether AdaptedGemm in bf16 is one kernel: cards of compute capability 9.0 have both.
-  bool adapted_products() const { return fp8_flops > 0; }
+  // Whether AdaptedGemm and SwiGluGemm in bf16 are one kernel: cards of compute capability 9.0 have these and those.
+  bool tile_products() const { return fp8_flops > 0; }
 };
 
 struct TeamRates : Rates {

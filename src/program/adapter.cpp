@@ -17,14 +17,6 @@ TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
           x.row_stride};
 }
 
-// Gives how many there are without scratch.
-template <class Kind>
-size_t expect_operands(const Kind& op, size_t found) {
-  const size_t count = operand_count(op);
-  check(found == count || found == count + 1, "{}: {} operands, expected {}", kind(op), found, count);
-  return count;
-}
-
 // Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
 struct Place {
   int64_t begin, end, first_row, last_row, first, last;
@@ -60,23 +52,22 @@ int64_t AdaptedParts::columns() const {
 }
 
 bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  constexpr int64_t kTileRows = 128, kTileColumns = 256, kPiece = 8;
-  if (m < kTileRows || n % kPiece != 0) return false;  // few rows leave most of a card idle
-  if (!op.transpose_b) return adapter_columns % kPiece == 0 && !op.addend && !op.bias;
+  if (m < kTileRows || n % kColumnPiece != 0) return false;  // few rows leave most of a card idle
+  if (!op.transpose_b) return adapter_columns % kColumnPiece == 0 && !op.addend && !op.bias;
   int64_t end = 0;
   for (size_t i = 0; i < static_cast<size_t>(op.parts.count()); i++) {
     if (op.parts.begin[i] != end || end % kTileColumns != 0) return false;
     end = op.parts.end[i];
   }
-  return end == n && adapter_columns % (op.parts.count() * kPiece) == 0 && !(op.addend && op.bias);
+  return end == n && adapter_columns % (op.parts.count() * kColumnPiece) == 0 && !(op.addend && op.bias);
 }
 
 template <class View>
-std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
-                                             const std::optional<View>& c, const View& d) {
+std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
+                                           const std::optional<View>& c, const View& d) {
   const Gemm gemm{.transpose_b = transpose_b, .addend = c.has_value()};
   if (!transpose_b) return {{gemm, c ? std::vector{u, v, *c, d} : std::vector{u, v, d}}};
-  std::vector<GemmCall<View>> calls;
+  std::vector<OpCall<View>> calls;
   for (const Place& at : places_of(parts, v.shape.rows(), v.shape.cols(), u.shape.cols())) {
     std::vector<View> operands{columns(u, at.first, at.last), rows(v, at.first_row, at.last_row)};
     if (c) operands.push_back(columns(*c, at.begin, at.end));
@@ -87,45 +78,46 @@ std::vector<GemmCall<View>> adapter_products(bool transpose_b, const AdaptedPart
 }
 
 template <class View>
-std::vector<GemmCall<View>> products_of(const AdaptedGemm& op, std::span<const View> operands) {
+std::vector<OpCall<View>> ops_of(const AdaptedGemm& op, std::span<const View> operands) {
   const size_t count = expect_operands(op, operands.size());
   const View &u = operands[2], &v = operands[3], &d = operands[count - 1];
   const bool first = adapter_first(op.transpose_b, op.parts, d.shape.cols());
   std::optional<View> c;
   if (op.addend) c = operands[4];
-  std::vector<GemmCall<View>> calls;
+  std::vector<OpCall<View>> calls;
   if (first) calls = adapter_products<View>(op.transpose_b, op.parts, u, v, c, d);
-  GemmCall<View> linear{{.transpose_b = op.transpose_b, .addend = first || op.addend, .bias = op.bias},
-                        {operands[0], operands[1]}};
-  if (linear.gemm.addend) linear.operands.push_back(first ? d : *c);
+  const Gemm gemm{.transpose_b = op.transpose_b, .addend = first || op.addend, .bias = op.bias};
+  OpCall<View> linear{gemm, {operands[0], operands[1]}};
+  if (gemm.addend) linear.operands.push_back(first ? d : *c);
   if (op.bias) linear.operands.push_back(operands[count - 2]);
   linear.operands.push_back(d);
   calls.push_back(std::move(linear));
   if (!first)
-    for (GemmCall<View>& call : adapter_products<View>(op.transpose_b, op.parts, u, v, d, d))
+    for (OpCall<View>& call : adapter_products<View>(op.transpose_b, op.parts, u, v, d, d))
       calls.push_back(std::move(call));
   return calls;
 }
 
 template <class View>
-std::vector<GemmCall<View>> products_of(const AdapterBackward& op, std::span<const View> operands) {
+std::vector<OpCall<View>> ops_of(const AdapterBackward& op, std::span<const View> operands) {
   expect_operands(op, operands.size());
   const View &dy = operands[0], &b = operands[1], &xa = operands[2], &dxa = operands[3], &db = operands[4];
-  std::vector<GemmCall<View>> calls;
+  std::vector<OpCall<View>> calls;
   for (const Place& at : places_of(op.parts, b.shape.rows(), b.shape.cols(), xa.shape.cols())) {
     const View part = columns(dy, at.begin, at.end);
-    calls.push_back({{.alpha = op.scale}, {part, rows(b, at.first_row, at.last_row), columns(dxa, at.first, at.last)}});
     calls.push_back(
-        {{.transpose_a = true}, {part, columns(xa, at.first, at.last), rows(db, at.first_row, at.last_row)}});
+        {Gemm{.alpha = op.scale}, {part, rows(b, at.first_row, at.last_row), columns(dxa, at.first, at.last)}});
+    calls.push_back(
+        {Gemm{.transpose_a = true}, {part, columns(xa, at.first, at.last), rows(db, at.first_row, at.last_row)}});
   }
   return calls;
 }
 
-#define SNUG_INSTANTIATE(View)                                                                               \
-  template std::vector<GemmCall<View>> adapter_products(bool, const AdaptedParts&, const View&, const View&, \
-                                                        const std::optional<View>&, const View&);            \
-  template std::vector<GemmCall<View>> products_of(const AdaptedGemm&, std::span<const View>);               \
-  template std::vector<GemmCall<View>> products_of(const AdapterBackward&, std::span<const View>);
+#define SNUG_INSTANTIATE(View)                                                                             \
+  template std::vector<OpCall<View>> adapter_products(bool, const AdaptedParts&, const View&, const View&, \
+                                                      const std::optional<View>&, const View&);            \
+  template std::vector<OpCall<View>> ops_of(const AdaptedGemm&, std::span<const View>);                    \
+  template std::vector<OpCall<View>> ops_of(const AdapterBackward&, std::span<const View>);
 SNUG_INSTANTIATE(Operand)
 SNUG_INSTANTIATE(TensorView)
 #undef SNUG_INSTANTIATE

@@ -6,18 +6,10 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kTileRows = 128, kTileHalf = 128, kPiece = 8;
-
 // Of views nobody says whether they are read or written.
 TensorView read(const TensorView& view) { return view; }
 TensorView update(const TensorView& view) { return view; }
 using snug::read, snug::update;
-
-template <class Kind>
-void expect_operands(const Kind& op, size_t found) {
-  const size_t count = operand_count(op);
-  check(found == count || found == count + 1, "{}: {} operands, expected {}", kind(op), found, count);
-}
 
 }  // namespace
 
@@ -53,14 +45,14 @@ std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward& op, std::span<const V
 }
 
 bool one_kernel(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < kTileRows || n % kTileHalf != 0) return false;  // few rows leave most of a card idle
+  if (m < kTileRows || n % (kTileColumns / 2) != 0) return false;  // few rows leave most of a card idle
   const AdaptedParts both{{0, n}, {n, 2 * n}};
   if (op.parts.count() == 0) return true;
-  return op.parts.begin == both.begin && op.parts.end == both.end && adapter_columns % (2 * kPiece) == 0;
+  return op.parts.begin == both.begin && op.parts.end == both.end && adapter_columns % (2 * kColumnPiece) == 0;
 }
 
 bool one_kernel(const SwiGluGemmBackward&, int64_t m, int64_t n, int64_t adapter_columns) {
-  return m >= kTileRows && n % kPiece == 0 && adapter_columns % kPiece == 0;
+  return m >= kTileRows && n % kColumnPiece == 0 && adapter_columns % kColumnPiece == 0;
 }
 
 #define SNUG_INSTANTIATE(View)                                                         \

@@ -43,10 +43,11 @@ double attention_flops(const CachedAttention& attention, const Op& op) {
   return 4.0 * tokens * cached * static_cast<double>(attention.shape.heads * attention.shape.dim);
 }
 
+// What it reads and writes by itself, and the products of what it is made of.
 template <class Kind>
 Work work_of_ops(const Kind& kind, std::span<const Operand> operands) {
   Work sum{0, all_bytes(operands, operand_count(kind))};
-  for (OpCall<Operand>& call : ops_of<Operand>(kind, operands)) {
+  for (OpCall<Operand>& call : ops_of(kind, operands)) {
     Op op;
     op.attrs = std::move(call.attrs);
     op.operands = std::move(call.operands);
@@ -79,12 +80,7 @@ Work work(const Op& op) {
           [&](const Fp8Gemm&) {
             return Work{2.0 * elements(operands[0]) * static_cast<double>(operands[2].shape.rows()), all_bytes(op)};
           },
-          [&](const AdaptedGemm& adapted) {
-            Work sum{0, all_bytes(operands, operand_count(adapted))};
-            for (const GemmCall<Operand>& call : products_of<Operand>(adapted, operands))
-              sum.flops += flops(call.gemm, call.operands);
-            return sum;
-          },
+          [&](const AdaptedGemm& gemm) { return work_of_ops(gemm, operands); },
           [&](const AdapterBackward& backward) {
             return Work{0, all_bytes(operands, operand_count(backward))};
           },

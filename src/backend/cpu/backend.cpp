@@ -25,8 +25,8 @@ struct Bind {
 
   Launch operator()(const Gemm& a) const { return cpu::bind_gemm(a, views, products); }
   Launch operator()(const Fp8Gemm& a) const { return cpu::bind_fp8_gemm(a, views, products); }
-  Launch operator()(const AdaptedGemm& a) const { return products_of_adapter(a); }
-  Launch operator()(const AdapterBackward& a) const { return products_of_adapter(a); }
+  Launch operator()(const AdaptedGemm& a) const { return one_by_one(a); }
+  Launch operator()(const AdapterBackward& a) const { return one_by_one(a); }
   Launch operator()(const Attention& a) const { return cpu::bind_attention(a, views); }
   Launch operator()(const AttentionBackward& a) const { return cpu::bind_attention_backward(a, views); }
   Launch operator()(const CacheAppend& a) const { return cpu::bind_cache_append(a, views); }
@@ -69,12 +69,6 @@ struct Bind {
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
-  template <class Kind>
-  Launch products_of_adapter(const Kind& a) const {
-    return bind_products(a, views, [this](const Gemm& gemm, std::span<const TensorView> of_gemm) {
-      return cpu::bind_gemm(gemm, of_gemm, products);
-    });
-  }
   template <class Kind>
   Launch one_by_one(const Kind& a) const {
     return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {

@@ -46,20 +46,16 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
     if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
     return known->second;
   }
-  const auto of_products = [&](const auto& op) {
+  const auto of_ops = [&](const auto& op) {
     uint64_t most = 0;
-    for (const GemmCall<Operand>& call : products_of<Operand>(op, operands))
-      most = std::max(most, scratch_bytes(call.gemm, call.operands));
+    for (const OpCall<Operand>& call : ops_of(op, operands))
+      most = std::max(most, scratch_bytes(call.attrs, call.operands));
     return most;
   };
-  if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return of_products(*adapted);
-  if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return of_products(*adapter);
-  const auto of_linear = [&](const auto& op) {
-    const OpCall<Operand> linear = std::move(ops_of(op, operands).front());
-    return scratch_bytes(linear.attrs, linear.operands);
-  };
-  if (const auto* forward = std::get_if<SwiGluGemm>(&attrs)) return of_linear(*forward);
-  if (const auto* backward = std::get_if<SwiGluGemmBackward>(&attrs)) return of_linear(*backward);
+  if (const auto* adapted = std::get_if<AdaptedGemm>(&attrs)) return of_ops(*adapted);
+  if (const auto* adapter = std::get_if<AdapterBackward>(&attrs)) return of_ops(*adapter);
+  if (const auto* gated = std::get_if<SwiGluGemm>(&attrs)) return of_ops(*gated);
+  if (const auto* gated = std::get_if<SwiGluGemmBackward>(&attrs)) return of_ops(*gated);
   if (std::holds_alternative<Fp8Gemm>(attrs))
     return cpu::fp8_gemm_scratch_bytes(operands, [this](const Gemm& inner, std::span<const Operand> factors) {
       return scratch_bytes(inner, factors);

@@ -1,9 +1,8 @@
-#include "backend/cuda/adapter.h"
-
 #include <algorithm>
 
 #include "backend/cuda/facts.h"
 #include "backend/cuda/fragments.cuh"
+#include "backend/cuda/fused.h"
 
 // A block takes kAdapterCols columns of a part of dy and a range of its rows, kAdapterRows of them a stage, which come
 // by cp.async several stages ahead, each row 16 bytes further from a multiple of 128 than the one before, so that
@@ -309,8 +308,7 @@ std::optional<Launch> bind_for(const Backward& op, const dim3& grid, const Order
 
 }  // namespace
 
-std::optional<Launch> bind_adapter_kernel(const AdapterBackward& op, std::span<const TensorView> views,
-                                          cudaStream_t stream) {
+MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> views, cudaStream_t stream) {
   const TensorView &dy = views[0], &b = views[1], &xa = views[2], &dxa = views[3], &db = views[4];
   const int64_t rows = dy.rows(), rank = b.cols();
   const bool in_bf16 = dy.dtype == DType::BF16 && b.dtype == DType::BF16 && xa.dtype == DType::BF16 &&

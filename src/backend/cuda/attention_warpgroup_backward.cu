@@ -1,7 +1,7 @@
 // attention_backward.cu by warpgroups. A product of one step runs while the weights of the next are computed.
 #include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
-#include "backend/cuda/early.cuh"
+#include "backend/cuda/launches.cuh"
 
 namespace snug::cuda {
 namespace {

@@ -8,12 +8,13 @@
 #include <cstring>
 
 #include "backend/cuda/check.h"
+#include "backend/cuda/fused.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"
-#include "backend/cuda/product_swiglu.h"
 #include "backend/shortage.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "program/adapter.h"
 #include "program/swiglu_gemm.h"
 
 namespace snug {
@@ -31,8 +32,8 @@ struct Bind {
 
   Launch operator()(const Gemm& a) const { return products.bind(a, views, stream); }
   Launch operator()(const Fp8Gemm& a) const { return products.bind(a, views, stream); }
-  Launch operator()(const AdaptedGemm& a) const { return products.bind(a, views, stream); }
-  Launch operator()(const AdapterBackward& a) const { return products.bind(a, views, stream); }
+  Launch operator()(const AdaptedGemm& a) const { return fused(a); }
+  Launch operator()(const AdapterBackward& a) const { return fused(a); }
   Launch operator()(const Attention& a) const { return cuda::bind_attention(a, operands, stream); }
   Launch operator()(const AttentionBackward& a) const { return cuda::bind_attention_backward(a, operands, stream); }
   Launch operator()(const CacheAppend& a) const { return cuda::bind_cache_append(a, operands, stream); }
@@ -44,8 +45,8 @@ struct Bind {
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
   Launch operator()(const SwiGlu&) const { return cuda::bind_swiglu(operands, stream); }
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
-  Launch operator()(const SwiGluGemm& a) const { return with_swiglu(a); }
-  Launch operator()(const SwiGluGemmBackward& a) const { return with_swiglu(a); }
+  Launch operator()(const SwiGluGemm& a) const { return fused(a); }
+  Launch operator()(const SwiGluGemmBackward& a) const { return fused(a); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
   Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
@@ -77,8 +78,9 @@ struct Bind {
 
   // By the kernel that there is for it, or one op after the other.
   template <class Kind>
-  Launch with_swiglu(const Kind& a) const {
-    if (const std::optional<Launch> launch = cuda::bind_swiglu_kernel(a, views, stream)) return *launch;
+  Launch fused(const Kind& a) const {
+    cuda::expect_fused(a, views);
+    if (const cuda::MaybeLaunch launch = cuda::bind_kernel(a, views, stream)) return *launch;
     return bind_ops(a, views, op.site, [this](const Op& part, std::span<const TensorView> of_part) {
       return std::visit(Bind{part, of_part, products, stream}, part.attrs);
     });

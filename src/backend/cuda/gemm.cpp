@@ -8,13 +8,11 @@
 #include <map>
 #include <mutex>
 
-#include "backend/cuda/adapter.h"
 #include "backend/cuda/check.h"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/product_search.h"
 #include "backend/product.h"
-#include "program/adapter.h"
 
 namespace snug::cuda {
 namespace {
@@ -288,27 +286,6 @@ Launch Products::bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cu
   const Gemm plain{.transpose_b = true, .addend = gemm.addend, .bias = gemm.bias};
   const auto bound = library_->bind(plain, p, order, RowScales{views[1], views[3]}, stream);
   return [bound](const PassFacts&) { bound->run(); };
-}
-
-template <class Kind>
-Launch Products::bind_adapter(const Kind& op, uint64_t scratch_bytes, std::span<const TensorView> views,
-                              cudaStream_t stream) {
-  for (const GemmCall<TensorView>& call : products_of(op, views)) product_of(call.gemm, call.operands);
-  check(views.size() == operand_count(op) + 1 && static_cast<uint64_t>(views.back().count()) >= scratch_bytes,
-        "{}: {} operands and {} bytes of scratch expected", kind(op), operand_count(op), scratch_bytes);
-  if (const std::optional<Launch> launch = bind_adapter_kernel(op, views, stream)) return *launch;
-  return bind_products(
-      op, views, [&](const Gemm& gemm, std::span<const TensorView> of_gemm) { return bind(gemm, of_gemm, stream); });
-}
-
-Launch Products::bind(const AdaptedGemm& gemm, std::span<const TensorView> views, cudaStream_t stream) {
-  return bind_adapter(gemm, kGemmScratchBytes, views, stream);
-}
-
-Launch Products::bind(const AdapterBackward& backward, std::span<const TensorView> views, cudaStream_t stream) {
-  check(views.size() > 1, "adapter_backward: {} operands", views.size());
-  return bind_adapter(backward, adapter_backward_scratch_bytes(backward, views[0].rows(), views[1].cols()), views,
-                      stream);
 }
 
 }  // namespace snug::cuda

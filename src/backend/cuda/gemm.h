@@ -22,14 +22,8 @@ class Products {
   // hold.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
   Launch bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
-  Launch bind(const AdaptedGemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
-  Launch bind(const AdapterBackward& backward, std::span<const TensorView> views, cudaStream_t stream);
 
  private:
-  // By the kernel that there is for it, or as products.
-  template <class Kind>
-  Launch bind_adapter(const Kind& op, uint64_t scratch_bytes, std::span<const TensorView> views, cudaStream_t stream);
-
   struct Library;
   std::unique_ptr<Library> library_;
 };

@@ -3,7 +3,7 @@
 #include <cooperative_groups.h>
 
 #include "backend/cuda/bulk.cuh"
-#include "backend/cuda/cluster.cuh"
+#include "backend/cuda/launches.cuh"
 
 namespace snug::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // A linear with its low-rank adapter inside.
-#include "backend/cuda/adapter.h"
+#include "backend/cuda/fused.h"
 #include "backend/cuda/product_tiles.cuh"
 #include "program/adapter.h"
 
@@ -92,8 +92,7 @@ struct Added {
 
 }  // namespace
 
-std::optional<Launch> bind_adapter_kernel(const AdaptedGemm& op, std::span<const TensorView> views,
-                                          cudaStream_t stream) {
+MaybeLaunch bind_kernel(const AdaptedGemm& op, std::span<const TensorView> views, cudaStream_t stream) {
   const size_t count = operand_count(op);
   const std::span<const TensorView> used = views.first(count);
   const TensorView &a = used[0], &b = used[1], &u = used[2], &v = used[3], &d = used[count - 1];

@@ -1,10 +1,7 @@
-#include "backend/cuda/product_swiglu.h"
-
-#include "backend/cuda/facts.h"
+// A linear and the SwiGLU after it, or before it on the way back.
+#include "backend/cuda/fused.h"
 #include "backend/cuda/product_tiles.cuh"
 #include "backend/cuda/swiglu.cuh"
-#include "backend/product.h"
-#include "program/adapter.h"
 #include "program/swiglu_gemm.h"
 
 namespace snug::cuda {
@@ -124,27 +121,6 @@ struct GatedBackward {
   }
 };
 
-// The linear's shapes and dtypes, and scratch.
-template <class Kind>
-void expect_linear(const Kind& op, std::span<const TensorView> views) {
-  const OpCall<TensorView> linear = std::move(ops_of(op, views).front());
-  check(views.size() == operand_count(op) + 1 && static_cast<uint64_t>(views.back().count()) >= kGemmScratchBytes,
-        "{}: {} operands and {} bytes of scratch expected", kind(op), operand_count(op), kGemmScratchBytes);
-  if (const auto* gemm = std::get_if<Gemm>(&linear.attrs)) {
-    product_of(*gemm, linear.operands);
-  } else {
-    const std::span<const TensorView> operands(linear.operands);
-    for (const GemmCall<TensorView>& call : products_of(std::get<AdaptedGemm>(linear.attrs), operands))
-      product_of(call.gemm, call.operands);
-  }
-}
-// That gate and up are beside what SwiGLU makes of them.
-void expect_halves(const TensorView& gate_up, const TensorView& h) {
-  check(gate_up.dtype == h.dtype && gate_up.rows() == h.rows() && gate_up.cols() == 2 * h.cols(),
-        "swiglu: gate and up of {} {}, expected twice the columns of {} {}", name(gate_up.dtype),
-        to_string(gate_up.shape), name(h.dtype), to_string(h.shape));
-}
-
 template <class Kind>
 bool takes(const Kind& op, std::span<const TensorView> views) {
   return warpgroups() && fits_tiles(views.first(operand_count(op))) && one_kernel(op, views);
@@ -152,11 +128,9 @@ bool takes(const Kind& op, std::span<const TensorView> views) {
 
 }  // namespace
 
-std::optional<Launch> bind_swiglu_kernel(const SwiGluGemm& op, std::span<const TensorView> views, cudaStream_t stream) {
-  expect_linear(op, views);
+MaybeLaunch bind_kernel(const SwiGluGemm& op, std::span<const TensorView> views, cudaStream_t stream) {
   const size_t factors = factor_count(op);
   const TensorView& gate_up = views[factors];
-  if (op.result) expect_halves(gate_up, views[factors + 1]);
   if (!takes(op, views)) return std::nullopt;
   Factors w = factors_of(views[0], views[1], true, gate_up.cols());
   const int columns = static_cast<int>(gate_up.cols() / 2);
@@ -172,13 +146,9 @@ std::optional<Launch> bind_swiglu_kernel(const SwiGluGemm& op, std::span<const T
   return product_launch<Gated, true>(w, where, stream);
 }
 
-std::optional<Launch> bind_swiglu_kernel(const SwiGluGemmBackward& op, std::span<const TensorView> views,
-                                         cudaStream_t stream) {
-  expect_linear(op, views);
+MaybeLaunch bind_kernel(const SwiGluGemmBackward& op, std::span<const TensorView> views, cudaStream_t stream) {
   const size_t factors = factor_count(op);
   const TensorView &gate_up = views[factors], &dgate_up = views[factors + 1], &dh = views[factors + 2];
-  expect_halves(gate_up, dh);
-  expect_halves(dgate_up, dh);
   if (!takes(op, views)) return std::nullopt;
   Factors w = factors_of(views[0], views[1], false, dh.cols());
   if (factors > 2) {

@@ -12,13 +12,15 @@
 
 #include <algorithm>
 
-#include "backend/cuda/cluster.cuh"
+#include "backend/cuda/launches.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/warpgroup.cuh"
+#include "program/adapter.h"
 
 namespace snug::cuda {
 
-inline constexpr int kTileM = 128, kTileN = 256, kDepth = 64, kStages = 4, kProductWarps = 8, kBlocks = 2;
+inline constexpr int kTileM = kTileRows, kTileN = kTileColumns, kDepth = 64, kStages = 4, kProductWarps = 8,
+                     kBlocks = 2;
 inline constexpr int kTileHalf = kTileN / 2;
 inline constexpr int kSumColumns = kTileN / 8;
 inline constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes;
@@ -46,8 +48,8 @@ struct TileOrder {
 struct Factors {
   CUtensorMap a, b, u, v;
   TileOrder order;
-  int m, n, steps;
-  // A tile's columns are two halves; from one tile to the next, and from a tile's first half to its second.
+  int m, steps;
+  // Columns from one tile to the next, and from a tile's first half to its second.
   int tile_columns = kTileN, second_half = kTileHalf;
   int rank;                     // of the adapter
   int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them

@@ -1,0 +1,60 @@
+#include "backend/cuda/fused.h"
+
+#include "backend/cuda/facts.h"
+#include "backend/product.h"
+#include "program/adapter.h"
+#include "program/swiglu_gemm.h"
+
+namespace snug::cuda {
+namespace {
+
+// Gate and up beside each other, and what has a column for both.
+void expect_halves(const TensorView& gate_up, const TensorView& h) {
+  check(gate_up.dtype == h.dtype && gate_up.rows() == h.rows() && gate_up.cols() == 2 * h.cols(),
+        "swiglu: gate and up of {} {}, expected twice the columns of {} {}", name(gate_up.dtype),
+        to_string(gate_up.shape), name(h.dtype), to_string(h.shape));
+}
+
+template <class Kind>
+void expect_ops(const Kind& op, std::span<const TensorView> views);
+
+struct Expect {
+  const std::vector<TensorView>& views;
+
+  void operator()(const Gemm& gemm) const { product_of(gemm, views); }
+  void operator()(const AdaptedGemm& gemm) const { expect_ops(gemm, std::span<const TensorView>(views)); }
+  void operator()(const SwiGlu&) const { expect_halves(views[0], views[1]); }
+  void operator()(const SwiGluBackward&) const {
+    expect_halves(views[1], views[0]);
+    expect_halves(views[2], views[0]);
+  }
+  template <class Other>
+  void operator()(const Other& other) const {
+    internal_error("'{}' is part of no op", kind(other));
+  }
+};
+
+template <class Kind>
+void expect_ops(const Kind& op, std::span<const TensorView> views) {
+  for (const OpCall<TensorView>& call : ops_of(op, views)) std::visit(Expect{call.operands}, call.attrs);
+}
+
+}  // namespace
+
+template <class Kind>
+void expect_fused(const Kind& op, std::span<const TensorView> views) {
+  expect_ops(op, views);
+  std::vector<Operand> operands;
+  for (const TensorView& view : views) operands.push_back({.dtype = view.dtype, .shape = view.shape});
+  const uint64_t scratch = CudaFacts().scratch_bytes(op, operands);
+  check(views.size() == operand_count(op) + 1 && views.back().dtype == DType::U8 &&
+            static_cast<uint64_t>(views.back().count()) >= scratch,
+        "{}: {} operands and {} bytes of scratch expected", kind(op), operand_count(op), scratch);
+}
+
+template void expect_fused(const AdaptedGemm&, std::span<const TensorView>);
+template void expect_fused(const AdapterBackward&, std::span<const TensorView>);
+template void expect_fused(const SwiGluGemm&, std::span<const TensorView>);
+template void expect_fused(const SwiGluGemmBackward&, std::span<const TensorView>);
+
+}  // namespace snug::cuda

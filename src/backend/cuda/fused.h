@@ -1,0 +1,28 @@
+// Kernels for ops that are made of others (program/op_call.h), which would write and read large matrices once more. For
+// bf16, with sums in fp32 that are rounded once, in an order that shapes alone decide: the same bits in every run.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#include <optional>
+#include <span>
+
+#include "backend/backend.h"
+
+namespace snug::cuda {
+
+// InternalError unless operands, in the op's order, fit each other as those of all that it is made of, and as much
+// scratch as facts.h says follows them. Kind: of those below.
+template <class Kind>
+void expect_fused(const Kind& op, std::span<const TensorView> views);
+
+// Of such operands. Nothing where there is no kernel for them on
+// this device. A launch enqueues on its stream, allocates nothing and waits for nothing; errors as in check.h.
+using MaybeLaunch = std::optional<Launch>;
+MaybeLaunch bind_kernel(const AdaptedGemm& op, std::span<const TensorView> views, cudaStream_t stream);
+MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> views, cudaStream_t stream);
+// What SwiGLU makes of the rounded products has its own kernels' bits.
+MaybeLaunch bind_kernel(const SwiGluGemm& op, std::span<const TensorView> views, cudaStream_t stream);
+MaybeLaunch bind_kernel(const SwiGluGemmBackward& op, std::span<const TensorView> views, cudaStream_t stream);
+
+}  // namespace snug::cuda

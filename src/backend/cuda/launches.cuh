@@ -1,0 +1,79 @@
+// Launches that a grid and a block alone do not say, on cards of 9.0 and newer: of blocks in clusters, which reach into
+// each other's shared memory (CUDA Programming Guide, "Thread Block Clusters"), and of kernels that begin before the
+// one ahead of them in their stream has ended ("Programmatic Dependent Launch").
+#pragma once
+
+#include "backend/cuda/bulk.cuh"
+#include "backend/cuda/device.cuh"
+
+namespace snug::cuda {
+
+// `attribute` must outlive the result.
+inline cudaLaunchConfig_t launch_config(const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
+                                        cudaLaunchAttribute& attribute) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = static_cast<unsigned>(threads);
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  return config;
+}
+
+template <class... Args>
+class ClusterKernel {
+ public:
+  // `cluster`: in blocks. Until it was made, the kernel may not have so much shared memory.
+  ClusterKernel(void (*kernel)(Args...), const dim3& cluster, int threads, int shared_bytes)
+      : kernel_(kernel), cluster_(cluster), threads_(threads), shared_bytes_(shared_bytes) {
+    allow_shared(kernel, shared_bytes);
+  }
+
+  // Clusters that the device runs at the same time.
+  int at_once() const {
+    cudaLaunchAttribute attribute = in_clusters();
+    const cudaLaunchConfig_t config = launch_config(cluster_, threads_, shared_bytes_, nullptr, attribute);
+    int clusters = 0;
+    check_cuda(cudaOccupancyMaxActiveClusters(&clusters, kernel_, &config), "a kernel's clusters");
+    return clusters;
+  }
+
+  // `grid`: in blocks.
+  void launch(const dim3& grid, cudaStream_t stream, const char* what, const Args&... args) const {
+    cudaLaunchAttribute attribute = in_clusters();
+    const cudaLaunchConfig_t config = launch_config(grid, threads_, shared_bytes_, stream, attribute);
+    check_cuda(cudaLaunchKernelEx(&config, kernel_, args...), what);
+  }
+
+ private:
+  cudaLaunchAttribute in_clusters() const {
+    cudaLaunchAttribute attribute{};
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim = {cluster_.x, cluster_.y, cluster_.z};
+    return attribute;
+  }
+
+  void (*kernel_)(Args...);
+  dim3 cluster_;
+  int threads_, shared_bytes_;
+};
+
+// The kernel that comes next may begin as soon as all blocks have called it, if it is one that was launched early.
+__device__ inline void let_next_begin() { SNUG_BULK("griddepcontrol.launch_dependents;" ::: "memory"); }
+// In a kernel that was launched early: until the one before it has ended, and what it wrote is seen.
+__device__ inline void await_kernel_before() { SNUG_BULK("griddepcontrol.wait;" ::: "memory"); }
+
+// Launches a kernel that needs nothing of the one before it, which lets it begin, and that awaits that one in every
+// block: what comes after it in the stream would not otherwise.
+template <class... Args>
+void launch_early(void (*kernel)(Args...), const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
+                  const char* what, const Args&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  const cudaLaunchConfig_t config = launch_config(grid, threads, shared_bytes, stream, attribute);
+  check_cuda(cudaLaunchKernelEx(&config, kernel, args...), what);
+}
+
+}  // namespace snug::cuda
