@@ -113,6 +113,26 @@ TEST(Threads, ARankThatLeavesEndsAllPendingAndLaterCalls) {
   expect_all(errors, "rank 2 failed: disk full");
 }
 
+TEST(Threads, TheFailureSaysWhereARankWaitedAsSoonAsOneHasSaidSo) {
+  std::latch said(1);
+  run_ranks(thread_ranks(3), [&](Comm& comm) {
+    const int rank = comm.topology().rank;
+    if (rank == 2) comm.leave("disk full");
+    if (rank < 2) try {
+        call(comm);
+      } catch (const PeerError& error) {
+        EXPECT_STREQ(error.what(), "rank 2 failed: disk full");
+        if (rank == 0) said.wait();
+        const std::string expected = fmt::format("rank 2 failed: disk full; rank {} waited in a call", rank);
+        EXPECT_TRUE(fails_with<PeerError>([&] { comm.rethrow(error, "in a call"); }, expected));
+        if (rank == 1) said.count_down();
+      }
+    said.wait();
+    EXPECT_STREQ(comm.failure()->what(), "rank 2 failed: disk full; rank 1 waited in a call");
+    EXPECT_TRUE(fails_with<PeerError>([&] { call(comm); }, "rank 2 failed: disk full"));
+  });
+}
+
 TEST(Threads, LeavingWakesTheOtherLanesOfTheSameRank) {
   const std::vector<std::string> errors = run_ranks(thread_ranks(2), [&](Comm& comm) {
     if (comm.topology().rank == 1) {
@@ -222,6 +242,7 @@ class CountingComm : public Comm {
   void leave(std::string_view) noexcept override {}
   void heartbeat() noexcept override {}
   std::optional<PeerError> failure() const override { return std::nullopt; }
+  void elaborate(const PeerError&) noexcept override {}
 };
 
 // Each is a journey where ranks are far apart.

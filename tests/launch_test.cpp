@@ -173,6 +173,51 @@ TEST(LaunchDeathTest, AThreadThatCannotLeaveDoesNotHoldTheProcess) {
               testing::ExitedWithCode(4), "snug: rank 1 has given no sign of life for 0.5 s while others wait for it");
 }
 
+// What it would have said is not lost: where it waited, and where to go on from.
+TEST(LaunchDeathTest, ThreadsThatCannotLeaveHaveSaidWhereTheyWaited) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  struct Device {
+    ~Device() { std::this_thread::sleep_for(1h); }
+  };
+  EXPECT_EXIT(run_ranks(
+                  3, 1, nullptr,
+                  [](int rank, int, Comm* comm) {
+                    const Device device;
+                    if (rank == 1) std::this_thread::sleep_for(1h);
+                    try {
+                      comm->barrier();
+                    } catch (const PeerError& error) {
+                      comm->rethrow(error, "in the all_gather at block.3");
+                    }
+                    return 0;
+                  },
+                  0.5, [] { return "; --resume goes on from step-7"; }),
+              testing::ExitedWithCode(4),
+              "snug: rank 1 has given no sign of life for 0.5 s while others wait for it; rank [02] waited in the "
+              "all_gather at block.3; --resume goes on from step-7\n");
+}
+
+TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {
+  for (const int ranks : {1, 2}) {
+    const auto run = [&](const std::function<void()>& fail) {
+      run_ranks(
+          ranks, 1, nullptr,
+          [&](int rank, int, Comm* comm) {
+            if (rank == ranks - 1) fail();
+            comm->barrier();
+            return 0;
+          },
+          kPatience, [] { return "; go on from here"; });
+    };
+    EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { device_error("disk full"); }); }, "disk full; go on from here"));
+    try {
+      run([] { user_error("no such file"); });
+    } catch (const UserError& error) {
+      EXPECT_STREQ(error.what(), "no such file");
+    }
+  }
+}
+
 TEST(LaunchDeathTest, AnErrorIsSaidThoughAnotherThreadHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(run_ranks(

@@ -166,6 +166,7 @@ std::string told_of_a_hang(double patience, LaneMode lanes, const Ground& ground
   } catch (const PeerError& error) {
     told = error.what();
   }
+  EXPECT_EQ(comms[0]->failure()->what(), told);  // for whom what has been thrown does not reach
   given_up.count_down();
   return told;
 }

@@ -130,18 +130,31 @@ std::exception_ptr first_of(const std::vector<std::exception_ptr>& errors) {
   return first == errors.end() ? nullptr : *first;
 }
 
-// A thread that hangs cannot be ended but with its process.
-[[noreturn]] void end_process(const std::exception_ptr& error) {
+using Where = std::function<std::string()>;
+
+[[noreturn]] void throw_with(const std::exception_ptr& error, const Where& where) {
+  const auto with = [&](const std::string& what) { return where ? what + where() : what; };
   try {
     std::rethrow_exception(error);
+  } catch (const PeerError& caught) {
+    throw PeerError(caught.rank, with(caught.why));
+  } catch (const DeviceError& caught) {
+    throw DeviceError(with(caught.what()));
+  }
+}
+
+// A thread that hangs cannot be ended but with its process.
+[[noreturn]] void end_process(const std::exception_ptr& error, const Where& where) {
+  try {
+    throw_with(error, where);
   } catch (const std::exception& caught) {
     fmt::print(stderr, "snug: {}\n", caught.what());
   }
   std::_Exit(4);
 }
 
-int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place, const RankWork& work,
-                double patience) {
+int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place, const RankWork& work, double patience,
+                const Where& where) {
   std::vector<std::exception_ptr> errors(comms.size());
   int result = 0;
   size_t running = comms.size();
@@ -166,33 +179,38 @@ int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place
     });
   std::unique_lock lock(mutex);
   // Where a device hangs, a thread that gives up may wait for it for ever and never end in its error.
-  std::optional<PeerError> failure;
   const std::chrono::duration<double> grace(patience / 5), look(patience / 50);
-  while (!failure && !ended.wait_for(lock, look, [&] { return running == 0 || first_of(errors); }))
-    failure = comms[0]->failure();
+  while (!ended.wait_for(lock, look, [&] { return running == 0 || first_of(errors); }) && !comms[0]->failure())
+    ;
   const auto all_ended = [&] { return running == 0; };
   if (!ended.wait_for(lock, grace, all_ended)) {
     // Others learn of a cause only when they next look at the comm.
-    if (!cause_of(errors)) end_process(first_of(errors) ? first_of(errors) : std::make_exception_ptr(*failure));
-    if (!ended.wait_for(lock, std::chrono::duration<double>(patience), all_ended)) end_process(cause_of(errors));
+    if (!cause_of(errors))
+      end_process(first_of(errors) ? first_of(errors) : std::make_exception_ptr(*comms[0]->failure()), where);
+    if (!ended.wait_for(lock, std::chrono::duration<double>(patience), all_ended)) end_process(cause_of(errors), where);
   }
   lock.unlock();
   threads.clear();
-  if (const std::exception_ptr cause = cause_of(errors)) std::rethrow_exception(cause);
-  if (const std::exception_ptr consequence = first_of(errors)) std::rethrow_exception(consequence);
+  if (const std::exception_ptr cause = cause_of(errors)) throw_with(cause, where);
+  if (const std::exception_ptr consequence = first_of(errors)) throw_with(consequence, where);
   return result;
 }
 
 }  // namespace
 
-int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work, double patience) {
-  if (ranks == 1) return work(0, 0, nullptr);
+int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work, double patience,
+              const Where& where) {
+  if (ranks == 1) try {
+      return work(0, 0, nullptr);
+    } catch (const DeviceError&) {
+      throw_with(std::current_exception(), where);
+    }
   const int locals = launched ? ranks / launched->topology().ranks : ranks;
   const int first_place = launched ? processes_of_node(*launched).place * locals : 0;
   const std::vector<std::unique_ptr<Comm>> comms =
       launched ? mpi_ranks(std::move(launched), locals) : thread_ranks(ranks, 1, patience);
   for (const std::unique_ptr<Comm>& comm : comms) comm->set_replicas(replicas);
-  return run_threads(comms, first_place, work, patience);
+  return run_threads(comms, first_place, work, patience, where);
 }
 
 }  // namespace snug

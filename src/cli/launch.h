@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <memory>
+#include <string>
 #include <string_view>
 
 #include "comm/comm.h"
@@ -21,10 +22,11 @@ using RankWork = std::function<int(int rank, int place, Comm* comm)>;
 
 // Runs `work` on every rank of this process, each on a thread of its own, and returns what the first one's returned.
 // `launched` processes have equal shares of the ranks, and end with them. One rank alone has no connection (null). If
-// ranks end in error, the error that was not caused by another rank's is thrown. Where a thread hangs and goes on
-// hanging, what its peers say of it is printed, and the process ends with exit code 4.
+// ranks end in error, the error that was not caused by another rank's is thrown; what the machine did, with what
+// `where` says then, if it is given: of where to go on from. Where a thread hangs and goes on hanging, the same is
+// printed, or what its peers say of it, and the process ends with exit code 4.
 int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work,
-              double patience = kPatience);
+              double patience = kPatience, const std::function<std::string()>& where = {});
 
 // Of launched processes: how many this machine has, this one's place among them, from 0, and how many the machine has
 // that has the most.

@@ -273,19 +273,9 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
 }
 
 // What was saved before an error of the machine is as it was.
-int train_or_say_where_to_go_on(Run& run, int rank, int place, Comm* comm) {
-  const auto where = [&] {
-    const auto last = run.begun ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
-    return last ? fmt::format("; --resume goes on from {}", last->string()) : std::string();
-  };
-  try {
-    return train_rank(run, rank, place, comm);
-  } catch (const PeerError& error) {
-    throw PeerError(error.rank, error.why + where());
-  } catch (const DeviceError& error) {
-    if (comm) comm->leave(error.what());  // others see for themselves where to go on
-    throw DeviceError(error.what() + where());
-  }
+std::string where_to_go_on(const Run& run) {
+  const auto last = run.begun ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
+  return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
 }
 
 // What one process finds out for all: where the first refuses, so do the others.
@@ -326,7 +316,8 @@ int train_command(Options options, const CommandFlags& flags) {
   Run run{options, flags, corpus, planned, guard};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
-      [&](int rank, int place, Comm* ranks) { return train_or_say_where_to_go_on(run, rank, place, ranks); });
+      [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,
+      [&] { return where_to_go_on(run); });
 }
 
 }  // namespace snug

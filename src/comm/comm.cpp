@@ -58,6 +58,12 @@ void Comm::set_replicas(int replicas) {
   topology_.replicas = replicas;
 }
 
+void Comm::rethrow(const PeerError& error, std::string_view where) {
+  const PeerError explained(error.rank, fmt::format("{}; rank {} waited {}", error.why, topology_.rank, where));
+  elaborate(explained);
+  throw PeerError(explained);
+}
+
 void Comm::all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full) {
   trade(index(lane), gather_of(topology_, who, part, full));
 }

@@ -97,11 +97,17 @@ class Comm {
   virtual void leave(std::string_view reason) noexcept = 0;
   // A sign of life: cheap enough for every op.
   virtual void heartbeat() noexcept = 0;
-  // What has ended the job, as soon as any rank of this process knows: before a call of this one has thrown it.
+  // What has ended the job, as soon as any rank of this process knows: before a call of this one has thrown it. With
+  // where a rank of this process waited, as soon as one has said so.
   virtual std::optional<PeerError> failure() const = 0;
+  // Throws what a call has thrown, with where this rank waited in it: "in the all_gather at block.0". What the first
+  // rank of this process says is failure()'s from here on: what the error passes on its way out may hold it for ever.
+  [[noreturn]] void rethrow(const PeerError& error, std::string_view where);
 
  protected:
   explicit Comm(Topology topology);
+  // failure() with more in it; the first one counts.
+  virtual void elaborate(const PeerError& failure) noexcept = 0;
 
   // One channel a lane, one for tell() and what is made of it.
   static constexpr size_t kChannels = kLanes + 1;

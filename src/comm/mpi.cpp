@@ -53,6 +53,7 @@ class MpiComm final : public Comm {
     bool done = false;
   };
 
+  void elaborate(const PeerError& failure) noexcept override { team_->elaborate(failure); }
   void trade(size_t channel, const Trade& trade) override;
   void pass(size_t channel, const Trade& trade, uint64_t begin, uint64_t bytes);
   void wait_for(std::vector<Piece>& pieces);

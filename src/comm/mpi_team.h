@@ -70,7 +70,12 @@ class MpiTeam {
   bool failed() const { return failed_; }
   std::optional<PeerError> failure() const {
     const std::lock_guard lock(mutex_);
-    return failure_;
+    return explained_ ? explained_ : failure_;
+  }
+  // See Comm::elaborate().
+  void elaborate(const PeerError& failure) noexcept {
+    const std::lock_guard lock(mutex_);
+    if (!explained_) explained_ = failure;
   }
   // What is wrong with a rank. The first failure is the job's.
   void fail(int rank, const std::string& what) noexcept;
@@ -115,7 +120,7 @@ class MpiTeam {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<PeerError> failure_;
+  std::optional<PeerError> failure_, explained_;
   std::atomic<bool> failed_ = false;    // there is a failure_
   std::atomic<int> calling_ = 0;        // so many Callings
   bool ending_ = false, told_ = false;  // told_: see wait_until_told()

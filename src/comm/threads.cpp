@@ -42,13 +42,17 @@ class Team {
     failed_ = true;
     wake();
   }
+  [[noreturn]] void stop() {
+    const std::lock_guard lock(mutex_);
+    throw PeerError(*failure_);
+  }
   void wake() {
     for (Channel& channel : channels_) channel.changed.notify_all();
   }
 
   std::mutex mutex_;
   std::array<Channel, kLanes + 1> channels_;
-  std::optional<PeerError> failure_;
+  std::optional<PeerError> failure_, explained_;
   std::atomic<bool> failed_ = false;  // there is a failure_
   Watch watch_;
   std::chrono::nanoseconds slice_;  // how often those who wait look for signs of life
@@ -73,10 +77,14 @@ class ThreadComm final : public Comm {
   void wait_until(const std::function<bool()>& done) override;
   std::optional<PeerError> failure() const override {
     const std::lock_guard lock(team_->mutex_);
-    return team_->failure_;
+    return team_->explained_ ? team_->explained_ : team_->failure_;
   }
 
  private:
+  void elaborate(const PeerError& failure) noexcept override {
+    const std::lock_guard lock(team_->mutex_);
+    if (!team_->explained_) team_->explained_ = failure;
+  }
   void trade(size_t number, const Trade& trade) override;
   void copy(const Team::Channel& channel, const Trade& trade) const;
   void wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who, uint64_t Post::*count);
@@ -144,7 +152,7 @@ void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& cha
 }
 
 void ThreadComm::wait_until(const std::function<bool()>& done) {
-  if (team_->failed_) throw PeerError(*failure());
+  if (team_->failed_) team_->stop();
   if (done()) return;
   Waiting waiting(team_->watch_, topology().rank);
   for (int turn = 1; !done(); turn++) {

@@ -12,9 +12,8 @@ std::span<std::byte> bytes_of(const TensorView& view) {
 }
 
 // What is wrong with another rank, and where this one waited for it.
-[[noreturn]] void tell_where(const PeerError& error, const Comm& comm, const Op& op) {
-  throw PeerError(error.rank, fmt::format("{}; rank {} waited in the {} at {}", error.why, comm.topology().rank,
-                                          kind(op.attrs), op.site));
+[[noreturn]] void tell_where(const PeerError& error, Comm& comm, const Op& op) {
+  comm.rethrow(error, fmt::format("in the {} at {}", kind(op.attrs), op.site));
 }
 
 }  // namespace
