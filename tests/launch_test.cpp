@@ -11,6 +11,7 @@
 #include <optional>
 #include <thread>
 
+#include "base/file.h"
 #include "cli/job.h"
 #include "expect_error.h"
 #include "temp_directory.h"
@@ -81,6 +82,33 @@ TEST(Launch, ProcessesHaveEqualSharesOfTheRanks) {
         settled({options_of("8xH100"), options_of("4xH100")});
       },
       "ranks: found 4 in process 0, 2 in process 1, expected as many in each of the 2"));
+}
+
+TEST(Launch, ProcessesRunOnTheSame) {
+  const TempDirectory directory;
+  const auto profile = [&](const char* name, const std::function<void(Machine&)>& change) {
+    Machine machine = *builtin_machine("2xH100");
+    change(machine);
+    const std::filesystem::path path = directory.path() / name;
+    write_text(path, write_machine(machine));
+    return options_of(path);
+  };
+  const auto expect = [](const Options& odd, const std::string& found) {
+    EXPECT_TRUE(fails_with<UserError>([&] { settled({options_of("2xH100"), options_of("2xH100"), odd}); }, found));
+  };
+  expect(options_of(""), "device: found GPUs in process 0, the CPU in process 2, expected the same in each of the 3");
+  expect(options_of("2xH200"), "device: found 'H100' in process 0, 'H200' in process 2");
+  expect(profile("way", [](Machine& machine) { machine.cards->copies.rate = machine.cards->nccl.rate / 2; }),
+         "machine: found copies between GPUs in process 0, NCCL between GPUs in process 2");
+  expect(profile("blocks", [](Machine& machine) { machine.cards->nccl.blocks = 16; }),
+         "machine: found NCCL with 8 blocks of threads in process 0, NCCL with 16 blocks of threads in process 2");
+  expect(profile("rates", [](Machine& machine) { machine.cards->rates.flops *= 2; }), "machine: found rates of hash ");
+  const Options same = profile("same", [](Machine& machine) {
+    machine.cards->free_bytes -= 1 << 30;
+    machine.processor = "another";
+    machine.cards->condition = "61 C";
+  });
+  EXPECT_EQ(settled({same, options_of("2xH100")}), std::vector<int64_t>(2, 2));
 }
 
 // What the last of three processes, which are threads here, knows after it has made a change for itself alone; nothing

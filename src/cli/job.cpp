@@ -222,6 +222,7 @@ void share_ranks(Options& options, int64_t cards, Comm& launched) {
 }  // namespace
 
 void settle_ranks(Options& options, const Target& target, Comm* launched) {
+  if (launched) target.require_alike(*launched);
   const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
   if (launched)
     share_ranks(options, cards, *launched);

@@ -19,7 +19,7 @@ void take_adapter(Options& options, const PeftConfig& adapter);
 
 // Where --batch-size names no number: 16, or the next multiple of the ranks. Where --ranks names none: one for each of
 // the target's GPUs, on all --nodes, or on the machine of each launched process, which those of one machine share; or
-// one, in each process. UserError if launched processes would not all have the same number.
+// one, in each process. UserError if launched processes would not all have the same number, on the same ground.
 void settle_ranks(Options& options, const Target& target, Comm* launched = nullptr);
 
 // What the user pinned of cut and strategy, of a job whose ranks are settled.

@@ -1,10 +1,14 @@
 #include "cli/target.h"
 
+#include <array>
+#include <bit>
+
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
 #include "backend/cuda/cards.h"
 #include "backend/cuda/facts.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "cli/launch.h"
 #include "measure/measure.h"
 
@@ -183,6 +187,78 @@ std::unique_ptr<OpFacts> Target::facts() const {
 void Target::require_here() const {
   if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
   if (const std::string unused = unused_cards(); !asked_ && !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
+}
+
+namespace {
+
+// Of all that decides a plan, but what processes find out the least of, and what a machine has besides.
+uint64_t hash_of_rates(Machine machine) {
+  machine.processor.clear();
+  machine.cores = 1;
+  machine.memory_bytes = machine.free_bytes = 0;
+  machine.group_limit_bytes.reset();
+  machine.disk.directory.clear();
+  machine.disk.direct = true;
+  machine.disk.free_bytes = 0;
+  if (machine.cards) {
+    machine.cards->name = machine.cards->condition = "";
+    machine.cards->count = 1;
+    machine.cards->memory_bytes = machine.cards->free_bytes = 0;
+  }
+  return hash_of(write_machine(machine));
+}
+
+// What a process tells the others of where it runs.
+struct Ground {
+  static constexpr size_t kNameWords = 8;
+  uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0;
+  std::array<char, kNameWords * sizeof(uint64_t)> name{};
+};
+using GroundWords = std::array<uint64_t, sizeof(Ground) / sizeof(uint64_t)>;
+
+}  // namespace
+
+void Target::require_alike(Comm& launched) const {
+  Ground own;
+  own.cuda = cuda_;
+  own.rates = hash_of_rates(machine_.value_or(rough_machine()));
+  if (cuda_) {
+    const Cards& cards = *machine_->cards;
+    own.copies = cards.by_copies();
+    own.blocks = static_cast<uint64_t>(cards.nccl.blocks);
+    const std::string& name = here_ ? here_->name : cards.name;
+    name.copy(own.name.data(), own.name.size() - 1);
+  }
+  const std::span<const uint64_t> told = launched.tell(std::bit_cast<GroundWords>(own));
+  std::vector<Ground> grounds;
+  for (GroundWords words; grounds.size() * words.size() < told.size();) {
+    std::ranges::copy(told.subspan(grounds.size() * words.size(), words.size()), words.begin());
+    grounds.push_back(std::bit_cast<Ground>(words));
+  }
+  const auto require = [&](std::string_view option, const auto& describe, std::string_view help) {
+    const std::string first = describe(grounds[0]);
+    for (size_t process = 1; process < grounds.size(); process++)
+      if (const std::string other = describe(grounds[process]); other != first)
+        user_error(
+            "{}: found {} in process 0, {} in process {}, expected the same in each of the {} that the launcher "
+            "started: {}",
+            option, first, other, process, grounds.size(), help);
+  };
+  constexpr std::string_view kOneProfile = "--machine names one profile for all";
+  require(
+      "device", [](const Ground& ground) { return ground.cuda ? "GPUs" : "the CPU"; },
+      "a driver that answers on every machine, or --device cpu");
+  require(
+      "device", [](const Ground& ground) { return fmt::format("'{}'", ground.name.data()); }, "cards of one name");
+  require(
+      "machine", [](const Ground& ground) { return ground.copies ? "copies between GPUs" : "NCCL between GPUs"; },
+      kOneProfile);
+  require(
+      "machine", [](const Ground& ground) { return fmt::format("NCCL with {} blocks of threads", ground.blocks); },
+      kOneProfile);
+  require(
+      "machine", [](const Ground& ground) { return "rates of hash " + hex(ground.rates); },
+      "--machine names one profile for all, and without it they have as many GPUs");
 }
 
 std::unique_ptr<Backend> Target::backend(int device, Comm* comm) const {

@@ -27,6 +27,9 @@ class Target {
   // UserError if it cannot be run on here, by this build of snug; says on stderr what GPUs that leaves alone, unless
   // the user chose the CPU.
   void require_here() const;
+  // UserError in all launched processes, with which has what, unless all are about to run on the same: CPU or GPUs, of
+  // one name, that the same carries bytes between, at rates that make all plan alike. Before they tell anything else.
+  void require_alike(Comm& launched) const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
   // job ask at the same time.
   std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
