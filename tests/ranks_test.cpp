@@ -146,6 +146,31 @@ TEST(Ranks, ADeviceThatIsLostEndsAllProcessesWithTheCause) {
   }
 }
 
+// Whichever process it reaches.
+TEST(Ranks, ASignalToOneOfSeveralProcessesEndsTheRunAfterItsStep) {
+  for (const int signalled : {0, 1}) {
+    SCOPED_TRACE(signalled);
+    const TempDirectory directory;
+    std::ofstream(directory.path() / "process")
+        << "\"$@\" >log.$OMPI_COMM_WORLD_RANK 2>&1 &\nchild=$!\n"
+           "if [ $OMPI_COMM_WORLD_RANK = "
+        << signalled
+        << " ]; then\n  for i in $(seq 600); do grep -q '\"step\":3' run/metrics.jsonl && break; sleep 0.1; done\n"
+           "  kill -USR1 $child\nfi 2>/dev/null\nwait $child\ncode=$?\n"
+           "echo $code >code.$OMPI_COMM_WORLD_RANK\n"
+           "for i in $(seq 100); do [ -s code.0 ] && [ -s code.1 ] && break; sleep 0.1; done\nexit $code\n";
+    const std::string command = fmt::format(
+        "cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} sh process {} train --model {} --data {} "
+        "--sequence-length 48 --batch-size 8 --max-steps 1000000 --threads 1 --out run >log 2>&1",
+        directory.path().string(), mpirun(2), SNUG_BINARY, (kModels / "llama").string(),
+        (kModels / "data.jsonl").string());
+    EXPECT_NE(std::system(command.c_str()), 0);
+    for (const int process : {0, 1}) EXPECT_EQ(text_of(directory.path() / fmt::format("code.{}", process)), "130\n");
+    EXPECT_NE(text_of(directory.path() / "log.0").find("interrupted; --resume goes on from here"), std::string::npos);
+    EXPECT_TRUE(std::filesystem::exists(directory.path() / "run/adapter"));
+  }
+}
+
 // This program as one of two processes of two ranks, of which the last one hangs.
 int process_main() {
   std::unique_ptr<Comm> processes = open_mpi(2);

@@ -183,7 +183,13 @@ void Session::barrier() {
   if (comm_) comm_->barrier();
 }
 
-uint64_t Session::as_rank_0(uint64_t value) { return comm_ ? comm_->tell(value)[0] : value; }
+uint64_t Session::as_rank_0(uint64_t value, uint64_t of_any) {
+  if (!comm_) return value;
+  const std::span<const uint64_t> told = comm_->tell(value);
+  uint64_t all = told[0];
+  for (const uint64_t one : told) all |= one & of_any;
+  return all;
+}
 
 uint64_t Session::least_over_ranks(uint64_t value) {
   return comm_ ? *std::ranges::min_element(comm_->tell(value)) : value;

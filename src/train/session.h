@@ -67,8 +67,8 @@ class Session {
   Alive alive() const { return heartbeat_of(comm_); }
   // The least of a number over all ranks; all of them call it.
   uint64_t least_over_ranks(uint64_t value);
-  // What rank 0 says, on all ranks.
-  uint64_t as_rank_0(uint64_t value);
+  // What rank 0 says, on all ranks; with those of the bits `of_any` that any rank has.
+  uint64_t as_rank_0(uint64_t value, uint64_t of_any = 0);
 
   // What is left of the last step's update, at once; on all ranks.
   void flush();

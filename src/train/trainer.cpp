@@ -111,10 +111,11 @@ Ending Trainer::run() {
     do_step(number);
     state_.step = number;
     const bool last = number == options_.steps;
-    // Clocks and signals differ from rank to rank: rank 0 decides for all.
+    // Clocks differ from rank to rank, and signals may reach one alone: rank 0 decides for all, each may stop all.
     const uint64_t due = session_.as_rank_0((evaluation.after(number, ends_epoch_) ? kEvaluate : 0) |
-                                            (saving.after(number, ends_epoch_) ? kSave : 0) |
-                                            (!last && options_.interrupted() ? kStop : 0));
+                                                (saving.after(number, ends_epoch_) ? kSave : 0) |
+                                                (!last && options_.interrupted() ? kStop : 0),
+                                            kStop);
     if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
