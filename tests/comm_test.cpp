@@ -373,5 +373,19 @@ TEST(Comm, CollectivesOfDifferentSizesAreAnErrorOnEveryRank) {
 
 TEST(Mpi, IsNotAskedForWithoutALauncher) { EXPECT_FALSE(started_by_mpi()); }
 
+// As srun has it, with --mpi=pmix and pmi2.
+TEST(Mpi, IsNotAskedForByTheOneProcessOfALauncher) {
+  for (const auto& [rank, size] : {std::pair("PMIX_RANK", "SLURM_STEP_NUM_TASKS"), {"PMI_RANK", "PMI_SIZE"}}) {
+    setenv(rank, "0", 1);
+    EXPECT_TRUE(started_by_mpi()) << rank;
+    setenv(size, "2", 1);
+    EXPECT_TRUE(started_by_mpi()) << rank;
+    setenv(size, "1", 1);
+    EXPECT_FALSE(started_by_mpi()) << rank;
+    unsetenv(rank);
+    unsetenv(size);
+  }
+}
+
 }  // namespace
 }  // namespace snug

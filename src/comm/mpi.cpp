@@ -160,9 +160,13 @@ std::vector<std::unique_ptr<Comm>> connect(const std::shared_ptr<MpiProcess>& pr
 
 bool started_by_mpi() {
   if (const char* ranks = std::getenv("OMPI_COMM_WORLD_SIZE")) return std::atoi(ranks) > 1;
-  if (std::getenv("PMIX_RANK")) return true;
-  const char* const tasks = std::getenv("PMI_SIZE");  // one, in a shell that srun has started say, needs no MPI
-  return std::getenv("PMI_RANK") && (!tasks || std::atoi(tasks) > 1);
+  // One alone, in a shell that srun has started say, needs no MPI.
+  const auto several = [](const char* name) {
+    const char* const tasks = std::getenv(name);
+    return !tasks || std::atoi(tasks) > 1;
+  };
+  return (std::getenv("PMIX_RANK") && several("SLURM_STEP_NUM_TASKS")) ||
+         (std::getenv("PMI_RANK") && several("PMI_SIZE"));
 }
 
 std::unique_ptr<Comm> open_mpi(double patience, uint64_t piece) {
