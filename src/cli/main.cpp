@@ -13,6 +13,7 @@
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "cli/target.h"
 #include "format/unicode.h"
 
 namespace {
@@ -222,6 +223,7 @@ int fail(int code, std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
+  prepare_environment();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {
     const int code = dispatch(argc, argv);

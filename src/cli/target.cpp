@@ -30,8 +30,10 @@ std::optional<Machine> named_machine(const Options& options) {
 
 std::vector<Card> cards_of_driver() { return cuda_cards(); }
 
+void prepare_links() { prepare_nccl(); }
+
 std::shared_ptr<ProductTable> products_of_ranks() {
-  prepare_nccl();
+  prepare_links();  // for programs that did not do it first of all
   return make_product_table();
 }
 
@@ -55,6 +57,8 @@ constexpr bool kCanUseCards = false;
 
 std::vector<Card> cards_of_driver() { return {}; }
 
+void prepare_links() {}
+
 std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
 bool reach_each_other(int) { return false; }
@@ -66,6 +70,8 @@ std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&,
 #endif
 
 }  // namespace
+
+void prepare_environment() { prepare_links(); }
 
 std::optional<Cards> cards_here() {
   const std::vector<Card> all = cards_of_driver();

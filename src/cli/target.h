@@ -13,6 +13,9 @@ namespace snug {
 
 struct ProductTable;
 
+// What libraries read of the environment: first of all in a program, as threads may read it.
+void prepare_environment();
+
 class Target {
  public:
   // Of --device and --machine: GPUs where they are asked for, or where nothing is said and this machine, or the one

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "comm/device_link.h"
 #include "comm/rank_backend.h"
@@ -131,8 +132,10 @@ std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int block
 // starts in the order in which it was enqueued, which is the same on all ranks: none waits for a card that is full of
 // what waits for it.
 void prepare_nccl() {
-  setenv("NCCL_NVLS_ENABLE", "0", 1);
-  setenv("NCCL_LAUNCH_ORDER_IMPLICIT", "1", 1);
+  for (const auto& [name, value] : {std::pair("NCCL_NVLS_ENABLE", "0"), {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}) {
+    const char* const set = std::getenv(name);
+    if (!set || std::strcmp(set, value) != 0) setenv(name, value, 1);
+  }
 }
 
 }  // namespace snug
