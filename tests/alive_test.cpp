@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "comm/threads.h"
 #include "data/packing.h"
+#include "expect_error.h"
 #include "plan/fit.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
@@ -64,6 +65,15 @@ void read_while_another_waits(bool signs) {
 TEST(Alive, ARankThatReadsLongIsNotTakenToHang) {
   EXPECT_NO_THROW(read_while_another_waits(true));
   EXPECT_THROW(read_while_another_waits(false), PeerError);
+}
+
+TEST(Alive, LongWorkEndsWithTheRankThatHasFailed) {
+  const TempDirectory directory;
+  const auto ranks = thread_ranks(2);
+  const Alive alive = heartbeat_of(ranks[0].get());
+  EXPECT_NO_THROW(read_slowly(directory, alive, 0us));
+  ranks[1]->leave("disk full");
+  EXPECT_TRUE(fails_with<PeerError>([&] { read_slowly(directory, alive, 0us); }, "rank 1 failed: disk full"));
 }
 
 TEST(Alive, IsSaidForEachLotOfSamples) {

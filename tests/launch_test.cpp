@@ -246,17 +246,22 @@ TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {
   }
 }
 
+// With its own exit code.
 TEST(LaunchDeathTest, AnErrorIsSaidThoughAnotherThreadHangs) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
-  EXPECT_EXIT(run_ranks(
-                  2, 1, nullptr,
-                  [](int rank, int, Comm*) {
-                    if (rank == 0) user_error("no such file");
-                    std::this_thread::sleep_for(1h);
-                    return 0;
-                  },
-                  0.5),
-              testing::ExitedWithCode(4), "snug: no such file");
+  const auto run = [](const std::function<void()>& fail) {
+    run_ranks(
+        2, 1, nullptr,
+        [&](int rank, int, Comm*) {
+          if (rank == 0) fail();
+          std::this_thread::sleep_for(1h);
+          return 0;
+        },
+        0.5);
+  };
+  EXPECT_EXIT(run([] { user_error("no such file"); }), testing::ExitedWithCode(2), "snug: no such file\n");
+  EXPECT_EXIT(run([] { throw CapacityError("too large"); }), testing::ExitedWithCode(3), "snug: too large\n");
+  EXPECT_EXIT(run([] { device_error("disk full"); }), testing::ExitedWithCode(4), "snug: disk full\n");
 }
 
 }  // namespace

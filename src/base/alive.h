@@ -6,7 +6,8 @@
 namespace snug {
 
 // Long work on the host calls it as it advances, many times in any 10 s, so that other ranks that wait do not take this
-// one for one that hangs (Comm::heartbeat()). May be empty.
+// one for one that hangs (Comm::heartbeat()). It throws where another rank has failed: the work is for nothing then.
+// May be empty.
 using Alive = std::function<void()>;
 
 inline void call(const Alive& alive) {

@@ -19,6 +19,7 @@
 
 #include "base/cores.h"
 #include "base/hash.h"
+#include "cli/failure.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
 
@@ -143,14 +144,13 @@ using Where = std::function<std::string()>;
   }
 }
 
-// A thread that hangs cannot be ended but with its process.
+// A thread that hangs, or is long at what does not look for others, cannot be ended but with its process.
 [[noreturn]] void end_process(const std::exception_ptr& error, const Where& where) {
   try {
     throw_with(error, where);
-  } catch (const std::exception& caught) {
-    fmt::print(stderr, "snug: {}\n", caught.what());
+  } catch (...) {
+    std::_Exit(fail(std::current_exception()));
   }
-  std::_Exit(4);
 }
 
 int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place, const RankWork& work, double patience,

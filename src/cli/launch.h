@@ -24,7 +24,7 @@ using RankWork = std::function<int(int rank, int place, Comm* comm)>;
 // `launched` processes have equal shares of the ranks, and end with them. One rank alone has no connection (null). If
 // ranks end in error, the error that was not caused by another rank's is thrown; what the machine did, with what
 // `where` says then, if it is given: of where to go on from. Where a thread hangs and goes on hanging, the same is
-// printed, or what its peers say of it, and the process ends with exit code 4.
+// printed, or what its peers say of it, and the process ends with that error's exit code.
 int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work,
               double patience = kPatience, const std::function<std::string()>& where = {});
 

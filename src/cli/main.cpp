@@ -5,22 +5,20 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
-#include <new>
+#include <exception>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
 #include "cli/commands.h"
+#include "cli/failure.h"
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/target.h"
-#include "format/unicode.h"
 
 namespace {
 
 using namespace snug;
-
-enum ExitCode { kDone = 0, kInternal = 1, kUser = 2, kDoesNotFit = 3, kMachine = 4 };
 
 struct Command {
   std::string name, help;
@@ -205,21 +203,6 @@ int dispatch(int argc, char** argv) {
   return kUser;
 }
 
-// One line of UTF-8, whatever bytes of foreign files are quoted in it.
-int fail(int code, std::string_view text) {
-  const auto in_hex = [](char c) { return fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); };
-  std::string line;
-  while (!text.empty()) {
-    const size_t good = find_invalid_utf8(text).value_or(text.size());
-    for (const char c : text.substr(0, good))
-      line += static_cast<unsigned char>(c) < 0x20 || c == 0x7f ? in_hex(c) : std::string{c};
-    if (good < text.size()) line += in_hex(text[good]);
-    text.remove_prefix(std::min(good + 1, text.size()));
-  }
-  fmt::print(stderr, "snug: {}\n", line);
-  return code;
-}
-
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -229,20 +212,7 @@ int main(int argc, char** argv) {
     const int code = dispatch(argc, argv);
     if (std::fflush(stdout) != 0 || std::ferror(stdout)) return fail(kMachine, "standard output: cannot write to it");
     return code;
-  } catch (const CapacityError& error) {
-    return fail(kDoesNotFit, error.what());
-  } catch (const UserError& error) {
-    return fail(kUser, error.what());
-  } catch (const DeviceError& error) {
-    return fail(kMachine, error.what());
-  } catch (const std::bad_alloc&) {
-    return fail(kMachine, "the system gave no more memory beside what was planned");
-  } catch (const InternalError& error) {
-    return fail(kInternal,
-                fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));
-  } catch (const std::filesystem::filesystem_error& error) {
-    return fail(kMachine, error.what());
-  } catch (const std::exception& error) {
-    return fail(kInternal, error.what());
+  } catch (...) {
+    return fail(std::current_exception());
   }
 }

@@ -114,7 +114,10 @@ std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<ui
 
 Alive heartbeat_of(Comm* comm) {
   if (!comm) return {};
-  return [comm] { comm->heartbeat(); };
+  return [comm] {
+    comm->heartbeat();
+    if (const std::optional<PeerError> failure = comm->failure()) throw PeerError(*failure);
+  };
 }
 
 }  // namespace snug

@@ -98,7 +98,7 @@ class Comm {
   // A sign of life: cheap enough for every op.
   virtual void heartbeat() noexcept = 0;
   // What has ended the job, as soon as any rank of this process knows: before a call of this one has thrown it. With
-  // where a rank of this process waited, as soon as one has said so.
+  // where a rank of this process waited, as soon as one has said so. Cheap while there is none.
   virtual std::optional<PeerError> failure() const = 0;
   // Throws what a call has thrown, with where this rank waited in it: "in the all_gather at block.0". What the first
   // rank of this process says is failure()'s from here on: what the error passes on its way out may hold it for ever.
@@ -123,7 +123,8 @@ class Comm {
 // is taken to hang, and one that is lost is noticed. One rank alone has no connection (null).
 std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait);
 
-// heartbeat() for work that knows nothing of ranks; nothing for one rank alone (null).
+// heartbeat() for work that knows nothing of ranks, which ends in the failure() when there is one; nothing for one rank
+// alone (null).
 Alive heartbeat_of(Comm* comm);
 
 }  // namespace snug

@@ -69,6 +69,7 @@ class MpiTeam {
 
   bool failed() const { return failed_; }
   std::optional<PeerError> failure() const {
+    if (!failed_) return std::nullopt;
     const std::lock_guard lock(mutex_);
     return explained_ ? explained_ : failure_;
   }

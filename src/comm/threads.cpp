@@ -76,6 +76,7 @@ class ThreadComm final : public Comm {
   void heartbeat() noexcept override { team_->watch_.advanced(topology().rank); }
   void wait_until(const std::function<bool()>& done) override;
   std::optional<PeerError> failure() const override {
+    if (!team_->failed_) return std::nullopt;
     const std::lock_guard lock(team_->mutex_);
     return team_->explained_ ? team_->explained_ : team_->failure_;
   }

@@ -1,0 +1,16 @@
+// How the program ends in error: one line on standard error, and an exit code that says whose it is.
+#pragma once
+
+#include <exception>
+#include <string_view>
+
+namespace snug {
+
+enum ExitCode { kDone = 0, kInternal = 1, kUser = 2, kDoesNotFit = 3, kMachine = 4 };
+
+// Prints "snug: ..." as one line of UTF-8, whatever bytes of foreign files are quoted in it; returns the code.
+int fail(ExitCode code, std::string_view text);
+// The same of what was thrown.
+int fail(const std::exception_ptr& error);
+
+}  // namespace snug
