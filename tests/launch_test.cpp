@@ -44,7 +44,7 @@ std::vector<int64_t> settled(std::vector<Options> processes) {
   std::vector<int64_t> ranks(processes.size());
   run_ranks(static_cast<int>(processes.size()), 1, nullptr, [&](int process, int, Comm* comm) {
     Options& options = processes[static_cast<size_t>(process)];
-    settle_ranks(options, Target(options), comm);
+    settle_ranks(options, Target(options, std::nullopt), Aim::Run, comm);
     ranks[static_cast<size_t>(process)] = options.ranks;
     return 0;
   });
@@ -69,6 +69,20 @@ TEST(Launch, ProcessesOfAMachineShareItsCards) {
   EXPECT_EQ(of(2, options_of("8xH100", 4)), std::vector<int64_t>(2, 4));
   EXPECT_EQ(of(2, options_of("")), std::vector<int64_t>(2, 2));
   EXPECT_EQ(of(2, options_of("", 6)), std::vector<int64_t>(2, 6));
+}
+
+// Of the machine that is named there are prices.
+TEST(Launch, ARunCountsTheCardsThatAreHere) {
+  const auto ranks = [](const std::string& machine, Aim aim) {
+    Options options;
+    options.machine = machine;
+    settle_ranks(options, Target(options, rough_cards("NVIDIA H200", 90, 2)), aim);
+    return options.ranks;
+  };
+  for (const auto& [machine, named] : {std::pair("", 2), {"H200", 1}, {"8xH200", 8}}) {
+    EXPECT_EQ(ranks(machine, Aim::Run), 2) << machine;
+    EXPECT_EQ(ranks(machine, Aim::Look), named) << machine;
+  }
 }
 
 TEST(Launch, ProcessesHaveEqualSharesOfTheRanks) {

@@ -47,7 +47,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 int plan_command(Options options, const CommandFlags& flags) {
   refuse_disk_dir(options, Aim::Look);
   Target target(options);
-  settle_ranks(options, target);
+  settle_ranks(options, target, Aim::Look);
   std::optional<DataSummary> summary;
   Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {

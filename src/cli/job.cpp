@@ -221,9 +221,13 @@ void share_ranks(Options& options, int64_t cards, Comm& launched) {
 
 }  // namespace
 
-void settle_ranks(Options& options, const Target& target, Comm* launched) {
+const Cards& cards_of(const Target& target, Aim aim) {
+  return aim == Aim::Run && target.here() ? *target.here() : *target.machine()->cards;
+}
+
+void settle_ranks(Options& options, const Target& target, Aim aim, Comm* launched) {
   if (launched) target.require_alike(*launched);
-  const int64_t cards = target.cuda() ? target.machine()->cards->count : 1;
+  const int64_t cards = target.cuda() ? cards_of(target, aim).count : 1;
   if (launched)
     share_ranks(options, cards, *launched);
   else if (options.ranks == 0)
@@ -358,7 +362,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   caps.node_ranks =
       launched ? processes_of_node(*launched).most * locals : static_cast<int>(options.ranks / options.nodes);
   if (target.cuda()) {
-    const Cards& cards = aim == Aim::Run && target.here() ? *target.here() : *target.machine()->cards;
+    const Cards& cards = cards_of(target, aim);
     require_cards(cards, *caps.node_ranks);
     require_products(cards, spec.numerics);
   }

@@ -17,16 +17,19 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
+// What a plan is for: to be read, or to be run here and now.
+enum class Aim : uint8_t { Look, Run };
+
+// Of a target with GPUs those that there are to run on: here, of a run, whatever machine it is priced by.
+const Cards& cards_of(const Target& target, Aim aim);
+
 // Where --batch-size names no number: 16, or the next multiple of the ranks. Where --ranks names none: one for each of
-// the target's GPUs, on all --nodes, or on the machine of each launched process, which those of one machine share; or
-// one, in each process. UserError if launched processes would not all have the same number, on the same ground.
-void settle_ranks(Options& options, const Target& target, Comm* launched = nullptr);
+// the GPUs, on all --nodes, or on the machine of each launched process, which those of one machine share; or one, in
+// each process. UserError if launched processes would not all have the same number, on the same ground.
+void settle_ranks(Options& options, const Target& target, Aim aim, Comm* launched = nullptr);
 
 // What the user pinned of cut and strategy, of a job whose ranks are settled.
 Choices choices_of(const Options& options);
-
-// What a plan is for: to be read, or to be run here and now.
-enum class Aim : uint8_t { Look, Run };
 
 // What a job may take. On the CPU device and host are one memory. A run takes no more than is free; who only looks may
 // say what a machine elsewhere has, by options or by its profile.

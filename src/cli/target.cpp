@@ -169,10 +169,10 @@ MeasuredLinks measure_links_here(Cards& cards) {
   return measured;
 }
 
-Target::Target(const Options& options)
-    : asked_(options.device != "auto"),
-      here_(options.device == "cpu" ? std::nullopt : cards_here()),
-      machine_(named_machine(options)) {
+Target::Target(const Options& options) : Target(options, options.device == "cpu" ? std::nullopt : cards_here()) {}
+
+Target::Target(const Options& options, std::optional<Cards> here)
+    : asked_(options.device != "auto"), here_(std::move(here)), machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;

@@ -21,6 +21,8 @@ class Target {
   // Of --device and --machine: GPUs where they are asked for, or where nothing is said and this machine, or the one
   // that is planned for, has any. UserError if there are none, or if --machine names neither a profile nor a machine.
   explicit Target(const Options& options);
+  // The same on a machine with these GPUs.
+  Target(const Options& options, std::optional<Cards> here);
 
   bool cuda() const { return cuda_; }
   // What prices a step, if that was named or has GPUs; without cards where the CPU is the target.

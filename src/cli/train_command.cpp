@@ -303,7 +303,7 @@ int train_command(Options options, const CommandFlags& flags) {
   }
   Target target(options);
   target.require_here();
-  settle_ranks(options, target, comm.get());
+  settle_ranks(options, target, Aim::Run, comm.get());
   refuse_disk_dir(options, Aim::Run);
   by_the_first(comm.get(), [&] { refuse_out(options); });
   keep_cut_of_run(options);

@@ -14,14 +14,14 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched) {
   require_weights(spec.sources);
   Options settled = options;
   if (options.ranks == 0 && !launched && spec.purpose == Purpose::Generate && target.cuda() &&
-      target.machine()->cards->count > 1) {
+      cards_of(target, Aim::Run).count > 1) {
     settled.ranks = 1;
     if (options.offload_parameters == "auto") settled.offload_parameters = "none";
     Planned alone = plan_job(spec, settled, target, Aim::Run);
     if (alone.fit.chosen) return alone;
     settled = options;
   }
-  settle_ranks(settled, target, launched);
+  settle_ranks(settled, target, Aim::Run, launched);
   Planned planned = plan_job(std::move(spec), settled, target, Aim::Run, launched);
   require_fit(planned, options);
   return planned;
