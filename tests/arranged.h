@@ -209,7 +209,7 @@ inline void on_ranks(const JobSpec& job, const Arrangement& a, const std::functi
 inline void take_saved(Session& session, Outcome& outcome) {
   const std::filesystem::path directory =
       std::filesystem::temp_directory_path() /
-      fmt::format("snug-ranks-{}", session.as_rank_0(static_cast<uint64_t>(getpid())));
+      fmt::format("snug-ranks-{}", session.as_rank_0(static_cast<uint64_t>(getpid()), "a name"));
   std::filesystem::create_directories(directory);
   session.barrier();
   session.write(Task::Save, directory);

@@ -178,6 +178,26 @@ TEST(Threads, TheOneAtFaultIsNamedAndNotTheOnesBetween) {
   expect_all(errors, "rank 2 has given no sign of life for 0.3 s while others wait for it");
 }
 
+TEST(Threads, AWaitForWhatOthersTellIsToldWithItsPlace) {
+  const auto told = [](const std::function<void(Comm&)>& meet) {
+    return run_ranks(thread_ranks(2, 1, 0.3), [&](Comm& comm) {
+      call(comm);
+      if (comm.topology().rank == 1) std::this_thread::sleep_for(1s);
+      meet(comm);
+    })[0];
+  };
+  const std::string hangs = "rank 1 has given no sign of life for 0.3 s while others wait for it";
+  EXPECT_EQ(told([](Comm& comm) {
+              comm.tell(7, {"the end of step", 12});
+            }),
+            hangs + "; rank 0 waited at the end of step 12");
+  EXPECT_EQ(told([](Comm& comm) { comm.barrier("the end of loading"); }),
+            hangs + "; rank 0 waited at the end of loading");
+  EXPECT_EQ(told([](Comm& comm) { comm.barrier(); }), hangs);
+  EXPECT_EQ(told([](Comm& comm) { comm.agree("the data", 3); }),
+            hangs + "; rank 0 waited at the comparison of the data");
+}
+
 TEST(Threads, HeartbeatsKeepASlowRankAlive) {
   expect_all(run_ranks(thread_ranks(3, 1, 0.3),
                        [&](Comm& comm) {
@@ -257,7 +277,7 @@ TEST(Threads, ARankThatEndsWhileRankZeroWaitsOutsideTheJobIsNoticed) {
   const std::vector<std::string> errors = run_ranks(thread_ranks(3), [](Comm& comm) {
     if (comm.topology().rank != 1) from_rank_0(&comm, [](const Alive& alive) { return wait_outside(alive, 60s); });
   });
-  EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it");
+  EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it; rank 0 waited at rank 0's input");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);
 }
 

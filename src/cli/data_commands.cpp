@@ -83,7 +83,7 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
   const EvaluationResult result = evaluate(session, source, source.stream().steps());
   if (result.loss_tokens == 0) user_error("--data: found no token that carries loss");
   if (!std::isfinite(result.loss)) {
-    const uint64_t weight = session.least_over_ranks(non_finite_weight(session));
+    const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
     user_error("the loss is {}{}", result.loss,
                weight == UINT64_MAX
                    ? "; every weight is finite: try --compute fp32"

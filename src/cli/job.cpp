@@ -207,7 +207,7 @@ int64_t batch_of(const Options& options) {
 void share_ranks(Options& options, int64_t cards, Comm& launched) {
   const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
-  const std::span<const uint64_t> told = launched.tell(static_cast<uint64_t>(options.ranks));
+  const std::span<const uint64_t> told = launched.tell(static_cast<uint64_t>(options.ranks), "the count of ranks");
   if (options.ranks % processes != 0)
     user_error("ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many",
                options.ranks, processes);

@@ -65,7 +65,7 @@ std::span<const uint64_t> nodes_of(Comm& launched) {
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
   std::string start;  // stays empty where a container does not show it
   std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
-  return launched.tell(hash_of(fmt::format("{} {}", host.data(), start)));
+  return launched.tell(hash_of(fmt::format("{} {}", host.data(), start)), "the count of each machine's processes");
 }
 
 }  // namespace
@@ -107,7 +107,7 @@ int unbound_cores() {
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
   if (!launched) return value;
-  return *std::ranges::min_element(launched->tell(value));
+  return *std::ranges::min_element(launched->tell(value, "the limits of the plan"));
 }
 
 namespace {

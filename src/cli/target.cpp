@@ -108,7 +108,7 @@ Bus measure_bus_of(int count, Way way) {
   run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
     const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
     measured[static_cast<size_t>(rank)] = measure_bus(*backend, [&] {
-      if (comm) comm->barrier();
+      if (comm) comm->barrier("a measurement of the bus");
     });
     return 0;
   });
@@ -128,7 +128,7 @@ MeasuredLink measure_link_by(Way way, int count, uint64_t free_before) {
     const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
     const LinkRates measured = measure_link(*backend, comm->topology());
     if (rank == 0) link = {measured.rates, taken_beside(free_before, measured.arena)};
-    comm->barrier();
+    comm->barrier("the end of a measurement");
     return 0;
   });
   return link;
@@ -235,7 +235,7 @@ void Target::require_alike(Comm& launched) const {
     const std::string& name = here_ ? here_->name : cards.name;
     name.copy(own.name.data(), own.name.size() - 1);
   }
-  const std::span<const uint64_t> told = launched.tell(std::bit_cast<GroundWords>(own));
+  const std::span<const uint64_t> told = launched.tell(std::bit_cast<GroundWords>(own), "the comparison of machines");
   std::vector<Ground> grounds;
   for (GroundWords words; grounds.size() * words.size() < told.size();) {
     std::ranges::copy(told.subspan(grounds.size() * words.size(), words.size()), words.begin());

@@ -185,7 +185,7 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   std::vector<RankBytes> ranks;
   for (int rank = 0; rank < comm->topology().ranks; rank++) ranks.push_back({rank, {}});
   for (const Space space : kSpaces) {
-    const std::span<const uint64_t> told = comm->tell(own[index(space)]);
+    const std::span<const uint64_t> told = comm->tell(own[index(space)], "the end of the run");
     for (RankBytes& rank : ranks) rank.bytes[index(space)] = told[static_cast<size_t>(rank.rank)];
   }
   return ranks;
@@ -195,7 +195,7 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
 double seconds_to_load(Session& session) {
   const auto begin = std::chrono::steady_clock::now();
   session.load();
-  session.barrier();
+  session.barrier("the end of loading");
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
@@ -286,7 +286,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
     } catch (const UserError&) {
       refused = std::current_exception();
     }
-  if (comm && comm->tell(refused ? 1 : 0)[0] && !refused)
+  if (comm && comm->tell(refused ? 1 : 0, "the check of --out")[0] && !refused)
     user_error("out: refused, as the first of the processes says");
   if (refused) std::rethrow_exception(refused);
 }

@@ -72,17 +72,30 @@ void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
   trade(index(lane), exchange_of(topology_, in, out));
 }
 
-std::span<const uint64_t> Comm::tell(uint64_t value) { return tell(std::span(&value, 1)); }
-
-std::span<const uint64_t> Comm::tell(std::span<const uint64_t> values) {
+template <class Where>
+std::span<const uint64_t> Comm::trade_words(std::span<const uint64_t> values, const Where& where) {
   told_.resize(static_cast<size_t>(topology_.ranks) * values.size());
-  trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
-                 reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
+  try {
+    trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
+                   reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
+  } catch (const PeerError& error) {
+    if (const std::string place = where(); !place.empty()) rethrow(error, place);
+    throw;
+  }
   return told_;
 }
 
+std::span<const uint64_t> Comm::tell(uint64_t value, const Meeting& at) { return tell(std::span(&value, 1), at); }
+
+std::span<const uint64_t> Comm::tell(std::span<const uint64_t> values, const Meeting& at) {
+  return trade_words(values, [&at] {
+    if (at.number) return fmt::format("at {} {}", at.place, *at.number);
+    return at.place.empty() ? std::string() : fmt::format("at {}", at.place);
+  });
+}
+
 void Comm::agree(std::string_view what, uint64_t value) {
-  tell(value);
+  trade_words(std::span(&value, 1), [what] { return fmt::format("at the comparison of {}", what); });
   std::string others;
   for (size_t rank = 1; rank < told_.size(); rank++)
     if (told_[rank] != told_[0]) others += fmt::format(", rank {} has {:016x}", rank, told_[rank]);
@@ -93,21 +106,22 @@ void Comm::agree(std::string_view what, uint64_t value) {
         what, told_[0], others);
 }
 
-void Comm::barrier() { tell(0); }
+void Comm::barrier(const Meeting& at) { tell(0, at); }
 
 std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait) {
   if (!comm) return wait({});
   constexpr uint64_t kWaiting = UINT64_MAX;  // in the place of how many there are
   constexpr size_t kPiece = 1024;            // words at a time: all ranks' are told
+  const Meeting at = "rank 0's input";
   const bool waits = comm->topology().rank == 0;
   std::vector<uint64_t> words;
-  if (waits) words = wait([&] { comm->tell(kWaiting); });
+  if (waits) words = wait([&] { comm->tell(kWaiting, at); });
   uint64_t count = kWaiting;
-  while (count == kWaiting) count = comm->tell(words.size())[0];
+  while (count == kWaiting) count = comm->tell(words.size(), at)[0];
   words.resize(count);
   for (size_t begin = 0; begin < count; begin += kPiece) {
     const std::span<uint64_t> piece = std::span(words).subspan(begin, std::min(kPiece, count - begin));
-    std::ranges::copy(comm->tell(piece).first(piece.size()), piece.begin());
+    std::ranges::copy(comm->tell(piece, at).first(piece.size()), piece.begin());
   }
   return words;
 }

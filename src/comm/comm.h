@@ -50,6 +50,15 @@ struct Trade {
 Trade gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full);
 Trade exchange_of(const Topology& topology, const TensorView& in, const TensorView& out);
 
+// Where ranks meet, as the error of one that waits there in vain names it: "rank 0 waited at the end of step 12".
+struct Meeting {
+  Meeting() = default;  // without a name
+  Meeting(const char* place) : place(place) {}
+  Meeting(const char* place, int64_t number) : place(place), number(number) {}
+  std::string_view place;
+  std::optional<int64_t> number;
+};
+
 // One rank's end of the connection of all ranks.
 //
 // Calls for different lanes come from different threads at the same time and do not mix; on one lane all ranks make the
@@ -78,14 +87,14 @@ class Comm {
   // tell(), agree() and barrier() are made by all ranks, one thread's at a time, whatever the lanes do.
   //
   // What each rank says, by rank, until the next such call.
-  std::span<const uint64_t> tell(uint64_t value);
+  std::span<const uint64_t> tell(uint64_t value, const Meeting& at);
   // The same of several values, as many on every rank: rank 0's first. It allocates where there are more than before.
-  std::span<const uint64_t> tell(std::span<const uint64_t> values);
+  std::span<const uint64_t> tell(std::span<const uint64_t> values, const Meeting& at);
   // UserError on all ranks, with who says what, unless all give the same value. `what` is "program" or "the data" in
   // "ranks do not agree on ...".
   void agree(std::string_view what, uint64_t value);
   // Returns when all ranks have called it.
-  void barrier();
+  void barrier(const Meeting& at = {});
 
   // Returns when `done` says so, which is asked again and again. For what other ranks may hold up without a call here:
   // a device's work among others' devices. To the others this rank waits as in a call. PeerError if a rank has failed,
@@ -114,6 +123,10 @@ class Comm {
   virtual void trade(size_t channel, const Trade& trade) = 0;
 
  private:
+  // `where`: as rethrow() takes it; empty where there is nothing to say.
+  template <class Where>
+  std::span<const uint64_t> trade_words(std::span<const uint64_t> values, const Where& where);
+
   Topology topology_;
   std::vector<uint64_t> told_;  // by rank, then by value
 };

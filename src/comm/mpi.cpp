@@ -180,7 +180,7 @@ std::unique_ptr<Comm> open_mpi(double patience, uint64_t piece) {
 std::vector<std::unique_ptr<Comm>> mpi_ranks(std::unique_ptr<Comm> processes, int locals) {
   const auto* comm = dynamic_cast<const MpiComm*>(processes.get());
   check(comm && locals > 0, "{} ranks of a process that MPI did not connect", locals);
-  processes->barrier();
+  processes->barrier("the start of all ranks");
   const std::shared_ptr<MpiProcess> process = comm->process();
   processes.reset();
   if (!process->at_rest) device_error("another process was lost before its ranks were there");

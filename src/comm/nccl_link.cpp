@@ -15,12 +15,14 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, 
 
 constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
+constexpr const char* kMeeting = "the connection of all GPUs";
+
 // What rank 0 has, on all ranks.
 ncclUniqueId tell_all(Comm& comm, ncclUniqueId id) {
   std::array<uint64_t, sizeof id / sizeof(uint64_t)> words{};
   static_assert(sizeof words == sizeof id);
   std::memcpy(words.data(), &id, sizeof id);
-  for (uint64_t& word : words) word = comm.tell(word)[0];
+  for (uint64_t& word : words) word = comm.tell(word, kMeeting)[0];
   std::memcpy(&id, words.data(), sizeof id);
   return id;
 }
@@ -40,7 +42,7 @@ class NcclLink final : public DeviceLink {
     id = tell_all(comm_, id);
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = static_cast<int>(comm_.tell(static_cast<uint64_t>(blocks))[0]);
+    config.maxCTAs = static_cast<int>(comm_.tell(static_cast<uint64_t>(blocks), kMeeting)[0]);
     constexpr std::string_view kWhat = "connecting the GPUs of all ranks";
     const auto begin = std::chrono::steady_clock::now();
     settle(ncclCommInitRankConfig(&link_, here.ranks, id, here.rank, &config), kWhat, [&] {

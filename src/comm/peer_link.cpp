@@ -15,6 +15,8 @@ using cuda::check_cuda;
 // How long those who give up wait for others who still read their memory.
 constexpr std::chrono::seconds kLastReads{3};
 
+constexpr const char* kMeeting = "the connection of all GPUs";
+
 // The same for all ranks of a process, and for no other's.
 uint64_t process_name() {
   static const uint64_t name = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
@@ -122,15 +124,15 @@ class PeerLink final : public DeviceLink {
 
 std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
   const Topology& here = comm.topology();
-  for (const uint64_t name : comm.tell(process_name()))
+  for (const uint64_t name : comm.tell(process_name(), kMeeting))
     if (name != process_name()) return nullptr;
   int device = 0;
   check_cuda(cudaGetDevice(&device), "choosing the device");
-  const std::span<const uint64_t> told = comm.tell(static_cast<uint64_t>(device));
+  const std::span<const uint64_t> told = comm.tell(static_cast<uint64_t>(device), kMeeting);
   const std::vector<uint64_t> devices(told.begin(), told.end());
   const bool reached =
       std::ranges::all_of(devices, [&](uint64_t other) { return reaches(device, static_cast<int>(other)); });
-  for (const uint64_t one : comm.tell(static_cast<uint64_t>(reached)))
+  for (const uint64_t one : comm.tell(static_cast<uint64_t>(reached), kMeeting))
     if (!one) return nullptr;
   for (const uint64_t other : devices) {
     if (static_cast<int>(other) == device) continue;
@@ -142,9 +144,9 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
   }
   // Rank 0's goes when all have theirs. If one fails before that it stays: others may be at it, and the job is over.
   const auto* const own = here.rank == 0 ? new auto(std::make_shared<PeerHub>(here.ranks)) : nullptr;
-  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(own))[0];
+  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(own), kMeeting)[0];
   std::shared_ptr<PeerHub> hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);
-  comm.barrier();
+  comm.barrier(kMeeting);
   delete own;
   return hub;
 }

@@ -43,15 +43,15 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
     std::filesystem::create_directories(root_);
     pending.emplace(directory(state.step), Existing::Replace);
   }
-  session.barrier();
+  session.barrier({"the start of saving step", state.step});
   session.write(Task::Save, partial_name(directory(state.step)));
-  session.barrier();
+  session.barrier({"the end of saving step", state.step});
   if (pending) {
     write_text(pending->path() / "state.json", write_state(state));
     pending->publish();
     remove_old(state, session.alive());
   }
-  session.barrier();
+  session.barrier({"the publishing of step", state.step});
 }
 
 void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) const {

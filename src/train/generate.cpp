@@ -47,7 +47,7 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const std
   std::vector<int32_t> reply;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
     const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(choose(draws_++)) : 0;
-    const auto token = static_cast<int32_t>(session_.as_rank_0(chosen));
+    const auto token = static_cast<int32_t>(session_.as_rank_0(chosen, "the choice of a token"));
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
     reply.push_back(token);
     if (on_token) on_token(token);

@@ -75,7 +75,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
   const int rank = comm ? comm->topology().rank : 0;
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
   if (rank == 0) fs::create_directories(root);
-  if (comm) comm->barrier();
+  if (comm) comm->barrier("the start of the rehearsal of saving");
   if (!fs::is_directory(root))
     user_error("{}: rank 0 has made this directory, rank {} does not find it: --out is one for all processes",
                root.string(), rank);
@@ -96,7 +96,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
                      ? ", a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends"
                      : "");
   }
-  if (comm) comm->barrier();
+  if (comm) comm->barrier("the end of the rehearsal of saving");
 }
 
 }  // namespace snug

@@ -48,7 +48,8 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
   };
   executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,
                                          means.threads);
-  barrier();  // a device that waits for another must not hold up the driver, where that one's rank still prepares
+  // A device that waits for another must not hold up the driver, where that one's rank still prepares.
+  barrier("the end of preparations");
 }
 
 Session::~Session() = default;
@@ -144,7 +145,7 @@ void Session::restore(const std::filesystem::path& directory) {
   // Ranks look at each file once between them.
   for (size_t i = 0; i < files.size(); i++)
     if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path(), alive());
-  barrier();
+  barrier("the check of a checkpoint's files");
   // Without a saved state in the spec the files must be just those that this job writes.
   if (!spec_.saved) {
     const SafetensorsLayout& layout = compiled_.saved.layouts[0];
@@ -179,20 +180,20 @@ void Session::agree(std::string_view what, uint64_t value) {
   if (comm_) comm_->agree(what, value);
 }
 
-void Session::barrier() {
-  if (comm_) comm_->barrier();
+void Session::barrier(const Meeting& at) {
+  if (comm_) comm_->barrier(at);
 }
 
-uint64_t Session::as_rank_0(uint64_t value, uint64_t of_any) {
+uint64_t Session::as_rank_0(uint64_t value, const Meeting& at, uint64_t of_any) {
   if (!comm_) return value;
-  const std::span<const uint64_t> told = comm_->tell(value);
+  const std::span<const uint64_t> told = comm_->tell(value, at);
   uint64_t all = told[0];
   for (const uint64_t one : told) all |= one & of_any;
   return all;
 }
 
-uint64_t Session::least_over_ranks(uint64_t value) {
-  return comm_ ? *std::ranges::min_element(comm_->tell(value)) : value;
+uint64_t Session::least_over_ranks(uint64_t value, const Meeting& at) {
+  return comm_ ? *std::ranges::min_element(comm_->tell(value, at)) : value;
 }
 
 void Session::start_trace(int64_t steps) {

@@ -60,15 +60,15 @@ class Session {
   // The connection to the other ranks; null where there are none.
   Comm* comm() const { return comm_; }
   // Returns when all ranks have called it.
-  void barrier();
+  void barrier(const Meeting& at = {});
   // UserError on all ranks unless all have the same value; `what` as Comm::agree() says it.
   void agree(std::string_view what, uint64_t value);
   // A sign of life in the midst of long work on the host.
   Alive alive() const { return heartbeat_of(comm_); }
   // The least of a number over all ranks; all of them call it.
-  uint64_t least_over_ranks(uint64_t value);
+  uint64_t least_over_ranks(uint64_t value, const Meeting& at);
   // What rank 0 says, on all ranks; with those of the bits `of_any` that any rank has.
-  uint64_t as_rank_0(uint64_t value, uint64_t of_any = 0);
+  uint64_t as_rank_0(uint64_t value, const Meeting& at, uint64_t of_any = 0);
 
   // What is left of the last step's update, at once; on all ranks.
   void flush();

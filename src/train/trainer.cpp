@@ -115,7 +115,7 @@ Ending Trainer::run() {
     const uint64_t due = session_.as_rank_0((evaluation.after(number, ends_epoch_) ? kEvaluate : 0) |
                                                 (saving.after(number, ends_epoch_) ? kSave : 0) |
                                                 (!last && options_.interrupted() ? kStop : 0),
-                                            kStop);
+                                            {"the end of step", number}, kStop);
     if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
@@ -220,7 +220,7 @@ void Trainer::refuse_non_finite(int64_t number) {
                                       [](float sum) { return std::isfinite(sum); }))
       found = session_.spec().table[units.param].name;
   session_.flush();
-  const uint64_t weight = session_.least_over_ranks(non_finite_weight(session_));
+  const uint64_t weight = session_.least_over_ranks(non_finite_weight(session_), kNonFiniteWeight);
   if (weight != UINT64_MAX)
     user_error("step {}: the loss is {}, as '{}' holds a value that is not finite: look at the model's files", number,
                loss_sum_, session_.spec().table.params[weight].name);

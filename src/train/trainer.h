@@ -59,6 +59,8 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
 // a value which is not finite, to say whose fault a loss is that is not; UINT64_MAX if there is none. When nothing
 // runs.
 uint64_t non_finite_weight(Session& session);
+// Where ranks meet, each with its own.
+constexpr const char* kNonFiniteWeight = "the search for a weight that is not finite";
 
 enum class Ending : uint8_t { Done, Interrupted };
 
