@@ -117,6 +117,22 @@ TEST(Alive, IsSaidForEachFileThatIsRemoved) {
   EXPECT_NO_THROW(remove_tree(directory.path() / "a", {}));
 }
 
+// As hosts that share a file system may have to.
+TEST(Alive, IsSaidWhileADirectoryIsWaitedFor) {
+  const TempDirectory directory;
+  const std::filesystem::path path = directory.path() / "made/later";
+  int signs = 0;
+  const Alive alive = [&] { signs++; };
+  EXPECT_FALSE(is_directory_within(0, path, {}));
+  EXPECT_FALSE(is_directory_within(0.3, path, alive));
+  EXPECT_GE(signs, 2);
+  const std::jthread maker([&] {
+    std::this_thread::sleep_for(500ms);
+    std::filesystem::create_directories(path);
+  });
+  EXPECT_TRUE(is_directory_within(60, path, alive));
+}
+
 TEST(Alive, IsSaidForEachArrangementThatIsCompiled) {
   size_t signs = 0;
   Choices choices;

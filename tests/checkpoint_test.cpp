@@ -3,8 +3,10 @@
 
 #include <fstream>
 #include <set>
+#include <thread>
 
 #include "base/disk.h"
+#include "comm/threads.h"
 #include "expect_error.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
@@ -92,6 +94,23 @@ TEST(Checkpoints, KeepTheLastAndTheBest) {
   state.best_step = 6;
   checkpoints.save(session, state);
   EXPECT_EQ(checkpoints.steps(), (std::vector<int64_t>{4, 5, 6})) << "the last two besides the best";
+}
+
+// Whose host shares a file system with rank 0's, and has seen a moment ago that nothing was there.
+TEST(Rehearsal, ARankThatDoesNotSeeTheDirectoryYetLooksAgain) {
+  const TempDirectory directory;
+  const auto comms = thread_ranks(2, 1, 0.5);
+  std::vector<std::jthread> threads;
+  for (const int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      SavingPlan saving;
+      saving.out = saving.offload_directory = directory.path() / (rank == 0 ? "run" : "seen");
+      saving.checkpoint_bytes = 1;
+      EXPECT_NO_THROW(rehearse_saving(saving, comms[static_cast<size_t>(rank)].get()));
+    });
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  EXPECT_FALSE(std::filesystem::exists(directory.path() / "seen"));
+  std::filesystem::create_directory_symlink("run", directory.path() / "seen");
 }
 
 // Half of what is free: three of it are too much, and so is one of three times that.

@@ -1,5 +1,8 @@
 #include "base/disk.h"
 
+#include <chrono>
+#include <thread>
+
 #include "base/error.h"
 
 namespace snug {
@@ -16,6 +19,18 @@ fs::path existing_part(const fs::path& path) {
   fs::path there = fs::absolute(path);
   while (!fs::exists(there)) there = there.parent_path();
   return there;
+}
+
+bool is_directory_within(double seconds, const fs::path& path, const Alive& alive) {
+  using Clock = std::chrono::steady_clock;
+  const auto begin = Clock::now();
+  std::error_code error;
+  while (!fs::is_directory(path, error)) {
+    if (Clock::now() - begin > std::chrono::duration<double>(seconds)) return fs::is_directory(path);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    call(alive);
+  }
+  return true;
 }
 
 void remove_tree(const fs::path& path, const Alive& alive) {

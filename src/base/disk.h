@@ -12,6 +12,9 @@ namespace snug {
 uint64_t free_bytes(const std::filesystem::path& directory);
 // The nearest directory above a path, or the path itself, that exists.
 std::filesystem::path existing_part(const std::filesystem::path& path);
+// Whether a path is a directory, at the latest after so many seconds: where hosts share a file system, one may for a
+// while not see what another has made.
+bool is_directory_within(double seconds, const std::filesystem::path& path, const Alive& alive);
 // Removes a file, or a directory with all that is in it, if there is one.
 void remove_tree(const std::filesystem::path& path, const Alive& alive);
 

@@ -16,6 +16,9 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kProbe = 64 << 10;
 
+// Seconds: NFS remembers for up to 60 that a name was not there, unless it is mounted otherwise.
+constexpr double kLongestUnseen = 65;
+
 uint64_t bytes_in(const fs::path& directory) {
   uint64_t bytes = 0;
   std::error_code error;
@@ -76,9 +79,10 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
   if (rank == 0) fs::create_directories(root);
   if (comm) comm->barrier("the start of the rehearsal of saving");
-  if (!fs::is_directory(root))
-    user_error("{}: rank 0 has made this directory, rank {} does not find it: --out is one for all processes",
-               root.string(), rank);
+  if (!is_directory_within(kLongestUnseen, root, heartbeat_of(comm)))
+    user_error(
+        "{}: rank 0 has made this directory, rank {} does not find it within {} s: --out is one for all processes",
+        root.string(), rank, kLongestUnseen);
   write_and_remove(root / fmt::format("rehearsal-{}", rank));
   if (rank == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
