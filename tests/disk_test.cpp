@@ -100,14 +100,25 @@ TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
   EXPECT_THAT(too_small->err, HasSubstr("1 checkpoint of "));
 }
 
-// A quota is not seen beforehand: the write that breaks it says so.
-TEST_F(Disk, AFileThatMayNotGrowIsTheMachinesError) {
-  const Outcome outcome = finish(start(job("train"), SNUG_BINARY, [] {
-    const rlimit limit{20'000, 20'000};
-    return setrlimit(RLIMIT_FSIZE, &limit) == 0;
-  }));
-  EXPECT_EQ(outcome.code, 4) << outcome.err;
-  EXPECT_THAT(outcome.err, HasSubstr("run/checkpoints/rehearsal-0"));
+// A quota is not seen beforehand, a limit of the size of files is.
+TEST_F(Disk, AFileThatMayNotGrowIsRefusedBeforeTheFirstStep) {
+  ASSERT_EQ(run(job("train", {"--method", "full"})).code, 0);
+  uint64_t largest = 0;
+  for (const char* directory : {"run/checkpoints", "run/model"})
+    for (const auto& entry : fs::recursive_directory_iterator(at(directory)))
+      if (entry.is_regular_file()) largest = std::max<uint64_t>(largest, entry.file_size());
+  EXPECT_GT(largest, uint64_t{1} << 20);
+  for (const uint64_t most : {uint64_t{20'000}, largest - 1, largest}) {
+    fs::remove_all(at("run"));
+    const Outcome outcome = finish(start(job("train", {"--method", "full"}), SNUG_BINARY, [&] {
+      const rlimit limit{most, most};
+      return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+    }));
+    EXPECT_EQ(outcome.code, most == largest ? 0 : 4) << outcome.err;
+    if (most == largest) continue;
+    for (const char* part : {"run/checkpoints/rehearsal-0", "ulimit -f"}) EXPECT_THAT(outcome.err, HasSubstr(part));
+    EXPECT_THAT(outcome.err, ::testing::Not(HasSubstr("step 1/6")));
+  }
 }
 
 TEST(Arena, ADiskTooSmallNamesWhatItNeedsAndHas) {

@@ -23,6 +23,14 @@ uint64_t side_bytes(const Options& options) {
   return bytes;
 }
 
+// Of the first rank's checkpoint, as the others' are, and of what it exports.
+uint64_t largest_file(const Compiled& compiled) {
+  uint64_t bytes = 0;
+  for (const OutputFiles* files : {&compiled.saved, &compiled.exported})
+    for (const SafetensorsLayout& layout : files->layouts) bytes = std::max(bytes, layout.file_bytes);
+  return bytes;
+}
+
 }  // namespace
 
 SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps) {
@@ -34,6 +42,7 @@ SavingPlan saving_plan(const Planned& planned, const Options& options, std::opti
           .keeps_best = planned.spec.evaluate,
           .checkpoint_bytes = planned.checkpoint_bytes + ranks * kSmallFiles,
           .export_bytes = planned.compiled.exported.disk_bytes() + side_bytes(options) + kSmallFiles,
+          .largest_file = largest_file(planned.compiled),
           .replaces = options.overwrite,
           .offload_directory = disk_directory(options),
           .offloaded_bytes = here * planned.compiled.plan.reserved_bytes[index(Space::Disk)]};

@@ -28,10 +28,11 @@ uint64_t bytes_in(const fs::path& directory) {
   return bytes;
 }
 
-// The file itself is what can be refused: by rights, a quota, a read-only or broken disk.
-void write_and_remove(const fs::path& path) {
+// The file itself is what can be refused: by rights, a quota, a read-only or broken disk, a limit of its size.
+void write_and_remove(const fs::path& path, uint64_t longest) {
   static constexpr std::array<std::byte, kProbe> kZeros{};
   PendingFile probe(path, IoMode::Direct);
+  probe.file().resize(longest);
   probe.file().allocate(kZeros.size());
   probe.file().write(0, kZeros);
   probe.file().sync();
@@ -83,7 +84,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
     user_error(
         "{}: rank 0 has made this directory, rank {} does not find it within {} s: --out is one for all processes",
         root.string(), rank, kLongestUnseen);
-  write_and_remove(root / fmt::format("rehearsal-{}", rank));
+  write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);
   if (rank == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
     const uint64_t one = saving.checkpoint_bytes, most = static_cast<uint64_t>(saving.most_checkpoints()) * one;

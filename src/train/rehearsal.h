@@ -15,7 +15,8 @@ struct SavingPlan {
   bool keeps_best = false;        // one more
   uint64_t checkpoint_bytes = 0;  // of one, all ranks'
   uint64_t export_bytes = 0;
-  bool replaces = false;  // checkpoints and results that are there are removed before the first step
+  uint64_t largest_file = 0;  // of those that a rank writes of either
+  bool replaces = false;      // checkpoints and results that are there are removed before the first step
   std::filesystem::path offload_directory;
   uint64_t offloaded_bytes = 0;  // of the ranks here
 
@@ -23,10 +24,11 @@ struct SavingPlan {
   int64_t most_checkpoints() const;
 };
 
-// Makes the directory of checkpoints, writes, syncs and removes a small file there on each rank, and compares what the
-// run will have written at most with what is free, by file system. UserError or DeviceError as files give them;
-// DeviceError with the directory, the bytes needed and free, and the options that help. All ranks call it, before they
-// reserve anything; rank 0 counts.
+// Makes the directory of checkpoints, writes, syncs and removes a small file there on each rank, which before is as
+// long as the largest will be, without taking room, so that a limit of that shows; and compares what the run will have
+// written at most with what is free, by file system. UserError or DeviceError as files give them; DeviceError with the
+// directory, the bytes needed and free, and the options that help. All ranks call it, before they reserve anything;
+// rank 0 counts.
 void rehearse_saving(const SavingPlan& saving, Comm* comm);
 
 }  // namespace snug
