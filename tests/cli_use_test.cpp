@@ -90,6 +90,18 @@ TEST_F(Use, WhatDoesNotFitOnEveryRankIsSharded) {
   EXPECT_THAT(refused.err, HasSubstr("weights sharded"));
 }
 
+// Nothing that is said is passed over.
+TEST_F(Use, WeightsElsewhereAreShardedAndNotSaidToBeWhole) {
+  for (const std::string place : {"host", "disk"})
+    expect_refusal(eval({"--ranks", "3", "--zero", "0", "--offload-parameters", place}),
+                   {"zero: found 0, expected 3 or nothing", "the " + place, "--offload-parameters", "sharded"});
+  for (const Words& more : {Words{"--ranks", "3", "--zero", "3"}, {"--ranks", "3"}, {"--ranks", "1", "--zero", "0"}}) {
+    const Outcome outcome = run(eval(with(more, {"--offload-parameters", "disk"})));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("weights on the disk"));
+  }
+}
+
 TEST_F(Use, RepliesAreTheSameOnHoweverManyRanks) {
   for (const std::string temperature : {"0", "0.8"})
     for (const std::string format : {"bf16", "int8"}) {

@@ -6,6 +6,18 @@
 #include "cli/plan_report.h"
 
 namespace snug {
+namespace {
+
+// Weights that all wait elsewhere are shared by all ranks, whatever the stage.
+void refuse_whole_copies(const Options& options) {
+  const Choices choices = choices_of(options);
+  if (choices.ranks < 2 || choices.zero.value_or(3) == 3 || !choices.parameters || choices.parameters->share < 1)
+    return;
+  user_error("zero: found {}, expected 3 or nothing: weights that wait on the {} (--offload-parameters) are sharded",
+             options.zero, choices.parameters->space == Space::Disk ? "disk" : "host");
+}
+
+}  // namespace
 
 Planned plan_use(JobSpec spec, const Options& options, Comm* launched) {
   const Target target(options);
@@ -22,6 +34,7 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched) {
     settled = options;
   }
   settle_ranks(settled, target, Aim::Run, launched);
+  refuse_whole_copies(settled);
   Planned planned = plan_job(std::move(spec), settled, target, Aim::Run, launched);
   require_fit(planned, options);
   return planned;
