@@ -125,6 +125,23 @@ TEST(Launch, ProcessesRunOnTheSame) {
   EXPECT_EQ(settled({same, options_of("2xH100")}), std::vector<int64_t>(2, 2));
 }
 
+TEST(Launch, ProcessesOfOneMachineSeeTheSameGpus) {
+  const auto settle = [](const std::array<uint64_t, 2>& seen) {
+    run_ranks(2, 1, nullptr, [&](int process, int, Comm* comm) {
+      Options options = options_of("2xH100", 2);
+      const Target target(options, rough_cards("NVIDIA H100", 90, 2), seen[static_cast<size_t>(process)]);
+      settle_ranks(options, target, Aim::Run, comm);
+      return 0;
+    });
+  };
+  settle({7, 7});
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        settle({7, 8});
+      },
+      "device: processes 0 and 1 are on one machine and do not see the same GPUs of it"));
+}
+
 // What the last of three processes, which are threads here, knows after it has made a change for itself alone; nothing
 // if it may not.
 std::optional<NodeProcesses> last_of_three(const std::function<bool()>& change) {

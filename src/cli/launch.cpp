@@ -56,22 +56,18 @@ void require_one_process(std::string_view command) {
         ranks, command, command == "plan" ? "; here --ranks says how many" : "");
 }
 
-namespace {
-
-// Of every process's machine: the same number for the same machine. That is a name and what the kernel drew when it
-// started: machines may have one name, and containers of one machine have limits and GPUs of their own.
-std::span<const uint64_t> nodes_of(Comm& launched) {
+// A name and what the kernel drew when it started: machines may have one name, and containers of one machine have
+// limits and GPUs of their own.
+uint64_t number_of_machine() {
   std::array<char, 256> host{};
   if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
   std::string start;  // stays empty where a container does not show it
   std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
-  return launched.tell(hash_of(fmt::format("{} {}", host.data(), start)), "the count of each machine's processes");
+  return hash_of(fmt::format("{} {}", host.data(), start));
 }
 
-}  // namespace
-
 NodeProcesses processes_of_node(Comm& launched) {
-  const std::span<const uint64_t> nodes = nodes_of(launched);
+  const std::span<const uint64_t> nodes = launched.tell(number_of_machine(), "the count of each machine's processes");
   const auto own = static_cast<size_t>(launched.topology().rank);
   const auto count = [](std::span<const uint64_t> among, uint64_t node) {
     return static_cast<int>(std::ranges::count(among, node));

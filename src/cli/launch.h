@@ -28,6 +28,8 @@ using RankWork = std::function<int(int rank, int place, Comm* comm)>;
 int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const RankWork& work,
               double patience = kPatience, const std::function<std::string()>& where = {});
 
+// The same number in all processes of one machine, and in no other's.
+uint64_t number_of_machine();
 // Of launched processes: how many this machine has, this one's place among them, from 0, and how many the machine has
 // that has the most.
 struct NodeProcesses {

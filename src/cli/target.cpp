@@ -169,10 +169,23 @@ MeasuredLinks measure_links_here(Cards& cards) {
   return measured;
 }
 
-Target::Target(const Options& options) : Target(options, options.device == "cpu" ? std::nullopt : cards_here()) {}
+namespace {
 
-Target::Target(const Options& options, std::optional<Cards> here)
-    : asked_(options.device != "auto"), here_(std::move(here)), machine_(named_machine(options)) {
+// Of all GPUs that this process may use, by where they are.
+uint64_t hash_of_seen() {
+  std::string buses;
+  for (const Card& card : cards_of_driver()) buses += card.bus + " ";
+  return hash_of(buses);
+}
+
+}  // namespace
+
+Target::Target(const Options& options)
+    : Target(options, options.device == "cpu" ? std::nullopt : cards_here(),
+             options.device == "cpu" ? 0 : hash_of_seen()) {}
+
+Target::Target(const Options& options, std::optional<Cards> here, uint64_t seen)
+    : asked_(options.device != "auto"), here_(std::move(here)), seen_(seen), machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;
@@ -217,7 +230,7 @@ uint64_t hash_of_rates(Machine machine) {
 // What a process tells the others of where it runs.
 struct Ground {
   static constexpr size_t kNameWords = 8;
-  uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0;
+  uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0, machine = 0, seen = 0;
   std::array<char, kNameWords * sizeof(uint64_t)> name{};
 };
 using GroundWords = std::array<uint64_t, sizeof(Ground) / sizeof(uint64_t)>;
@@ -230,6 +243,8 @@ void Target::require_alike(Comm& launched) const {
   own.rates = hash_of_rates(machine_.value_or(rough_machine()));
   if (cuda_) {
     const Cards& cards = *machine_->cards;
+    own.machine = number_of_machine();
+    own.seen = seen_;
     own.copies = cards.by_copies();
     own.blocks = static_cast<uint64_t>(cards.nccl.blocks);
     const std::string& name = here_ ? here_->name : cards.name;
@@ -250,6 +265,13 @@ void Target::require_alike(Comm& launched) const {
             "started: {}",
             option, first, other, process, grounds.size(), help);
   };
+  for (size_t process = 1; process < grounds.size(); process++)
+    for (size_t other = 0; other < process; other++)
+      if (grounds[other].machine == grounds[process].machine && grounds[other].seen != grounds[process].seen)
+        user_error(
+            "device: processes {} and {} are on one machine and do not see the same GPUs of it, expected the same in "
+            "each, as ranks take them by their numbers: a launcher that shows each process some must show it all",
+            other, process);
   constexpr std::string_view kOneProfile = "--machine names one profile for all";
   require(
       "device", [](const Ground& ground) { return ground.cuda ? "GPUs" : "the CPU"; },

@@ -21,8 +21,8 @@ class Target {
   // Of --device and --machine: GPUs where they are asked for, or where nothing is said and this machine, or the one
   // that is planned for, has any. UserError if there are none, or if --machine names neither a profile nor a machine.
   explicit Target(const Options& options);
-  // The same on a machine with these GPUs.
-  Target(const Options& options, std::optional<Cards> here);
+  // The same on a machine with these GPUs, of which `seen` says which they are.
+  Target(const Options& options, std::optional<Cards> here, uint64_t seen = 0);
 
   bool cuda() const { return cuda_; }
   // What prices a step, if that was named or has GPUs; without cards where the CPU is the target.
@@ -33,7 +33,8 @@ class Target {
   // the user chose the CPU.
   void require_here() const;
   // UserError in all launched processes, with which has what, unless all are about to run on the same: CPU or GPUs, of
-  // one name, that the same carries bytes between, at rates that make all plan alike. Before they tell anything else.
+  // one name, that the same carries bytes between, at rates that make all plan alike; and unless all of a machine see
+  // the same GPUs of it. Before they tell anything else.
   void require_alike(Comm& launched) const;
   // For a rank whose GPU, if it has one, is number `device` of this machine; `comm` if there are others. All ranks of a
   // job ask at the same time.
@@ -46,6 +47,7 @@ class Target {
   bool asked_ = false;  // by --device
   bool cuda_ = false;
   std::optional<Cards> here_;
+  uint64_t seen_ = 0;
   std::optional<Machine> machine_;
   std::shared_ptr<ProductTable> products_;  // of this process's ranks on GPUs
 };

@@ -110,8 +110,8 @@ std::vector<Card> cuda_cards() {
     cuda::check_cuda(cudaDeviceGetPCIBusId(bus.data(), static_cast<int>(bus.size()), device), "a GPU's bus");
     void* const card = nvml.device(bus.data());
     const Nvml::Memory memory = nvml.memory(card);
-    cards.push_back(
-        {properties.name, 10 * properties.major + properties.minor, memory.total, memory.free, nvml.condition(card)});
+    cards.push_back({properties.name, 10 * properties.major + properties.minor, memory.total, memory.free, bus.data(),
+                     nvml.condition(card)});
   }
   return cards;
 }

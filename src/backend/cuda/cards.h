@@ -11,6 +11,7 @@ struct Card {
   std::string name;
   int capability = 0;                         // compute capability: 86 for 8.6
   uint64_t memory_bytes = 0, free_bytes = 0;  // free: for all processes together, this one's context taken off
+  std::string bus;                            // where it is: "00000000:04:00.0", for every process the same
   // As far as the driver tells: "driver 580.82.07, 61 C, 1755 MHz, at most 1980 MHz, memory 2619 MHz, at most 700 W".
   std::string condition;
 };
