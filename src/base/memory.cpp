@@ -1,5 +1,7 @@
 #include "base/memory.h"
 
+#include <malloc.h>
+
 #include <algorithm>
 #include <fstream>
 #include <limits>
@@ -76,5 +78,7 @@ std::optional<uint64_t> group_memory_limit() {
   if (limit >= kUnlimited / 4) return std::nullopt;
   return limit;
 }
+
+void give_back_freed_memory() { malloc_trim(0); }
 
 }  // namespace snug

@@ -16,4 +16,7 @@ uint64_t total_memory();
 // The least limit that the control groups around this process set; nothing where none does.
 std::optional<uint64_t> group_memory_limit();
 
+// Gives the system back what this process has freed, as much as the C library can; it keeps that for later otherwise.
+void give_back_freed_memory();
+
 }  // namespace snug

@@ -347,6 +347,36 @@ void require_products(const Cards& cards, const Numerics& numerics) {
         cards.name);
 }
 
+// Of a job with its caps: what is chosen, and what else is said of it.
+void search(Planned& planned, const Options& options, Comm* launched) {
+  const Choices choices = choices_of(options);
+  const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
+  if (choices.recomputed_blocks.value_or(0) > blocks)
+    user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
+  const std::unique_ptr<OpFacts> facts = planned.target.facts();
+  Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
+  const Fitter* searching = nullptr;
+  const Alive heartbeat = heartbeat_of(launched), alive = [&] {
+    call(heartbeat);
+    if (searching) progress.update(static_cast<int64_t>(searching->compiled()), best_so_far(*searching));
+  };
+  Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
+  searching = &fitter;
+  planned.fit = fitter.fit(planned.caps);
+  const bool trains = planned.spec.purpose == Purpose::Train;
+  if (!planned.fit.chosen && trains) {
+    planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
+  } else if (planned.fit.chosen && planned.aim == Aim::Look) {
+    planned.more = what_more_buys(fitter, planned.caps, planned.shown());
+    planned.less = with_less(fitter, planned.caps, planned.shown());
+  }
+  planned.spec.cut = planned.shown().cut;
+  planned.spec.strategy = planned.shown().strategy;
+  planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);
+  planned.compiled = std::move(planned.fit.compiled);
+  if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
+}
+
 }  // namespace
 
 Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched) {
@@ -387,32 +417,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
-  const Choices choices = choices_of(options);
-  const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
-  if (choices.recomputed_blocks.value_or(0) > blocks)
-    user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
-  const std::unique_ptr<OpFacts> facts = planned.target.facts();
-  Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
-  const Fitter* searching = nullptr;
-  const Alive heartbeat = heartbeat_of(launched), alive = [&] {
-    call(heartbeat);
-    if (searching) progress.update(static_cast<int64_t>(searching->compiled()), best_so_far(*searching));
-  };
-  Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
-  searching = &fitter;
-  planned.fit = fitter.fit(planned.caps);
-  const bool trains = planned.spec.purpose == Purpose::Train;
-  if (!planned.fit.chosen && trains) {
-    planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
-  } else if (planned.fit.chosen && aim == Aim::Look) {
-    planned.more = what_more_buys(fitter, planned.caps, planned.shown());
-    planned.less = with_less(fitter, planned.caps, planned.shown());
-  }
-  planned.spec.cut = planned.shown().cut;
-  planned.spec.strategy = planned.shown().strategy;
-  planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);
-  planned.compiled = std::move(planned.fit.compiled);
-  if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
+  search(planned, options, launched);
+  give_back_freed_memory();
   return planned;
 }
 
