@@ -50,6 +50,12 @@ TEST(CudaOpRestore, GivesTheForwardsBits) {
   EXPECT_EQ(restore_wrongly(device.runner), "");
 }
 
+TEST(CudaOpAdapter, FaintResultsAreNotLostInRounding) {
+  Device device;
+  device.runner.after_launch = [&] { device.backend.streams()->finish(); };
+  EXPECT_EQ(faint_adapter_wrongly(device.runner), "");
+}
+
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaOpTest, testing::ValuesIn(op_cases()), name_of);
 INSTANTIATE_TEST_SUITE_P(Cuda, CudaFusedTest, testing::ValuesIn(fused_cases()), name_of);
 

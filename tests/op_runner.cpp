@@ -284,15 +284,21 @@ std::string restore_wrongly(OpRunner& runner) {
 
 namespace {
 
-// What a case's operand held after a run, to be given to another case.
-CaseOperand as_found(const OpRunner::Images& images, const OpCase& c, size_t i) {
-  CaseOperand operand = c.operands[i];
+// What a case's operand held after a run.
+std::vector<double> numbers_of(const OpRunner::Images& images, const OpCase& c, size_t i) {
+  const CaseOperand& operand = c.operands[i];
   const TensorView view{nullptr, operand.dtype, operand.shape, operand.shape.cols() + operand.tail};
   std::vector<double> numbers;
   for (int64_t e = 0; e < view.count(); e++)
     numbers.push_back(load(images[i].data() + offset_of(view, operand.shift, e), operand.dtype));
+  return numbers;
+}
+
+// The same to be given to another case.
+CaseOperand as_found(const OpRunner::Images& images, const OpCase& c, size_t i) {
+  CaseOperand operand = c.operands[i];
   operand.access = Access::Read;
-  operand.fill = list(numbers);
+  operand.fill = list(numbers_of(images, c, i));
   return operand;
 }
 
@@ -342,6 +348,40 @@ std::string backward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemmBackwa
 std::string fused_wrongly(OpRunner& runner, const OpCase& c) {
   if (const auto* forward = std::get_if<SwiGluGemm>(&c.attrs)) return forward_wrongly(runner, c, *forward);
   return backward_wrongly(runner, c, std::get<SwiGluGemmBackward>(c.attrs));
+}
+
+// Numbers of about 8, a unit in whose last place is 1/32 or 1/16, and 1/256 through the adapter.
+std::string faint_adapter_wrongly(OpRunner& runner) {
+  constexpr DType t = DType::BF16;
+  constexpr int64_t n = 512, k = 64, rank = 8;
+  constexpr double kFaint = 1.0 / 256;
+  std::string said;
+  for (const int64_t m : {int64_t{64}, int64_t{256}})
+    for (const bool addend : {true, false}) {
+      // With c all columns have an adapter, else the first half.
+      const int64_t columns = addend ? n : n / 2;
+      std::array<std::vector<double>, 2> found;
+      for (const bool adapter : {false, true}) {
+        OpCase c{"adapted_gemm.faint", AdaptedGemm{true, {{0}, {columns}}, addend, false}, {}, {}, 8e-3, 0.1};
+        c.operands = {in("a", t, {m, k}, uniform(-3, 3)), in("b", t, {n, k}),
+                      in("u", t, {m, rank}, list(std::vector<double>{adapter ? kFaint : 0.0})),
+                      in("v", t, {columns, rank}, list(std::vector<double>{1.0 / rank}))};
+        if (addend) c.operands.push_back(in("c", t, {m, n}, uniform(4, 8)));
+        c.operands.push_back(out("d", t, {m, n}));
+        OpRunner::Images images;
+        said += runner.run(c, &images);
+        found[adapter] = numbers_of(images, c, c.operands.size() - 1);
+      }
+      double sum = 0;
+      for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < columns; j++)
+          sum += found[1][static_cast<size_t>(i * n + j)] - found[0][static_cast<size_t>(i * n + j)];
+      const double mean = sum / static_cast<double>(m * columns);
+      if (std::abs(mean - kFaint) > kFaint / 5)
+        said +=
+            fmt::format("{} rows{}: {} in the mean, expected {}\n", m, addend ? " with an addend" : "", mean, kFaint);
+    }
+  return said;
 }
 
 }  // namespace snug

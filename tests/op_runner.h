@@ -63,4 +63,8 @@ std::string restore_wrongly(OpRunner& runner);
 // attribute, and of its own gate and up, or dh, those of SwiGlu and SwiGluBackward; what differs, in words.
 std::string fused_wrongly(OpRunner& runner, const OpCase& c);
 
+// Whether an AdaptedGemm in bf16 adds what its adapter gives, in the mean over many numbers, where that is much less
+// than what each is rounded to; what it adds instead, in words.
+std::string faint_adapter_wrongly(OpRunner& runner);
+
 }  // namespace snug

@@ -61,6 +61,13 @@ TEST(OpRestore, GivesTheForwardsBits) {
   EXPECT_EQ(restore_wrongly(runner), "");
 }
 
+TEST(OpAdapter, FaintResultsAreNotLostInRounding) {
+  CpuBackend backend;
+  const CpuFacts facts;
+  OpRunner runner(backend, facts, std::memcpy);
+  EXPECT_EQ(faint_adapter_wrongly(runner), "");
+}
+
 TEST(OpCases, CoverEveryKindThatABackendRuns) {
   std::vector<bool> covered(std::variant_size_v<Attrs>, false);
   for (const OpCase& c : op_cases()) covered[c.attrs.index()] = true;

@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "program/adapter.h"
 
@@ -166,16 +167,13 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
   const bool bias = !backward && linear.bias != kNoParam;
   const AdaptedParts parts = backward ? AdaptedParts{} : parts_of(linear);
   if (placement_.fp8_products()) {
-    // As AdaptedGemm is computed from products.
-    const auto through_adapter = [&](const std::optional<Operand>& c) {
-      for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, c, write(y))) {
-        if (c) call.operands[2] = read(call.operands[2]);
+    // As AdaptedGemm is computed from other ops.
+    std::optional<Operand> last;
+    if (adapter) {
+      for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, write(y)))
         emitter_.op(fmt::format("{}.lora", site), call.attrs, std::move(call.operands));
-      }
-      addend = y;
-    };
-    const bool first = adapter && adapter_first(!backward, parts, linear.out);
-    if (first) through_adapter(addend);
+      last = std::exchange(addend, y);
+    }
     const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
     const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);
     std::vector<Operand> operands{read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
@@ -183,7 +181,7 @@ void Builder::multiply(std::string_view site, const Operand& x, const Linear& li
     if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
     operands.push_back(write(y));
     emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
-    if (adapter && !first) through_adapter(y);
+    if (last) emitter_.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
     return;
   }
   std::vector<Operand> operands{read(x), read(placement_.weight(linear.weight, linear.count))};

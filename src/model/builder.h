@@ -173,7 +173,7 @@ class Builder {
     Operand u, v;
   };
   // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + what
-  // comes through the adapter + addend.
+  // comes through the adapter + bias + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                 const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
   // linear_swiglu() as one op, without h where gate and up are all that is asked for.

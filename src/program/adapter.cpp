@@ -64,16 +64,21 @@ bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_col
 
 template <class View>
 std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
-                                           const std::optional<View>& c, const View& d) {
-  const Gemm gemm{.transpose_b = transpose_b, .addend = c.has_value()};
-  if (!transpose_b) return {{gemm, c ? std::vector{u, v, *c, d} : std::vector{u, v, d}}};
+                                           const View& d) {
+  if (!transpose_b) return {{Gemm{}, {u, v, d}}};
   std::vector<OpCall<View>> calls;
+  int64_t done = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > done) calls.push_back({Fill{}, {columns(d, done, end)}});
+  };
   for (const Place& at : places_of(parts, v.shape.rows(), v.shape.cols(), u.shape.cols())) {
-    std::vector<View> operands{columns(u, at.first, at.last), rows(v, at.first_row, at.last_row)};
-    if (c) operands.push_back(columns(*c, at.begin, at.end));
-    operands.push_back(columns(d, at.begin, at.end));
-    calls.push_back({gemm, std::move(operands)});
+    clear_to(at.begin);
+    calls.push_back(
+        {Gemm{.transpose_b = true},
+         {columns(u, at.first, at.last), rows(v, at.first_row, at.last_row), columns(d, at.begin, at.end)}});
+    done = at.end;
   }
+  clear_to(d.shape.cols());
   return calls;
 }
 
@@ -81,20 +86,13 @@ template <class View>
 std::vector<OpCall<View>> ops_of(const AdaptedGemm& op, std::span<const View> operands) {
   const size_t count = expect_operands(op, operands.size());
   const View &u = operands[2], &v = operands[3], &d = operands[count - 1];
-  const bool first = adapter_first(op.transpose_b, op.parts, d.shape.cols());
-  std::optional<View> c;
-  if (op.addend) c = operands[4];
-  std::vector<OpCall<View>> calls;
-  if (first) calls = adapter_products<View>(op.transpose_b, op.parts, u, v, c, d);
-  const Gemm gemm{.transpose_b = op.transpose_b, .addend = first || op.addend, .bias = op.bias};
-  OpCall<View> linear{gemm, {operands[0], operands[1]}};
-  if (gemm.addend) linear.operands.push_back(first ? d : *c);
+  std::vector<OpCall<View>> calls = adapter_products(op.transpose_b, op.parts, u, v, d);
+  OpCall<View> linear{Gemm{.transpose_b = op.transpose_b, .addend = true, .bias = op.bias},
+                      {operands[0], operands[1], d}};
   if (op.bias) linear.operands.push_back(operands[count - 2]);
   linear.operands.push_back(d);
   calls.push_back(std::move(linear));
-  if (!first)
-    for (OpCall<View>& call : adapter_products<View>(op.transpose_b, op.parts, u, v, d, d))
-      calls.push_back(std::move(call));
+  if (op.addend) calls.push_back({Accumulate{}, {operands[4], d}});
   return calls;
 }
 
@@ -115,7 +113,7 @@ std::vector<OpCall<View>> ops_of(const AdapterBackward& op, std::span<const View
 
 #define SNUG_INSTANTIATE(View)                                                                             \
   template std::vector<OpCall<View>> adapter_products(bool, const AdaptedParts&, const View&, const View&, \
-                                                      const std::optional<View>&, const View&);            \
+                                                      const View&);                                        \
   template std::vector<OpCall<View>> ops_of(const AdaptedGemm&, std::span<const View>);                    \
   template std::vector<OpCall<View>> ops_of(const AdapterBackward&, std::span<const View>);
 SNUG_INSTANTIATE(Operand)

@@ -1,25 +1,19 @@
 // What AdaptedGemm and AdapterBackward are made of: plain products (op_call.h).
 #pragma once
 
-#include <optional>
-
 #include "program/op_call.h"
 
 namespace snug {
 
-// Whether what comes through an adapter is written before the product with the weight, which then adds to it in the
-// only pass over the result that it makes anyway: where it fills all n columns.
-inline bool adapter_first(bool transpose_b, const AdaptedParts& parts, int64_t n) {
-  return !transpose_b || parts.columns() == n;
-}
-
-// d = u v + c, in the columns of the parts; AdaptedGemm says what u and v are. InternalError if they do not fit the
-// parts; where b is not transposed there are none.
+// d = u v in the columns of the parts, 0 in all others; AdaptedGemm says what u and v are. InternalError if they do not
+// fit the parts; where b is not transposed there are none.
 template <class View>
 std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
-                                           const std::optional<View>& c, const View& d);
+                                           const View& d);
 
-// Of the op, without scratch.
+// Of the op, without scratch. What comes through the adapter is written first, then the product with the weight adds
+// to that, then c is added: a fresh adapter gives less than half of what c and most products are rounded to, and would
+// leave no trace in a number that has been rounded already.
 inline size_t operand_count(const AdaptedGemm& op) { return 5u + op.addend + op.bias; }
 inline size_t operand_count(const AdapterBackward&) { return 5; }
 

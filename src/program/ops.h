@@ -44,10 +44,10 @@ struct AdaptedParts {
   int count() const;
 };
 
-// A linear and its low-rank adapter in one: d = a op(b) + what comes through the adapter + c + bias, rounded once; or
-// twice, where a backend computes it as the products it is made of (program/adapter.h).
-// a r [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (it may be the very bytes of d), bias r [n] ?
-// bias, d w [m, n]; and before c, with P parts and rank r,
+// A linear and its low-rank adapter in one: d = a op(b) + what comes through the adapter + bias + c, rounded once; or
+// after each of these, where a backend computes it as the ops it is made of (program/adapter.h).
+// a r [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (none of d's bytes), bias r [n] ? bias, d w
+// [m, n]; and before c, with P parts and rank r,
 //   if transpose_b: u r [m, P r], v r [parts.columns(), r]: part p's columns of d get the p-th r columns of u times its
 //     rows of v turned;
 //   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
