@@ -1,7 +1,10 @@
 // What planning knows of the CUDA backend, on any machine.
 #include <gtest/gtest.h>
 
+#include "backend/cuda/expect.h"
 #include "backend/cuda/facts.h"
+#include "expect_error.h"
+#include "op_cases.h"
 
 namespace snug {
 namespace {
@@ -31,6 +34,53 @@ TEST(CudaFacts, AnAdaptersGradientsNeedPartialSumsOfEveryColumnBlockAndRange) {
   EXPECT_EQ(cuda::adapter_ranges(64, 3), 2);
   EXPECT_EQ(cuda::adapter_backward_scratch_bytes({1, parts}, 64, 16), (3 * 64 + 2 * 3072) * 16 * sizeof(float));
   EXPECT_EQ(cuda::adapter_backward_scratch_bytes({1, parts}, 64, 32), 0);
+}
+
+// Operands of a case at addresses of their own, and scratch.
+std::vector<TensorView> views_of(const OpCase& c) {
+  std::vector<TensorView> views;
+  std::vector<Operand> operands;
+  std::byte* next = nullptr;
+  for (const CaseOperand& operand : c.operands) {
+    views.push_back({next += 4096, operand.dtype, operand.shape, operand.shape.cols() + operand.tail});
+    operands.push_back({.dtype = operand.dtype, .shape = operand.shape});
+  }
+  const auto scratch = static_cast<int64_t>(CudaFacts().scratch_bytes(c.attrs, operands));
+  views.push_back({next + 4096, DType::U8, Shape{scratch}, scratch});
+  return views;
+}
+
+template <class Kind>
+int check_cases_of() {
+  int count = 0;
+  for (const OpCase& c : op_cases()) {
+    const auto* op = std::get_if<Kind>(&c.attrs);
+    if (!op) continue;
+    SCOPED_TRACE(c.name);
+    count++;
+    const std::vector<TensorView> views = views_of(c);
+    EXPECT_NO_THROW(cuda::expect_fused(*op, views));
+    EXPECT_TRUE(
+        fails_with<InternalError>([&] { cuda::expect_fused(*op, std::span(views).first(views.size() - 1)); }, ""));
+    for (size_t i = 0; i < c.operands.size(); i++) {
+      auto wrong = views;
+      wrong[i].dtype = DType::I32;
+      EXPECT_TRUE(fails_with<InternalError>([&] { cuda::expect_fused(*op, wrong); }, "")) << c.operands[i].name;
+      wrong = views;
+      const Shape& shape = views[i].shape;
+      wrong[i].shape = shape.rank == 1 ? Shape{shape[0] + 1} : Shape{shape[0] + 1, shape[1] + 1};
+      wrong[i].row_stride = wrong[i].cols();
+      EXPECT_TRUE(fails_with<InternalError>([&] { cuda::expect_fused(*op, wrong); }, "")) << c.operands[i].name;
+    }
+  }
+  return count;
+}
+
+TEST(CudaFacts, OperandsOfOneKernelAreThoseOfAllItIsMadeOf) {
+  EXPECT_GT(check_cases_of<AdaptedGemm>(), 0);
+  EXPECT_GT(check_cases_of<AdapterBackward>(), 0);
+  EXPECT_GT(check_cases_of<SwiGluGemm>(), 0);
+  EXPECT_GT(check_cases_of<SwiGluGemmBackward>(), 0);
 }
 
 }  // namespace

@@ -271,6 +271,7 @@ TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {
     EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { device_error("disk full"); }); }, "disk full; go on from here"));
     try {
       run([] { user_error("no such file"); });
+      ADD_FAILURE() << "nothing was thrown";
     } catch (const UserError& error) {
       EXPECT_STREQ(error.what(), "no such file");
     }

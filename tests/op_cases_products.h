@@ -61,7 +61,7 @@ inline void add_fp8_gemm(OpCases& cases) {
   add("addend_and_bias", {129, 256}, 144, true, true);
 }
 
-// Three parts, one of all columns, one of some; forward and back. What is computed as two products is rounded twice.
+// Three parts, one of all columns, one of some; forward and back. What is computed op by op is rounded after each.
 inline void add_adapted(OpCases& cases) {
   struct Case {
     std::string_view name;
@@ -118,8 +118,8 @@ inline void add_adapted(OpCases& cases) {
     }
 }
 
-// With and without an adapter. Where a backend computes it as two products, gate and up, or dh, are rounded twice, and
-// once more before SwiGLU: results are held more loosely than those of its parts; what SwiGLU makes of them is held to
+// With and without an adapter. Where a backend computes it op by op, gate and up, or dh, are rounded twice, and once
+// more before SwiGLU: results are held more loosely than those of its parts; what SwiGLU makes of them is held to
 // the bit by fused_wrongly() (op_runner.h).
 inline void add_swiglu_gemm(OpCases& cases) {
   struct Case {

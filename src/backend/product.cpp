@@ -2,11 +2,10 @@
 
 #include <algorithm>
 
+#include "program/op_call.h"
+
 namespace snug {
 namespace {
-
-bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
-bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
 
 template <class View>
 MatrixLayout layout(const View& view, bool transposed) {

@@ -11,7 +11,7 @@ namespace snug {
 
 class DeviceLink;
 
-// Sets what NCCL reads of the environment, where it is not set: before there are threads, which may read it.
+// Sets what NCCL reads of the environment, where it is not set so: before there are threads, which may read it.
 void prepare_nccl();
 
 // Whether the first `count` cards of this process reach each other's memory.

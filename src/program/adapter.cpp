@@ -86,13 +86,14 @@ template <class View>
 std::vector<OpCall<View>> ops_of(const AdaptedGemm& op, std::span<const View> operands) {
   const size_t count = expect_operands(op, operands.size());
   const View &u = operands[2], &v = operands[3], &d = operands[count - 1];
+  check(!op.addend || !same_bytes(operands[4], d), "adapted_gemm: c and d share bytes");
   std::vector<OpCall<View>> calls = adapter_products(op.transpose_b, op.parts, u, v, d);
   OpCall<View> linear{Gemm{.transpose_b = op.transpose_b, .addend = true, .bias = op.bias},
-                      {operands[0], operands[1], d}};
+                      {operands[0], operands[1], read(d)}};
   if (op.bias) linear.operands.push_back(operands[count - 2]);
   linear.operands.push_back(d);
   calls.push_back(std::move(linear));
-  if (op.addend) calls.push_back({Accumulate{}, {operands[4], d}});
+  if (op.addend) calls.push_back({Accumulate{}, {read(operands[4]), update(d)}});
   return calls;
 }
 

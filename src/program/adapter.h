@@ -1,4 +1,4 @@
-// What AdaptedGemm and AdapterBackward are made of: plain products (op_call.h).
+// What AdaptedGemm and AdapterBackward are made of: plain products, and what clears and adds (op_call.h).
 #pragma once
 
 #include "program/op_call.h"

@@ -10,6 +10,13 @@
 
 namespace snug {
 
+// Of views nobody says whether they are read or written.
+inline TensorView read(const TensorView& view) { return view; }
+inline TensorView update(const TensorView& view) { return view; }
+
+inline bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
+inline bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
+
 // An op and its operands, without scratch. View: Operand, or TensorView.
 template <class View>
 struct OpCall {

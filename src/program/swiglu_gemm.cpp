@@ -4,14 +4,6 @@
 #include "program/emitter.h"
 
 namespace snug {
-namespace {
-
-// Of views nobody says whether they are read or written.
-TensorView read(const TensorView& view) { return view; }
-TensorView update(const TensorView& view) { return view; }
-using snug::read, snug::update;
-
-}  // namespace
 
 template <class View>
 std::vector<OpCall<View>> ops_of(const SwiGluGemm& op, std::span<const View> operands) {

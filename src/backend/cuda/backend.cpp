@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "backend/cuda/check.h"
+#include "backend/cuda/expect.h"
 #include "backend/cuda/fused.h"
 #include "backend/cuda/gemm.h"
 #include "backend/cuda/kernels.h"

@@ -11,13 +11,8 @@
 
 namespace snug::cuda {
 
-// InternalError unless operands, in the op's order, fit each other as those of all that it is made of, and as much
-// scratch as facts.h says follows them. Kind: of those below.
-template <class Kind>
-void expect_fused(const Kind& op, std::span<const TensorView> views);
-
-// Of such operands. Nothing where there is no kernel for them on
-// this device. A launch enqueues on its stream, allocates nothing and waits for nothing; errors as in check.h.
+// Of operands that expect.h found right. Nothing where there is no kernel for them on this device. A launch enqueues on
+// its stream, allocates nothing and waits for nothing; errors as in check.h.
 using MaybeLaunch = std::optional<Launch>;
 MaybeLaunch bind_kernel(const AdaptedGemm& op, std::span<const TensorView> views, cudaStream_t stream);
 MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> views, cudaStream_t stream);

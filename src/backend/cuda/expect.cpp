@@ -1,4 +1,4 @@
-#include "backend/cuda/fused.h"
+#include "backend/cuda/expect.h"
 
 #include "backend/cuda/facts.h"
 #include "backend/product.h"
@@ -23,6 +23,13 @@ struct Expect {
 
   void operator()(const Gemm& gemm) const { product_of(gemm, views); }
   void operator()(const AdaptedGemm& gemm) const { expect_ops(gemm, std::span<const TensorView>(views)); }
+  void operator()(const Fill&) const {}
+  void operator()(const Accumulate&) const {
+    const TensorView &x = views[0], &sum = views[1];
+    check(x.dtype == sum.dtype && x.rows() == sum.rows() && x.cols() == sum.cols(),
+          "an addend of {} {}, expected {} {} as the result is", name(x.dtype), to_string(x.shape), name(sum.dtype),
+          to_string(sum.shape));
+  }
   void operator()(const SwiGlu&) const { expect_halves(views[0], views[1]); }
   void operator()(const SwiGluBackward&) const {
     expect_halves(views[1], views[0]);
