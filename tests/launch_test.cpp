@@ -8,6 +8,7 @@
 
 #include <fstream>
 #include <functional>
+#include <new>
 #include <optional>
 #include <thread>
 
@@ -269,6 +270,8 @@ TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {
           kPatience, [] { return "; go on from here"; });
     };
     EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { device_error("disk full"); }); }, "disk full; go on from here"));
+    EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { throw std::bad_alloc(); }); }, "no more memory"));
+    EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { throw std::bad_alloc(); }); }, "; go on from here"));
     try {
       run([] { user_error("no such file"); });
       ADD_FAILURE() << "nothing was thrown";

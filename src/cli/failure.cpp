@@ -34,7 +34,7 @@ int fail(const std::exception_ptr& thrown) {
   } catch (const DeviceError& error) {
     return fail(kMachine, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kMachine, "the system gave no more memory beside what was planned");
+    return fail(kMachine, kNoMoreMemory);
   } catch (const InternalError& error) {
     return fail(kInternal,
                 fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));

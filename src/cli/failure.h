@@ -8,6 +8,9 @@ namespace snug {
 
 enum ExitCode { kDone = 0, kInternal = 1, kUser = 2, kDoesNotFit = 3, kMachine = 4 };
 
+// What is said of std::bad_alloc.
+inline constexpr std::string_view kNoMoreMemory = "the system gave no more memory beside what was planned";
+
 // Prints "snug: ..." as one line of UTF-8, whatever bytes of foreign files are quoted in it; returns the code.
 int fail(ExitCode code, std::string_view text);
 // The same of what was thrown.

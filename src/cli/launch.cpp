@@ -10,8 +10,10 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 #include <string>
@@ -137,6 +139,10 @@ using Where = std::function<std::string()>;
     throw PeerError(caught.rank, with(caught.why));
   } catch (const DeviceError& caught) {
     throw DeviceError(with(caught.what()));
+  } catch (const std::filesystem::filesystem_error& caught) {
+    throw DeviceError(with(caught.what()));
+  } catch (const std::bad_alloc&) {
+    throw DeviceError(with(std::string(kNoMoreMemory)));
   }
 }
 
@@ -198,7 +204,7 @@ int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const Ran
               const Where& where) {
   if (ranks == 1) try {
       return work(0, 0, nullptr);
-    } catch (const DeviceError&) {
+    } catch (...) {
       throw_with(std::current_exception(), where);
     }
   const int locals = launched ? ranks / launched->topology().ranks : ranks;

@@ -169,22 +169,9 @@ MeasuredLinks measure_links_here(Cards& cards) {
   return measured;
 }
 
-namespace {
+Target::Target(const Options& options) : Target(options, options.device == "cpu" ? std::nullopt : cards_here()) {}
 
-// Of all GPUs that this process may use, by where they are.
-uint64_t hash_of_seen() {
-  std::string buses;
-  for (const Card& card : cards_of_driver()) buses += card.bus + " ";
-  return hash_of(buses);
-}
-
-}  // namespace
-
-Target::Target(const Options& options)
-    : Target(options, options.device == "cpu" ? std::nullopt : cards_here(),
-             options.device == "cpu" ? 0 : hash_of_seen()) {}
-
-Target::Target(const Options& options, std::optional<Cards> here, uint64_t seen)
+Target::Target(const Options& options, std::optional<Cards> here, std::optional<uint64_t> seen)
     : asked_(options.device != "auto"), here_(std::move(here)), seen_(seen), machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
@@ -227,6 +214,13 @@ uint64_t hash_of_rates(Machine machine) {
   return hash_of(write_machine(machine));
 }
 
+// Of all GPUs that this process may use, by where they are.
+uint64_t hash_of_seen() {
+  std::string buses;
+  for (const Card& card : cards_of_driver()) buses += card.bus + " ";
+  return hash_of(buses);
+}
+
 // What a process tells the others of where it runs.
 struct Ground {
   static constexpr size_t kNameWords = 8;
@@ -244,7 +238,7 @@ void Target::require_alike(Comm& launched) const {
   if (cuda_) {
     const Cards& cards = *machine_->cards;
     own.machine = number_of_machine();
-    own.seen = seen_;
+    own.seen = seen_ ? *seen_ : hash_of_seen();
     own.copies = cards.by_copies();
     own.blocks = static_cast<uint64_t>(cards.nccl.blocks);
     const std::string& name = here_ ? here_->name : cards.name;

@@ -21,8 +21,9 @@ class Target {
   // Of --device and --machine: GPUs where they are asked for, or where nothing is said and this machine, or the one
   // that is planned for, has any. UserError if there are none, or if --machine names neither a profile nor a machine.
   explicit Target(const Options& options);
-  // The same on a machine with these GPUs, of which `seen` says which they are.
-  Target(const Options& options, std::optional<Cards> here, uint64_t seen = 0);
+  // The same on a machine with these GPUs; `seen` is another number where others are, and asked of the driver if it is
+  // not given.
+  Target(const Options& options, std::optional<Cards> here, std::optional<uint64_t> seen = std::nullopt);
 
   bool cuda() const { return cuda_; }
   // What prices a step, if that was named or has GPUs; without cards where the CPU is the target.
@@ -47,7 +48,7 @@ class Target {
   bool asked_ = false;  // by --device
   bool cuda_ = false;
   std::optional<Cards> here_;
-  uint64_t seen_ = 0;
+  std::optional<uint64_t> seen_;
   std::optional<Machine> machine_;
   std::shared_ptr<ProductTable> products_;  // of this process's ranks on GPUs
 };
