@@ -40,13 +40,14 @@ TEST(CudaFacts, AnAdaptersGradientsNeedPartialSumsOfEveryColumnBlockAndRange) {
 std::vector<TensorView> views_of(const OpCase& c) {
   std::vector<TensorView> views;
   std::vector<Operand> operands;
-  std::byte* next = nullptr;
+  uintptr_t next = 0;
+  const auto address = [&] { return reinterpret_cast<std::byte*>(next += uintptr_t{1} << 30); };
   for (const CaseOperand& operand : c.operands) {
-    views.push_back({next += 4096, operand.dtype, operand.shape, operand.shape.cols() + operand.tail});
+    views.push_back({address(), operand.dtype, operand.shape, operand.shape.cols() + operand.tail});
     operands.push_back({.dtype = operand.dtype, .shape = operand.shape});
   }
   const auto scratch = static_cast<int64_t>(CudaFacts().scratch_bytes(c.attrs, operands));
-  views.push_back({next + 4096, DType::U8, Shape{scratch}, scratch});
+  views.push_back({address(), DType::U8, Shape{scratch}, scratch});
   return views;
 }
 
