@@ -395,8 +395,6 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     const Cards& cards = cards_of(target, aim);
     require_cards(cards, *caps.node_ranks);
     require_products(cards, spec.numerics);
-  }
-  if (target.cuda()) {
     caps.tabled_ranks = launched ? locals : *caps.node_ranks;
     const auto of_process = static_cast<uint64_t>(caps.tabled_ranks);
     caps.driver_host_bytes = (kProcessHostBytes + (of_process - 1) * kFurtherHostBytes) / of_process;

@@ -146,8 +146,8 @@ class Fitter::Search {
   }
 
   // Dials are turned one by one, each for what its bytes cost beside those turned before: cheap ones that are not
-  // enough may be followed by dear ones, where one that costs more would have done by itself, or where weights that are
-  // shared by all ranks would have left little to do.
+  // enough may be followed by dear ones, where one that costs more would have done by itself. Where weights may be
+  // shared by all ranks they are here, by themselves and beside each of the others, as that leaves these less to do.
   void look_beside(std::vector<Found>& all) {
     const auto seconds = [](const Found& found) { return found.fits ? found.seconds : kNoLimit; };
     const Found best = *std::ranges::min_element(all, {}, seconds);
