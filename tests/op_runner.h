@@ -64,7 +64,8 @@ std::string restore_wrongly(OpRunner& runner);
 std::string fused_wrongly(OpRunner& runner, const OpCase& c);
 
 // Whether an AdaptedGemm in bf16 adds what its adapter gives, in the mean over many numbers, where that is much less
-// than what each is rounded to; what it adds instead, in words.
-std::string faint_adapter_wrongly(OpRunner& runner);
+// than what each is rounded to; what it adds instead, in words. `may_round_product`: or else rounds the product alone,
+// its sum with that, and the sum with the addend, each number as if by itself.
+std::string faint_adapter_wrongly(OpRunner& runner, bool may_round_product);
 
 }  // namespace snug

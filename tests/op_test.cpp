@@ -65,7 +65,7 @@ TEST(OpAdapter, FaintResultsAreNotLostInRounding) {
   CpuBackend backend;
   const CpuFacts facts;
   OpRunner runner(backend, facts, std::memcpy);
-  EXPECT_EQ(faint_adapter_wrongly(runner), "");
+  EXPECT_EQ(faint_adapter_wrongly(runner, false), "");
 }
 
 TEST(OpCases, CoverEveryKindThatABackendRuns) {

@@ -13,7 +13,8 @@ std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts&
 
 // Of the op, without scratch. What comes through the adapter is written first, then the product with the weight adds
 // to that, then c is added: a fresh adapter gives less than half of what c and most products are rounded to, and would
-// leave no trace in a number that has been rounded already.
+// leave no trace in a number that has been rounded already. cuBLASLt rounds a product before it adds to a matrix in
+// bf16: there the adapter's part is as faint beside the product, and c takes nothing from it.
 inline size_t operand_count(const AdaptedGemm& op) { return 5u + op.addend + op.bias; }
 inline size_t operand_count(const AdapterBackward&) { return 5; }
 
