@@ -124,7 +124,7 @@ class BruteForce {
   const Tried* best(const Caps& caps) const {
     const Tried* best = nullptr;
     for (const Tried& tried : tried_) {
-      const std::vector<Need> all = needs(tried.bytes, ranks_, caps);
+      const std::vector<Need> all = needs({tried.bytes}, ranks_, caps);
       const bool fits = std::ranges::all_of(all, [](const Need& need) { return need.bytes <= need.allowed; });
       if (fits && (!best || tried.seconds < best->seconds)) best = &tried;
     }
@@ -209,7 +209,7 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFit) {
                                               ranks, share, host, result.tried[0].words, best->words);
           ASSERT_TRUE(result.chosen) << job;
           EXPECT_LE(chosen(result).step_seconds, 1.01 * best->seconds) << job;
-          for (const Need& need : needs(chosen(result).forecast.arena_bytes, ranks, caps))
+          for (const Need& need : needs(chosen(result).forecast, ranks, caps))
             EXPECT_LE(need.bytes, need.allowed) << need.what;
         }
     }
@@ -230,7 +230,9 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
     const Arrangement& known = chosen(pinned);
     Caps caps;
     caps.device_bytes = device_bytes(known);
-    caps.host_bytes = known.forecast.arena_bytes[index(Space::Host)];
+    caps.op_host_bytes = 1200;
+    const uint64_t some_ops = 64 * caps.op_host_bytes;  // the way there has some that what is known has not
+    caps.host_bytes = caps.taken(known.forecast, Space::Host) + some_ops;
     caps.disk_bytes = 0;
     Choices open;
     open.batch_size = part.batch_size;
@@ -240,6 +242,7 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
     const std::string& words = result.tried[0].words;
     ASSERT_TRUE(result.chosen) << words << ", though this fits: " << known.words;
     EXPECT_LE(chosen(result).step_seconds, 1.02 * known.step_seconds) << words << " against " << known.words;
+    for (const Arrangement& tried : result.tried) EXPECT_EQ(tried.fits, fits(tried.forecast, 1, caps)) << tried.words;
   }
 }
 
@@ -423,7 +426,7 @@ TEST(Fit, CountsTheRanksOfANode) {
   bytes[index(Space::Disk)] = 7;
   Caps caps;
   auto of = [&](std::string_view what) {
-    const std::vector<Need> all = needs(bytes, 8, caps);
+    const std::vector<Need> all = needs({bytes}, 8, caps);
     const auto need = std::ranges::find(all, what, &Need::what);
     return need == all.end() ? 0 : need->bytes;
   };
@@ -439,6 +442,19 @@ TEST(Fit, CountsTheRanksOfANode) {
   EXPECT_EQ(of("the device of a rank"), 0u);  // implied
   caps.device_bytes = 20;
   EXPECT_EQ(of("the device of a rank"), 10u);
+}
+
+// Of the host a process takes what its ops need beside its arena: by each op, whichever arrangement has how many.
+TEST(Fit, CountsTheOpsOfAnArrangement) {
+  Caps caps;
+  caps.driver_host_bytes = 100;
+  caps.op_host_bytes = 10;
+  Footprint rank;
+  rank.arena_bytes[index(Space::Host)] = 3;
+  rank.ops = 7;
+  EXPECT_EQ(caps.beside(rank, Space::Host), 170u);
+  EXPECT_EQ(caps.beside(rank, Space::Device), 0u);
+  EXPECT_EQ(needs(rank, 2, caps)[1].bytes, 2 * 173u);
 }
 
 // A machine where every op takes a second, whatever it does.

@@ -124,7 +124,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
     if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
     std::optional<Arrangement> found = fitter.near(larger);
     // As times that are nearly equal are one, it may be what was not taken for its bytes.
-    if (found && fits(found->forecast.arena_bytes, found->cut.ranks, caps)) found.reset();
+    if (found && fits(found->forecast, found->cut.ranks, caps)) found.reset();
     return found;
   };
   const std::optional<Arrangement> most = with(kMostMore);
@@ -144,7 +144,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
 
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
   const PerSpace<uint64_t>& arenas = chosen.forecast.arena_bytes;
-  const uint64_t device = arenas[index(Space::Device)] + caps.beside(arenas, Space::Device),
+  const uint64_t device = caps.taken(chosen.forecast, Space::Device),
                  taken = (arenas[index(Space::Device)] + arenas[index(Space::Host)]) *
                          static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
   Caps smaller = caps;

@@ -17,17 +17,17 @@ namespace {
 uint64_t missing(const Need& need) { return need.bytes - std::min(need.bytes, need.allowed); }
 
 // The need that most is missing for.
-Need tightest(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
-  const std::vector<Need> all = needs(rank_bytes, ranks, caps);
+Need tightest(const Footprint& rank, int ranks, const Caps& caps) {
+  const std::vector<Need> all = needs(rank, ranks, caps);
   return *std::ranges::max_element(all, {}, missing);
 }
 
 // Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
 constexpr uint64_t kSystemReserve = 512u << 20;
 
-// What context, libraries and the process itself took of the host on H200s, beside the arenas: 422 to 522 MiB with one
-// rank, mostly the least, and 96 MiB more with a second.
-constexpr uint64_t kProcessHostBytes = 440u << 20, kFurtherHostBytes = 96u << 20;
+// What context, libraries and the process itself took of the host on H200s, beside the arenas: with one rank, with each
+// further one, and for each op that a rank has bound, with what the driver has for it.
+constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20, kOpHostBytes = 1200;
 
 DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
 
@@ -398,6 +398,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     caps.tabled_ranks = launched ? locals : *caps.node_ranks;
     const auto of_process = static_cast<uint64_t>(caps.tabled_ranks);
     caps.driver_host_bytes = (kProcessHostBytes + (of_process - 1) * kFurtherHostBytes) / of_process;
+    caps.op_host_bytes = kOpHostBytes;
   }
   if (target.cuda() && options.ranks > 1) {
     const Cards& cards = *target.machine()->cards;
@@ -458,7 +459,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
   there.device_bytes = free.device_bytes;
   there.host_bytes = free.host_bytes;
   there.disk_bytes = free.disk_bytes;
-  const auto needs_of = [&](const Caps& caps) { return needs(least.forecast.arena_bytes, least.cut.ranks, caps); };
+  const auto needs_of = [&](const Caps& caps) { return needs(least.forecast, least.cut.ranks, caps); };
   if (planned.aim == Aim::Run && std::ranges::any_of(needs_of(there), missing)) return "";
   std::vector<std::string> caps;
   for (const Need& need : needs_of(planned.caps)) {
@@ -475,7 +476,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
   const Arrangement& least = planned.shown();
-  const Need need = tightest(least.forecast.arena_bytes, least.cut.ranks, planned.caps);
+  const Need need = tightest(least.forecast, least.cut.ranks, planned.caps);
   std::vector<std::string> changes;
   for (const Change& change : planned.changes) changes.push_back(change.option);
   std::vector<std::string> helps;

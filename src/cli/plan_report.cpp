@@ -10,12 +10,10 @@ namespace snug {
 namespace {
 
 // Of a rank, with what the driver takes there.
-uint64_t rank_bytes(const Planned& planned, const Forecast& f, Space space) {
-  return f.arena_bytes[index(space)] + planned.caps.beside(f.arena_bytes, space);
-}
+uint64_t rank_bytes(const Planned& planned, const Forecast& f, Space space) { return planned.caps.taken(f, space); }
 uint64_t device_bytes(const Planned& planned, const Forecast& f) { return rank_bytes(planned, f, Space::Device); }
 uint64_t driver_bytes(const Planned& planned, Space space) {
-  return planned.caps.beside(planned.shown().forecast.arena_bytes, space);
+  return planned.caps.beside(planned.shown().forecast, space);
 }
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
@@ -84,7 +82,7 @@ nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangemen
 // GiB".
 std::string taken(const Planned& planned, const Arrangement& a) {
   std::vector<std::string> parts;
-  for (const Need& need : needs(a.forecast.arena_bytes, a.cut.ranks, planned.caps))
+  for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
     parts.push_back(fmt::format("{} {}", need.what, format_size(need.bytes)));
   return fmt::format("{}", fmt::join(parts, ", "));
 }
@@ -220,18 +218,23 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
                      format_size(of(*most)), most->rank);
 }
 
+bool only_named(const Options& options) { return builtin_machine(options.machine).has_value(); }
+
+// "20.95 GiB free". A machine that is only named has the memory of its cards; what it has besides nobody knows.
+std::string limit_text(const Options& options, uint64_t limit, std::string_view option) {
+  std::string word{limit_word(options, limit)};
+  if (only_named(options) && option != "device-memory" && word == "free")
+    word = fmt::format("assumed, --{} says what there is", option);
+  return fmt::format("{} {}", format_size(limit), word);
+}
+
 // "fits: device and host together 1.20 GiB of 20.95 GiB free"
 std::string memory_text(const Planned& planned, const Options& options) {
   const Arrangement& a = planned.shown();
-  // A machine that is only named has the memory of its cards; what it has besides nobody knows.
-  const bool named = planned.target.cuda() && builtin_machine(options.machine).has_value();
   std::vector<std::string> parts;
-  for (const Need& need : needs(a.forecast.arena_bytes, a.cut.ranks, planned.caps)) {
-    std::string word{limit_word(options, need.allowed)};
-    if (named && need.option != "device-memory" && word == "free")
-      word = fmt::format("assumed, --{} says what there is", need.option);
-    parts.push_back(fmt::format("{} {} of {} {}", need.what, format_size(need.bytes), format_size(need.allowed), word));
-  }
+  for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
+    parts.push_back(
+        fmt::format("{} {} of {}", need.what, format_size(need.bytes), limit_text(options, need.allowed, need.option)));
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
 }
 
@@ -240,7 +243,7 @@ SavingPlan saving_of(const Planned& planned, const Options& options, const std::
 }
 
 // "3 checkpoints of 89.75 GiB at a time and the model of 14.96 GiB: 284.20 GiB of disk"
-std::string saved_text(const SavingPlan& saving, const Options& options) {
+std::string saved_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
   const std::string one = format_size(saving.checkpoint_bytes), exported = format_size(saving.export_bytes);
   const std::string_view what = options.method == "lora" ? "the adapter" : "the model";
   if (options.keep < 0)
@@ -248,8 +251,19 @@ std::string saved_text(const SavingPlan& saving, const Options& options) {
                        exported);
   const int64_t count = saving.most_checkpoints();
   const uint64_t all = static_cast<uint64_t>(count) * saving.checkpoint_bytes + saving.export_bytes;
-  return fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"), one,
-                     count > 1 ? " at a time" : "", what, exported, format_size(all));
+  std::string text = fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"),
+                                 one, count > 1 ? " at a time" : "", what, exported, format_size(all));
+  const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk);
+  const uint64_t there = planned.caps.disk_bytes;
+  // The disk is one that all hosts share, or nobody knows; and on a machine of one's own the cap is of what is
+  // offloaded.
+  const bool known =
+      hosts_of(planned) == 1 && (only_named(options) || !options.disk_memory) && options.disk_dir.empty();
+  if (known && all + offloaded > there)
+    text += fmt::format("  WARNING     {}more than there is: {}; --save-every 0 saves at the end only\n",
+                        offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
+                        limit_text(options, there, "disk-memory"));
+  return text;
 }
 
 nlohmann::ordered_json time_json(const Planned& planned) {
@@ -315,9 +329,10 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
     json["samples_per_epoch"] = data->samples_per_epoch;
     json["steps_per_epoch"] = data->steps_per_epoch;
   }
-  json["step_seconds"] = json["redo_seconds"] = json["step_time"] = nullptr;
+  json["step_seconds"] = json["estimated_from"] = json["redo_seconds"] = json["step_time"] = nullptr;
   if (planned.pricing.measured()) {
     json["step_seconds"] = a.step_seconds;
+    json["estimated_from"] = source_text(planned);
     if (planned.compiled.has(Task::Redo)) json["redo_seconds"] = redo_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
@@ -363,7 +378,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
-  if (planned.fit.chosen) text += saved_text(saving_of(planned, options, data), options);
+  if (planned.fit.chosen) text += saved_text(planned, saving_of(planned, options, data), options);
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

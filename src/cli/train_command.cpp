@@ -235,7 +235,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   for (const Space space : kSpaces)
-    trainer_options.beside[index(space)] = run.planned.caps.beside(run.planned.compiled.plan.reserved_bytes, space);
+    trainer_options.beside[index(space)] = run.planned.caps.beside(run.planned.shown().forecast, space);
   trainer_options.data_order = data_order_hash(run.corpus, options, alive);
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,

@@ -18,13 +18,13 @@ struct Model {
   double teraflops;        // a second
   double fp32_teraflops;   // of products in fp32, which snug makes without TF32
   double memory_gb;        // bytes a second, in 1e9
-  double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other
+  double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other, or one in pairs alone
   double host_gb;          // likewise, a card's share of what hosts like its own are connected by
 };
 constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
 // The slowest of a capability first.
 constexpr std::array kModels{
-    Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 56, kShared100},
+    Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 32, kShared100},
     Model{"RTX4090", 89, 24'564, 23.5, 165, 83, 1'008, 32, 32, kShared100},
     Model{"A100-40GB", 80, 40'960, 39.4, 312, 19.5, 1'555, 32, 300, kInfiniBand200},
     Model{"A100-80GB", 80, 81'920, 79.1, 312, 19.5, 2'039, 32, 300, kInfiniBand200},
@@ -36,7 +36,7 @@ constexpr std::array kModels{
 // What an H200 reached of the maker's figures, and what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
                  kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
-// What four of them at once kept of that: of the bus, into each and back; of the links, by copies and by NCCL.
+// What four of them at once kept of that: of the bus, into each and back; of NVLink, by copies and by NCCL.
 constexpr double kSharedInto = 0.885, kSharedBack = 0.67, kSharedLink = 0.59, kSharedNccl = 1.12;
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
@@ -44,6 +44,8 @@ constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
 // Attention of heads of 128, as a part of the rate of large products, by the length of documents.
 const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
     kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
+// What heads of 64 reach of that on Hopper.
+constexpr double kNarrowHeads = 0.6;
 // The same by the kernels of cards before Hopper, as an H200 ran those: its cores make fewer of these products than of
 // its own kind, so that others may well reach more. The backward in steps of 64 queries, and of 16 where a block has
 // 99 KiB of shared memory.
@@ -78,7 +80,7 @@ Cards cards_of(const Model& model, int count) {
     return few * std::lerp(1.0, kept, std::clamp((count - fewest) / static_cast<double>(4 - fewest), 0.0, 1.0));
   };
   const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
-  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, kSharedNccl, 2), kNcclBlocks};
+  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, linked ? kSharedNccl : 1, 2), kNcclBlocks};
   cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink, 2)} : cards.nccl;
   cards.bus = {bus, bus};
   cards.shared_bus = {at_once(bus, kSharedInto, 1), at_once(bus, kSharedBack, 1)};
@@ -90,9 +92,13 @@ Cards cards_of(const Model& model, int count) {
   if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
-    RateCurve curve = attention_of(model, backward);
-    for (double& rate : curve.rates) rate *= cards.rates.flops;
-    cards.rates.attention.push_back({DType::BF16, backward, 128, curve});
+    const auto reach = [&](int64_t head_dim, double share) {
+      RateCurve curve = attention_of(model, backward);
+      for (double& rate : curve.rates) rate *= share * cards.rates.flops;
+      cards.rates.attention.push_back({DType::BF16, backward, head_dim, curve});
+    };
+    if (model.capability >= 90) reach(64, kNarrowHeads);
+    reach(128, 1);
   }
   const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
   for (const bool backward : {false, true})

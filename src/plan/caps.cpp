@@ -7,18 +7,17 @@
 namespace snug {
 
 // Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
-uint64_t Caps::beside(const PerSpace<uint64_t>& rank_bytes, Space space) const {
-  if (space != Space::Device) return space == Space::Host ? driver_host_bytes : 0;
+uint64_t Caps::beside(const Footprint& rank, Space space) const {
+  if (space != Space::Device) return space == Space::Host ? driver_host_bytes + rank.ops * op_host_bytes : 0;
   constexpr uint64_t kOfEntry = 4096 / 8;
-  const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank_bytes[index(Space::Host)] / kOfEntry;
+  const uint64_t tables = static_cast<uint64_t>(tabled_ranks) * rank.arena_bytes[index(Space::Host)] / kOfEntry;
   return driver_bytes + link_bytes + tables;
 }
 
-std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
+std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps) {
   const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
-  const auto of_rank = [&](Space space) { return rank_bytes[index(space)] + caps.beside(rank_bytes, space); };
-  const uint64_t device = of_rank(Space::Device), host = together * of_rank(Space::Host),
-                 disk = together * of_rank(Space::Disk);
+  const uint64_t device = caps.taken(rank, Space::Device), host = together * caps.taken(rank, Space::Host),
+                 disk = together * caps.taken(rank, Space::Disk);
   std::vector<Need> needs;
   if (!caps.shared || caps.device_bytes < caps.host_bytes)
     needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});
@@ -32,8 +31,8 @@ std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const C
   return needs;
 }
 
-bool fits(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps) {
-  return std::ranges::all_of(needs(rank_bytes, ranks, caps), [](const Need& n) { return n.bytes <= n.allowed; });
+bool fits(const Footprint& rank, int ranks, const Caps& caps) {
+  return std::ranges::all_of(needs(rank, ranks, caps), [](const Need& n) { return n.bytes <= n.allowed; });
 }
 
 }  // namespace snug

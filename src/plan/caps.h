@@ -10,6 +10,13 @@
 
 namespace snug {
 
+// What a rank has of an arrangement.
+struct Footprint {
+  PerSpace<uint64_t> arena_bytes{};  // what Arena will reserve
+  uint64_t ops = 0;                  // that it binds, of all its programs
+  bool operator==(const Footprint&) const = default;
+};
+
 struct Caps {
   uint64_t device_bytes = std::numeric_limits<uint64_t>::max();  // a rank
   uint64_t host_bytes = std::numeric_limits<uint64_t>::max();    // all ranks of a node
@@ -21,10 +28,14 @@ struct Caps {
   // tables of the pages of so many ranks' host arenas, those of one process, all of which it knows on each card.
   uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  // And of the host, a rank's share of what its process takes, against host_bytes.
-  uint64_t driver_host_bytes = 0;
-  // All that, of a rank whose arenas take so much.
-  uint64_t beside(const PerSpace<uint64_t>& rank_bytes, Space space) const;
+  // And of the host, against host_bytes: a rank's share of what its process takes, and what each op takes that is
+  // bound.
+  uint64_t driver_host_bytes = 0, op_host_bytes = 0;
+  // All that, and with its arena.
+  uint64_t beside(const Footprint& rank, Space space) const;
+  uint64_t taken(const Footprint& rank, Space space) const {
+    return rank.arena_bytes[index(space)] + beside(rank, space);
+  }
 };
 
 // What an arrangement takes of one thing that is capped.
@@ -35,7 +46,7 @@ struct Need {
   std::string_view option = "device-memory";  // that caps it
 };
 // Of every cap that is not implied by another.
-std::vector<Need> needs(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
-bool fits(const PerSpace<uint64_t>& rank_bytes, int ranks, const Caps& caps);
+std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps);
+bool fits(const Footprint& rank, int ranks, const Caps& caps);
 
 }  // namespace snug

@@ -371,7 +371,8 @@ class Fitter::Search {
 
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr) {
     Arrangement a = prober_.arrangement(p, whole);
-    a.fits = relief_.fit_all(whole ? a.forecast.arena_bytes : relief_.bytes_of(p));
+    if (!whole) static_cast<Footprint&>(a.forecast) = relief_.footprint(p);
+    a.fits = relief_.fit_all(a.forecast);
     return a;
   }
 

@@ -175,6 +175,7 @@ std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& prici
 Forecast forecast(const Compiled& compiled) {
   Forecast f;
   f.arena_bytes = compiled.plan.reserved_bytes;
+  f.ops = compiled.set.op_count();
   for (const auto* const programs : {&compiled.programs, &compiled.turned})
     for (const auto& [task, program] : *programs) {
       const std::string_view phase = phase_of(task);

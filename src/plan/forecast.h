@@ -1,13 +1,13 @@
 // What a compiled job takes, told apart by phase and by class.
 #pragma once
 
+#include "plan/caps.h"
 #include "plan/compile.h"
 #include "plan/machine.h"
 
 namespace snug {
 
-struct Forecast {
-  PerSpace<uint64_t> arena_bytes{};  // what Arena will reserve
+struct Forecast : Footprint {
   struct Phase {
     std::string name;  // "load", "step", "eval", "save", "generate"
     PerSpace<uint64_t> bytes{};

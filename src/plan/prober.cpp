@@ -55,12 +55,6 @@ constexpr uint64_t kLongOps = 1000;
 // looked at.
 constexpr int kComparedRanks = 8;
 
-uint64_t ops_of(const Compiled& compiled) {
-  uint64_t ops = 0;
-  for (const Program& program : compiled.set.programs) ops += program.ops.size();
-  return ops;
-}
-
 // Of one job, the same for the same arrangement alone.
 std::string key_of(const Cut& cut, const Strategy& s) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once,
@@ -123,9 +117,9 @@ double Prober::seconds_of(const Compiled& compiled, const JobSpec& job) const {
 
 void Prober::look(Look& look) const {
   const Compiled compiled = compile(look.job, facts_);
-  look.ops = ops_of(compiled);
+  look.probe.ops = compiled.set.op_count();
   look.probe.seconds = seconds_of(compiled, look.job);
-  look.probe.bytes = compiled.plan.reserved_bytes;
+  look.probe.arena_bytes = compiled.plan.reserved_bytes;
   for (const Buffer& buffer : compiled.set.buffers)
     if (buffer.life == Life::Persistent) look.probe.persistent[index(buffer.space)] += buffer.bytes;
   look.probe.update_fullest =
@@ -143,7 +137,7 @@ void Prober::look_at(const std::vector<Point>& points) {
   for (const Point& p : points) {
     std::string key = key_of(p.cut, strategy(p));
     if (probes_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
-    looks.push_back({std::move(key), job(p, true), {}, 0, {}});
+    looks.push_back({std::move(key), job(p, true), {}, {}});
   }
   std::atomic<size_t> next = 0;
   const int team = threads();
@@ -164,7 +158,7 @@ void Prober::look_at(const std::vector<Point>& points) {
   for (Look& look : looks) {
     if (look.error) std::rethrow_exception(look.error);
     probes_.emplace(std::move(look.key), look.probe);
-    note(look.ops);
+    note(look.probe.ops);
   }
 }
 
@@ -178,7 +172,7 @@ const Probe& Prober::probe(const Point& p) {
   return known->second;
 }
 
-const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
+const Footprint& Prober::whole(const Point& p) {
   const std::string key = key_of(p.cut, strategy(p));
   if (!whole_.contains(key)) compiled_in_full(p);
   return whole_.at(key);
@@ -187,17 +181,17 @@ const PerSpace<uint64_t>& Prober::whole_bytes(const Point& p) {
 Compiled Prober::compiled_in_full(const Point& p, std::vector<RankBytes>* ranks) {
   JobSpec spec = job(p, false);
   Compiled compiled = compile(spec, facts_);
-  note(ops_of(compiled));
+  note(compiled.set.op_count());
   if (ranks) *ranks = {{0, compiled.plan.reserved_bytes}};
   const int others = std::min(p.cut.ranks, kComparedRanks) - 1;
   for (int i = 1; i <= others; i++) {
     spec.rank = static_cast<int>(int64_t{i} * (p.cut.ranks - 1) / others);
     const Compiled other = compile(spec, facts_);
-    note(ops_of(other));
+    note(other.set.op_count());
     if (ranks) ranks->push_back({spec.rank, other.plan.reserved_bytes});
     raise(compiled.plan.reserved_bytes, other.plan.reserved_bytes);
   }
-  whole_[key_of(p.cut, strategy(p))] = compiled.plan.reserved_bytes;
+  whole_[key_of(p.cut, strategy(p))] = {compiled.plan.reserved_bytes, compiled.set.op_count()};
   return compiled;
 }
 
@@ -208,7 +202,7 @@ std::string Prober::words(const Point& p) const {
 Arrangement Prober::arrangement(const Point& p, const Compiled* whole) {
   Arrangement a{p.cut, strategy(p), {}, {}, probe(p).seconds, false};
   a.words = words(p);
-  a.forecast.arena_bytes = probe(p).bytes;
+  static_cast<Footprint&>(a.forecast) = probe(p);
   if (whole) a.forecast = forecast(*whole);
   return a;
 }

@@ -24,10 +24,10 @@ struct Point {
 };
 
 // What the search looks at: of a step alone.
-struct Probe {
+struct Probe : Footprint {
   double seconds = 0;
-  PerSpace<uint64_t> bytes{}, persistent{};  // of a rank; what stays from step to step
-  bool update_fullest = false;               // the device is fullest in the update, if there is one
+  PerSpace<uint64_t> persistent{};  // what stays from step to step
+  bool update_fullest = false;      // the device is fullest in the update, if there is one
 };
 
 class Prober {
@@ -45,8 +45,8 @@ class Prober {
   const Probe& probe(const Point& p);
   // The same for several at once, on as many threads as there are (a few at most).
   void look_at(const std::vector<Point>& points);
-  // Bytes of the fullest rank with loading, saving and evaluating.
-  const PerSpace<uint64_t>& whole_bytes(const Point& p);
+  // Of the fullest rank with loading, saving and evaluating.
+  const Footprint& whole(const Point& p);
   // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
   // that were compared needs.
   Compiled compiled_in_full(const Point& p, std::vector<RankBytes>* ranks = nullptr);
@@ -64,7 +64,6 @@ class Prober {
     std::string key;
     JobSpec job;
     Probe probe;
-    uint64_t ops = 0;
     std::exception_ptr error;
   };
   void look(Look& look) const;
@@ -79,7 +78,7 @@ class Prober {
   std::vector<Cut> cuts_;
   std::map<int, std::vector<Dial>> dials_;  // by stage
   std::unordered_map<std::string, Probe> probes_;
-  std::unordered_map<std::string, PerSpace<uint64_t>> whole_;
+  std::unordered_map<std::string, Footprint> whole_;
   size_t compiled_ = 0;
   uint64_t ops_ = 0;
 };

@@ -45,28 +45,30 @@ void Relief::allow_at_least(uint64_t ops) {
 }
 void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
 
-bool Relief::fit_all(const PerSpace<uint64_t>& bytes) const { return fits(bytes, ranks_, caps_); }
+bool Relief::fit_all(const Footprint& rank) const { return fits(rank, ranks_, caps_); }
 
-PerSpace<uint64_t> Relief::bytes_of(const Point& p) {
+Footprint Relief::footprint(const Point& p) {
   const Probe& step = prober_.probe(p);
-  PerSpace<uint64_t> bytes = step.bytes;
-  for (size_t space = 0; space < bytes.size(); space++)
-    if (around_[space] > 0) bytes[space] = std::max(bytes[space], step.persistent[space] + around_[space]);
-  return bytes != step.bytes && fit_all(step.bytes) && !fit_all(bytes) ? prober_.whole_bytes(p) : bytes;
+  Footprint all = step;
+  all.ops += around_.ops;
+  for (size_t space = 0; space < all.arena_bytes.size(); space++)
+    if (around_.arena_bytes[space] > 0)
+      all.arena_bytes[space] = std::max(all.arena_bytes[space], step.persistent[space] + around_.arena_bytes[space]);
+  return fit_all(step) && !fit_all(all) ? prober_.whole(p) : all;
 }
 
 void Relief::note_around(const Compiled& whole, const Probe& step) {
-  for (size_t space = 0; space < around_.size(); space++)
-    around_[space] = std::max(around_[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
+  around_.ops = std::max(around_.ops, whole.set.op_count() - step.ops);
+  for (size_t space = 0; space < around_.arena_bytes.size(); space++)
+    around_.arena_bytes[space] =
+        std::max(around_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
 }
 
 // The need beyond its cap by most, or nearest to it. Place::Node: of all of them.
 Need Relief::tightest(const Point& p, Place place) {
-  const PerSpace<uint64_t> bytes = bytes_of(p);
-  std::vector<Need> all = needs(bytes, ranks_, caps_);
-  if (place == Place::Device)
-    all = {
-        {"the device of a rank", bytes[index(Space::Device)] + caps_.beside(bytes, Space::Device), caps_.device_bytes}};
+  const Footprint rank = footprint(p);
+  if (place == Place::Device) return {"the device of a rank", caps_.taken(rank, Space::Device), caps_.device_bytes};
+  const std::vector<Need> all = needs(rank, ranks_, caps_);
   return *std::ranges::max_element(all, {}, excess_of);
 }
 double Relief::excess(const Point& p, Place place) { return excess_of(tightest(p, place)); }
@@ -103,10 +105,13 @@ Point Relief::all_on(Point p) const {
 bool Relief::is_hopeless(const Point& undialled, double share) {
   Point computed = undialled;
   for (const size_t d : computing(computed)) computed.at[d] = dials(computed)[d].most;
-  PerSpace<uint64_t> least = bytes_of(all_on(undialled));
-  for (const PerSpace<uint64_t>& bytes : {bytes_of(computed), bytes_of(undialled)})
-    for (const Space space : kSpaces) least[index(space)] = std::min(least[index(space)], bytes[index(space)]);
-  least[index(Space::Disk)] = 0;
+  Footprint least = footprint(all_on(undialled));
+  for (const Footprint& other : {footprint(computed), footprint(undialled)}) {
+    least.ops = std::min(least.ops, other.ops);
+    for (size_t space = 0; space < least.arena_bytes.size(); space++)
+      least.arena_bytes[space] = std::min(least.arena_bytes[space], other.arena_bytes[space]);
+  }
+  least.arena_bytes[index(Space::Disk)] = 0;
   return std::ranges::any_of(needs(least, ranks_, caps_), [&](const Need& need) {
     return excess_of(need) > share * static_cast<double>(need.allowed);
   });
@@ -249,11 +254,11 @@ void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
 // About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
 int64_t Relief::most_that_keeps(Point p, size_t d, int64_t position) {
   int64_t kept = p.at[d];
-  const std::vector<Need> now = needs(bytes_of(p), ranks_, caps_);
+  const std::vector<Need> now = needs(footprint(p), ranks_, caps_);
   const auto beyond = [&](int64_t at) {
     p.at[d] = at;
     double most = std::numeric_limits<double>::lowest();
-    for (const Need& need : needs(bytes_of(p), ranks_, caps_)) {
+    for (const Need& need : needs(footprint(p), ranks_, caps_)) {
       const auto before = std::ranges::find(now, need.what, &Need::what);
       if (before == now.end() || excess_of(*before) <= 0) most = std::max(most, excess_of(need));
     }

@@ -38,9 +38,9 @@ class Relief {
 
   // Of a step, or what loading, saving and evaluating take, if that is known to be more (note_around): about as much in
   // all arrangements beside what stays on a rank, and worked out where it decides.
-  PerSpace<uint64_t> bytes_of(const Point& p);
+  Footprint footprint(const Point& p);
   void note_around(const Compiled& whole, const Probe& step);
-  bool fit_all(const PerSpace<uint64_t>& bytes) const;
+  bool fit_all(const Footprint& rank) const;
   // Bytes by which the tightest cap is missed; negative where all are kept.
   double excess(const Point& p, Place place);
   bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
@@ -87,7 +87,7 @@ class Relief {
   Caps caps_;
   bool rough_ = false;
   uint64_t began_at_ = 0;                // Prober::ops() then
-  PerSpace<uint64_t> around_{};          // what loading, saving and evaluating took beside what persists
+  Footprint around_;                     // what loading, saving and evaluating took beside what persists
   std::map<std::string, Offer> offers_;  // whatever the caps
   std::set<std::string> worthless_;
 };

@@ -37,7 +37,7 @@ Found Settler::judged(const Point& p, bool fits) {
     fastest_ = at.seconds;
     fastest_words_ = prober_.words(p);
   }
-  const PerSpace<uint64_t> bytes = relief_.bytes_of(p);
+  const PerSpace<uint64_t> bytes = relief_.footprint(p).arena_bytes;
   return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits,
           fits ? 0 : relief_.excess(p, Place::Node)};
 }

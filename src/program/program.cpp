@@ -239,6 +239,12 @@ uint64_t Operand::extent() const {
   return static_cast<uint64_t>((rows - 1) * row_stride + shape.cols()) * element_bytes(dtype);
 }
 
+size_t ProgramSet::op_count() const {
+  size_t count = 0;
+  for (const Program& program : programs) count += program.ops.size();
+  return count;
+}
+
 std::vector<ProgramId> ProgramSet::predecessors(ProgramId program) const {
   std::vector<ProgramId> found;
   for (ProgramId p = 0; p < programs.size(); p++)

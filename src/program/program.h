@@ -112,6 +112,7 @@ struct ProgramSet {
   std::vector<Buffer> buffers;
   std::vector<Program> programs;
 
+  size_t op_count() const;  // of all programs
   // Programs that may stand before `program`.
   std::vector<ProgramId> predecessors(ProgramId program) const;
   // Of everything that decides what runs and where bytes lie, waits excluded (they follow). The same on every machine.
