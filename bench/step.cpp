@@ -243,6 +243,7 @@ void report(const TimedBackend& backend, double whole, double apart, const std::
 }  // namespace
 
 int main(int argc, char** argv) try {
+  prepare_environment();
   Options options;
   options.ranks = 1;
   bool only_whole = false, with_ballast = false;

@@ -33,5 +33,18 @@ TEST(Doctor, SaysSoWhereGpusAreAndTheBuildCannotUseThem) {
   EXPECT_EQ(unused_cards("/no such driver"), "");
 }
 
+TEST(Doctor, NamesTheFirstGpuThatIsUnlikeTheOthers) {
+  const auto cards = [](std::initializer_list<std::string> names) {
+    std::vector<Card> all;
+    for (const std::string& name : names) all.push_back({.name = name, .bus = {}, .condition = {}});
+    return all;
+  };
+  EXPECT_EQ(unlike_cards(cards({})), "");
+  EXPECT_EQ(unlike_cards(cards({"A", "A"})), "");
+  const std::string said = unlike_cards(cards({"A", "A", "B", "A"}));
+  for (const char* part : {"the first 2 of 4", "number 2 is a 'B', not a 'A'", "CUDA_VISIBLE_DEVICES"})
+    EXPECT_THAT(said, testing::HasSubstr(part));
+}
+
 }  // namespace
 }  // namespace snug

@@ -5,6 +5,7 @@
 
 #include <fstream>
 #include <memory>
+#include <thread>
 #include <vector>
 
 namespace snug {
@@ -17,18 +18,39 @@ uint64_t resident_bytes() {
   return resident * static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
 }
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool kKeepsFreed = true;  // sanitizers do
+#else
+constexpr bool kKeepsFreed = false;
+#endif
+
+constexpr size_t kPiece = 16 << 10, kPieces = 2048;
+using Piece = std::unique_ptr<std::vector<char>>;
+
+std::vector<Piece> pieces() {
+  std::vector<Piece> made;
+  for (size_t i = 0; i < kPieces; i++) made.push_back(std::make_unique<std::vector<char>>(kPiece, 'x'));
+  return made;
+}
+
 // Pieces that the C library does not give back one by one, below one that stays.
 TEST(Memory, WhatWasFreedGoesBackToTheSystem) {
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-  GTEST_SKIP() << "sanitizers keep what is freed";
-#endif
-  constexpr size_t kPiece = 16 << 10, kPieces = 4096;
-  std::vector<std::unique_ptr<std::vector<char>>> pieces;
-  for (size_t i = 0; i < kPieces; i++) pieces.push_back(std::make_unique<std::vector<char>>(kPiece, 'x'));
-  pieces.erase(pieces.begin(), pieces.end() - 1);
+  if (kKeepsFreed) GTEST_SKIP();
+  std::vector<Piece> all = pieces();
+  all.erase(all.begin(), all.end() - 1);
   const uint64_t before = resident_bytes();
   give_back_freed_memory();
   EXPECT_LT(resident_bytes() + kPiece * kPieces * 3 / 4, before);
+}
+
+// Once a large block was freed the C library would keep twice as much in each heap.
+TEST(Memory, AThreadLeavesLittleOfWhatItFreed) {
+  if (kKeepsFreed) GTEST_SKIP();
+  std::make_unique<std::vector<char>>(24 << 20, 'x').reset();
+  keep_little_freed_memory();
+  const uint64_t before = resident_bytes();
+  std::thread([] { pieces(); }).join();
+  EXPECT_LT(resident_bytes(), before + (8u << 20));
 }
 
 }  // namespace

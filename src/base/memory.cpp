@@ -79,6 +79,9 @@ std::optional<uint64_t> group_memory_limit() {
   return limit;
 }
 
+// The threshold grows with the blocks that are freed unless it is set.
+void keep_little_freed_memory() { mallopt(M_TRIM_THRESHOLD, 1 << 20); }
+
 void give_back_freed_memory() { malloc_trim(0); }
 
 }  // namespace snug

@@ -9,6 +9,7 @@
 #include "backend/cuda/facts.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/memory.h"
 #include "cli/launch.h"
 #include "measure/measure.h"
 
@@ -51,7 +52,7 @@ constexpr bool kCanUseCards = true;
 #else
 
 constexpr std::string_view kMissing =
-    "this build of snug runs on the CPU alone; build it where nvcc is, with -DSNUG_CUDA=ON";
+    "this build of snug runs on the CPU alone; build it where nvcc is, with --preset cuda-release";
 
 constexpr bool kCanUseCards = false;
 
@@ -69,17 +70,26 @@ std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&,
 
 #endif
 
+// Those that come before one of another name than the first's: ranks run on these.
+std::span<const Card> alike(std::span<const Card> all) {
+  const auto other = std::ranges::find_if(all, [&](const Card& card) { return card.name != all[0].name; });
+  return all.first(static_cast<size_t>(other - all.begin()));
+}
+
 }  // namespace
 
-void prepare_environment() { prepare_links(); }
+void prepare_environment() {
+  prepare_links();
+  keep_little_freed_memory();
+}
 
 std::optional<Cards> cards_here() {
   const std::vector<Card> all = cards_of_driver();
   if (all.empty()) return std::nullopt;
-  const auto alike = std::ranges::find_if(all, [&](const Card& card) { return card.name != all[0].name; });
-  Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(alike - all.begin()));
+  const std::span<const Card> used = alike(all);
+  Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(used.size()));
   cards.memory_bytes = cards.free_bytes = UINT64_MAX;
-  for (const Card& card : std::span(all.begin(), alike)) {
+  for (const Card& card : used) {
     cards.memory_bytes = std::min(cards.memory_bytes, card.memory_bytes);
     cards.free_bytes = std::min(cards.free_bytes, card.free_bytes);
   }
@@ -87,8 +97,17 @@ std::optional<Cards> cards_here() {
 }
 
 std::string unused_cards(const std::string& driver) {
-  if (kCanUseCards || !is_file(driver)) return "";
-  return fmt::format("GPUs are here, {}", kMissing);
+  if (kCanUseCards) return unlike_cards(cards_of_driver());
+  return is_file(driver) ? fmt::format("GPUs are here, {}", kMissing) : "";
+}
+
+std::string unlike_cards(std::span<const Card> all) {
+  const size_t used = alike(all).size();
+  if (used == all.size()) return "";
+  return fmt::format(
+      "ranks run on GPUs of one name, which are the first {} of {}: number {} is a '{}', not a '{}'; "
+      "CUDA_VISIBLE_DEVICES chooses others, and their order",
+      used, all.size(), used, all[used].name, all[0].name);
 }
 
 namespace {
@@ -192,7 +211,8 @@ std::unique_ptr<OpFacts> Target::facts() const {
 
 void Target::require_here() const {
   if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
-  if (const std::string unused = unused_cards(); !asked_ && !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
+  if (const std::string unused = unused_cards(); (cuda_ || !asked_) && !unused.empty())
+    fmt::print(stderr, "snug: {}\n", unused);
 }
 
 namespace {

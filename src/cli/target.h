@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "backend/backend.h"
+#include "backend/cuda/cards.h"
 #include "cli/options.h"
 #include "comm/rank_backend.h"
 #include "plan/arrangement.h"
@@ -13,7 +14,7 @@ namespace snug {
 
 struct ProductTable;
 
-// What libraries read of the environment: first of all in a program, as threads may read it.
+// First of all in a program: what libraries read of the environment, as threads may read it, and what its heaps keep.
 void prepare_environment();
 
 class Target {
@@ -56,8 +57,10 @@ class Target {
 // The GPUs of this machine with rough rates, of several kinds those that come before one unlike the first; none where
 // snug is built without CUDA.
 std::optional<Cards> cards_here();
-// What to say of GPUs that this build cannot use: nothing where it can, or where their driver tells of none.
+// What to say of GPUs of this machine that are not used: as they are unlike the first, or by a build that cannot, where
+// their driver tells of some. Nothing if there are none.
 std::string unused_cards(const std::string& driver = "/proc/driver/nvidia/version");
+std::string unlike_cards(std::span<const Card> all);
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
 // Of several: what connects them, after measure_cards_here().
