@@ -204,12 +204,12 @@ double whole_step_seconds(const Planned& planned, const Options& options, bool w
     if (rank == 0 && planned.target.cuda()) {
       const uint64_t held = ballast ? ballast->bytes() : 0;
       const uint64_t taken = before->free_bytes - cards_here()->free_bytes - held;
-      const auto of_rank = [&](Space space) {
+      const auto planned_of = [&](Space space) {
         return format_size(planned.caps.taken(planned.shown().forecast, space));
       };
       fmt::print("{} of a card taken, {} planned{}; of the host {} planned for each rank, the process had {} at most\n",
-                 format_size(taken), of_rank(Space::Device),
-                 held > 0 ? fmt::format(", {} held beside it", format_size(held)) : "", of_rank(Space::Host),
+                 format_size(taken), planned_of(Space::Device),
+                 held > 0 ? fmt::format(", {} held beside it", format_size(held)) : "", planned_of(Space::Host),
                  format_size(most_of_host()));
     }
     if (comm) comm->barrier();
@@ -243,7 +243,7 @@ void report(const TimedBackend& backend, double whole, double apart, const std::
 }  // namespace
 
 int main(int argc, char** argv) try {
-  prepare_environment();
+  prepare_process();
   Options options;
   options.ranks = 1;
   bool only_whole = false, with_ballast = false;

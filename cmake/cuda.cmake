@@ -46,7 +46,8 @@ if(architectures STREQUAL "native")
   list(TRANSFORM capabilities REPLACE "^(9|[0-9][0-9])([0-9])$" "\\1\\2a")
   if(NOT capabilities)
     message(FATAL_ERROR "SNUG_CUDA_ARCHITECTURES is 'native', and nvidia-smi tells of no GPU here: name what to build "
-                        "for, as -DSNUG_CUDA_ARCHITECTURES=89 (compute capability 8.9), or take --preset cuda-release")
+                        "for, as -DSNUG_CUDA_ARCHITECTURES=89 (compute capability 8.9), take --preset cuda-release, or "
+                        "build for the CPU alone: -DSNUG_CUDA=OFF")
   endif()
   set(architectures ${capabilities})
 endif()
@@ -61,4 +62,8 @@ foreach(architecture IN LISTS architectures)
     list(APPEND cuda_flags -gencode=arch=compute_${architecture},code=sm_${architecture})
   endif()
 endforeach()
+if(NOT cuda_flags MATCHES "gencode")
+  message(FATAL_ERROR "SNUG_CUDA_ARCHITECTURES is '${SNUG_CUDA_ARCHITECTURES}', of which nvcc knows: "
+                      "${known_architectures}")
+endif()
 list(JOIN cuda_flags " " CMAKE_CUDA_FLAGS)

@@ -113,6 +113,31 @@ TEST(Rehearsal, ARankThatDoesNotSeeTheDirectoryYetLooksAgain) {
   std::filesystem::create_directory_symlink("run", directory.path() / "seen");
 }
 
+// As on hosts that each have a disk of their own, where an earlier run has left a directory of that name.
+TEST(Rehearsal, RanksWithDirectoriesOfTheirOwnAreRefused) {
+  const TempDirectory directory;
+  const auto comms = thread_ranks(2, 1, 5);
+  for (const char* name : {"mine", "others"})
+    std::filesystem::create_directories(directory.path() / name / "checkpoints");
+  std::vector<std::jthread> threads;
+  for (const int rank : {0, 1})
+    threads.emplace_back([&, rank] {
+      Comm* const comm = comms[static_cast<size_t>(rank)].get();
+      SavingPlan saving;
+      saving.out = saving.offload_directory = directory.path() / (rank == 0 ? "mine" : "others");
+      saving.checkpoint_bytes = 1;
+      const auto rehearse = [&] { rehearse_saving(saving, comm, 0.2); };
+      if (rank == 0) {
+        EXPECT_ANY_THROW(rehearse()) << "as the other does";
+      } else {
+        EXPECT_TRUE(fails_with<UserError>(rehearse, "rank 1 does not find within 0.2 s: --out is one for all"));
+      }
+      comm->leave("refused");
+    });
+  threads.clear();
+  EXPECT_TRUE(std::filesystem::is_empty(directory.path() / "mine" / "checkpoints")) << "nothing is left behind";
+}
+
 // Half of what is free: three of it are too much, and so is one of three times that.
 TEST(Rehearsal, WhereCheckpointsAreManyWhatWritesOneAloneIsNamed) {
   const TempDirectory directory;

@@ -228,9 +228,14 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
-  const uint64_t of_two = plan["driver_host_bytes"];
-  EXPECT_GT(of_two, (411u + 82u) / 2 << 20) << "of a rank, as host_bytes are of a node; and of its ops";
-  EXPECT_LT(of_two, ((411u + 82u) / 2 + 8) << 20);
+  const auto host_of_process = [&](const std::string& machine, const std::string& passes) {
+    const Words more{"--json", "--machine", machine, "--batch-size", "8", "--gradient-accumulation-steps", passes};
+    return nlohmann::json::parse(run(job("plan", more)).out)["driver_host_bytes"].get<uint64_t>();
+  };
+  EXPECT_LT(host_of_process("2xH100", "1"), host_of_process("1xH100", "1")) << "of a rank, as host_bytes are of a node";
+  const uint64_t more_ops = host_of_process("1xH100", "2") - host_of_process("1xH100", "1");
+  EXPECT_GT(more_ops, 0) << "an op is bound for each program that has it";
+  EXPECT_EQ(more_ops % 1200, 0);
   EXPECT_GE(plan["host_bytes"].get<uint64_t>(), plan["driver_host_bytes"].get<uint64_t>());
   EXPECT_THAT(plan["estimated_from"].get<std::string>(), HasSubstr("an H200's driver")) << "nothing was measured";
   const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
@@ -259,10 +264,19 @@ TEST_F(Cli, PlanKeepsToAHostThatItsOpsHaveToFit) {
 }
 
 TEST_F(Cli, PlanWarnsOfADiskThatCheckpointsDoNotFit) {
-  const std::string little = run(job("plan", {"--machine", "H100", "--disk-memory", "100KiB"})).out;
-  EXPECT_THAT(little, HasSubstr("WARNING     more than there is: 100.0 KiB allowed; --save-every 0"));
+  auto machine = nlohmann::json::parse(text_of(fs::path(SNUG_FIXTURES) / "machine/second_an_op.json"));
+  machine["disk"]["free_bytes"] = 100 << 10;
+  put(at("small.json"), machine.dump());
+  const auto plan = [&](const Words& more) {
+    Words words{"--machine", at("small.json")};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(job("plan", words)).out;
+  };
+  EXPECT_THAT(plan({}), HasSubstr("WARNING     more than there is: 100.0 KiB free; a lower --keep"));
+  EXPECT_THAT(plan({"--keep", "all"}), HasSubstr("WARNING"));
+  EXPECT_THAT(plan({"--save-every", "0"}), HasSubstr("more than there is: 100.0 KiB free\n"));
+  EXPECT_THAT(plan({"--disk-memory", "0"}), Not(HasSubstr("WARNING"))) << "of what is offloaded";
   EXPECT_THAT(run(job("plan", {"--machine", "H100"})).out, Not(HasSubstr("WARNING")));
-  EXPECT_THAT(run(job("plan", {"--disk-memory", "100KiB"})).out, Not(HasSubstr("WARNING"))) << "of what is offloaded";
 }
 
 // Staging for the disk may need more of the host than offloading nothing does: on a small host some arrangements fit

@@ -24,14 +24,12 @@ TEST(Doctor, AttentionIsShownByTheLengthItWasMeasuredAt) {
   EXPECT_THAT(text, testing::ContainsRegex("attention, bf16, 1024  +3 GFLOP/s +documents of 1024 tokens, heads of 64"));
 }
 
+#ifndef SNUG_CUDA
 TEST(Doctor, SaysSoWhereGpusAreAndTheBuildCannotUseThem) {
-#ifdef SNUG_CUDA
-  EXPECT_EQ(unused_cards(SNUG_FIXTURES "/configs/llama-3-8b/config.json"), "");
-#else
   EXPECT_THAT(unused_cards(SNUG_FIXTURES "/configs/llama-3-8b/config.json"), testing::HasSubstr("on the CPU alone"));
-#endif
   EXPECT_EQ(unused_cards("/no such driver"), "");
 }
+#endif
 
 TEST(Doctor, NamesTheFirstGpuThatIsUnlikeTheOthers) {
   const auto cards = [](std::initializer_list<std::string> names) {
@@ -42,7 +40,7 @@ TEST(Doctor, NamesTheFirstGpuThatIsUnlikeTheOthers) {
   EXPECT_EQ(unlike_cards(cards({})), "");
   EXPECT_EQ(unlike_cards(cards({"A", "A"})), "");
   const std::string said = unlike_cards(cards({"A", "A", "B", "A"}));
-  for (const char* part : {"the first 2 of 4", "number 2 is a 'B', not a 'A'", "CUDA_VISIBLE_DEVICES"})
+  for (const char* part : {"the first 2 of 4", "number 2 is 'B', the first 'A'", "CUDA_VISIBLE_DEVICES"})
     EXPECT_THAT(said, testing::HasSubstr(part));
 }
 

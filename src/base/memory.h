@@ -16,7 +16,7 @@ uint64_t total_memory();
 // The least limit that the control groups around this process set; nothing where none does.
 std::optional<uint64_t> group_memory_limit();
 
-// From here on each heap of this process, and each thread may have one, keeps less than 2 MiB that was freed at its
+// From here on each heap of this process, and each thread may have one, keeps about 1 MiB of what was freed at its
 // end: the C library would keep up to 64 MiB in each. Blocks of 128 KiB and more then go back one by one, whatever
 // sizes come.
 void keep_little_freed_memory();

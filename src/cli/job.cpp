@@ -209,8 +209,10 @@ void share_ranks(Options& options, int64_t cards, Comm& launched) {
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
   const std::span<const uint64_t> told = launched.tell(static_cast<uint64_t>(options.ranks), "the count of ranks");
   if (options.ranks % processes != 0)
-    user_error("ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many",
-               options.ranks, processes);
+    user_error(
+        "ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many; "
+        "{}--ranks says how many all have together",
+        options.ranks, processes, options.resume ? "a run goes on with as many as it had unless " : "");
   const auto other = std::ranges::find_if(told, [&](uint64_t ranks) { return ranks != told[0]; });
   if (other != told.end())
     user_error(

@@ -206,7 +206,7 @@ int dispatch(int argc, char** argv) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  prepare_environment();
+  prepare_process();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {
     const int code = dispatch(argc, argv);

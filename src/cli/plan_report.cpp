@@ -9,9 +9,7 @@
 namespace snug {
 namespace {
 
-// Of a rank, with what the driver takes there.
-uint64_t rank_bytes(const Planned& planned, const Forecast& f, Space space) { return planned.caps.taken(f, space); }
-uint64_t device_bytes(const Planned& planned, const Forecast& f) { return rank_bytes(planned, f, Space::Device); }
+uint64_t device_bytes(const Planned& planned, const Forecast& f) { return planned.caps.taken(f, Space::Device); }
 uint64_t driver_bytes(const Planned& planned, Space space) {
   return planned.caps.beside(planned.shown().forecast, space);
 }
@@ -24,7 +22,7 @@ int hosts_of(const Planned& planned) {
 
 // Of all ranks of a node.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  return static_cast<uint64_t>(node_ranks(planned)) * rank_bytes(planned, f, space);
+  return static_cast<uint64_t>(node_ranks(planned)) * planned.caps.taken(f, space);
 }
 
 // What fills a device, and when.
@@ -218,12 +216,12 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
                      format_size(of(*most)), most->rank);
 }
 
-bool only_named(const Options& options) { return builtin_machine(options.machine).has_value(); }
-
-// "20.95 GiB free". A machine that is only named has the memory of its cards; what it has besides nobody knows.
-std::string limit_text(const Options& options, uint64_t limit, std::string_view option) {
+// "20.95 GiB free". A machine that is only named has the memory of its cards; what it has besides nobody knows, and a
+// run has what is here.
+std::string limit_text(const Planned& planned, const Options& options, uint64_t limit, std::string_view option) {
   std::string word{limit_word(options, limit)};
-  if (only_named(options) && option != "device-memory" && word == "free")
+  const bool named = planned.aim == Aim::Look && builtin_machine(options.machine);
+  if (named && option != "device-memory" && word == "free")
     word = fmt::format("assumed, --{} says what there is", option);
   return fmt::format("{} {}", format_size(limit), word);
 }
@@ -233,8 +231,8 @@ std::string memory_text(const Planned& planned, const Options& options) {
   const Arrangement& a = planned.shown();
   std::vector<std::string> parts;
   for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
-    parts.push_back(
-        fmt::format("{} {} of {}", need.what, format_size(need.bytes), limit_text(options, need.allowed, need.option)));
+    parts.push_back(fmt::format("{} {} of {}", need.what, format_size(need.bytes),
+                                limit_text(planned, options, need.allowed, need.option)));
   return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
 }
 
@@ -243,27 +241,29 @@ SavingPlan saving_of(const Planned& planned, const Options& options, const std::
 }
 
 // "3 checkpoints of 89.75 GiB at a time and the model of 14.96 GiB: 284.20 GiB of disk"
-std::string saved_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
+std::string saved_text(const SavingPlan& saving, const Options& options) {
   const std::string one = format_size(saving.checkpoint_bytes), exported = format_size(saving.export_bytes);
   const std::string_view what = options.method == "lora" ? "the adapter" : "the model";
   if (options.keep < 0)
     return fmt::format("{:<13} {} a checkpoint, of which all are kept, and {} of {} on the disk\n", "saved", one, what,
                        exported);
   const int64_t count = saving.most_checkpoints();
-  const uint64_t all = static_cast<uint64_t>(count) * saving.checkpoint_bytes + saving.export_bytes;
-  std::string text = fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"),
-                                 one, count > 1 ? " at a time" : "", what, exported, format_size(all));
-  const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk);
-  const uint64_t there = planned.caps.disk_bytes;
-  // The disk is one that all hosts share, or nobody knows; and on a machine of one's own the cap is of what is
-  // offloaded.
-  const bool known =
-      hosts_of(planned) == 1 && (only_named(options) || !options.disk_memory) && options.disk_dir.empty();
-  if (known && all + offloaded > there)
-    text += fmt::format("  WARNING     {}more than there is: {}; --save-every 0 saves at the end only\n",
-                        offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
-                        limit_text(options, there, "disk-memory"));
-  return text;
+  return fmt::format("{:<13} {} of {}{} and {} of {}: {} of disk\n", "saved", counted(count, "checkpoint"), one,
+                     count > 1 ? " at a time" : "", what, exported, format_size(saving.saved_bytes()));
+}
+
+// Where a plan is only looked at: a run finds out what is there by itself, and what it replaces. All hosts may share
+// the disk; what is offloaded may go to another, or have a cap of its own.
+std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
+  const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
+                 there = planned.caps.disk_bytes;
+  const bool known = planned.aim == Aim::Look && hosts_of(planned) == 1 && !options.disk_memory &&
+                     options.disk_dir.empty() && !options.resume && !options.overwrite;
+  if (!known || saving.saved_bytes() + offloaded <= there) return "";
+  const std::string_view help = saving.what_keeps_fewer();
+  return fmt::format("  WARNING     {}more than there is: {}{}{}\n",
+                     offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
+                     limit_text(planned, options, there, "disk-memory"), help.empty() ? "" : "; ", help);
 }
 
 nlohmann::ordered_json time_json(const Planned& planned) {
@@ -378,7 +378,10 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);
   text += phases_text(planned);
-  if (planned.fit.chosen) text += saved_text(planned, saving_of(planned, options, data), options);
+  if (planned.fit.chosen) {
+    const SavingPlan saving = saving_of(planned, options, data);
+    text += saved_text(saving, options) + full_disk_text(planned, saving, options);
+  }
   text += planned.fit.chosen ? alternatives_text(planned) : changes_text(planned);
   return text;
 }

@@ -78,7 +78,7 @@ std::span<const Card> alike(std::span<const Card> all) {
 
 }  // namespace
 
-void prepare_environment() {
+void prepare_process() {
   prepare_links();
   keep_little_freed_memory();
 }
@@ -93,6 +93,8 @@ std::optional<Cards> cards_here() {
     cards.memory_bytes = std::min(cards.memory_bytes, card.memory_bytes);
     cards.free_bytes = std::min(cards.free_bytes, card.free_bytes);
   }
+  // Some of a name that has NVLink are in slots.
+  if (cards.count > 1 && !reach_each_other(cards.count)) cards.copies = cards.nccl;
   return cards;
 }
 
@@ -105,7 +107,7 @@ std::string unlike_cards(std::span<const Card> all) {
   const size_t used = alike(all).size();
   if (used == all.size()) return "";
   return fmt::format(
-      "ranks run on GPUs of one name, which are the first {} of {}: number {} is a '{}', not a '{}'; "
+      "ranks run on GPUs of one name, which are the first {} of {}: number {} is '{}', the first '{}'; "
       "CUDA_VISIBLE_DEVICES chooses others, and their order",
       used, all.size(), used, all[used].name, all[0].name);
 }
@@ -211,8 +213,8 @@ std::unique_ptr<OpFacts> Target::facts() const {
 
 void Target::require_here() const {
   if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
-  if (const std::string unused = unused_cards(); (cuda_ || !asked_) && !unused.empty())
-    fmt::print(stderr, "snug: {}\n", unused);
+  if (!cuda_ && (asked_ || kCanUseCards)) return;
+  if (const std::string unused = unused_cards(); !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
 }
 
 namespace {

@@ -15,7 +15,7 @@ namespace snug {
 struct ProductTable;
 
 // First of all in a program: what libraries read of the environment, as threads may read it, and what its heaps keep.
-void prepare_environment();
+void prepare_process();
 
 class Target {
  public:
@@ -57,10 +57,10 @@ class Target {
 // The GPUs of this machine with rough rates, of several kinds those that come before one unlike the first; none where
 // snug is built without CUDA.
 std::optional<Cards> cards_here();
-// What to say of GPUs of this machine that are not used: as they are unlike the first, or by a build that cannot, where
-// their driver tells of some. Nothing if there are none.
+// What to say of GPUs of this machine that are not used: by a build that cannot, where their driver tells of some, or
+// those from the first of another name on. Nothing if there are none.
 std::string unused_cards(const std::string& driver = "/proc/driver/nvidia/version");
-std::string unlike_cards(std::span<const Card> all);
+std::string unlike_cards(std::span<const Card> all);  // of these, the latter
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
 // Of several: what connects them, after measure_cards_here().

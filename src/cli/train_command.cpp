@@ -246,7 +246,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                          trainer.step(), steps));
   trainer.agree();
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
-  session.barrier("the beginning of the run");
+  session.barrier("the beginning of the run");  // until then what is in --out may be another's
   run.begun = true;
   const int64_t before = trainer.step();
   const Ending ending = trainer.run();

@@ -65,7 +65,7 @@ Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
                             std::holds_alternative<WriteFile>(op.attrs);
   if (on_disk || (joint && !streams_) || file_or_host) return bound;
   bound.launch = backend.bind(op, bound.views);
-  bound.views = {};
+  bound.views.clear();
   return bound;
 }
 

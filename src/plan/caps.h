@@ -14,7 +14,6 @@ namespace snug {
 struct Footprint {
   PerSpace<uint64_t> arena_bytes{};  // what Arena will reserve
   uint64_t ops = 0;                  // that it binds, of all its programs
-  bool operator==(const Footprint&) const = default;
 };
 
 struct Caps {

@@ -202,7 +202,6 @@ std::string Prober::words(const Point& p) const {
 Arrangement Prober::arrangement(const Point& p, const Compiled* whole) {
   Arrangement a{p.cut, strategy(p), {}, {}, probe(p).seconds, false};
   a.words = words(p);
-  static_cast<Footprint&>(a.forecast) = probe(p);
   if (whole) a.forecast = forecast(*whole);
   return a;
 }

@@ -45,12 +45,12 @@ class Prober {
   const Probe& probe(const Point& p);
   // The same for several at once, on as many threads as there are (a few at most).
   void look_at(const std::vector<Point>& points);
-  // Of the fullest rank with loading, saving and evaluating.
+  // With loading, saving and evaluating: arenas of the fullest rank, ops of the first.
   const Footprint& whole(const Point& p);
   // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
   // that were compared needs.
   Compiled compiled_in_full(const Point& p, std::vector<RankBytes>* ranks = nullptr);
-  // Whether it fits is left open, and the forecast is of a step alone but for `whole`.
+  // Whether it fits is left open, and the forecast too but for `whole`.
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
   std::string words(const Point& p) const;
 

@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
+#include <random>
 
 #include "base/disk.h"
 #include "train/checkpoint.h"
@@ -15,9 +17,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr uint64_t kProbe = 64 << 10;
-
-// Seconds: NFS remembers for up to 60 that a name was not there, unless it is mounted otherwise.
-constexpr double kLongestUnseen = 65;
 
 uint64_t bytes_in(const fs::path& directory) {
   uint64_t bytes = 0;
@@ -45,6 +44,24 @@ dev_t device_of(const fs::path& path) {
   return status.st_dev;
 }
 
+// A directory of a name that none had before, by which ranks know that theirs is the same directory as the first's.
+class Sign {
+ public:
+  Sign(const fs::path& root, uint64_t word) : path_(path(root, word)), word_(word) { fs::create_directory(path_); }
+  ~Sign() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  Sign(const Sign&) = delete;
+  Sign& operator=(const Sign&) = delete;
+  static fs::path path(const fs::path& root, uint64_t word) { return root / fmt::format("sign-{:08x}", word); }
+  uint64_t word() const { return word_; }
+
+ private:
+  fs::path path_;
+  uint64_t word_;
+};
+
 // What will lie in a directory that is there.
 struct Part {
   fs::path directory;
@@ -63,8 +80,8 @@ void require_free(const std::vector<Part>& parts, std::string_view help) {
         what.push_back(part.what);
       }
     if (const uint64_t free = free_bytes(first.directory); free < needed)
-      device_error("{}: found {} bytes free, expected {} for {}; --out names another place{}", first.directory.string(),
-                   free, needed, fmt::join(what, ", "), help);
+      device_error("{}: found {} bytes free, expected {} for {}; --out names another place{}{}",
+                   first.directory.string(), free, needed, fmt::join(what, ", "), help.empty() ? "" : ", ", help);
   }
 }
 
@@ -75,15 +92,24 @@ int64_t SavingPlan::most_checkpoints() const {
   return kept + (keeps_best ? 1 : 0);
 }
 
-void rehearse_saving(const SavingPlan& saving, Comm* comm) {
+std::string_view SavingPlan::what_keeps_fewer() const {
+  return saves > 1 ? "a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends" : "";
+}
+
+void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen) {
   const int rank = comm ? comm->topology().rank : 0;
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
-  if (rank == 0) fs::create_directories(root);
-  if (comm) comm->barrier("the start of the rehearsal of saving");
-  if (!is_directory_within(kLongestUnseen, root, heartbeat_of(comm)))
-    user_error(
-        "{}: rank 0 has made this directory, rank {} does not find it within {} s: --out is one for all processes",
-        root.string(), rank, kLongestUnseen);
+  std::optional<Sign> sign;
+  if (rank == 0) {
+    fs::create_directories(root);
+    if (comm) sign.emplace(root, std::random_device()());
+  }
+  if (comm) {
+    const uint64_t word = comm->tell(sign ? sign->word() : 0, "the start of the rehearsal of saving")[0];
+    if (!is_directory_within(longest_unseen, Sign::path(root, word), heartbeat_of(comm)))
+      user_error("{}: what rank 0 has put there rank {} does not find within {} s: --out is one for all processes",
+                 root.string(), rank, longest_unseen);
+  }
   write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);
   if (rank == 0) {
     // The next one is written beside those that are there; all of them together replace what an earlier start left.
@@ -97,9 +123,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm) {
                   {root, saved, fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one)},
                   {existing_part(saving.offload_directory), saving.offloaded_bytes,
                    fmt::format("{} bytes that are offloaded to the disk", saving.offloaded_bytes)}},
-                 count > 1 && saving.saves > 1
-                     ? ", a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends"
-                     : "");
+                 count > 1 ? saving.what_keeps_fewer() : "");
   }
   if (comm) comm->barrier("the end of the rehearsal of saving");
 }

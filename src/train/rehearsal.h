@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <string_view>
 
 #include "comm/comm.h"
 
@@ -22,13 +23,21 @@ struct SavingPlan {
 
   // Beside each other: those that are kept, and the one being written. Where all are kept, one more.
   int64_t most_checkpoints() const;
+  // With those, and what is exported.
+  uint64_t saved_bytes() const { return static_cast<uint64_t>(most_checkpoints()) * checkpoint_bytes + export_bytes; }
+  // Options that leave less of them on the disk at a time; "" where nothing does.
+  std::string_view what_keeps_fewer() const;
 };
 
-// Makes the directory of checkpoints, writes, syncs and removes a small file there on each rank, which before is as
+// Seconds: NFS remembers for up to 60 that a name was not there, unless it is mounted otherwise.
+inline constexpr double kLongestUnseen = 65;
+
+// Makes the directory of checkpoints, which must be one for all ranks (UserError where another than rank 0 does not see
+// for so long what that has put there), writes, syncs and removes a small file there on each rank, which before is as
 // long as the largest will be, without taking room, so that a limit of that shows; and compares what the run will have
 // written at most with what is free, by file system. UserError or DeviceError as files give them; DeviceError with the
 // directory, the bytes needed and free, and the options that help. All ranks call it, before they reserve anything;
 // rank 0 counts.
-void rehearse_saving(const SavingPlan& saving, Comm* comm);
+void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen = kLongestUnseen);
 
 }  // namespace snug
