@@ -263,6 +263,13 @@ TEST_F(Cli, PlanKeepsToAHostThatItsOpsHaveToFit) {
   EXPECT_TRUE(less.code == 3 || (less.code == 0 && host_bytes(less) < took)) << less.out;
 }
 
+#ifndef SNUG_CUDA
+TEST_F(Cli, AMachineWithGpusIsNotRunOnByABuildWithout) {
+  expect_refusal(job("train", {"--machine", "H100"}), {"the machine of --machine has GPUs", "--device cpu"});
+  expect_refusal(job("train", {"--device", "cuda", "--machine", "H100"}), {"a GPU is asked for"});
+}
+#endif
+
 TEST_F(Cli, PlanWarnsOfADiskThatCheckpointsDoNotFit) {
   auto machine = nlohmann::json::parse(text_of(fs::path(SNUG_FIXTURES) / "machine/second_an_op.json"));
   machine["disk"]["free_bytes"] = 100 << 10;

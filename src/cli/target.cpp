@@ -212,7 +212,9 @@ std::unique_ptr<OpFacts> Target::facts() const {
 }
 
 void Target::require_here() const {
-  if (cuda_ && !here_) user_error("device: a GPU is asked for, {}", kMissing);
+  if (cuda_ && !here_)
+    user_error("device: {}, {}; --device cpu runs on the processor",
+               asked_ ? "a GPU is asked for" : "the machine of --machine has GPUs", kMissing);
   if (!cuda_ && (asked_ || kCanUseCards)) return;
   if (const std::string unused = unused_cards(); !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
 }
