@@ -190,6 +190,13 @@ TEST(HfConfig, BrokenJsonNamesItsPlace) {
   EXPECT_TRUE(
       fails_with<UserError>([] { parse_hf_config("{\"a\": \"\xff\"}", "c.json"); }, "c.json, column 8: expected JSON"));
   EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": 1e999}", "c.json"); }, "c.json"));
+  try {
+    parse_hf_config("{\"a\": \"" + std::string(100000, 'b'), "c.json");
+    ADD_FAILURE() << "a string without an end";
+  } catch (const UserError& error) {
+    EXPECT_LT(std::string(error.what()).size(), 500u) << "what was read is quoted in part";
+    EXPECT_THAT(error.what(), testing::HasSubstr("bbb ... bbb"));
+  }
   const std::string deep = std::string(100000, '[');
   EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(deep, "c.json"); }, "more than 64 levels"));
 }

@@ -13,7 +13,7 @@ namespace snug {
 namespace {
 
 constexpr int kMaxNesting = 64;
-constexpr size_t kMessageBytes = 60;
+constexpr size_t kMessageBytes = 60, kReasonBytes = 100;
 
 // "line 3, column 14" of a byte in a text, "column 14" where it is a single line; columns count bytes.
 std::string position(std::string_view text, size_t byte, int64_t first_line) {
@@ -43,7 +43,11 @@ Json parse_json(std::string_view text, std::string_view source, int64_t first_li
   } catch (const Json::parse_error& error) {
     std::string_view reason = error.what();  // "[json...] parse error at line 1, column 2: <what we want>"
     reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
-    user_error("{}, {}: expected JSON: {}", source, position(text, error.byte, first_line), reason);
+    // It quotes what was read last, however long that is.
+    const std::string_view rest = reason.substr(std::min(reason.size(), 2 * kReasonBytes)),
+                           last = rest.substr(rest.size() - std::min(rest.size(), kReasonBytes));
+    user_error("{}, {}: expected JSON: {}{}{}", source, position(text, error.byte, first_line),
+               reason.substr(0, 2 * kReasonBytes), rest.size() > last.size() ? " ... " : "", last);
   } catch (const Json::out_of_range& error) {
     user_error("{}: found a number that no 64-bit type holds: {}", source, error.what());
   }
