@@ -41,13 +41,11 @@ Json parse_json(std::string_view text, std::string_view source, int64_t first_li
   try {
     return Json::parse(text.begin(), text.end(), watch);
   } catch (const Json::parse_error& error) {
-    std::string_view reason = error.what();  // "[json...] parse error at line 1, column 2: <what we want>"
-    reason.remove_prefix(std::min(reason.size(), reason.find(": ") + 2));
+    std::string reason = error.what();  // "[json...] parse error at line 1, column 2: <what we want>"
+    reason.erase(0, reason.find(": ") + 2);
     // It quotes what was read last, however long that is.
-    const std::string_view rest = reason.substr(std::min(reason.size(), 2 * kReasonBytes)),
-                           last = rest.substr(rest.size() - std::min(rest.size(), kReasonBytes));
-    user_error("{}, {}: expected JSON: {}{}{}", source, position(text, error.byte, first_line),
-               reason.substr(0, 2 * kReasonBytes), rest.size() > last.size() ? " ... " : "", last);
+    if (reason.size() > 3 * kReasonBytes) reason.replace(2 * kReasonBytes, reason.size() - 3 * kReasonBytes, " ... ");
+    user_error("{}, {}: expected JSON: {}", source, position(text, error.byte, first_line), reason);
   } catch (const Json::out_of_range& error) {
     user_error("{}: found a number that no 64-bit type holds: {}", source, error.what());
   }

@@ -44,24 +44,6 @@ dev_t device_of(const fs::path& path) {
   return status.st_dev;
 }
 
-// A directory of a name that none had before, by which ranks know that theirs is the same directory as the first's.
-class Sign {
- public:
-  Sign(const fs::path& root, uint64_t word) : path_(path(root, word)), word_(word) { fs::create_directory(path_); }
-  ~Sign() {
-    std::error_code ignored;
-    fs::remove(path_, ignored);
-  }
-  Sign(const Sign&) = delete;
-  Sign& operator=(const Sign&) = delete;
-  static fs::path path(const fs::path& root, uint64_t word) { return root / fmt::format("sign-{:08x}", word); }
-  uint64_t word() const { return word_; }
-
- private:
-  fs::path path_;
-  uint64_t word_;
-};
-
 // What will lie in a directory that is there.
 struct Part {
   fs::path directory;
@@ -99,14 +81,16 @@ std::string_view SavingPlan::what_keeps_fewer() const {
 void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen) {
   const int rank = comm ? comm->topology().rank : 0;
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
-  std::optional<Sign> sign;
+  std::optional<PendingDirectory> sign;  // of a name that none had before: who sees it has the same directory
+  const auto sign_of = [&](uint64_t word) { return root / fmt::format("sign-{:08x}", word); };
+  const uint64_t word = std::random_device()();
   if (rank == 0) {
     fs::create_directories(root);
-    if (comm) sign.emplace(root, std::random_device()());
+    if (comm) sign.emplace(sign_of(word), Existing::Refuse);
   }
   if (comm) {
-    const uint64_t word = comm->tell(sign ? sign->word() : 0, "the start of the rehearsal of saving")[0];
-    if (!is_directory_within(longest_unseen, Sign::path(root, word), heartbeat_of(comm)))
+    const uint64_t told = comm->tell(word, "the start of the rehearsal of saving")[0];
+    if (!is_directory_within(longest_unseen, partial_name(sign_of(told)), heartbeat_of(comm)))
       user_error("{}: what rank 0 has put there rank {} does not find within {} s: --out is one for all processes",
                  root.string(), rank, longest_unseen);
   }
