@@ -18,12 +18,11 @@ namespace snug {
 namespace {
 
 #ifdef SNUG_TESTS_ON_CUDA
-// 2 and 4, as far as there are GPUs.
-std::vector<int> rank_counts() {
-  std::vector<int> counts;
-  for (const int ranks : {2, 4})
-    if (ranks <= static_cast<int>(cuda_cards().size())) counts.push_back(ranks);
-  return counts;
+// Empty where every one of so many ranks has a GPU.
+std::string too_few_cards(int ranks) {
+  const size_t cards = cuda_cards().size();
+  return cards >= static_cast<size_t>(ranks) ? ""
+                                             : fmt::format("{} ranks ask for as many GPUs, {} are here", ranks, cards);
 }
 
 Ground streams_of(uint64_t seed) {
@@ -35,8 +34,6 @@ Ground streams_of(uint64_t seed) {
           }};
 }
 #else
-std::vector<int> rank_counts() { return {2, 4}; }
-
 Ground streams_of(uint64_t seed) {
   Ground ground = processors();
   ground.backend = [seed](int rank, Comm* comm) {
@@ -46,98 +43,95 @@ Ground streams_of(uint64_t seed) {
 }
 #endif
 
-struct StreamRanks : testing::TestWithParam<TinyCase> {
+struct StreamRanks : testing::TestWithParam<std::tuple<TinyCase, int>> {
 #ifdef SNUG_TESTS_ON_CUDA
   void SetUp() override {
-    if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
+    if (const std::string lack = too_few_cards(ranks); !lack.empty()) GTEST_SKIP() << lack;
     prepare_nccl();
   }
 #endif
-  JobSpec job() const { return GetParam().job(); }
+  const TinyCase& model = std::get<0>(GetParam());
+  const int ranks = std::get<1>(GetParam());
 };
 
 TEST_P(StreamRanks, StagesAndPlacesChangeNoBit) {
   uint64_t seed = 0;
-  for (const int ranks : rank_counts()) {
-    Arrangement plain;
-    plain.ranks = ranks;
-    plain.passes = GetParam().passes;
-    const Outcome expected = train(job(), plain, nullptr, streams_of(seed++));
+  Arrangement plain;
+  plain.ranks = ranks;
+  plain.passes = model.passes;
+  const Outcome expected = train(model.job(), plain, nullptr, streams_of(seed++));
 #ifndef SNUG_TESTS_ON_CUDA
-    EXPECT_TRUE(expected == train(job(), plain)) << ranks << " ranks, on streams and without";
+  EXPECT_TRUE(expected == train(model.job(), plain)) << "on streams and without";
 #endif
-    for (const int zero : {0, 1, 2, 3})
-      for (const Space space : kSpaces) {
-        Arrangement a = plain;
-        a.zero = zero;
-        a.states = a.weights = space;
-        a.gradients = a.inputs = space == Space::Disk ? Space::Host : space;
-        a.recompute = zero % 2 ? Recompute::Block : Recompute::None;
-        a.layer_major = zero == 2;
-        a.deferred = space == Space::Host;
-        a.speculative = space == Space::Disk || zero == 3;
-        a.replicas = zero == 3 && space == Space::Device ? 2 : 1;
-        EXPECT_TRUE(train(job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
-      }
-  }
+  for (const int zero : {0, 1, 2, 3})
+    for (const Space space : kSpaces) {
+      Arrangement a = plain;
+      a.zero = zero;
+      a.states = a.weights = space;
+      a.gradients = a.inputs = space == Space::Disk ? Space::Host : space;
+      a.recompute = zero % 2 ? Recompute::Block : Recompute::None;
+      a.layer_major = zero == 2;
+      a.deferred = space == Space::Host;
+      a.speculative = space == Space::Disk || zero == 3;
+      a.replicas = zero == 3 && space == Space::Device ? 2 : 1;
+      EXPECT_TRUE(train(model.job(), a, nullptr, streams_of(seed++)) == expected) << to_string(a);
+    }
 }
 
-// From as many ranks as there are to half of them, and to ranks on processors without streams.
+// On as many ranks, on half of them, and on ranks on processors without streams.
 TEST_P(StreamRanks, ACheckpointGoesOnOnFewerAndOnProcessors) {
   Arrangement all;
-  all.ranks = rank_counts().back();
+  all.ranks = ranks;
   all.zero = 2;
-  all.passes = GetParam().passes;
+  all.passes = model.passes;
   const TempDirectory run;
-  const Halves expected = halves(Begin::Fresh, run.path(), job(), all, streams_of(0));
+  const Halves expected = halves(Begin::Fresh, run.path(), model.job(), all, streams_of(0));
   uint64_t seed = 1;
-  const auto resume = [&](int ranks, int zero, Space states, bool on_streams) {
+  const auto resume = [&](int on, int zero, Space states, bool on_streams) {
     Arrangement other = all;
-    other.ranks = ranks;
+    other.ranks = on;
     other.zero = zero;
     other.states = states;
     const Ground ground = on_streams ? streams_of(seed++) : processors();
-    const Halves resumed = halves(Begin::Resumed, run.path(), job(), other, ground);
-    const double tolerance = GetParam().compute == DType::F32 ? 1e-3 : 1e-2;  // processors' products are others
-    expect_resumed(resumed, expected, on_streams && ranks == all.ranks, tolerance,
+    const Halves resumed = halves(Begin::Resumed, run.path(), model.job(), other, ground);
+    const double tolerance = model.compute == DType::F32 ? 1e-3 : 1e-2;  // processors' products are others
+    expect_resumed(resumed, expected, on_streams && on == ranks, tolerance,
                    to_string(other) + (on_streams ? ", on streams" : ", on processors"));
   };
-  resume(all.ranks, 3, Space::Host, true);
-  resume(all.ranks / 2, 3, Space::Host, true);
-  resume(all.ranks / 2, 1, Space::Device, true);
-  for (const int ranks : {all.ranks, all.ranks / 2, 1}) resume(ranks, ranks == 1 ? 0 : 3, Space::Disk, false);
+  resume(ranks, 3, Space::Host, true);
+  resume(ranks / 2, 3, Space::Host, true);
+  resume(ranks / 2, 1, Space::Device, true);
+  for (const int on : {ranks, ranks / 2, 1}) resume(on, on == 1 ? 0 : 3, Space::Disk, false);
 }
 
 // Every rank is told each token by rank 0, and has the same logits.
 TEST_P(StreamRanks, RepliesAreTheSameHoweverTheModelIsHeld) {
-  JobSpec spec = job();
+  JobSpec spec = model.job();
   spec.purpose = Purpose::Generate;
   spec.cache_positions = 110;
   std::vector<int32_t> prompt;
   for (int32_t token = 0; token < 90; token++) prompt.push_back((token * token + 3) % 997);
   uint64_t seed = 0;
-  for (const int ranks : rank_counts()) {
-    std::vector<int32_t> expected;  // of ranks that hold everything
-    for (const int zero : {0, 3})
-      for (const Space space : kSpaces) {
-        Arrangement a;
-        a.ranks = ranks;
-        a.zero = zero;
-        a.weights = space;
-        std::mutex mutex;
-        on_ranks(
-            spec, a,
-            [&](Session& session) {
-              session.load();
-              Generator generator(session, {10, 0.7, 5, {}});
-              const std::vector<int32_t> reply = generator.generate(prompt);
-              const std::lock_guard lock(mutex);
-              if (expected.empty()) expected = reply;
-              EXPECT_EQ(reply, expected) << to_string(a);
-            },
-            nullptr, streams_of(seed++));
-      }
-  }
+  std::vector<int32_t> expected;  // of ranks that hold everything
+  for (const int zero : {0, 3})
+    for (const Space space : kSpaces) {
+      Arrangement a;
+      a.ranks = ranks;
+      a.zero = zero;
+      a.weights = space;
+      std::mutex mutex;
+      on_ranks(
+          spec, a,
+          [&](Session& session) {
+            session.load();
+            Generator generator(session, {10, 0.7, 5, {}});
+            const std::vector<int32_t> reply = generator.generate(prompt);
+            const std::lock_guard lock(mutex);
+            if (expected.empty()) expected = reply;
+            EXPECT_EQ(reply, expected) << to_string(a);
+          },
+          nullptr, streams_of(seed++));
+    }
 }
 
 // Rank 1 loads and never begins its step: what rank 0 is told.
@@ -179,7 +173,7 @@ TEST(HangOfARank, IsToldWithTheRankTheCollectiveAndItsOp) {
         patience);
   };
 #ifdef SNUG_TESTS_ON_CUDA
-  if (cuda_cards().size() < 2) GTEST_SKIP() << "there are fewer than two GPUs";
+  if (const std::string lack = too_few_cards(2); !lack.empty()) GTEST_SKIP() << lack;
   prepare_nccl();
   EXPECT_EQ(told_of_a_hang(10, LaneMode::Inline, streams_of(0)), expected(10));
 #else
@@ -189,13 +183,15 @@ TEST(HangOfARank, IsToldWithTheRankTheCollectiveAndItsOp) {
 #endif
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, StreamRanks,
-                         testing::Values(TinyCase{"llama", true, DType::F32, 1},
-                                         TinyCase{"qwen2_tied", false, DType::BF16, 2},
-                                         TinyCase{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8},
-                                         TinyCase{"llama3", true, DType::BF16, 2, BaseFormat::Nf4},
-                                         TinyCase{"llama16", true, DType::BF16, 1, BaseFormat::Fp8, true}),
-                         [](const auto& info) { return info.param.family; });
+INSTANTIATE_TEST_SUITE_P(
+    Cases, StreamRanks,
+    testing::Combine(testing::Values(TinyCase{"llama", true, DType::F32, 1},
+                                     TinyCase{"qwen2_tied", false, DType::BF16, 2},
+                                     TinyCase{"llama_gqa7", true, DType::BF16, 1, BaseFormat::Int8},
+                                     TinyCase{"llama3", true, DType::BF16, 2, BaseFormat::Nf4},
+                                     TinyCase{"llama16", true, DType::BF16, 1, BaseFormat::Fp8, true}),
+                     testing::Values(2, 4)),
+    [](const auto& info) { return fmt::format("{}_on_{}", std::get<0>(info.param).family, std::get<1>(info.param)); });
 
 }  // namespace
 }  // namespace snug
