@@ -8,14 +8,15 @@ namespace snug {
 namespace {
 
 struct Processes : Cli {
-  // On the first `ranks` GPUs, in `processes` that reach each other by nothing but sockets, as on different hosts.
+  // On the first `ranks` GPUs, in `processes` whose GPUs reach each other by nothing but sockets.
   Outcome train(const std::string& out, int ranks, int processes) const {
     Words words = job("train", {"--device", "cuda", "--compute", "bf16", "--zero", "3", "--base-format", "int8",
                                 "--ranks", std::to_string(ranks), "--out", out});
     if (processes == 1) return run(words);
-    words.insert(words.begin(),
-                 {"-c", "export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_DEBUG=INFO; exec \"$@\"", "sh", SNUG_MPIRUN,
-                  "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(processes), SNUG_BINARY});
+    words.insert(
+        words.begin(),
+        {"-c", "export NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1 NCCL_NET=Socket NCCL_DEBUG=INFO; exec \"$@\"", "sh",
+         SNUG_MPIRUN, "--allow-run-as-root", "--oversubscribe", "-n", std::to_string(processes), SNUG_BINARY});
     return finish(start(words, "/bin/sh"));
   }
 };

@@ -67,9 +67,10 @@ Priced product(int64_t m, int64_t n, int64_t k, DType dtype = DType::BF16) {
   return op_of(Gemm{.transpose_b = true}, {{dtype, {m, k}}, {dtype, {n, k}}, {dtype, {m, n}}});
 }
 
-TEST(RateCurve, InterpolatesInLogarithmsAndStaysBeyondTheEnds) {
+TEST(RateCurve, TimeGrowsEvenlyBetweenSizesAndTheRateStaysBeyondTheEnds) {
   const RateCurve curve{{16, 64, 256}, {1e9, 4e9, 4e9}};
-  EXPECT_NEAR(curve.at(32), 2e9, 1);  // halfway between 16 and 64, and between 1 and 4
+  EXPECT_NEAR(curve.at(32), 2e9, 1);                                 // 64 takes as long as 16
+  EXPECT_NEAR(RateCurve({{1, 3}, {1, 1.5}}).at(2), 4.0 / 3, 1e-15);  // 1 takes 1, 3 takes 2
   EXPECT_NEAR(curve.at(64), 4e9, 1);
   EXPECT_NEAR(curve.at(100), 4e9, 1);
   EXPECT_NEAR(curve.at(1), 1e9, 1);
@@ -79,7 +80,8 @@ TEST(RateCurve, InterpolatesInLogarithmsAndStaysBeyondTheEnds) {
 TEST(Machine, ProductsAreInterpolatedOverAllThreeSides) {
   EXPECT_NEAR(product(16, 16, 16).on(1), 2 * 4096 / 1e9, 1e-12);
   EXPECT_NEAR(product(64, 16, 64).on(1), 2 * 65536 / 4e9, 1e-12);
-  EXPECT_NEAR(product(32, 32, 32).on(1), 2 * 32768 / (1e9 * std::pow(2, 1.5)), 1e-12);
+  // A third of the way to 64 along each side, and 64 takes twice as long as 16.
+  EXPECT_NEAR(product(32, 32, 32).on(1), 2 * 4096 / 1e9 * std::pow(4.0 / 3, 3), 1e-12);
   EXPECT_NEAR(product(256, 128, 64).on(1), 2.0 * 256 * 128 * 64 / 8e9, 1e-9);
 }
 
@@ -146,9 +148,10 @@ TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
         Attention{{2, 1, dim}, 1, longest},
         {{DType::BF16, {1024, 4 * dim}}, {DType::I32, {9}}, {DType::BF16, {1024, 2 * dim}}, {DType::F32, {2, 1024}}});
   };
-  EXPECT_NEAR(attention(64, 256).on(1), 2.0 * 1024 * 256 * 128 / 2e9, 1e-9);
+  // A token of 64 takes 64 ns, of 1024 256 ns, of 256, a fifth of the way, 102.4.
+  EXPECT_NEAR(attention(64, 256).on(1), 2.0 * 1024 * 256 * 128 / 2.5e9, 1e-9);
   EXPECT_NEAR(attention(128, 1024).on(1), 2.0 * 1024 * 1024 * 256 / 8e9, 1e-9);
-  EXPECT_NEAR(attention(96, 64).on(1), 2.0 * 1024 * 64 * 192 / (1e9 * std::pow(2, std::log2(1.5))), 1e-9);
+  EXPECT_NEAR(attention(96, 64).on(1), 2.0 * 1024 * 64 * 192 / 1.5e9, 1e-9);
 }
 
 TEST(Machine, OtherOpsTakeTheirKindsRateOrThatOfACopy) {

@@ -44,8 +44,8 @@ class OpTimer {
   };
   OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room);
 
-  // From here on a card does large products before what takes long is timed, so that it runs at the clock that it holds
-  // within its power while it trains. Takes some of the room.
+  // From here on a card does large products and some copies before what takes long is timed, so that it runs at the
+  // clock that it holds within its power while it trains. Takes some of the room.
   void keep_hot();
 
   // Seconds of one launch, on the calling thread's team or a card: the lower quartile of some. Launches go round
@@ -84,8 +84,8 @@ class OpTimer {
   const OpFacts& facts_;
   Clock clock_;
   Room room_;
-  uint64_t integers_ = 0;  // bytes at the arena's start that integers of bound ops take
-  Launch heat_;
+  uint64_t integers_ = 0;     // bytes at the arena's start that integers of bound ops take
+  std::vector<Launch> heat_;  // of a card that is kept hot, one after the other
   ProgramSet set_;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;

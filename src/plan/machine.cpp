@@ -11,20 +11,21 @@
 namespace snug {
 namespace {
 
-// Where a size lies between two neighbours of a rising list, in logarithms.
+// Where a size lies between two neighbours of a rising list, or at the end that it is beyond.
 struct Between {
   size_t below = 0, above = 0;
   double share = 0;  // of the one above
+  double size = 0;   // within the list
 
   template <class T>
-  Between(const std::vector<T>& sizes, double size) {
-    const auto next = std::ranges::upper_bound(sizes, size, {}, [](T s) { return static_cast<double>(s); });
+  Between(const std::vector<T>& sizes, double sought) {
+    const auto next = std::ranges::upper_bound(sizes, sought, {}, [](T s) { return static_cast<double>(s); });
     const auto i = static_cast<size_t>(next - sizes.begin());
     below = i == 0 ? 0 : i - 1;
     above = std::min(i, sizes.size() - 1);
-    if (below == above) return;
-    const double low = std::log(static_cast<double>(sizes[below])), high = std::log(static_cast<double>(sizes[above]));
-    share = (std::log(size) - low) / (high - low);
+    const auto low = static_cast<double>(sizes[below]), high = static_cast<double>(sizes[above]);
+    size = std::clamp(sought, low, high);
+    if (low < high) share = (size - low) / (high - low);
   }
 };
 
@@ -213,18 +214,20 @@ class Pricing {
   double product_flops(const std::vector<double>& table, double m, double n, double k) const {
     const std::vector<int64_t>& sizes = machine_.product_sizes;
     const std::array<Between, 3> at{Between(sizes, m), Between(sizes, n), Between(sizes, k)};
-    double sum = 0;
+    double seconds = 0;
     for (unsigned corner = 0; corner < 8; corner++) {
-      double share = 1;
+      double share = 1, count = 1;
       size_t index = 0;
       for (unsigned d = 0; d < 3; d++) {
         const bool above = corner >> d & 1u;
         share *= above ? at[d].share : 1 - at[d].share;
-        index = index * sizes.size() + (above ? at[d].above : at[d].below);
+        const size_t place = above ? at[d].above : at[d].below;
+        count *= static_cast<double>(sizes[place]);
+        index = index * sizes.size() + place;
       }
-      if (share > 0) sum += share * std::log(table[index]);
+      if (share > 0) seconds += share * count / table[index];
     }
-    return std::exp(sum);
+    return at[0].size * at[1].size * at[2].size / seconds;
   }
 
   // By the measured head sizes around the one in question, as by lengths.
@@ -253,8 +256,8 @@ class Pricing {
 
 double RateCurve::at(double size) const {
   const Between between(sizes, size);
-  return std::exp((1 - between.share) * std::log(rates[between.below]) +
-                  between.share * std::log(rates[between.above]));
+  return between.size / std::lerp(sizes[between.below] / rates[between.below],
+                                  sizes[between.above] / rates[between.above], between.share);
 }
 
 Machine rough_machine() {

@@ -12,14 +12,15 @@
 
 namespace snug {
 
-// A rate by size: interpolated linearly in the logarithms of both, constant beyond the ends.
+// A rate by size. Between two sizes the time grows evenly, as of a fixed cost and a rate beyond it; beyond the ends the
+// rate stays.
 struct RateCurve {
   std::vector<double> sizes, rates;  // sizes rise; at least one
   double at(double size) const;
 };
 
-// Operations a second of products [m, k] x [k, n], for every m, n and k of Machine::product_sizes. Those of codes in
-// fp8 stand under U8.
+// Operations a second of products [m, k] x [k, n], for every m, n and k of Machine::product_sizes; between those,
+// seconds grow evenly along every side. Those of codes in fp8 stand under U8.
 struct ProductRates {
   DType dtype = DType::BF16;
   bool transpose_a = false, transpose_b = false, addend = false;

@@ -2,8 +2,8 @@ snug_test(cuda_facts_test ROOMS backend)
 snug_test(streams_test ROOMS train)
 snug_test(stream_ranks_test ROOMS train)
 
-# On a machine with a GPU: scripts/test_gpu.sh, which builds gpu_tests. They are built wherever nvcc is, and fail, or are
-# skipped, where no GPU answers.
+# On a machine with a GPU: scripts/test_gpu.sh, which builds gpu_tests. They are built wherever nvcc is, and fail, or
+# are skipped, where no GPU answers.
 function(snug_gpu_test name)
   snug_test(${name} ${ARGN})
   set_tests_properties(${name} PROPERTIES LABELS gpu)
