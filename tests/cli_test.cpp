@@ -236,8 +236,12 @@ TEST_F(Cli, WhereTheLastCheckpointIsNotGoodTheOneBeforeIsNamed) {
   EXPECT_THAT(cut.err, HasSubstr("run/checkpoints/step-2 --resume would continue from step 1"));
   fs::remove_all(at("run/checkpoints/step-2"));
   fs::remove(at("trace.json"));
-  EXPECT_EQ(run(resume).code, 0) << text_of(at("stderr"));
+  const Outcome resumed = run(resume);
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(resumed.err, HasSubstr("goes on after step 1\n"));
   EXPECT_FALSE(fs::exists(at("trace.json"))) << "a trace is of the start that asked for it";
+  fs::remove_all(at("run"));
+  EXPECT_THAT(run(job("train", {"--resume", "true"})).err, HasSubstr("nothing has been saved: begins at the first"));
 }
 
 TEST_F(Cli, OptionsThatAreNotTheRunsAreNamed) {

@@ -166,26 +166,36 @@ TEST_F(TwoHosts, WhenOneVanishesTheOtherEndsAndNamesIt) {
   const pid_t mpirun = fork();
   if (mpirun == 0) {
     setpgid(0, 0);
-    _exit(WEXITSTATUS(shell(on_both("./rank " + train("run", 1'000'000)))));
+    _exit(WEXITSTATUS(shell(on_both("./rank " + train("run", 1'000'000) + " --save-every 3"))));
   }
-  ASSERT_TRUE(wait_for(60, [&] { return text_of(at("run/metrics.jsonl")).size() > 1000; }))
-      << text_of(at("mpirun.log"));
+  ASSERT_TRUE(wait_for(60, [&] { return fs::exists(at("run/checkpoints/step-6")); })) << text_of(at("mpirun.log"));
   const auto begin = Clock::now();
   hosts().lose_far();
   EXPECT_TRUE(wait_for(30, [&] { return !text_of(at("code.0")).empty() && !text_of(at("code.1")).empty(); }));
   RecordProperty("seconds", static_cast<int>(seconds_since(begin)));
+  kill(-mpirun, SIGKILL);
+  waitpid(mpirun, nullptr, 0);
+  shell("ip link set cable up");
+  std::string saved;
   for (const std::string rank : {"0", "1"}) {
     EXPECT_EQ(text_of(at("code." + rank)), "4\n");
     const std::string log = text_of(at("log." + rank));
     const std::string line = log.substr(std::min(log.size(), log.rfind("snug: ")));
     // Where it waited, unless that was between two waits.
     EXPECT_THAT(line, testing::MatchesRegex("snug: rank [23] has not been heard of for 20 s(; rank " + rank +
-                                            " waited (in the (all_gather|exchange) )?at .+)?\n"))
+                                            " waited (in the (all_gather|exchange) )?at .+)?"
+                                            "; --resume goes on from run/checkpoints/step-[0-9]+\n"))
         << log;
+    saved = line.substr(line.rfind('-') + 1);
   }
-  kill(-mpirun, SIGKILL);
-  waitpid(mpirun, nullptr, 0);
-  shell("ip link set cable up");
+  // On this host alone.
+  const pid_t resumed =
+      start({"-c", "exec " + train("run", 1'000'000) + " --ranks 4 --save-every 3 --resume"}, "/bin/sh");
+  EXPECT_TRUE(wait_for(60, [&] { return text_of(at("stderr")).find("goes on after step " + saved) != saved.npos; }))
+      << text_of(at("stderr"));
+  kill(resumed, SIGUSR1);
+  EXPECT_EQ(finish(resumed).code, 130) << text_of(at("stderr"));
+  EXPECT_GT(losses("run").size(), std::stoul(saved));
 }
 
 }  // namespace

@@ -244,6 +244,9 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports && trainer.step() >= steps)
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
+  else if (reports && options.resume)
+    log_line(trainer.step() > 0 ? fmt::format("goes on after step {}", trainer.step())
+                                : "nothing has been saved: begins at the first step");
   trainer.agree();
   if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
   session.barrier("the beginning of the run");  // until then what is in --out may be another's
