@@ -96,7 +96,7 @@ TEST(Threads, RanksThatDisagreeLearnWhoDiffers) {
   expect_all(run_ranks(thread_ranks(4),
                        [&](Comm& comm) { comm.agree("the program", comm.topology().rank == 2 ? 0xab : 0xcd); }),
              "own error: ranks do not agree on the program: rank 0 has 00000000000000cd, rank 2 has 00000000000000ab; "
-             "expected the same job file, data and build of snug on all of them");
+             "expected the same command, job, model, data and build of snug on all of them");
 }
 
 TEST(Threads, ARankThatLeavesEndsAllPendingAndLaterCalls) {

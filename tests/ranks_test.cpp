@@ -206,6 +206,41 @@ TEST(Ranks, AThreadThatHangsInOneOfSeveralProcessesHoldsNone) {
   EXPECT_EQ(output.find("process 1"), output.npos) << output;
 }
 
+// Copies a model; one bit of the first number of a tensor of its last block is another.
+void copy_with_another_bit(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::copy(from, to);
+  std::fstream file(to / "model.safetensors", std::ios::in | std::ios::out | std::ios::binary);
+  uint64_t header_bytes = 0;
+  file.read(reinterpret_cast<char*>(&header_bytes), sizeof header_bytes);
+  std::string header(header_bytes, ' ');
+  file.read(header.data(), static_cast<std::streamsize>(header_bytes));
+  const auto tensor = nlohmann::json::parse(header)["model.layers.1.mlp.up_proj.weight"];
+  const auto at =
+      static_cast<std::streamoff>(sizeof header_bytes + header_bytes + tensor["data_offsets"][0].get<uint64_t>());
+  const int before = file.seekg(at).get();
+  file.seekp(at).put(static_cast<char>(before ^ 1));
+}
+
+TEST(Ranks, ProcessesThatAreToDoDifferentThingsAreRefused) {
+  const TempDirectory directory;
+  const std::string llama = (kModels / "llama").string(), data = (kModels / "data.jsonl").string();
+  copy_with_another_bit(llama, directory.path() / "other");
+  const std::string first = fmt::format("eval --model {} --data {} --sequence-length 48 --threads 1", llama, data);
+  for (const auto& [second, differs] :
+       {std::pair(fmt::format("eval --model other --data {} --sequence-length 48 --threads 1", data),
+                  "what the files of model and adapter hold"),
+        {fmt::format("train --model {} --data {} --out run", llama, data), "the command of snug"}}) {
+    std::ofstream(directory.path() / "differ")
+        << fmt::format("[ $OMPI_COMM_WORLD_RANK = 0 ] && exec {0} {1}\nexec {0} {2}\n", SNUG_BINARY, first, second);
+    const std::string command = fmt::format("cd {} && ASAN_OPTIONS=detect_leaks=0 timeout 120 {} sh differ >log 2>&1",
+                                            directory.path().string(), mpirun(2));
+    EXPECT_EQ(std::system(command.c_str()) >> 8, 2);
+    EXPECT_NE(text_of(directory.path() / "log").find(fmt::format("ranks do not agree on {}: ", differs)),
+              std::string::npos)
+        << text_of(directory.path() / "log");
+  }
+}
+
 // Each process would do the same, and write to the same place.
 TEST(Ranks, CommandsThatTakeOneProcessRefuseSeveral) {
   const TempDirectory directory;

@@ -127,7 +127,7 @@ std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
 }  // namespace
 
 int chat_command(Options options, const CommandFlags& flags) {
-  std::unique_ptr<Comm> comm = launched();
+  std::unique_ptr<Comm> comm = launched("chat");
   if (flags.max_new_tokens >= options.sequence_length)
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);

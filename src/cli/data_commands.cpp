@@ -105,7 +105,7 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
 }  // namespace
 
 int eval_command(Options options, const CommandFlags& flags) {
-  std::unique_ptr<Comm> comm = launched();
+  std::unique_ptr<Comm> comm = launched("eval");
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);

@@ -487,7 +487,7 @@ void require_fit(const Planned& planned, const Options& options) {
     helps.push_back(fmt::format("it would fit with {} or more", caps));
   if (!changes.empty()) helps.push_back(fmt::format("it would fit with {}", fmt::join(changes, ", or ")));
   if (!less.empty()) helps.push_back(less);
-  if (helps.empty()) helps.emplace_back("no change of one option makes it fit");
+  if (helps.empty()) helps.emplace_back("no change of one option that was tried makes it fit");
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}", least.words,
                                   spelt(need.bytes), need.what, spelt(need.allowed), limit_word(options, need.allowed),

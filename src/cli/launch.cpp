@@ -42,15 +42,18 @@ void require_no_others() {
 
 }  // namespace
 
-std::unique_ptr<Comm> launched() {
+std::unique_ptr<Comm> launched(std::string_view command) {
   std::unique_ptr<Comm> comm = started_by_mpi() ? open_mpi() : nullptr;
-  if (comm && comm->topology().ranks > 1) return comm;
+  if (comm && comm->topology().ranks > 1) {
+    comm->agree("the command of snug", hash_of(command));
+    return comm;
+  }
   require_no_others();
   return nullptr;
 }
 
 void require_one_process(std::string_view command) {
-  const std::unique_ptr<Comm> comm = launched();
+  const std::unique_ptr<Comm> comm = launched(command);
   if (const int ranks = comm ? comm->topology().ranks : 1; ranks > 1)
     user_error(
         "command line: the launcher started {} processes, expected one of 'snug {}': train, eval, generate and chat "

@@ -11,8 +11,8 @@
 namespace snug {
 
 // The connection of this process with the others that a launcher (mpirun, srun) started; null if it is alone. Before
-// there are ranks, each process is one of it.
-std::unique_ptr<Comm> launched();
+// there are ranks, each process is one of it. UserError unless all run the same command of snug.
+std::unique_ptr<Comm> launched(std::string_view command);
 
 // UserError if a launcher started several processes: of a command that would do the same in each of them.
 void require_one_process(std::string_view command);

@@ -168,7 +168,7 @@ int merge_command(Options options, const CommandFlags& flags) {
 }
 
 int generate_command(Options options, const CommandFlags& flags) {
-  std::unique_ptr<Comm> comm = launched();
+  std::unique_ptr<Comm> comm = launched("generate");
   const std::vector<Prompt> prompts = read_prompts(flags);
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);

@@ -193,6 +193,9 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
+// Hosts with more cards are rare.
+constexpr int kMostOfUsualHosts = 16;
+
 // Where the ranks are, and what connects them.
 std::string hosts_text(const Planned& planned) {
   const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned), hosts = hosts_of(planned);
@@ -201,6 +204,7 @@ std::string hosts_text(const Planned& planned) {
   if (of_one > 1)
     text +=
         fmt::format(", {:.1f} GB/s to each from the others of its host", planned.pricing.hosts.link(cards).rate / 1e9);
+  if (hosts == 1 && of_one > kMostOfUsualHosts) text += "; all on one host: --nodes says of how many they are";
   if (hosts > 1)
     text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, cards.host_link / 1e9);
   return text + "\n";
@@ -291,9 +295,10 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
     if (std::ranges::any_of(ranks, [&](const RankBytes& rank) { return rank.bytes[index(space)] > 0; }))
       spaces.push_back(range_text(ranks, space));
   const int count = static_cast<int>(ranks.size());
-  return fmt::format("{} need in arenas: {}",
-                     count == of_all ? fmt::format("all {}", count) : fmt::format("{} of {}", count, of_all),
-                     fmt::join(spaces, ", "));
+  return fmt::format(
+      "{} need in arenas: {}",
+      count == of_all ? fmt::format("all {}", count) : fmt::format("{} that were looked at, of {},", count, of_all),
+      fmt::join(spaces, ", "));
 }
 
 nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,

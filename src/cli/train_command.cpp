@@ -299,7 +299,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
 
 int train_command(Options options, const CommandFlags& flags) {
   InterruptGuard guard;
-  std::unique_ptr<Comm> comm = launched();
+  std::unique_ptr<Comm> comm = launched("train");
   if (options.out.empty()) {
     if (comm)
       user_error("--out is required where a launcher starts several processes: the run's directory, the same on all");

@@ -101,7 +101,7 @@ void Comm::agree(std::string_view what, uint64_t value) {
     if (told_[rank] != told_[0]) others += fmt::format(", rank {} has {:016x}", rank, told_[rank]);
   if (!others.empty())
     user_error(
-        "ranks do not agree on {}: rank 0 has {:016x}{}; expected the same job file, data and build of snug "
+        "ranks do not agree on {}: rank 0 has {:016x}{}; expected the same command, job, model, data and build of snug "
         "on all of them",
         what, told_[0], others);
 }

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "format/bnb.h"
 
 namespace snug {
@@ -151,6 +152,31 @@ class Finder {
 
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request) {
   return Finder(table, request).find();
+}
+
+uint64_t hash_of_files(const WeightSources& sources, const Alive& alive) {
+  constexpr uint64_t kSeen = 4096;
+  std::vector<File> files;
+  std::vector<std::byte> bytes(kSeen);
+  uint64_t hash = 0;
+  const auto look = [&](size_t file, uint64_t offset) {
+    call(alive);
+    const uint64_t seen = files[file].read_to_end(offset, bytes);
+    hash = hash_of(std::span<const std::byte>(bytes).first(seen), hash);
+  };
+  for (const auto& path : sources.files) {
+    files.push_back(File::open_read(path, IoMode::Buffered));
+    const uint64_t size = files.back().size();
+    hash = hash_of(std::span(&size, 1), hash);
+    look(files.size() - 1, size - std::min(size, kSeen));
+  }
+  for (const ParamSource& param : sources.params)
+    if (const auto* const place = std::get_if<TensorPlace>(&param)) {
+      look(static_cast<size_t>(place->file), place->offset);
+    } else if (const auto* const coded = std::get_if<CodedPlace>(&param)) {
+      for (const TensorPlace& part : {coded->codes, coded->scales}) look(static_cast<size_t>(part.file), part.offset);
+    }
+  return hash;
 }
 
 void require_weights(const WeightSources& sources) {

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <optional>
 
+#include "base/alive.h"
 #include "plan/load.h"
 
 namespace snug {
@@ -30,6 +31,10 @@ struct SourceRequest {
 // UserError for a tensor that is missing or of another shape than config.json says, and where linears that products
 // need differ in their form.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
+
+// A hash of the files' sizes and ends, and of the first bytes of every tensor that a parameter is read from: tells one
+// model or adapter from another, and reads little.
+uint64_t hash_of_files(const WeightSources& sources, const Alive& alive);
 
 // UserError if weight files were only assumed.
 void require_weights(const WeightSources& sources);

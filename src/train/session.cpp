@@ -85,6 +85,7 @@ void Session::flush() {
 
 void Session::load() {
   require_weights(spec_.sources);
+  if (comm_) comm_->agree("what the files of model and adapter hold", hash_of_files(spec_.sources, alive()));
   std::vector<File> files;
   std::vector<File*> pointers;
   for (const auto& path : spec_.sources.files) files.push_back(File::open_read(path, IoMode::Direct));
