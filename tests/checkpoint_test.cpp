@@ -119,6 +119,7 @@ TEST(Rehearsal, RanksWithDirectoriesOfTheirOwnAreRefused) {
   const auto comms = thread_ranks(2, 1, 5);
   for (const char* name : {"mine", "others"})
     std::filesystem::create_directories(directory.path() / name / "checkpoints");
+  std::array<std::string, 2> said;
   std::vector<std::jthread> threads;
   for (const int rank : {0, 1})
     threads.emplace_back([&, rank] {
@@ -126,7 +127,10 @@ TEST(Rehearsal, RanksWithDirectoriesOfTheirOwnAreRefused) {
       SavingPlan saving;
       saving.out = saving.offload_directory = directory.path() / (rank == 0 ? "mine" : "others");
       saving.checkpoint_bytes = 1;
-      const auto rehearse = [&] { rehearse_saving(saving, comm, 0.2); };
+      const auto rehearse = [&] {
+        rehearse_saving(
+            saving, comm, [&](const std::string& line) { said[static_cast<size_t>(rank)] = line; }, 0.2);
+      };
       if (rank == 0) {
         EXPECT_ANY_THROW(rehearse()) << "as the other does";
       } else {
@@ -136,6 +140,9 @@ TEST(Rehearsal, RanksWithDirectoriesOfTheirOwnAreRefused) {
     });
   threads.clear();
   EXPECT_TRUE(std::filesystem::is_empty(directory.path() / "mine" / "checkpoints")) << "nothing is left behind";
+  EXPECT_EQ(said[0], "");
+  EXPECT_TRUE(said[1].ends_with("rank 1 does not see there yet what rank 0 has put there, and waits for up to 0.2 s"))
+      << said[1];
 }
 
 // Half of what is free: three of it are too much, and so is one of three times that.

@@ -229,7 +229,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
-  rehearse_saving(saving_plan(run.planned, options, steps), comm);
+  rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);
   Session session = rank_session(run.planned, options, rank, place, comm);
   const double load_seconds = seconds_to_load(session);
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));

@@ -78,7 +78,8 @@ std::string_view SavingPlan::what_keeps_fewer() const {
   return saves > 1 ? "a lower --keep keeps fewer, --save-every 0 writes one alone, when the run ends" : "";
 }
 
-void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen) {
+void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<void(const std::string&)>& log,
+                     double longest_unseen) {
   const int rank = comm ? comm->topology().rank : 0;
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
   std::optional<PendingDirectory> sign;  // of a name that none had before: who sees it has the same directory
@@ -90,9 +91,18 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen
   }
   if (comm) {
     const uint64_t told = comm->tell(word, "the start of the rehearsal of saving")[0];
-    if (!is_directory_within(longest_unseen, partial_name(sign_of(told)), heartbeat_of(comm)))
-      user_error("{}: what rank 0 has put there rank {} does not find within {} s: --out is one for all processes",
-                 root.string(), rank, longest_unseen);
+    const auto sees_it_within = [&](double seconds) {
+      return is_directory_within(seconds, partial_name(sign_of(told)), heartbeat_of(comm));
+    };
+    const double soon = longest_unseen / 20;
+    if (!sees_it_within(soon)) {
+      if (log)
+        log(fmt::format("{}: rank {} does not see there yet what rank 0 has put there, and waits for up to {:g} s",
+                        root.string(), rank, longest_unseen));
+      if (!sees_it_within(longest_unseen - soon))
+        user_error("{}: what rank 0 has put there rank {} does not find within {} s: --out is one for all processes",
+                   root.string(), rank, longest_unseen);
+    }
   }
   write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);
   if (rank == 0) {

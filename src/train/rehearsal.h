@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
+#include <string>
 #include <string_view>
 
 #include "comm/comm.h"
@@ -37,7 +39,9 @@ inline constexpr double kLongestUnseen = 65;
 // long as the largest will be, without taking room, so that a limit of that shows; and compares what the run will have
 // written at most with what is free, by file system. UserError or DeviceError as files give them; DeviceError with the
 // directory, the bytes needed and free, and the options that help. All ranks call it, before they reserve anything;
-// rank 0 counts.
-void rehearse_saving(const SavingPlan& saving, Comm* comm, double longest_unseen = kLongestUnseen);
+// rank 0 counts. Who has not seen rank 0's for a twentieth of that time says to `log`, if there is one, what it waits
+// for.
+void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<void(const std::string&)>& log = {},
+                     double longest_unseen = kLongestUnseen);
 
 }  // namespace snug
