@@ -1,4 +1,5 @@
-// Ranks on the GPUs of several processes: what NCCL carries between them is what one process's threads copy.
+// Ranks on the GPUs of several processes: what NCCL carries between them is what one process's threads copy, and at
+// equal ranks the same bits, whatever is shared.
 #include <fmt/format.h>
 
 #include "backend/cuda/cards.h"
@@ -36,6 +37,97 @@ TEST_F(Processes, TrainOverSocketsToTheBytesOfThreads) {
     EXPECT_THAT(outcome.out + outcome.err, HasSubstr("via NET/Socket"));
     EXPECT_TRUE(text_of(at(out) / "adapter/adapter_model.safetensors") == adapter) << out;
     EXPECT_EQ(losses(out), losses("threads"));
+  }
+}
+
+// Four ranks where there need not be so many GPUs: processes that each have a machine's name of their own, and so a GPU
+// or two of it, which NCCL takes for GPUs of as many machines.
+struct NamedHosts : Processes {
+  void SetUp() override {
+    if (cards_ == 0) GTEST_SKIP() << "there is no GPU";
+    if (std::system("unshare -u true 2>/dev/null") != 0) GTEST_SKIP() << "'unshare -u' gives no process a name here";
+  }
+
+  Outcome train(const std::string& out, int ranks, const Words& more) const {
+    const int here = std::min(cards_, 2);
+    const Words named{"-c",
+                      "export NCCL_NET=Socket NCCL_DEBUG=INFO; exec \"$@\"",
+                      "sh",
+                      SNUG_MPIRUN,
+                      "--allow-run-as-root",
+                      "--oversubscribe",
+                      "-n",
+                      std::to_string(std::max(1, ranks / here)),
+                      "unshare",
+                      "-u",
+                      "sh",
+                      "-c",
+                      "hostname snug-$OMPI_COMM_WORLD_RANK; exec \"$@\"",
+                      "sh",
+                      SNUG_BINARY};
+    Words words = named;
+    const Words its = job("train", {"--device", "cuda", "--compute", "bf16", "--method", "full", "--ranks",
+                                    std::to_string(ranks), "--out", out});
+    for (const Words* of : {&its, &more}) words.insert(words.end(), of->begin(), of->end());
+    return finish(start(words, "/bin/sh"));
+  }
+
+  std::string model(const std::string& out) const { return text_of(at(out) / "model/model.safetensors"); }
+
+ private:
+  const int cards_ = static_cast<int>(cuda_cards().size());
+};
+
+TEST_F(NamedHosts, TrainTheSameModelHoweverItIsShared) {
+  const std::vector<Words> shared{{"--zero", "0"},
+                                  {"--zero", "1", "--offload-states", "host"},
+                                  {"--zero", "2", "--recompute", "block"},
+                                  {"--zero", "3"},
+                                  {"--zero", "3", "--replicas", "2"},
+                                  {"--zero", "3", "--offload-parameters", "host", "--offload-states", "disk"}};
+  for (size_t i = 0; i < shared.size(); i++) {
+    SCOPED_TRACE(::testing::PrintToString(shared[i]));
+    const std::string out = fmt::format("run-{}", i);
+    const Outcome outcome = train(out, 4, shared[i]);
+    ASSERT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+    EXPECT_THAT(outcome.out + outcome.err, HasSubstr("via NET/Socket"));
+    EXPECT_GT(model(out).size(), 100'000u);
+    EXPECT_TRUE(model(out) == model("run-0"));
+    EXPECT_EQ(losses(out), losses("run-0"));
+  }
+}
+
+TEST_F(NamedHosts, WhatFourRanksSavedGoesOnOnFourOnTwoAndOnProcessors) {
+  const Outcome whole = train("run", 4, {"--zero", "3", "--save-every", "1", "--keep", "all"});
+  ASSERT_EQ(whole.code, 0) << whole.err << whole.out;
+  const std::string trained = model("run");
+  const std::vector<double> expected = losses("run");
+  ASSERT_EQ(expected.size(), 6u);
+  const auto resumed = [&](const std::string& out, const std::function<Outcome(const std::string&)>& go_on) {
+    fs::copy(at("run"), at(out), fs::copy_options::recursive);
+    fs::remove_all(at(out) / "model");
+    for (const char* step : {"step-4", "step-5", "step-6"}) fs::remove_all(at(out) / "checkpoints" / step);
+    const Outcome outcome = go_on(out);
+    EXPECT_EQ(outcome.code, 0) << outcome.err << outcome.out;
+    EXPECT_THAT(outcome.err, HasSubstr("goes on after step 3\n"));
+    return losses(out);
+  };
+  EXPECT_EQ(resumed("four",
+                    [&](const auto& out) {
+                      return train(out, 4, {"--zero", "2", "--resume", "true"});
+                    }),
+            expected);
+  EXPECT_TRUE(model("four") == trained);
+  for (const auto& [name, found] :
+       {std::pair("two", resumed("two",
+                                 [&](const auto& out) {
+                                   return train(out, 2, {"--resume", "true"});
+                                 })),
+        std::pair("processors", resumed("processors", [&](const auto& out) {
+                    return run({"train", "--out", out, "--resume", "--device", "cpu", "--ranks", "2"});
+                  }))}) {
+    ASSERT_EQ(found.size(), expected.size()) << name;
+    for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i], i < 3 ? 0 : 1e-2) << name << ' ' << i;
   }
 }
 
