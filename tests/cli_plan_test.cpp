@@ -227,6 +227,10 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_LT(driver_bytes("2xH100", "2"), driver_bytes("2xH100", "1") + (1u << 20)) << "they read each other's memory";
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
+  EXPECT_EQ(nodes["links"]["of_host_bytes_per_second"], 153e9) << "NCCL's, as it is between hosts";
+  EXPECT_EQ(nodes["links"]["between_hosts_bytes_per_second"], 45e9);
+  EXPECT_EQ(plan["links"]["of_host_bytes_per_second"], 249e9);
+  EXPECT_TRUE(plan["links"]["between_hosts_bytes_per_second"].is_null());
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
   const auto host_of_process = [&](const std::string& machine, const std::string& passes) {
     const Words more{"--json", "--machine", machine, "--batch-size", "8", "--gradient-accumulation-steps", passes};
@@ -240,7 +244,7 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_THAT(plan["estimated_from"].get<std::string>(), HasSubstr("an H200's driver")) << "nothing was measured";
   const auto cpu = nlohmann::json::parse(run(job("plan", {"--json"})).out);
   EXPECT_EQ(cpu["driver_host_bytes"], 0);
-  EXPECT_TRUE(cpu["estimated_from"].is_null());
+  EXPECT_TRUE(cpu["estimated_from"].is_null() && cpu["links"].is_null());
   EXPECT_THAT(run(job("plan", {"--machine", "H100", "--device", "cpu"})).out,
               HasSubstr("assumed, --host-memory says what there is"));
   EXPECT_EQ(nlohmann::json::parse(run(job("plan", {"--json", "--machine", "H100", "--device", "cpu"})).out)["classes"],

@@ -210,6 +210,16 @@ std::string hosts_text(const Planned& planned) {
   return text + "\n";
 }
 
+// The same rates; null where nothing is connected.
+nlohmann::ordered_json links_json(const Planned& planned) {
+  const Cards& cards = *planned.target.machine()->cards;
+  const auto rate = [](bool is_there, double rate) -> nlohmann::ordered_json {
+    return is_there ? nlohmann::ordered_json(std::llround(rate)) : nullptr;
+  };
+  return {{"of_host_bytes_per_second", rate(node_ranks(planned) > 1, planned.pricing.hosts.link(cards).rate)},
+          {"between_hosts_bytes_per_second", rate(hosts_of(planned) > 1, cards.host_link)}};
+}
+
 // "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
 std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
   const auto of = [space](const RankBytes& rank) { return rank.bytes[index(space)]; };
@@ -317,6 +327,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
     json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);
+  json["links"] = nullptr;
+  if (planned.target.cuda() && a.cut.ranks > 1) json["links"] = links_json(planned);
   for (const Forecast::Phase& phase : a.forecast.phases)
     json["phases"][phase.name] = phase_bytes(planned, phase, Space::Device);
   for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
