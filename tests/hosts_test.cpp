@@ -158,6 +158,7 @@ TEST_F(TwoHosts, TrainToTheBytesOfFourThreads) {
     const uint64_t before = hosts().sent();
     ASSERT_EQ(shell(on_both(train(out, 6) + " --ranks 4", processes)), 0) << text_of(at("mpirun.log"));
     EXPECT_GT(hosts().sent() - before, 1'000'000u);
+    EXPECT_THAT(text_of(at("mpirun.log")), HasSubstr("\nranks 0 to 1 on near; 2 to 3 on far\n"));
     EXPECT_TRUE(text_of(at(out) / "adapter/adapter_model.safetensors") == adapter) << out;
   }
 }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -61,14 +62,57 @@ void require_one_process(std::string_view command) {
         ranks, command, command == "plan" ? "; here --ranks says how many" : "");
 }
 
+namespace {
+
+constexpr size_t kNameBytes = 64;  // a Linux machine's name has no more
+
+std::array<char, kNameBytes + 1> name_of_machine() {
+  std::array<char, kNameBytes + 1> name{};
+  if (gethostname(name.data(), kNameBytes) != 0) device_error("the system does not tell the name of this machine");
+  return name;
+}
+
+}  // namespace
+
 // A name and what the kernel drew when it started: machines may have one name, and containers of one machine have
 // limits and GPUs of their own.
 uint64_t number_of_machine() {
-  std::array<char, 256> host{};
-  if (gethostname(host.data(), host.size() - 1) != 0) device_error("the system does not tell the name of this machine");
   std::string start;  // stays empty where a container does not show it
   std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
-  return hash_of(fmt::format("{} {}", host.data(), start));
+  return hash_of(fmt::format("{} {}", name_of_machine().data(), start));
+}
+
+std::string machines_text(Comm& ranks) {
+  struct Machine {
+    uint64_t number;
+    std::array<char, kNameBytes> name;
+    auto operator<=>(const Machine&) const = default;
+  };
+  constexpr size_t kWords = sizeof(Machine) / sizeof(uint64_t);
+  Machine own{number_of_machine(), {}};
+  std::ranges::copy_n(name_of_machine().begin(), kNameBytes, own.name.begin());
+  const auto words = std::bit_cast<std::array<uint64_t, kWords>>(own);
+  const std::span<const uint64_t> told = ranks.tell(words, "the names of machines");
+  std::vector<std::pair<Machine, std::string>> machines;
+  const auto of = [&](int rank) {
+    std::array<uint64_t, kWords> its{};
+    std::ranges::copy(told.subspan(static_cast<size_t>(rank) * kWords, kWords), its.begin());
+    return std::bit_cast<Machine>(its);
+  };
+  for (int first = 0, next = 0; first < ranks.topology().ranks; first = next) {
+    const Machine machine = of(first);
+    for (next = first + 1; next < ranks.topology().ranks && of(next) == machine;) next++;
+    auto at = std::ranges::find(machines, machine, &std::pair<Machine, std::string>::first);
+    if (at == machines.end()) at = machines.emplace(at, machine, "");
+    if (!at->second.empty()) at->second += ", ";
+    at->second += next - first == 1 ? fmt::format("{}", first) : fmt::format("{} to {}", first, next - 1);
+  }
+  if (machines.size() == 1) return "";
+  std::string text;
+  for (const auto& [machine, its] : machines)
+    text += fmt::format("{}{} on {}", text.empty() ? "ranks " : "; ", its,
+                        std::string(machine.name.data(), strnlen(machine.name.data(), kNameBytes)));
+  return text;
 }
 
 NodeProcesses processes_of_node(Comm& launched) {

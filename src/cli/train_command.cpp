@@ -224,8 +224,10 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   }
   const int64_t steps = data.stream().steps();
   if (data.stream().report().loss_tokens == 0) user_error("--data: found no token that carries loss");
+  const std::string machines = comm ? machines_text(*comm) : "";
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
+    if (!machines.empty()) log_line(machines);
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
