@@ -227,10 +227,10 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
   EXPECT_LT(driver_bytes("2xH100", "2"), driver_bytes("2xH100", "1") + (1u << 20)) << "they read each other's memory";
   const auto nodes = nlohmann::json::parse(run(job("plan", {"--json", "--machine", "2xH100", "--nodes", "2"})).out);
   EXPECT_EQ(nodes["arrangement"]["ranks"], 4);
-  EXPECT_EQ(nodes["links"]["of_host_bytes_per_second"], 153e9) << "NCCL's, as it is between hosts";
-  EXPECT_EQ(nodes["links"]["between_hosts_bytes_per_second"], 45e9);
-  EXPECT_EQ(plan["links"]["of_host_bytes_per_second"], 249e9);
-  EXPECT_TRUE(plan["links"]["between_hosts_bytes_per_second"].is_null());
+  EXPECT_EQ(nodes["links"]["from_own_host_bytes_per_second"], 153e9) << "NCCL's, as it is between hosts";
+  EXPECT_EQ(nodes["links"]["from_other_hosts_bytes_per_second"], 45e9);
+  EXPECT_EQ(plan["links"]["from_own_host_bytes_per_second"], 249e9);
+  EXPECT_TRUE(plan["links"]["from_other_hosts_bytes_per_second"].is_null());
   expect_refusal(job("plan", {"--machine", "2xH100", "--ranks", "3"}), {"ranks", "found 3", "at most 2", "2 x H100"});
   const auto host_of_process = [&](const std::string& machine, const std::string& passes) {
     const Words more{"--json", "--machine", machine, "--batch-size", "8", "--gradient-accumulation-steps", passes};

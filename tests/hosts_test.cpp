@@ -161,6 +161,8 @@ TEST_F(TwoHosts, TrainToTheBytesOfFourThreads) {
     EXPECT_THAT(text_of(at("mpirun.log")), HasSubstr("\nranks 0 to 1 on near; 2 to 3 on far\n"));
     EXPECT_TRUE(text_of(at(out) / "adapter/adapter_model.safetensors") == adapter) << out;
   }
+  ASSERT_EQ(shell(on_both("--map-by node " + train("turns", 1) + " --ranks 4", 2)), 0) << text_of(at("mpirun.log"));
+  EXPECT_THAT(text_of(at("mpirun.log")), HasSubstr("\nranks 0, 2 on near; 1, 3 on far\n"));
 }
 
 TEST_F(TwoHosts, WhenOneVanishesTheOtherEndsAndNamesIt) {

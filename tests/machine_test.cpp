@@ -240,6 +240,21 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   EXPECT_EQ(read.cards->condition, "61 C, 1755 MHz");
 }
 
+// Of 50.56 GB/s; shares as pairs and four cards were seen to have.
+TEST(Machine, TheBusOfANamedMachineIsSharedByThoseWhoAreAtIt) {
+  const auto expect_bus = [](const char* name, int ranks, double into, double back) {
+    const Bus bus = Hosts({ranks, 1, 0}, ranks).bus(*builtin_machine(name)->cards);
+    EXPECT_DOUBLE_EQ(bus.to_device / 50.56e9, into) << name << ' ' << ranks;
+    EXPECT_DOUBLE_EQ(bus.from_device / 50.56e9, back) << name << ' ' << ranks;
+  };
+  expect_bus("1xH100", 1, 1, 1);
+  expect_bus("8xH100", 1, 1, 1);
+  expect_bus("2xH100", 2, 0.77, 0.9);
+  expect_bus("8xH100", 2, 0.77, 0.89);  // a third of the way from 1 to 0.67
+  expect_bus("3xH100", 3, 0.77, 0.785);
+  for (const int ranks : {4, 8}) expect_bus("8xH100", ranks, 0.77, 0.67);
+}
+
 // 20 GB/s within a host, 10 GB/s from others, and 100 us for each further host.
 TEST(Machine, JointOpsOverHostsTakeWhatTheirSlowerLinkDoes) {
   Machine machine = with_a_card();

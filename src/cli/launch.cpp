@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstdlib>
@@ -68,7 +67,7 @@ constexpr size_t kNameBytes = 64;  // a Linux machine's name has no more
 
 std::array<char, kNameBytes + 1> name_of_machine() {
   std::array<char, kNameBytes + 1> name{};
-  if (gethostname(name.data(), kNameBytes) != 0) device_error("the system does not tell the name of this machine");
+  if (gethostname(name.data(), name.size()) != 0) device_error("the system does not tell the name of this machine");
   return name;
 }
 
@@ -83,35 +82,34 @@ uint64_t number_of_machine() {
 }
 
 std::string machines_text(Comm& ranks) {
-  struct Machine {
-    uint64_t number;
+  struct Place {
+    uint64_t machine;
     std::array<char, kNameBytes> name;
-    auto operator<=>(const Machine&) const = default;
   };
-  constexpr size_t kWords = sizeof(Machine) / sizeof(uint64_t);
-  Machine own{number_of_machine(), {}};
+  Place own{number_of_machine(), {}};
   std::ranges::copy_n(name_of_machine().begin(), kNameBytes, own.name.begin());
-  const auto words = std::bit_cast<std::array<uint64_t, kWords>>(own);
-  const std::span<const uint64_t> told = ranks.tell(words, "the names of machines");
-  std::vector<std::pair<Machine, std::string>> machines;
-  const auto of = [&](int rank) {
-    std::array<uint64_t, kWords> its{};
-    std::ranges::copy(told.subspan(static_cast<size_t>(rank) * kWords, kWords), its.begin());
-    return std::bit_cast<Machine>(its);
+  const std::vector<Place> places = told_by_all(ranks, own, "the names of machines");
+  struct Machine {
+    Place place;
+    std::string ranks;
   };
-  for (int first = 0, next = 0; first < ranks.topology().ranks; first = next) {
-    const Machine machine = of(first);
-    for (next = first + 1; next < ranks.topology().ranks && of(next) == machine;) next++;
-    auto at = std::ranges::find(machines, machine, &std::pair<Machine, std::string>::first);
-    if (at == machines.end()) at = machines.emplace(at, machine, "");
-    if (!at->second.empty()) at->second += ", ";
-    at->second += next - first == 1 ? fmt::format("{}", first) : fmt::format("{} to {}", first, next - 1);
+  std::vector<Machine> machines;
+  for (size_t first = 0, next = 0; first < places.size(); first = next) {
+    const uint64_t number = places[first].machine;
+    for (next = first + 1; next < places.size() && places[next].machine == number;) next++;
+    const auto is_it = [&](const Machine& machine) { return machine.place.machine == number; };
+    auto at = std::ranges::find_if(machines, is_it);
+    if (at == machines.end()) at = machines.insert(at, {places[first], ""});
+    if (!at->ranks.empty()) at->ranks += ", ";
+    at->ranks += next - first == 1 ? fmt::format("{}", first) : fmt::format("{} to {}", first, next - 1);
   }
   if (machines.size() == 1) return "";
-  std::string text;
-  for (const auto& [machine, its] : machines)
-    text += fmt::format("{}{} on {}", text.empty() ? "ranks " : "; ", its,
-                        std::string(machine.name.data(), strnlen(machine.name.data(), kNameBytes)));
+  std::string text = "ranks ";
+  for (const Machine& machine : machines) {
+    const auto& name = machine.place.name;
+    text += fmt::format("{}{} on {}", &machine == &machines[0] ? "" : "; ", machine.ranks,
+                        std::string_view(name.data(), strnlen(name.data(), kNameBytes)));
+  }
   return text;
 }
 

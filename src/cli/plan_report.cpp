@@ -196,28 +196,40 @@ std::string time_text(const Planned& planned) {
 // Hosts with more cards are rare.
 constexpr int kMostOfUsualHosts = 16;
 
-// Where the ranks are, and what connects them.
-std::string hosts_text(const Planned& planned) {
-  const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned), hosts = hosts_of(planned);
+// Bytes a second that a card takes from those of its host, and from others', where there are any.
+struct Links {
+  std::optional<double> own_host, other_hosts;
+};
+
+// Of a job of several cards.
+std::optional<Links> links_of(const Planned& planned) {
+  if (!planned.target.cuda() || planned.shown().cut.ranks == 1) return std::nullopt;
   const Cards& cards = *planned.target.machine()->cards;
-  std::string text = fmt::format("{:<13} {} x {}", "cards", ranks, cards.name);
-  if (of_one > 1)
-    text +=
-        fmt::format(", {:.1f} GB/s to each from the others of its host", planned.pricing.hosts.link(cards).rate / 1e9);
+  Links links;
+  if (node_ranks(planned) > 1) links.own_host = planned.pricing.hosts.link(cards).rate;
+  if (hosts_of(planned) > 1) links.other_hosts = cards.host_link;
+  return links;
+}
+
+// Where the ranks are, and what connects them.
+std::string links_text(const Planned& planned, const Links& links) {
+  const int of_one = node_ranks(planned), hosts = hosts_of(planned);
+  std::string text =
+      fmt::format("{:<13} {} x {}", "cards", planned.shown().cut.ranks, planned.target.machine()->cards->name);
+  if (links.own_host) text += fmt::format(", {:.1f} GB/s to each from the others of its host", *links.own_host / 1e9);
   if (hosts == 1 && of_one > kMostOfUsualHosts) text += "; all on one host: --nodes says of how many they are";
-  if (hosts > 1)
-    text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, cards.host_link / 1e9);
+  if (links.other_hosts)
+    text +=
+        fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, *links.other_hosts / 1e9);
   return text + "\n";
 }
 
-// The same rates; null where nothing is connected.
-nlohmann::ordered_json links_json(const Planned& planned) {
-  const Cards& cards = *planned.target.machine()->cards;
-  const auto rate = [](bool is_there, double rate) -> nlohmann::ordered_json {
-    return is_there ? nlohmann::ordered_json(std::llround(rate)) : nullptr;
+nlohmann::ordered_json links_json(const Links& links) {
+  const auto rounded = [](const std::optional<double>& rate) -> nlohmann::ordered_json {
+    return rate ? nlohmann::ordered_json(std::llround(*rate)) : nullptr;
   };
-  return {{"of_host_bytes_per_second", rate(node_ranks(planned) > 1, planned.pricing.hosts.link(cards).rate)},
-          {"between_hosts_bytes_per_second", rate(hosts_of(planned) > 1, cards.host_link)}};
+  return {{"from_own_host_bytes_per_second", rounded(links.own_host)},
+          {"from_other_hosts_bytes_per_second", rounded(links.other_hosts)}};
 }
 
 // "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
@@ -327,8 +339,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
     json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);
-  json["links"] = nullptr;
-  if (planned.target.cuda() && a.cut.ranks > 1) json["links"] = links_json(planned);
+  const std::optional<Links> links = links_of(planned);
+  json["links"] = links ? links_json(*links) : nullptr;
   for (const Forecast::Phase& phase : a.forecast.phases)
     json["phases"][phase.name] = phase_bytes(planned, phase, Space::Device);
   for (const Forecast::Class& c : classes_of(planned)) json["classes"][c.name] = c.bytes;
@@ -389,7 +401,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                                                           a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words);
-  if (planned.target.cuda() && a.cut.ranks > 1) text += hosts_text(planned);
+  if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned);
   text += memory_text(planned, options);
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));

@@ -1,7 +1,6 @@
 #include "cli/target.h"
 
 #include <array>
-#include <bit>
 
 #include "backend/cpu/backend.h"
 #include "backend/cpu/facts.h"
@@ -251,7 +250,6 @@ struct Ground {
   uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0, machine = 0, seen = 0;
   std::array<char, kNameWords * sizeof(uint64_t)> name{};
 };
-using GroundWords = std::array<uint64_t, sizeof(Ground) / sizeof(uint64_t)>;
 
 }  // namespace
 
@@ -268,12 +266,7 @@ void Target::require_alike(Comm& launched) const {
     const std::string& name = here_ ? here_->name : cards.name;
     name.copy(own.name.data(), own.name.size() - 1);
   }
-  const std::span<const uint64_t> told = launched.tell(std::bit_cast<GroundWords>(own), "the comparison of machines");
-  std::vector<Ground> grounds;
-  for (GroundWords words; grounds.size() * words.size() < told.size();) {
-    std::ranges::copy(told.subspan(grounds.size() * words.size(), words.size()), words.begin());
-    grounds.push_back(std::bit_cast<Ground>(words));
-  }
+  const std::vector<Ground> grounds = told_by_all(launched, own, "the comparison of machines");
   const auto require = [&](std::string_view option, const auto& describe, std::string_view help) {
     const std::string first = describe(grounds[0]);
     for (size_t process = 1; process < grounds.size(); process++)

@@ -1,7 +1,9 @@
 // What ranks do together: the joint ops of programs, and what a job needs besides.
 #pragma once
 
+#include <algorithm>
 #include <array>
+#include <bit>
 #include <functional>
 #include <optional>
 #include <span>
@@ -130,6 +132,19 @@ class Comm {
   Topology topology_;
   std::vector<uint64_t> told_;  // by rank, then by value
 };
+
+// Comm::tell() of a type that is so many words and no pointers: what each rank says, by rank.
+template <class T>
+std::vector<T> told_by_all(Comm& comm, const T& own, const Meeting& at) {
+  using Words = std::array<uint64_t, sizeof(T) / sizeof(uint64_t)>;
+  std::span<const uint64_t> told = comm.tell(std::bit_cast<Words>(own), at);
+  std::vector<T> all;
+  for (Words words; !told.empty(); told = told.subspan(words.size())) {
+    std::ranges::copy(told.first(words.size()), words.begin());
+    all.push_back(std::bit_cast<T>(words));
+  }
+  return all;
+}
 
 // What rank 0 gets from outside the job, on all ranks, however long it takes: there `wait` returns it, and until then
 // calls what it is given, several times within the patience. By these calls ranks tell each other that they wait: none

@@ -17,16 +17,6 @@ constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
 constexpr const char* kMeeting = "the connection of all GPUs";
 
-// What rank 0 has, on all ranks.
-ncclUniqueId tell_all(Comm& comm, ncclUniqueId id) {
-  std::array<uint64_t, sizeof id / sizeof(uint64_t)> words{};
-  static_assert(sizeof words == sizeof id);
-  std::memcpy(words.data(), &id, sizeof id);
-  for (uint64_t& word : words) word = comm.tell(word, kMeeting)[0];
-  std::memcpy(&id, words.data(), sizeof id);
-  return id;
-}
-
 // The connection of one lane: lanes do not wait for each other.
 class NcclLink final : public DeviceLink {
  public:
@@ -39,7 +29,7 @@ class NcclLink final : public DeviceLink {
     const Topology& here = comm_.topology();
     ncclUniqueId id{};
     if (here.rank == 0) expect(ncclGetUniqueId(&id), "a connection's name");
-    id = tell_all(comm_, id);
+    id = told_by_all(comm_, id, kMeeting)[0];
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
     config.maxCTAs = static_cast<int>(comm_.tell(static_cast<uint64_t>(blocks), kMeeting)[0]);

@@ -40,8 +40,9 @@ constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops
 struct Kept {
   double by_two, by_four;
 };
-// Six pairs had 34 to 47 GB/s into each and 37 to 50 back, in the mean these shares. Four cards had 45 and 34; of the
-// 45, one host's figure, no use is made.
+// Six pairs of H100s and H200s had 34 to 47 GB/s into each and 37 to 50 back, in the mean these shares, which buses
+// half as wide are taken to have as well. Four H200s had 45 and 34: of what comes in they are taken to have no more
+// than two.
 constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
@@ -81,7 +82,7 @@ Cards cards_of(const Model& model, int count) {
   cards.driver_bytes = kDriverBytes;
   const bool linked = model.link_gb > model.pci_gb;
   const auto at_once = [count](double alone, const Kept& kept) {
-    if (count <= 2) return alone * (count < 2 ? 1 : kept.by_two);
+    if (count < 2) return alone;
     return alone * std::lerp(kept.by_two, kept.by_four, std::min((count - 2) / 2.0, 1.0));
   };
   const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;

@@ -140,10 +140,8 @@ class Fitter::Search {
     const bool late = relief_.spent();
     if (late) relief_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
-    if (late) return all;
-    relief_.allow_at_least(kRefining);  // one order may be worth more than all dials of another
-    vary(all);
-    polish_fastest(all);
+    vary(all);  // however much was spent: one order may be worth more than all dials of another
+    if (!late) polish_fastest(all);
     return all;
   }
 

@@ -290,9 +290,9 @@ Hosts::Hosts(const Topology& ranks, int of_one, bool several_processes) : severa
 
 Bus Hosts::bus(const Cards& cards) const {
   const int most = std::min(cards.count, kAtOnce), here = std::min(group(Ranks::Everyone).here, most);
-  const double share = here == 1 ? 0 : static_cast<double>(here - 1) / (most - 1);
-  return {std::lerp(cards.bus.to_device, cards.shared_bus.to_device, share),
-          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, share)};
+  if (here == 1) return cards.bus;
+  return {cards.shared_bus.to_device,
+          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, static_cast<double>(here - 1) / (most - 1))};
 }
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,

@@ -131,8 +131,8 @@ class Hosts {
     bool in_order = true;  // all ranks, by their numbers
   };
   const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
-  // Of a rank's card: between one that is alone and four, or all, at once it falls evenly with every further rank of
-  // its host.
+  // Of a rank's card: what comes to it falls with a second rank of its host and no further, what goes back evenly with
+  // each up to the fourth.
   Bus bus(const Cards& cards) const;
   const CardLink& link(const Cards& cards) const {
     return cards.link(several_processes_ || group(Ranks::Everyone).hosts > 1);
