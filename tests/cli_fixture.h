@@ -74,29 +74,17 @@ class Cli : public ::testing::Test {
     for (int i = 0; i < 6000 && losses("run").size() < count; i++) usleep(10'000);
   }
 
-  // A small job, with `more` at its end; later flags win.
-  static Words job(const std::string& command, const Words& more = {}, const std::string& model = kModels / "llama") {
-    Words words{command,
-                "--model",
-                model,
-                "--data",
-                kModels / "data.jsonl",
-                "--sequence-length",
-                "48",
-                "--batch-size",
-                "4",
-                "--max-steps",
-                "6",
-                "--threads",
-                "1",
-                "--compute",
-                "fp32",
-                "--out",
-                "run",
-                "--learning-rate",
-                "1e-3"};
+  static Words with(Words words, const Words& more) {
     words.insert(words.end(), more.begin(), more.end());
     return words;
+  }
+
+  // A small job, with `more` at its end; later flags win.
+  static Words job(const std::string& command, const Words& more = {}, const std::string& model = kModels / "llama") {
+    return with(
+        {command, "--model", model, "--data", kModels / "data.jsonl", "--sequence-length", "48", "--batch-size", "4",
+         "--max-steps", "6", "--threads", "1", "--compute", "fp32", "--out", "run", "--learning-rate", "1e-3"},
+        more);
   }
 
   // One line that holds every part, exit 2, nothing on standard output and no run directory.

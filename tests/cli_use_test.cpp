@@ -15,10 +15,6 @@ class Use : public Cli {
     put(at("model/config.json"), config.dump());
   }
 
-  static Words with(Words words, const Words& more) {
-    words.insert(words.end(), more.begin(), more.end());
-    return words;
-  }
   static Words command(const std::string& name, const Words& more = {}) {
     return with({name, "--model", "model", "--init", "random", "--threads", "1", "--json"}, more);
   }

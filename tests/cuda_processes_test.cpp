@@ -20,11 +20,6 @@ Words in_processes(int processes, const std::string& exported) {
           std::to_string(processes)};
 }
 
-Words joined(Words words, const Words& more) {
-  words.insert(words.end(), more.begin(), more.end());
-  return words;
-}
-
 struct Processes : Cli {
   // On the first `ranks` GPUs, in `processes` whose GPUs reach each other by nothing but sockets.
   Outcome train(const std::string& out, int ranks, int processes) const {
@@ -32,7 +27,7 @@ struct Processes : Cli {
                                       "--ranks", std::to_string(ranks), "--out", out});
     if (processes == 1) return run(words);
     const Words apart = in_processes(processes, "NCCL_P2P_DISABLE=1 NCCL_SHM_DISABLE=1");
-    return finish(start(joined(joined(apart, {SNUG_BINARY}), words), "/bin/sh"));
+    return finish(start(with(with(apart, {SNUG_BINARY}), words), "/bin/sh"));
   }
 };
 
@@ -69,7 +64,7 @@ struct NamedHosts : Cli {
     const Words its = job("train", {"--device", "cuda", "--compute", "bf16", "--method", "full", "--ranks",
                                     std::to_string(ranks), "--out", out});
     const Words apart = in_processes(ranks / std::min(cards_, 2), "");
-    return finish(start(joined(joined(joined(apart, named), its), more), "/bin/sh"));
+    return finish(start(with(with(with(apart, named), its), more), "/bin/sh"));
   }
 
   std::string model(const std::string& out) const { return text_of(at(out) / "model/model.safetensors"); }
@@ -114,23 +109,19 @@ TEST_F(NamedHosts, WhatFourRanksSavedGoesOnOnFourOnTwoAndOnProcessors) {
     EXPECT_THAT(outcome.err, HasSubstr("goes on after step 3\n"));
     return losses(out);
   };
-  EXPECT_EQ(resumed("four",
-                    [&](const auto& out) {
-                      return train(out, 4, {"--zero", "2", "--resume", "true"});
-                    }),
-            expected);
+  const auto on_gpus = [&](int ranks, const Words& more) {
+    return [=, this](const std::string& out) { return train(out, ranks, with({"--resume", "true"}, more)); };
+  };
+  EXPECT_EQ(resumed("four", on_gpus(4, {"--zero", "2"})), expected);
   EXPECT_TRUE(model("four") == trained);
-  for (const auto& [name, found] :
-       {std::pair("two", resumed("two",
-                                 [&](const auto& out) {
-                                   return train(out, 2, {"--resume", "true"});
-                                 })),
-        std::pair("processors", resumed("processors", [&](const auto& out) {
-                    return run({"train", "--out", out, "--resume", "--device", "cpu", "--ranks", "2"});
-                  }))}) {
-    ASSERT_EQ(found.size(), expected.size()) << name;
-    for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i], i < 3 ? 0 : 1e-2) << name << ' ' << i;
-  }
+  const auto expect_near = [&](const std::vector<double>& found) {
+    ASSERT_EQ(found.size(), expected.size());
+    for (size_t i = 0; i < found.size(); i++) EXPECT_NEAR(found[i], expected[i], i < 3 ? 0 : 1e-2) << i;
+  };
+  expect_near(resumed("two", on_gpus(2, {})));
+  expect_near(resumed("processors", [&](const std::string& out) {
+    return run({"train", "--out", out, "--resume", "--device", "cpu", "--ranks", "2"});
+  }));
 }
 
 }  // namespace

@@ -63,10 +63,11 @@ void require_one_process(std::string_view command) {
 
 namespace {
 
-constexpr size_t kNameBytes = 64;  // a Linux machine's name has no more
+// Linux allows 64 characters; with their end in whole words.
+using MachineName = std::array<char, 72>;
 
-std::array<char, kNameBytes + 1> name_of_machine() {
-  std::array<char, kNameBytes + 1> name{};
+MachineName name_of_machine() {
+  MachineName name{};
   if (gethostname(name.data(), name.size()) != 0) device_error("the system does not tell the name of this machine");
   return name;
 }
@@ -81,36 +82,29 @@ uint64_t number_of_machine() {
   return hash_of(fmt::format("{} {}", name_of_machine().data(), start));
 }
 
-std::string machines_text(Comm& ranks) {
-  struct Place {
-    uint64_t machine;
-    std::array<char, kNameBytes> name;
-  };
-  Place own{number_of_machine(), {}};
-  std::ranges::copy_n(name_of_machine().begin(), kNameBytes, own.name.begin());
-  const std::vector<Place> places = told_by_all(ranks, own, "the names of machines");
+std::string machines_text(Comm& launched, int ranks) {
   struct Machine {
-    Place place;
-    std::string ranks;
+    uint64_t number;
+    MachineName name;
   };
-  std::vector<Machine> machines;
-  for (size_t first = 0, next = 0; first < places.size(); first = next) {
-    const uint64_t number = places[first].machine;
-    for (next = first + 1; next < places.size() && places[next].machine == number;) next++;
-    const auto is_it = [&](const Machine& machine) { return machine.place.machine == number; };
-    auto at = std::ranges::find_if(machines, is_it);
-    if (at == machines.end()) at = machines.insert(at, {places[first], ""});
-    if (!at->ranks.empty()) at->ranks += ", ";
-    at->ranks += next - first == 1 ? fmt::format("{}", first) : fmt::format("{} to {}", first, next - 1);
+  const Machine own{number_of_machine(), name_of_machine()};
+  const std::vector<Machine> of_processes = told_by_all(launched, own, "the names of machines");
+  const int locals = ranks / static_cast<int>(of_processes.size());
+  std::vector<std::pair<Machine, std::string>> machines;  // with their ranks
+  for (size_t process = 0, next = 0; process < of_processes.size(); process = next) {
+    const auto is_it = [&](const Machine& machine) { return machine.number == of_processes[process].number; };
+    for (next = process + 1; next < of_processes.size() && is_it(of_processes[next]);) next++;
+    auto at = std::ranges::find_if(machines, is_it, &std::pair<Machine, std::string>::first);
+    if (at == machines.end()) at = machines.insert(at, {of_processes[process], ""});
+    auto& [machine, text] = *at;
+    const int first = static_cast<int>(process) * locals, last = static_cast<int>(next) * locals - 1;
+    text += fmt::format("{}{}", text.empty() ? "" : ", ", first);
+    if (last > first) text += fmt::format(" to {}", last);
   }
   if (machines.size() == 1) return "";
-  std::string text = "ranks ";
-  for (const Machine& machine : machines) {
-    const auto& name = machine.place.name;
-    text += fmt::format("{}{} on {}", &machine == &machines[0] ? "" : "; ", machine.ranks,
-                        std::string_view(name.data(), strnlen(name.data(), kNameBytes)));
-  }
-  return text;
+  std::vector<std::string> words;
+  for (const auto& [machine, its] : machines) words.push_back(fmt::format("{} on {}", its, machine.name.data()));
+  return fmt::format("ranks {}", fmt::join(words, "; "));
 }
 
 NodeProcesses processes_of_node(Comm& launched) {

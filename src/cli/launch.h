@@ -37,8 +37,8 @@ struct NodeProcesses {
 };
 NodeProcesses processes_of_node(Comm& launched);
 
-// Where all ranks are, which say so to each other: "ranks 0 to 3 on near; 4 to 7 on far". Empty if on one machine.
-std::string machines_text(Comm& ranks);
+// Where the ranks of all launched processes will be: "ranks 0 to 3 on near; 4 to 7 on far". Empty if on one machine.
+std::string machines_text(Comm& launched, int ranks);
 
 // A launcher may have bound this process to fewer cores than it has threads; mpirun binds each of two to one. Then it
 // takes all that the system gives it, for threads that begin after this.

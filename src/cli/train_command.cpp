@@ -206,6 +206,7 @@ struct Run {
   const Corpus& corpus;
   const Planned& planned;
   const InterruptGuard& guard;
+  const std::string machines;       // where the ranks are, if on several
   std::atomic<bool> begun = false;  // what is in --out is this run's
 };
 
@@ -224,10 +225,9 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   }
   const int64_t steps = data.stream().steps();
   if (data.stream().report().loss_tokens == 0) user_error("--data: found no token that carries loss");
-  const std::string machines = comm ? machines_text(*comm) : "";
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
-    if (!machines.empty()) log_line(machines);
+    if (!run.machines.empty()) log_line(run.machines);
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }
@@ -319,7 +319,7 @@ int train_command(Options options, const CommandFlags& flags) {
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   guard.hold();
-  Run run{options, flags, corpus, planned, guard};
+  Run run{options, flags, corpus, planned, guard, comm ? machines_text(*comm, planned.spec.cut.ranks) : ""};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
       [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,

@@ -174,8 +174,9 @@ uint64_t hash_of_files(const WeightSources& sources, const Alive& alive) {
     if (const auto* const place = std::get_if<TensorPlace>(&param)) {
       look(static_cast<size_t>(place->file), place->offset);
     } else if (const auto* const coded = std::get_if<CodedPlace>(&param)) {
-      for (const TensorPlace& part : {coded->codes, coded->scales, coded->block_scales.value_or(coded->scales)})
-        look(static_cast<size_t>(part.file), part.offset);
+      for (const std::optional<TensorPlace>& part :
+           {std::optional(coded->codes), std::optional(coded->scales), coded->block_scales})
+        if (part) look(static_cast<size_t>(part->file), part->offset);
     }
   return hash;
 }
