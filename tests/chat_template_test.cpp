@@ -1,5 +1,6 @@
 #include "format/chat_template.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -65,6 +66,34 @@ TEST(ChatTemplate, TakesTheLossOnRepliesAndTheirEndOfTurn) {
   EXPECT_EQ(own("mistral").render(kTurn, false), (Pieces{{"<s>[INST] Hello [/INST]"}, {"Hi there</s>", true}}));
   EXPECT_EQ(ChatTemplate::choose("none", "", {"<s>", "</s>"}).render(kTurn, false),
             (Pieces{{"Hello"}, {"Hi there</s>", true}}));
+}
+
+TEST(ChatTemplate, AMessageMaySayWhetherItCarriesLoss) {
+  using Pieces = std::vector<Piece>;
+  const std::vector<Message> turns = {{ChatRole::System, "s", false},
+                                      {ChatRole::User, "q", true},
+                                      {ChatRole::Assistant, "a", false},
+                                      {ChatRole::User, "r"},
+                                      {ChatRole::Assistant, "b", true}};
+  EXPECT_EQ(own("chatml").render(turns, false), (Pieces{{"<|im_start|>system\n"},
+                                                        {"s<|im_end|>", false, true},
+                                                        {"\n<|im_start|>user\n"},
+                                                        {"q<|im_end|>", true},
+                                                        {"\n<|im_start|>assistant\n"},
+                                                        {"a<|im_end|>", false, true},
+                                                        {"\n<|im_start|>user\nr<|im_end|>\n<|im_start|>assistant\n"},
+                                                        {"b<|im_end|>", true},
+                                                        {"\n"}}));
+  for (const char* name : {"llama3", "llama3.1", "mistral", "llama2"}) {
+    const size_t first = std::string_view(name).starts_with("llama3") ? 0 : 1;
+    const std::vector<Piece> pieces = own(name).render(std::span(turns).subspan(first), false);
+    std::string loss, masked;
+    for (const Piece& piece : pieces) (piece.loss ? loss : masked) += piece.loss || piece.masked ? piece.text : "";
+    EXPECT_THAT(loss, testing::MatchesRegex(".*q.*b.*")) << name;
+    EXPECT_THAT(masked, testing::MatchesRegex(first == 0 ? ".*s.*a.*" : ".*a.*")) << name;
+    EXPECT_EQ(masked.find('b'), std::string::npos) << name;
+  }
+  EXPECT_TRUE(fails_with<UserError>([&] { own("llama2").render(turns, false); }, "carry loss unequally"));
 }
 
 TEST(ChatTemplate, FindsTheModelsDefaultSystemText) {

@@ -57,7 +57,7 @@ class SampleMaker {
     try {
       if (auto* tokens = std::get_if<TokenSample>(&example)) sample = std::move(*tokens);
       if (const auto* document = std::get_if<Document>(&example)) encode(*document, sample);
-      if (const auto* conversation = std::get_if<Conversation>(&example)) encode(*conversation, sample);
+      if (auto* conversation = std::get_if<Conversation>(&example)) encode(*conversation, sample);
     } catch (const UserError& error) {
       user_error("{}: {}", record.place, error.what());
     }
@@ -93,10 +93,15 @@ class SampleMaker {
     if (encoder_->eos_id) append({*encoder_->eos_id}, true, sample);
   }
 
-  void encode(const Conversation& conversation, Sample& sample) const {
+  void encode(Conversation& conversation, Sample& sample) const {
+    const bool all = options_.train_on == TrainOn::All;
+    for (Message& message : conversation) {
+      // What carries no loss anyway is no piece, hence has no tokens, of its own.
+      if (!all && message.role != ChatRole::Assistant && message.loss == false) message.loss.reset();
+    }
     if (template_->bos_by_habit()) append_habitual_bos(sample);
     for (const Piece& piece : template_->render(conversation, /*for_generation=*/false)) {
-      append(encoder_->encode(piece.text), piece.loss || options_.train_on == TrainOn::All, sample);
+      append(encoder_->encode(piece.text), !piece.masked && (piece.loss || all), sample);
     }
   }
 

@@ -27,10 +27,18 @@ std::string_view role_name(ChatRole role) {
   return "";
 }
 
-void add(std::vector<Piece>& out, std::string_view text, bool loss) {
+void add(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false) {
   if (text.empty()) return;
-  if (out.empty() || out.back().loss != loss) out.push_back({.text = "", .loss = loss});
+  if (out.empty() || out.back().loss != loss || out.back().masked != masked) {
+    out.push_back({.text = "", .loss = loss, .masked = masked});
+  }
   out.back().text += text;
+}
+
+// What a message says, as it is rendered.
+void add(std::vector<Piece>& out, std::string_view text, const Message& message) {
+  const bool loss = message.loss.value_or(message.role == ChatRole::Assistant);
+  add(out, text, loss, /*masked=*/message.loss && !loss);
 }
 
 std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
@@ -273,36 +281,37 @@ std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool 
   switch (family_) {
     case Family::None:
       for (const Message& m : messages) {
-        const bool reply = m.role == ChatRole::Assistant;
-        add(out, m.content + (reply ? special_.eos : ""), reply);
+        add(out, m.content + (m.role == ChatRole::Assistant ? special_.eos : ""), m);
       }
       break;
     case Family::ChatML:
-      if (opens_with_bos_) add(out, special_.bos, false);
+      if (opens_with_bos_) add(out, special_.bos);
       if (!default_system_.empty() && !system_first) {
-        add(out, fmt::format("<|im_start|>system\n{}<|im_end|>\n", default_system_), false);
+        add(out, fmt::format("<|im_start|>system\n{}<|im_end|>\n", default_system_));
       }
       for (const Message& m : messages) {
-        add(out, fmt::format("<|im_start|>{}\n", role_name(m.role)), false);
-        add(out, m.content + "<|im_end|>", m.role == ChatRole::Assistant);
-        add(out, "\n", false);
+        add(out, fmt::format("<|im_start|>{}\n", role_name(m.role)));
+        add(out, m.content + "<|im_end|>", m);
+        add(out, "\n");
       }
-      if (for_generation) add(out, "<|im_start|>assistant\n", false);
+      if (for_generation) add(out, "<|im_start|>assistant\n");
       break;
     case Family::Llama3:
-      add(out, special_.bos, false);
+      add(out, special_.bos);
       if (dated_) {
-        add(out,
-            fmt::format("<|start_header_id|>system<|end_header_id|>\n\n{}{}<|eot_id|>", kLlama3Dates,
-                        system_first ? stripped(messages[0].content) : ""),
-            false);
-        if (system_first) messages = messages.subspan(1);
+        add(out, fmt::format("<|start_header_id|>system<|end_header_id|>\n\n{}", kLlama3Dates));
+        if (system_first) {
+          add(out, fmt::format("{}<|eot_id|>", stripped(messages[0].content)), messages[0]);
+          messages = messages.subspan(1);
+        } else {
+          add(out, "<|eot_id|>");
+        }
       }
       for (const Message& m : messages) {
-        add(out, fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role_name(m.role)), false);
-        add(out, fmt::format("{}<|eot_id|>", stripped(m.content)), m.role == ChatRole::Assistant);
+        add(out, fmt::format("<|start_header_id|>{}<|end_header_id|>\n\n", role_name(m.role)));
+        add(out, fmt::format("{}<|eot_id|>", stripped(m.content)), m);
       }
-      if (for_generation) add(out, "<|start_header_id|>assistant<|end_header_id|>\n\n", false);
+      if (for_generation) add(out, "<|start_header_id|>assistant<|end_header_id|>\n\n");
       break;
     case Family::Llama2:
     case Family::Mistral:
@@ -316,10 +325,16 @@ void ChatTemplate::render_turns_in_pairs(std::span<const Message> messages, std:
   const bool llama2 = family_ == Family::Llama2;
   std::string system;
   if (llama2 && !messages.empty() && messages[0].role == ChatRole::System) {
+    const std::optional<bool> loss = messages[0].loss;
     system = fmt::format("<<SYS>>\n{}\n<</SYS>>\n\n", messages[0].content);
     messages = messages.subspan(1);
+    if (!messages.empty() && messages[0].loss != loss) {
+      user_error(
+          "template llama2: found a system message and a first turn that carry loss unequally, expected equally: "
+          "they are one text; use --template chatml");
+    }
   }
-  if (!llama2) add(out, special_.bos, false);
+  if (!llama2) add(out, special_.bos);
   for (size_t i = 0; i < messages.size(); ++i) {
     const Message& m = messages[i];
     const ChatRole expected = i % 2 == 0 ? ChatRole::User : ChatRole::Assistant;
@@ -329,12 +344,12 @@ void ChatTemplate::render_turns_in_pairs(std::span<const Message> messages, std:
           name(), role_name(m.role), llama2 ? " after one system message at most" : "");
     }
     if (m.role == ChatRole::Assistant) {
-      add(out, llama2 ? fmt::format(" {} {}", stripped(m.content), special_.eos) : m.content + special_.eos, true);
+      add(out, llama2 ? fmt::format(" {} {}", stripped(m.content), special_.eos) : m.content + special_.eos, m);
     } else if (llama2) {
       const std::string text = i == 0 ? system + m.content : m.content;
-      add(out, fmt::format("{}[INST] {} [/INST]", special_.bos, stripped(text)), false);
+      add(out, fmt::format("{}[INST] {} [/INST]", special_.bos, stripped(text)), m);
     } else {
-      add(out, fmt::format("[INST] {} [/INST]", m.content), false);
+      add(out, fmt::format("[INST] {} [/INST]", m.content), m);
     }
   }
 }

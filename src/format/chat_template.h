@@ -19,13 +19,16 @@ enum class ChatRole { System, User, Assistant };
 struct Message {
   ChatRole role = ChatRole::User;
   std::string content;
+  std::optional<bool> loss = {};  // whether it carries loss, where its record says so; replies do otherwise
 };
 
-// A stretch of rendered text. Loss: an assistant's reply with the end-of-turn token after it, not the header before it
-// and not the newline that some families put behind it.
+// A stretch of rendered text. Loss: a message that carries it with the end-of-turn token after it, not the header
+// before it and not the newline that some families put behind it. Masked: a message whose record says that it carries
+// none, whatever is trained on.
 struct Piece {
   std::string text;
   bool loss = false;
+  bool masked = false;
   bool operator==(const Piece&) const = default;
 };
 
@@ -51,9 +54,10 @@ class ChatTemplate {
   // The special token that ends a reply.
   std::string end_of_turn() const;
 
-  // Pieces next to each other differ in `loss`; tokenise each by itself, so that a prompt has the same tokens in
-  // training as when it is generated from. `for_generation`: ends with the header of a reply to come. UserError where
-  // the family's template refuses: llama2 and mistral want user and assistant in turn, mistral no system message.
+  // Pieces next to each other differ in `loss` or `masked`; tokenise each by itself, so that a prompt has the same
+  // tokens in training as when it is generated from. `for_generation`: ends with the header of a reply to come.
+  // UserError where the family's template refuses: llama2 and mistral want user and assistant in turn, mistral no
+  // system message.
   //   chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n each
   //   llama3   BOS, then <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> each. Llama 3.1 and later open with
   //            a system message that holds two dates; "today" is always 26 Jul 2024, their own fallback, so that what a
