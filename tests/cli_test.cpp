@@ -22,9 +22,13 @@ std::string overlapping_safetensors() {
 }
 
 TEST_F(Cli, NamesTheNearestOption) {
-  expect_refusal(job("train", {"--learning-rat", "1"}), {"'learning-rat'", "'learning-rate'"});
+  expect_refusal(job("train", {"--learning-rat", "1"}), {"'learning-rat'", "'learning_rate'"});
+  expect_refusal(job("train", {"--lr", "1"}), {"unknown option 'lr'; here it is 'learning_rate'\n"});
+  expect_refusal(job("train", {"-lr", "1"}), {"unknown option 'lr'; here it is 'learning_rate'\n"});
   put(at("job.yaml"), "learning_rat: 1\n");
   expect_refusal({"train", "job.yaml"}, {"job.yaml", "'learning_rat'", "'learning_rate'"});
+  put(at("job.yaml"), "num_train_epochs: 3\n");
+  expect_refusal({"train", "job.yaml"}, {"job.yaml: unknown option 'num_train_epochs'; here it is 'epochs'\n"});
   expect_refusal({"trian"}, {"'trian'", "train"});
   expect_refusal(job("train", {"--order", "both"}), {"order", "both", "layer"});
 }
@@ -71,6 +75,26 @@ TEST_F(Cli, EvaluationIsTheLossOfTheFirstStep) {
                                                "--sequence-length", "48", "--compute", "fp32", "--json"})
                                               .out);
   EXPECT_NEAR(eval["loss"].get<double>(), losses("run").at(0), 1e-6);
+}
+
+TEST_F(Cli, FlagsMayBeSpeltAsKeys) {
+  expect_refusal(job("train", {"--learning_rate", "fast"}), {"learning_rate: found 'fast'"});
+  expect_refusal(job("train", {"--learning_rate=fast_er"}), {"learning_rate: found 'fast_er'"});
+}
+
+TEST_F(Cli, AMicroBatchAndPassesMakeTheBatch) {
+  Words words = job("train", {"--micro-batch-size", "3", "--gradient-accumulation-steps", "2", "--ranks", "2"});
+  expect_refusal(words,
+                 {"micro_batch_size 3 times gradient_accumulation_steps 2 on 2 ranks makes 12", "batch_size is 4"});
+  const auto batch = std::ranges::find(words, "--batch-size");
+  words.erase(batch, batch + 2);
+  ASSERT_EQ(run(words).code, 0) << text_of(at("stderr"));
+  EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("batch_size: 12\n"));
+  EXPECT_EQ(run({"train", "--out", "run", "--resume", "--ranks", "1", "--max-steps", "7"}).code, 0) << "another cut";
+  Words many = job("train", {"--micro-batch-size", "300", "--gradient-accumulation-steps", "300"});
+  many.erase(std::ranges::find(many, "--batch-size"), std::ranges::find(many, "--batch-size") + 2);
+  many.insert(many.end(), {"--out", "many"});
+  EXPECT_THAT(run(many).err, HasSubstr("expected at most 65536 blocks a step"));
 }
 
 TEST_F(Cli, RefusesWrongValues) {

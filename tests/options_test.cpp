@@ -2,7 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+#include <sstream>
+
 #include "cli/job.h"
+#include "cli/other_names.h"
 
 namespace snug {
 namespace {
@@ -41,6 +45,43 @@ TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   EXPECT_EQ(caps(Aim::Look).host_bytes, kLarge);
   options.device_memory = uint64_t{20} << 30;
   EXPECT_EQ(caps(Aim::Look).device_bytes, uint64_t{20} << 30);
+}
+
+std::vector<std::string> keys() {
+  std::vector<std::string> all;
+  for (const OptionSpec& spec : option_specs()) all.push_back(spec.key);
+  return all;
+}
+
+// No name is an option of snug's own or stands there twice, each says something, and what it names is an option.
+TEST(Options, NamesOfOtherProgramsLeadToOptionsThatAreThere) {
+  const std::vector<std::string> known = keys();
+  std::set<std::string_view> seen;
+  for (const OtherName& other : other_names()) {
+    EXPECT_EQ(std::ranges::count(known, other.name), 0) << other.name;
+    EXPECT_TRUE(seen.insert(other.name).second) << other.name;
+    EXPECT_FALSE(other.ours.empty() && other.remark.empty()) << other.name;
+    std::istringstream ours{std::string(other.ours)};
+    for (std::string one; std::getline(ours, one, ',');) EXPECT_EQ(std::ranges::count(known, one), 1) << other.name;
+  }
+}
+
+TEST(Options, UnknownNamesAreExplained) {
+  const std::vector<std::string> known = keys();
+  const std::pair<const char*, const char*> said[] = {
+      {"lr", "; here it is 'learning_rate'"},
+      {"LR", "; here it is 'learning_rate'"},
+      {"per_device_train_batch_size",
+       "; here it is 'micro_batch_size': 'batch_size' is of all ranks and passes together"},
+      {"warmup", "; known are 'warmup_steps', 'warmup_ratio'"},
+      {"flash_attn", "; attention needs no choice: it goes by tiles and keeps no matrix of scores"},
+      {"learnin_rate", "; the nearest known one is 'learning_rate'"},
+      {"epoch", "; the nearest known one is 'epochs'"},
+      {"outt", "; the nearest known one is 'out'"},
+      {"foo", ""},
+      {"max_frobs", ""},
+      {"", ""}};
+  for (const auto& [name, advice] : said) EXPECT_EQ(advice_on_name(name, known), advice) << name;
 }
 
 }  // namespace

@@ -198,9 +198,18 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
   return Offload{share, Space::Host};
 }
 
+// Returns the blocks of a step: as they are named, or as a micro-batch and the passes of a step make them on all ranks.
 int64_t batch_of(const Options& options) {
   constexpr int64_t kBatch = 16;
-  return options.batch_size > 0 ? options.batch_size : (kBatch + options.ranks - 1) / options.ranks * options.ranks;
+  if (options.batch_size > 0) return options.batch_size;
+  const int64_t ranks = options.ranks;
+  if (!options.micro_batch_size || !options.gradient_accumulation_steps) return (kBatch + ranks - 1) / ranks * ranks;
+  const int64_t micro = *options.micro_batch_size, passes = *options.gradient_accumulation_steps;
+  if (micro > kMaxBatch || passes > kMaxBatch || micro * passes > kMaxBatch / ranks)
+    user_error(
+        "micro_batch_size {} times gradient_accumulation_steps {} on {} ranks: expected at most {} blocks a step",
+        micro, passes, ranks, kMaxBatch);
+  return micro * passes * ranks;
 }
 
 // Launched processes have equal shares of the ranks: by --ranks, or a rank for each of so many cards of a machine.

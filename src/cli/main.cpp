@@ -131,13 +131,20 @@ Options effective_options(Given given) {
   return options;
 }
 
-// An unknown flag is named with its nearest known one, as an unknown key of a job file is.
-void explain_unknown_flags(int argc, char** argv, const CLI::App& app, const Command& command) {
-  for (int i = 2; i < argc; i++) {
-    const std::string word = argv[i];
-    if (!word.starts_with("--") || word.size() == 2) continue;
-    const std::string key = word.substr(2, word.find('=') == std::string::npos ? word.npos : word.find('=') - 2);
-    if (app.get_option_no_throw("--" + key)) continue;
+// Job files spell keys with '_', flags with '-': on the command line either is taken, '--learning_rate=1' too.
+std::string with_dashes(std::string word) {
+  if (!word.starts_with("--")) return word;
+  std::replace(word.begin(), word.begin() + static_cast<ptrdiff_t>(std::min(word.find('='), word.size())), '_', '-');
+  return word;
+}
+
+// Refuses the first unknown flag with what snug calls it, as an unknown key of a job file is refused.
+void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
+  for (size_t i = 2; i < words.size(); i++) {
+    const size_t begin = words[i].find_first_not_of('-');
+    if (begin == 0 || begin == words[i].npos || !std::isalpha(static_cast<unsigned char>(words[i][begin]))) continue;
+    const std::string key = words[i].substr(begin, words[i].find('=') - begin);
+    if (begin == 2 && app.get_option_no_throw(with_dashes("--" + key))) continue;
     const OptionSpec& spec = find_option(key, "command line");
     if (!command.options.empty() && std::ranges::find(command.options, spec.key) == command.options.end())
       user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
@@ -145,10 +152,10 @@ void explain_unknown_flags(int argc, char** argv, const CLI::App& app, const Com
 }
 
 // What CLI11 found wrong, in one sentence.
-[[noreturn]] void explain(const CLI::ParseError& error, int argc, char** argv, const CLI::App& app,
+[[noreturn]] void explain(const CLI::ParseError& error, const std::vector<std::string>& words, const CLI::App& app,
                           const std::vector<Command>& all) {
   const std::string text = error.what();
-  const std::string word = argc > 1 ? argv[1] : "";
+  const std::string word = words.size() > 1 ? words[1] : "";
   const auto command = std::ranges::find(all, word, &Command::name);
   if (command == all.end()) {
     if (std::ranges::find(kLaterCommands, word) != kLaterCommands.end())
@@ -158,7 +165,7 @@ void explain_unknown_flags(int argc, char** argv, const CLI::App& app, const Com
     user_error("command line: found {}, expected a command: {}; 'snug --help' says more",
                word.empty() ? "nothing" : "'" + word + "'", fmt::join(names, ", "));
   }
-  explain_unknown_flags(argc, argv, *app.get_subcommand(word), *command);
+  explain_unknown_flags(words, *app.get_subcommand(word), *command);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error))
     user_error("command line: '{}' needs a value", text.substr(0, text.find(':')));
   user_error("command line: {}; 'snug {} --help' lists the options", text, word);
@@ -182,12 +189,15 @@ int dispatch(int argc, char** argv) {
         add_option(*sub, spec, given[i]);
     }
   }
+  const std::vector<std::string> words(argv, argv + argc);
+  std::vector<std::string> flags;  // CLI11 takes them from the back
+  std::transform(words.rbegin(), words.rend() - 1, std::back_inserter(flags), with_dashes);
   try {
-    app.parse(argc, argv);
+    app.parse(flags);
   } catch (const CLI::Success& asked) {  // --help, --version
     return app.exit(asked);
   } catch (const CLI::ParseError& error) {
-    explain(error, argc, argv, app, all);
+    explain(error, words, app, all);
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {

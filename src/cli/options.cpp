@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/other_names.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -21,7 +22,6 @@ constexpr uint64_t kMaxJobFile = 1 << 20;
 // AdamW divides by 1 - beta, and by a root that epsilon alone keeps off zero.
 constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
-constexpr int64_t kMostBlocks = 1 << 16;  // of a step: the planner walks through all its passes
 constexpr int64_t kMaxOpenCount = 1 << 30;
 // More than a machine has; the system refuses a process some tens of thousands.
 constexpr int64_t kMaxThreads = 1024;
@@ -283,8 +283,11 @@ std::vector<OptionSpec> training_specs() {
           "max_grad_norm", &O::max_grad_norm, 0, 1e9,
           "global norm above which gradients are scaled; 0 = off: on one rank and at ZeRO 2 and 3 weights are then "
           "updated within the backward, and gradients of one pass need no room (1)"),
-      {"batch_size", "blocks an optimizer step (16, or the next multiple of the ranks)",
-       [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMostBlocks); },
+      {"batch_size",
+       "blocks an optimizer step (micro_batch_size x gradient_accumulation_steps x ranks where both are given, else 16 "
+       "or "
+       "the next multiple of the ranks)",
+       [](Options& o, const std::string& t) { o.batch_size = parse_integer(t, "batch_size", 1, kMaxBatch); },
        [](const Options& o) { return o.batch_size > 0 ? fmt::format("{}", o.batch_size) : std::string(); }},
       open_integer_option("micro_batch_size", &O::micro_batch_size, "blocks a pass (the planner's choice)"),
       open_integer_option("gradient_accumulation_steps", &O::gradient_accumulation_steps,
@@ -353,21 +356,6 @@ std::vector<OptionSpec> machine_specs() {
   };
 }
 
-// Levenshtein's.
-size_t edit_distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  for (size_t j = 0; j <= b.size(); j++) row[j] = j;
-  for (size_t i = 1; i <= a.size(); i++) {
-    size_t diagonal = std::exchange(row[0], i);
-    for (size_t j = 1; j <= b.size(); j++) {
-      const size_t change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, change});
-    }
-  }
-  return row.back();
-}
-
 std::string flattened(const YAML::Node& node, const std::string& key, const std::string& path) {
   if (node.IsScalar()) return node.as<std::string>();
   std::vector<std::string> items;
@@ -416,11 +404,9 @@ const OptionSpec& find_option(const std::string& key, const std::string& where) 
   std::ranges::replace(name, '-', '_');
   const auto found = std::ranges::find(option_specs(), name, &OptionSpec::key);
   if (found != option_specs().end()) return *found;
-  const auto nearest = std::ranges::min_element(option_specs(), {},
-                                                [&](const OptionSpec& spec) { return edit_distance(spec.key, name); });
-  std::string known = nearest->key;
-  if (key.find('-') != key.npos) std::ranges::replace(known, '_', '-');
-  user_error("{}: unknown option '{}'; the nearest known one is '{}'", where, key, known);
+  std::vector<std::string> known;
+  for (const OptionSpec& spec : option_specs()) known.push_back(spec.key);
+  user_error("{}: unknown option '{}'{}", where, key, advice_on_name(name, known));
 }
 
 void read_job_file(const std::string& path, Options& options) {

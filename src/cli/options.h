@@ -12,6 +12,8 @@ namespace snug {
 
 // Of ranks, nodes and the like: products of a few of them stay within 64 bits.
 inline constexpr int64_t kMaxCount = 1 << 20;
+// Blocks of a step: the planner walks through all its passes.
+inline constexpr int64_t kMaxBatch = 1 << 16;
 
 // "10", "epoch" or "30min": how often something happens.
 struct Cadence {
@@ -44,7 +46,7 @@ struct Options {
   int64_t warmup_steps = 0;
   double warmup_ratio = 0.03, min_learning_rate_ratio = 0;
   double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
-  int64_t batch_size = 0;  // 0: 16, or the next multiple of the ranks
+  int64_t batch_size = 0;  // 0: what the next two make where both are given, else 16 or the next multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
   uint64_t seed = 42;
   bool shuffle = true;
@@ -84,8 +86,8 @@ struct OptionSpec {
 // In the order of the help page.
 const std::vector<OptionSpec>& option_specs();
 
-// The spec of a key (with - or _). UserError that names `where` it stood and the nearest known key, or says that the
-// option is not there yet.
+// The spec of a key (with - or _). UserError that names `where` it stood and says what snug calls it, or which known
+// keys are near, if any.
 const OptionSpec& find_option(const std::string& key, const std::string& where);
 
 // Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas (\, is a
