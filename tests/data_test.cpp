@@ -198,7 +198,7 @@ TEST_F(Data, ColumnsRenameFields) {
 
 TEST_F(Data, APromptPatternIsAllOfThePromptUnlessATemplateIsNamed) {
   DataOptions o = options("a.jsonl", R"({"q": "why", "lang": "C", "output": "so", "none": null})");
-  o.shape.prompt = "{{Q}} {q} in {lang}{none}{missing}? ";
+  o.shape.prompt = "{{Q}} {q} in {lang}{none}? ";
   EXPECT_THAT(all(o), ElementsAre("<user\n{Q} why in C? >\n<assistant\n|so>|\n"));
   o.chat_template = "auto";
   EXPECT_THAT(all(o), ElementsAre("^{Q} why in C? |so>|"));
@@ -226,13 +226,13 @@ TEST_F(Data, RecordsOfTheWrongShapeAreRefusedWithFileLineAndKey) {
   EXPECT_TRUE(refused("a.jsonl", R"({"messages": []})", "found [], expected at least one message"));
   EXPECT_TRUE(refused("a.jsonl", R"({"messages": "hi"})", "key 'messages': found \"hi\", expected a list"));
   EXPECT_TRUE(refused("a.jsonl", R"({"conversations": [{"from": "bing", "value": ""}]})",
-                      "key 'conversations[0].from': found \"bing\", expected human, user, gpt, assistant or system"));
+                      "key 'conversations[0].from': found \"bing\", expected system, user or human, assistant or gpt"));
   EXPECT_TRUE(refused("a.jsonl", "{\"text\": \"x\"}\n\n{\"txt\": \"x\"}", "a.jsonl, line 3: key 'text' is missing"));
   EXPECT_TRUE(refused("a.jsonl", "{\"text\": 3}", "a.jsonl, line 1, key 'text': found 3, expected a string"));
   EXPECT_TRUE(refused("a.json", R"([{"instruction": "a"}])", "a.json, element 1 (line 1): key 'output' is missing"));
   EXPECT_TRUE(refused("a.jsonl", R"({"instruction": "a", "output": "b", "history": [["c"]]})", "a list of pairs"));
   EXPECT_TRUE(refused("a.jsonl", R"({"a": 1, "b": 2})", "line 1: found the keys \"a\", \"b\", expected one of"));
-  EXPECT_TRUE(refused("a.jsonl", R"({"chosen": "a", "rejected": "b"})", "preference pairs cannot be trained on yet"));
+  EXPECT_TRUE(refused("a.jsonl", R"({"chosen": "a", "rejected": "b"})", "preference objectives are not there yet"));
 }
 
 TEST_F(Data, TokenIdsAreCheckedAgainstTheVocabulary) {
@@ -267,7 +267,7 @@ TEST_F(Data, FormatNamesAreThoseOfTheOption) {
   for (const char* format : {"alpaca", "sharegpt", "messages", "text", "tokens"}) {
     EXPECT_EQ(name(data_format_from_name(format)), format);
   }
-  EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("preference"); }, "cannot be trained on yet"));
+  EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("preference"); }, "objectives are not there yet"));
   EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("csv"); }, "found 'csv', expected alpaca"));
   DataOptions o = options("a.txt", "a");
   o.format = DataFormat::Alpaca;

@@ -12,10 +12,16 @@ std::optional<double> validation_fraction(const Options& options) {
   return fraction;
 }
 
-Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive) {
+void print_notes(const Corpus& corpus) {
+  for (const std::string& note : corpus.notes) fmt::print(stderr, "{}\n", note);
+}
+
+Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
+                  const Alive& alive) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
   const HfConfig config = read_hf_config(options.model);
-  DataOptions data = data_options(options, files, config.vocabulary);
+  DataOptions data =
+      data_options(options, files, config.vocabulary, [&](const std::string& line) { notes.push_back(line); });
   data.alive = alive;
   if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
     return load_dataset(data, nullptr);
@@ -26,7 +32,7 @@ Dataset read_data(const Options& options, const std::vector<std::string>& files,
 
 Corpus read_corpus(const Options& options, const Alive& alive) {
   Corpus corpus;
-  corpus.training = read_data(options, options.data, alive);
+  corpus.training = read_data(options, options.data, corpus.notes, alive);
   corpus.training_samples = all_samples(corpus.training.samples());
   if (options.validation.empty()) return corpus;
   if (const auto fraction = validation_fraction(options)) {
@@ -34,7 +40,7 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
     corpus.training_samples = std::move(split.training);
     corpus.validation_samples = std::move(split.validation);
   } else {
-    corpus.held_out_files = read_data(options, options.validation, alive);
+    corpus.held_out_files = read_data(options, options.validation, corpus.notes, alive);
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
   }
   return corpus;
@@ -60,11 +66,13 @@ uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Ali
   const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
                                        options.long_samples, options.sequence_length, options.batch_size);
   uint64_t hash = hash_of(text);
+  std::vector<int32_t> labels;
   for (const uint32_t sample : corpus.training_samples) {
     const std::span<const int32_t> ids = corpus.training.ids(sample);
     hash = hash_of(ids, hash);
-    const int64_t loss = corpus.training.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
-    hash = hash_of(std::span(&loss, 1), hash);
+    labels.resize(ids.size());
+    corpus.training.labels(sample, 0, labels);
+    hash = hash_of(std::span<const int32_t>(labels), hash);
     call(alive);
   }
   return hash;

@@ -11,6 +11,7 @@ namespace snug {
 struct Corpus {
   Dataset training, held_out_files;
   std::vector<uint32_t> training_samples, validation_samples;
+  std::vector<std::string> notes;  // what is to be said of the files, a line each
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }
@@ -19,8 +20,12 @@ struct Corpus {
 // The share of the data that --validation holds out, if it names no files.
 std::optional<double> validation_fraction(const Options& options);
 
-// Token files need no tokenizer; a model directory without one will do for them.
-Dataset read_data(const Options& options, const std::vector<std::string>& files, const Alive& alive = {});
+// Prints the notes, for a person to read.
+void print_notes(const Corpus& corpus);
+
+// Token files need no tokenizer; a model directory without one will do for them. Adds to `notes`.
+Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
+                  const Alive& alive = {});
 Corpus read_corpus(const Options& options, const Alive& alive);
 
 PackingOptions packing_options(const Options& options, const Alive& alive = {});

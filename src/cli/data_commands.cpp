@@ -34,7 +34,8 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
   const HfConfig config = read_hf_config(options.model);
-  for_each_sample(data_options(options, options.data, config.vocabulary), &encoder,
+  const auto note = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  for_each_sample(data_options(options, options.data, config.vocabulary, note), &encoder,
                   [&](const Sample& sample, const std::string&) {
                     std::vector<int> mask;
                     for (const int32_t label : sample.labels) mask.push_back(label != kNoLabel);
@@ -52,6 +53,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
+    print_notes(corpus);
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
@@ -78,6 +80,7 @@ namespace {
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
   session.agree("the data, or its order", data_order_hash(corpus, options, session.alive()));
+  if (session.rank() == 0) print_notes(corpus);
   StreamSource source = evaluation_source(corpus.training, corpus.training_samples, options, cut.micro_batch, cut.ranks,
                                           session.rank(), session.alive());
   const EvaluationResult result = evaluate(session, source, source.stream().steps());

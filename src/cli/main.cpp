@@ -30,8 +30,9 @@ const std::vector<std::string> kModelKeys{"model",       "init",    "adapter", "
                                           "base_format", "threads", "device",  "device_memory", "host_memory"};
 // Where weights lie, of commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
-const std::vector<std::string> kDataKeys{"data",     "data_format", "columns",         "prompt",       "max_samples",
-                                         "template", "train_on",    "sequence_length", "long_samples", "packing"};
+const std::vector<std::string> kDataKeys{"data",        "data_format", "columns",  "roles",           "prompt",
+                                         "max_samples", "template",    "train_on", "sequence_length", "long_samples",
+                                         "packing"};
 
 // Commands that run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};

@@ -180,19 +180,20 @@ OptionSpec cadence_option(const std::string& key, Cadence Options::*field, std::
           [field](const Options& o) { return write_cadence(o.*field); }};
 }
 
-OptionSpec columns_option() {
-  return {"columns", "names of the fields that hold what snug looks for: instruction=question,output=response",
-          [](Options& o, const std::string& text) {
-            o.columns.clear();
-            for (const std::string& item : split_list(text)) {
-              const size_t equals = item.find('=');
-              if (equals == std::string::npos) user_error("columns: found '{}', expected NAME=FIELD", item);
-              o.columns[item.substr(0, equals)] = item.substr(equals + 1);
+OptionSpec map_option(const std::string& key, std::map<std::string, std::string> Options::*field, std::string item,
+                      std::string help) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& text) {
+            (o.*field).clear();
+            for (const std::string& found : split_list(text)) {
+              const size_t equals = found.find('=');
+              if (equals == std::string::npos) user_error("{}: found '{}', expected {}", key, found, item);
+              (o.*field)[found.substr(0, equals)] = found.substr(equals + 1);
             }
           },
-          [](const Options& o) {
+          [field](const Options& o) {
             std::vector<std::string> items;
-            for (const auto& [ours, theirs] : o.columns) items.push_back(ours + "=" + theirs);
+            for (const auto& [name, value] : o.*field) items.push_back(name + "=" + value);
             return join_list(items);
           },
           true};
@@ -243,7 +244,9 @@ std::vector<OptionSpec> training_specs() {
       list_option("data", &O::data, "files to train on or evaluate: .json, .jsonl, .txt"),
       word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
                   "shape of the samples; auto looks"),
-      columns_option(),
+      map_option("columns", &O::columns, "NAME=FIELD",
+                 "names of the fields that hold what snug looks for: instruction=question,output=response"),
+      map_option("roles", &O::roles, "NAME=ROLE", "what roles of the file are: human=user,bot=assistant; or system"),
       prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
       list_option("validation", &O::validation, "held-out files, or a fraction of data such as 0.02"),
@@ -361,7 +364,7 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
   std::vector<std::string> items;
   if (node.IsSequence()) {
     for (const YAML::Node& item : node) items.push_back(item.as<std::string>());
-  } else if (node.IsMap() && key == "columns") {
+  } else if (node.IsMap() && (key == "columns" || key == "roles")) {
     for (const auto& item : node) items.push_back(item.first.as<std::string>() + "=" + item.second.as<std::string>());
   } else {
     user_error("{}, key '{}': expected a value or a list", path, key);

@@ -25,7 +25,7 @@ struct Options {
   std::string model, init = "pretrained", adapter;
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
-  std::map<std::string, std::string> columns;
+  std::map<std::string, std::string> columns, roles;
   std::string prompt_pattern;
   std::optional<int64_t> max_samples;
   std::string chat_template = "auto", train_on = "assistant", long_samples = "cut";
@@ -90,7 +90,7 @@ const std::vector<OptionSpec>& option_specs();
 // keys are near, if any.
 const OptionSpec& find_option(const std::string& key, const std::string& where);
 
-// Reads a job file (YAML) into `options`. `columns` is a map; lists are lists or text with commas (\, is a
+// Reads a job file (YAML) into `options`. `columns` and `roles` are maps; lists are lists or text with commas (\, is a
 // comma within an item).
 void read_job_file(const std::string& path, Options& options);
 // The same of its text.

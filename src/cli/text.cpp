@@ -6,11 +6,14 @@
 #include "format/unicode.h"
 
 namespace snug {
-DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary) {
+DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
+                         std::function<void(const std::string&)> note) {
   DataOptions data;
   data.files.assign(files.begin(), files.end());
+  data.note = std::move(note);
   if (options.data_format != "auto") data.format = data_format_from_name(options.data_format);
   data.shape.columns = options.columns;
+  for (const auto& [theirs, role] : options.roles) data.shape.roles[theirs] = role_from_name(role);
   if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
   data.chat_template = options.chat_template;
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;

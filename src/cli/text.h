@@ -1,6 +1,7 @@
 // Between text and tokens, as the options ask.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include <nlohmann/json.hpp>
@@ -28,8 +29,10 @@ auto at_place(const std::string& place, F&& f) {
   }
 }
 
-// Where samples come from and how they are rendered. `files` stands in for `data` (validation files).
-DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary);
+// Where samples come from and how they are rendered. `files` stands in for `data` (validation files). `note` is called
+// with one line for each thing to be said of them.
+DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
+                         std::function<void(const std::string&)> note);
 
 // Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.
 class PromptEncoder {

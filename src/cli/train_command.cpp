@@ -228,6 +228,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     if (!run.machines.empty()) log_line(run.machines);
+    print_notes(run.corpus);
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }

@@ -4,6 +4,7 @@
 #include <bit>
 #include <cmath>
 #include <exception>
+#include <map>
 #include <numeric>
 
 #include "base/error.h"
@@ -21,10 +22,33 @@ constexpr size_t kLotBytes = size_t{4} << 20;
 // The stream of RandomPurpose::DataOrder that holds samples out; the others are epochs.
 constexpr uint32_t kHoldOutStream = UINT32_MAX;
 
+constexpr std::string_view kWhite = " \t\r\n\f\v";
+
+bool begins_with(std::string_view text, std::string_view special) {
+  text.remove_prefix(std::min(text.find_first_not_of(kWhite), text.size()));
+  return !special.empty() && text.starts_with(special);
+}
+
+// Whether the text ends with a special token; it then ends before that token and the white space behind it.
+bool take_end(std::string& text, std::string_view special) {
+  const std::string_view before = std::string_view(text).substr(0, text.find_last_not_of(kWhite) + 1);
+  if (special.empty() || !before.ends_with(special)) return false;
+  text.resize(before.size() - special.size());
+  return true;
+}
+
+// What a record becomes.
+struct Made {
+  std::vector<Sample> samples;
+  std::vector<std::string> ignored;  // keys
+  std::vector<bool> occurs;          // of the fields that options name
+};
+
 // Turns the records of one file into samples.
 class SampleMaker {
  public:
-  SampleMaker(const DataOptions& options, const TextEncoder* encoder) : options_(options), encoder_(encoder) {}
+  SampleMaker(const DataOptions& options, const TextEncoder* encoder)
+      : options_(options), encoder_(encoder), named_(named_fields(options.shape)) {}
 
   // Settles, by the first record of a file, what the others must be. The JSON of plain text is not looked at.
   void look_at(const Record& first, bool json) {
@@ -36,12 +60,17 @@ class SampleMaker {
       }
       format_ = DataFormat::Text;
     } else {
-      format_ = options_.format
-                    ? *options_.format
-                    : detect_format(parse_json(first.text, first.place, first.line), options_.shape, first.place);
+      const Json record = parse_json(first.text, first.place, first.line);
+      format_ = options_.format ? *options_.format : detect_format(record, options_.shape, first.place);
+      keys_ = names_of_keys(record);
+    }
+    if (json && options_.shape.prompt && format_ != DataFormat::Alpaca) {
+      user_error("{}: found a record of the shape {}, expected alpaca: --prompt is for the fields of such", first.place,
+                 name(format_));
     }
     if (format_ == DataFormat::Tokens) return;
     if (!encoder_) user_error("{}: found text, but the model directory has no tokenizer.json", first.place);
+    treats_thinking_ = encoder_->model_template.find("think") != std::string::npos;
     if (format_ != DataFormat::Text && !template_) {
       const bool whole_prompt = options_.shape.prompt && options_.chat_template == "auto";
       template_ = ChatTemplate::choose(whole_prompt ? "none" : options_.chat_template, encoder_->model_template,
@@ -49,31 +78,49 @@ class SampleMaker {
     }
   }
 
-  Sample make(const Record& record) const {
-    Example example =
-        json_ ? read_example(parse_json(record.text, record.place, record.line), format_, options_.shape, record.place)
-              : Example(Document{record.text});
-    Sample sample;
+  Made make(const Record& record) const {
+    Made made;
+    Example example;
+    if (json_) {
+      const Json json = parse_json(record.text, record.place, record.line);
+      example = read_example(json, format_, options_.shape, record.place);
+      for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
+    } else {
+      example.content = Document{record.text};
+    }
+    made.ignored = std::move(example.ignored);
     try {
-      if (auto* tokens = std::get_if<TokenSample>(&example)) sample = std::move(*tokens);
-      if (const auto* document = std::get_if<Document>(&example)) encode(*document, sample);
-      if (auto* conversation = std::get_if<Conversation>(&example)) encode(*conversation, sample);
+      if (auto* tokens = std::get_if<std::vector<TokenSample>>(&example.content)) made.samples = std::move(*tokens);
+      if (auto* document = std::get_if<Document>(&example.content)) made.samples.push_back(encode(document->text));
+      if (auto* conversation = std::get_if<Conversation>(&example.content)) {
+        made.samples.push_back(encode(*conversation));
+      }
     } catch (const UserError& error) {
       user_error("{}: {}", record.place, error.what());
     }
-    if (sample.ids.empty()) user_error("{}: found no token in it, expected at least one", record.place);
+    for (Sample& sample : made.samples) {
+      finish(sample, record.place);
+      if (!example.carries_loss) std::fill(sample.labels.begin(), sample.labels.end(), kNoLabel);
+    }
+    return made;
+  }
+
+  const std::vector<NamedField>& named() const { return named_; }
+  const std::string& keys() const { return keys_; }  // of the file's first record, for messages
+
+ private:
+  void finish(Sample& sample, const std::string& place) const {
+    if (sample.ids.empty()) user_error("{}: found no token in it, expected at least one", place);
     for (const std::vector<int32_t>* ids : {&sample.ids, &sample.labels}) {
       const int32_t largest = *std::max_element(ids->begin(), ids->end());
       if (largest >= options_.vocabulary) {
-        user_error("{}: found token id {}, expected less than {}, the model's vocabulary", record.place, largest,
+        user_error("{}: found token id {}, expected less than {}, the model's vocabulary", place, largest,
                    options_.vocabulary);
       }
     }
     sample.labels[0] = kNoLabel;
-    return sample;
   }
 
- private:
   void append(const std::vector<int32_t>& ids, bool loss, Sample& sample) const {
     sample.ids.insert(sample.ids.end(), ids.begin(), ids.end());
     if (loss) {
@@ -83,31 +130,49 @@ class SampleMaker {
     }
   }
 
-  void append_habitual_bos(Sample& sample) const {
-    if (encoder_->adds_bos && encoder_->bos_id) append({*encoder_->bos_id}, false, sample);
+  void append_habitual_bos(std::string_view text, Sample& sample) const {
+    if (!encoder_->adds_bos || !encoder_->bos_id || begins_with(text, encoder_->special.bos)) return;
+    append({*encoder_->bos_id}, false, sample);
   }
 
-  void encode(const Document& document, Sample& sample) const {
-    append_habitual_bos(sample);
-    append(encoder_->encode(document.text), true, sample);
+  Sample encode(std::string& text) const {
+    Sample sample;
+    append_habitual_bos(text, sample);
+    take_end(text, encoder_->special.eos);
+    append(encoder_->encode(text), true, sample);
     if (encoder_->eos_id) append({*encoder_->eos_id}, true, sample);
+    return sample;
   }
 
-  void encode(Conversation& conversation, Sample& sample) const {
-    const bool all = options_.train_on == TrainOn::All;
+  Sample encode(Conversation& conversation) const {
+    const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
     for (Message& message : conversation) {
-      // What carries no loss anyway is no piece, hence has no tokens, of its own.
-      if (!all && message.role != ChatRole::Assistant && message.loss == false) message.loss.reset();
+      if (message.role == ChatRole::Assistant) {
+        if (!none && treats_thinking_ && message.content.find("<think>") != std::string::npos) {
+          user_error(
+              "found <think> in a reply, which the model's own chat template sets apart from it, expected none: "
+              "thinking is not rendered yet");
+        }
+        take_end(message.content, template_->end_of_turn());
+      } else if (!all && message.loss == false) {
+        message.loss.reset();  // what carries no loss anyway is no piece, hence has no tokens, of its own
+      }
     }
-    if (template_->bos_by_habit()) append_habitual_bos(sample);
-    for (const Piece& piece : template_->render(conversation, /*for_generation=*/false)) {
+    Sample sample;
+    const std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false);
+    if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
+    for (const Piece& piece : pieces) {
       append(encoder_->encode(piece.text), !piece.masked && (piece.loss || all), sample);
     }
+    return sample;
   }
 
   const DataOptions& options_;
   const TextEncoder* encoder_;
+  std::vector<NamedField> named_;
+  std::string keys_;
   bool json_ = true;
+  bool treats_thinking_ = false;  // the model's own template does
   DataFormat format_ = DataFormat::Text;
   std::optional<ChatTemplate> template_;
 };
@@ -126,22 +191,59 @@ std::vector<Record> read_lot(RecordReader& reader, int64_t limit) {
   return lot;
 }
 
+// What the records of a file have in common.
+class SeenKeys {
+ public:
+  explicit SeenKeys(const std::vector<NamedField>& named) : named_(named), occurs_(named.size()) {}
+
+  void add(const Made& made) {
+    ++records_;
+    for (const std::string& key : made.ignored) ++ignored_[key];
+    for (size_t i = 0; i < made.occurs.size(); ++i) occurs_[i] = occurs_[i] || made.occurs[i];
+  }
+
+  // UserError for a field that options name and that no record has.
+  void finish(const std::string& path, const std::string& keys, const DataOptions& options) const {
+    for (size_t i = 0; i < named_.size(); ++i) {
+      if (occurs_[i]) continue;
+      user_error("{}: found no field '{}' in {} records, expected it as --{} names it; the first has the keys {}", path,
+                 named_[i].field, records_, named_[i].option, keys);
+    }
+    if (ignored_.empty() || !options.note) return;
+    std::vector<std::string> words;
+    for (const auto& [key, count] : ignored_) {
+      if (words.size() < kShownKeys) words.push_back(fmt::format("{} ({} records)", shortened(key), count));
+    }
+    if (ignored_.size() > words.size()) words.push_back(fmt::format("{} more", ignored_.size() - words.size()));
+    options.note(fmt::format("{}: keys ignored: {}", path, fmt::join(words, ", ")));
+  }
+
+ private:
+  static constexpr size_t kShownKeys = 20;
+
+  const std::vector<NamedField>& named_;
+  std::vector<bool> occurs_;
+  std::map<std::string, int64_t> ignored_;
+  int64_t records_ = 0;
+};
+
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options,
                 const std::function<void(const Sample&, const std::string&)>& visit) {
   RecordReader reader(path);
   int64_t left = options.max_samples.value_or(INT64_MAX);
+  SeenKeys seen(maker.named());
   for (bool first = true; left > 0; first = false) {
     const std::vector<Record> lot = read_lot(reader, left);
     if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
-    if (lot.empty()) return;
+    if (lot.empty()) break;
     if (first) maker.look_at(lot[0], reader.json());
     left -= static_cast<int64_t>(lot.size());
-    std::vector<Sample> samples(lot.size());
+    std::vector<Made> made(lot.size());
     std::vector<std::exception_ptr> errors(lot.size());
     parallel_for(static_cast<int64_t>(lot.size()), [&](int64_t index) {
       const auto i = static_cast<size_t>(index);
       try {
-        samples[i] = maker.make(lot[i]);
+        made[i] = maker.make(lot[i]);
       } catch (...) {
         errors[i] = std::current_exception();
       }
@@ -149,9 +251,11 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     call(options.alive);
     for (size_t i = 0; i < lot.size(); ++i) {
       if (errors[i]) std::rethrow_exception(errors[i]);
-      visit(samples[i], lot[i].place);
+      seen.add(made[i]);
+      for (const Sample& sample : made[i].samples) visit(sample, lot[i].place);
     }
   }
+  if (reader.json()) seen.finish(path.string(), maker.keys(), options);
 }
 
 std::string spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {

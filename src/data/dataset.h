@@ -43,21 +43,28 @@ struct DataOptions {
   std::optional<int64_t> max_samples;  // the first so many records of each file
   int64_t vocabulary = 0;              // ids must lie below it
   Alive alive{};                       // called for each lot of samples
+  // Takes a line on what was passed over in a file's records, at the file's end.
+  std::function<void(const std::string&)> note{};
 };
 
 // One sample, as long as it comes: labels[i] is what is to be predicted at i from the tokens before it, kNoLabel for
 // nothing. The first label is always kNoLabel, since nothing comes before it.
 //   conversations  the rendered text of the chat template, encoded piece by piece; labels on replies with their
-//                  end-of-turn token, or on all (train_on). Without a template BOS comes by the tokenizer's habit.
+//                  end-of-turn token, or on all (train_on), as far as messages do not say so themselves. Without a
+//                  template BOS comes by the tokenizer's habit.
 //   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
 //   tokens         ids and labels as they are, whatever train_on says
+// BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside. A record
+// of weight 0 has no label.
 using Sample = TokenSample;
 
-// Reads the files from front to end and calls visit(sample, place) for each record in file order. At any time 4 MiB of
+// Reads the files from front to end and calls visit(sample, place) for each sample in file order: a record is one, or,
+// as token ids, several. At any time 4 MiB of
 // text and the record that goes beyond are held, which may have 256 MiB itself, and their tokens. Records are encoded
 // on the threads of parallel_for(), with the same result for any number of them. `encoder` may be null where every file
 // is of tokens. UserError with file, line or element, key, what was found and what was expected; the earliest bad
-// record is the one that is named. UserError for a file that holds none.
+// record is the one that is named. UserError for a file that holds none, and for one none of whose records has a field
+// that columns or the prompt name.
 void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
                      const std::function<void(const Sample&, const std::string& place)>& visit);
 

@@ -5,6 +5,8 @@
 #include <utility>
 
 #include "base/error.h"
+#include "data/record_fields.h"
+#include "data/record_keys.h"
 
 namespace snug {
 namespace {
@@ -14,41 +16,28 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{D
                                                                               {DataFormat::Messages, "messages"},
                                                                               {DataFormat::Text, "text"},
                                                                               {DataFormat::Tokens, "tokens"}}};
-// Fields that snug looks for.
-constexpr std::array<std::string_view, 14> kFields = {"instruction",   "input", "output",    "system",   "history",
-                                                      "conversations", "from",  "value",     "messages", "role",
-                                                      "content",       "text",  "input_ids", "labels"};
+// Fields that columns may name: of records, and of the messages of a conversation.
+constexpr std::array<std::string_view, 10> kFields = {"instruction",   "input",    "output", "system",    "history",
+                                                      "conversations", "messages", "text",   "input_ids", "labels"};
+constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 
-// The fields of one record under the names that snug looks for.
-class Fields {
- public:
-  Fields(const Json& record, const ShapeOptions& options, const std::string& place)
-      : record_(record, place), options_(options), place_(place) {}
+constexpr std::array<std::string_view, 4> kFlags = {"trainable", "loss", "loss_mask", "masked"};
+constexpr std::array<std::string_view, 10> kUnknownRoles = {"tool",        "tools",    "tool_call",     "tool_response",
+                                                            "tool_result", "function", "function_call", "observation",
+                                                            "developer",   "ipython"};
+constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
 
-  std::string key(const std::string& name) const {
-    const auto found = options_.columns.find(name);
-    return found == options_.columns.end() ? name : found->second;
-  }
-  bool has(const std::string& name) const { return record_.has(key(name)); }
-  std::string text(const std::string& name) const { return record_.string(key(name)); }
-  std::string text_or_nothing(const std::string& name) const { return record_.string(key(name), ""); }
-  const Json& list(const std::string& name) const {
-    const Json& found = record_.at(key(name));
-    if (!found.is_array()) record_.fail(key(name), "a list");
-    return found;
-  }
-  // The objects of a list, each with its place: "messages[3]".
-  JsonObject item(const std::string& name, size_t i) const {
-    return JsonObject(list(name)[i], place_, fmt::format("{}[{}]", key(name), i));
-  }
-  const JsonObject& object() const { return record_; }
-  const std::string& place() const { return place_; }
+// What others call the fields of a record.
+constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
+    {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
+    {"output", {"response", "completion", "answer", "solution", "assistant", "target", "reply"}},
+    {"text", {"content", "document", "body", "raw_content", "code", "story", "article"}},
+    {"input_ids", {"tokens", "token_ids", "ids", "input_tokens", "", "", ""}}};
 
- private:
-  JsonObject record_;
-  const ShapeOptions& options_;
-  const std::string& place_;
-};
+template <class Names>
+bool is_in(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
 
 // Calls text(part) and field(name) for the parts of a prompt pattern in order.
 template <class Text, class Field>
@@ -74,25 +63,59 @@ void walk_prompt(std::string_view pattern, Text&& text, Field&& field) {
   }
 }
 
-ChatRole role_of(const JsonObject& message, const std::string& key, bool sharegpt) {
+std::vector<std::string> prompt_fields(const ShapeOptions& options) {
+  std::vector<std::string> names;
+  if (options.prompt) {
+    walk_prompt(
+        *options.prompt, [](std::string_view) {}, [&](std::string name) { names.push_back(std::move(name)); });
+  }
+  return names;
+}
+
+ChatRole role_of(const JsonObject& message, const std::string& key, const ShapeOptions& options) {
   const std::string role = message.string(key);
+  if (const auto named = options.roles.find(role); named != options.roles.end()) return named->second;
   if (role == "system") return ChatRole::System;
-  if (role == "user" || (sharegpt && role == "human")) return ChatRole::User;
-  if (role == "assistant" || (sharegpt && role == "gpt")) return ChatRole::Assistant;
-  message.fail(key, sharegpt ? "human, user, gpt, assistant or system" : "system, user or assistant");
+  if (role == "user" || role == "human") return ChatRole::User;
+  if (role == "assistant" || role == "gpt") return ChatRole::Assistant;
+  if (is_in(kUnknownRoles, role)) message.fail(key, "system, user or assistant: this role is not rendered yet");
+  message.fail(key, "system, user or human, assistant or gpt; --roles NAME=ROLE names others");
 }
 
 // `within` names the message.
-std::string content_of(const JsonObject& message, const std::string& key, const std::string& within) {
+std::string content_of(const JsonObject& message, const std::string& key, const std::string& within,
+                       std::vector<std::string>& ignored) {
   const Json& content = message.at(key);
   if (!content.is_array()) return message.string(key);
   std::string text;
   for (size_t i = 0; i < content.size(); ++i) {
     const JsonObject part(content[i], within, fmt::format("{}[{}]", key, i));
-    if (part.string("type") != "text") part.fail("type", "\"text\"");
+    if (part.string("type") != "text") part.fail("type", "\"text\": images, sound and video are not there yet");
+    check_keys(
+        part, KeysOf::Part, [](std::string_view k) { return k == "type" || k == "text"; }, ignored);
     text += part.string("text");
   }
   return text;
+}
+
+// What the keys of a message say of its loss. A weight of 1 changes nothing.
+std::optional<bool> loss_of(const JsonObject& message, const Fields& fields) {
+  std::optional<bool> loss;
+  const auto say = [&](const std::string& key, bool carries) {
+    if (loss.value_or(carries) != carries) message.fail(key, "what the message's other keys say of its loss");
+    loss = carries;
+  };
+  for (const std::string& key : {fields.key("train"), std::string("trainable"), std::string("loss"),
+                                 std::string("loss_mask"), std::string("masked")}) {
+    if (message.has(key)) say(key, read_flag(message, key, "true or false") != (key == "masked"));
+  }
+  const std::string weight = fields.key("weight");
+  if (message.has(weight) && !read_flag(message, weight, kWeights)) say(weight, false);
+  return loss;
+}
+
+bool is_flag(const Fields& fields, std::string_view key) {
+  return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
 }
 
 void add_system(const Fields& fields, Conversation& out) {
@@ -100,7 +123,7 @@ void add_system(const Fields& fields, Conversation& out) {
   if (!text.empty()) out.push_back({ChatRole::System, std::move(text)});
 }
 
-Conversation read_alpaca(const Fields& fields, const ShapeOptions& options) {
+Conversation read_alpaca(const Fields& fields) {
   Conversation out;
   add_system(fields, out);
   if (fields.has("history")) {
@@ -114,9 +137,9 @@ Conversation read_alpaca(const Fields& fields, const ShapeOptions& options) {
     }
   }
   std::string prompt;
-  if (options.prompt) {
+  if (fields.options().prompt) {
     walk_prompt(
-        *options.prompt, [&](std::string_view text) { prompt += text; },
+        *fields.options().prompt, [&](std::string_view text) { prompt += text; },
         [&](const std::string& name) { prompt += fields.text_or_nothing(name); });
   } else {
     prompt = fields.text("instruction");
@@ -129,54 +152,117 @@ Conversation read_alpaca(const Fields& fields, const ShapeOptions& options) {
   return out;
 }
 
-Conversation read_messages(const Fields& fields, bool sharegpt) {
-  const std::string list = sharegpt ? "conversations" : "messages";
-  const std::string role = fields.key(sharegpt ? "from" : "role"), content = fields.key(sharegpt ? "value" : "content");
-  Conversation out;
-  if (sharegpt) add_system(fields, out);
-  const size_t count = fields.list(list).size();
-  if (count == 0) fields.object().fail(fields.key(list), "at least one message");
-  for (size_t i = 0; i < count; ++i) {
-    const JsonObject message = fields.item(list, i);
-    const std::string within = fmt::format("{}, key '{}[{}]'", fields.place(), fields.key(list), i);
-    const ChatRole speaker = role_of(message, role, sharegpt);
-    out.push_back({speaker, sharegpt ? message.string(content) : content_of(message, content, within)});
-  }
-  return out;
-}
-
-bool is_token_id(const Json& value) {
-  return value.is_number_unsigned() && value.get<uint64_t>() <= uint64_t{INT32_MAX};
-}
-
-bool is_no_label(const Json& value) {
-  return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == kNoLabel;
-}
-
-std::vector<int32_t> read_ids(const Fields& fields, const std::string& name, bool labels) {
-  const Json& list = fields.list(name);
-  std::vector<int32_t> out;
-  out.reserve(list.size());
-  for (size_t i = 0; i < list.size(); ++i) {
-    if (!is_token_id(list[i]) && !(labels && is_no_label(list[i]))) {
-      user_error("{}, key '{}[{}]': found {}, expected a token id{}", fields.place(), fields.key(name), i,
-                 shortened(list[i]), labels ? " or -100" : "");
+Message read_message(const Fields& fields, const JsonObject& message, const std::string& within,
+                     std::vector<std::string>& ignored) {
+  const bool sharegpt = message.has(fields.key("from"));
+  const std::string role = fields.key(sharegpt ? "from" : "role");
+  const std::string content = fields.key(sharegpt ? "value" : "content");
+  for (const auto& [name, key] : {std::pair("role", role), std::pair("content", content)}) {
+    if (!message.value().contains(key)) {
+      user_error("{}: key '{}' is missing, found the keys {}; --columns {}=FIELD names it", within, key,
+                 names_of_keys(message.value()), name);
     }
-    out.push_back(list[i].get<int32_t>());
+  }
+  check_keys(
+      message, KeysOf::Message,
+      [&](std::string_view key) { return key == role || key == content || is_flag(fields, key); }, ignored);
+  const ChatRole speaker = role_of(message, role, fields.options());
+  return {speaker, content_of(message, content, within, ignored), loss_of(message, fields)};
+}
+
+Conversation read_messages(const Fields& fields, const std::string& name, std::vector<std::string>& ignored) {
+  Conversation out;
+  add_system(fields, out);
+  const bool begins_with_system = !out.empty();
+  const Json& list = fields.list(name);
+  if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
+  for (size_t i = 0; i < list.size(); ++i) {
+    const std::string place = fmt::format("{}[{}]", fields.key(name), i);
+    const JsonObject message(list[i], fields.place(), place);
+    out.push_back(read_message(fields, message, fmt::format("{}, key '{}'", fields.place(), place), ignored));
+    if (begins_with_system && out.back().role == ChatRole::System) {
+      fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", place));
+    }
   }
   return out;
 }
 
-TokenSample read_tokens(const Fields& fields) {
-  TokenSample out;
-  out.ids = read_ids(fields, "input_ids", /*labels=*/false);
-  if (out.ids.empty()) fields.object().fail(fields.key("input_ids"), "at least one token id");
-  out.labels = fields.has("labels") ? read_ids(fields, "labels", /*labels=*/true) : out.ids;
-  if (out.labels.size() != out.ids.size()) {
-    fields.object().fail(fields.key("labels"),
-                         fmt::format("{} values, as '{}' has", out.ids.size(), fields.key("input_ids")));
+KeysOf keys_of(DataFormat format, const ShapeOptions& options) {
+  switch (format) {
+    case DataFormat::Alpaca:
+      return options.prompt || options.columns.contains("input") ? KeysOf::NamedAlpaca : KeysOf::Alpaca;
+    case DataFormat::ShareGpt:
+    case DataFormat::Messages:
+      return KeysOf::Conversation;
+    case DataFormat::Text:
+      return KeysOf::Text;
+    case DataFormat::Tokens:
+      break;
   }
-  return out;
+  return KeysOf::Tokens;
+}
+
+// The fields that a shape reads of a record.
+std::vector<std::string> fields_of(DataFormat format, const ShapeOptions& options) {
+  switch (format) {
+    case DataFormat::Alpaca: {
+      std::vector<std::string> fields = prompt_fields(options);
+      if (!options.prompt) fields = {"instruction", "input"};
+      fields.insert(fields.end(), {"output", "system", "history", "weight"});
+      return fields;
+    }
+    case DataFormat::ShareGpt:
+      return {"conversations", "system", "weight"};
+    case DataFormat::Messages:
+      return {"messages", "system", "weight"};
+    case DataFormat::Text:
+      return {"text", "weight"};
+    case DataFormat::Tokens:
+      break;
+  }
+  return {"input_ids",       "labels", "attention_mask", "loss_mask",   "completion_mask",
+          "assistant_masks", "weight", "token_type_ids", "position_ids"};
+}
+
+std::optional<DataFormat> shape_of(const Fields& fields) {
+  if (fields.has("input_ids")) return DataFormat::Tokens;
+  if (fields.has("conversations")) return DataFormat::ShareGpt;
+  if (fields.has("messages")) return DataFormat::Messages;
+  if (fields.has(fields.options().prompt ? "output" : "instruction")) return DataFormat::Alpaca;
+  if (fields.has("text")) return DataFormat::Text;
+  return {};
+}
+
+bool is_conversation(const Json& value) {
+  if (!value.is_array() || value.empty() || !value[0].is_object()) return false;
+  return value[0].contains("role") || value[0].contains("from");
+}
+
+// "output=response", as --columns takes it, where the record has such a field; empty otherwise.
+std::string column_for(std::string_view name, const JsonObject& record) {
+  if (name == "messages" || name == "conversations") {
+    for (const auto& [key, value] : record.value().items()) {
+      if (is_conversation(value)) return fmt::format("{}={}", name, key);
+    }
+  }
+  for (const auto& [ours, others] : kOtherNames) {
+    if (ours != name) continue;
+    for (const std::string_view other : others) {
+      if (record.has(other)) return fmt::format("{}={}", name, other);
+    }
+  }
+  return "";
+}
+
+// What may help to read a record of no shape.
+std::string advice(const JsonObject& record) {
+  const std::string instruction = column_for("instruction", record), output = column_for("output", record);
+  if (!instruction.empty() && !output.empty()) return fmt::format("--columns {},{} names them", instruction, output);
+  for (const char* name : {"messages", "text", "input_ids"}) {
+    const std::string column = column_for(name, record);
+    if (!column.empty()) return fmt::format("--columns {} names it", column);
+  }
+  return "name the fields with --columns";
 }
 
 }  // namespace
@@ -185,7 +271,7 @@ DataFormat data_format_from_name(std::string_view name) {
   for (const auto& [format, spelt] : kFormats) {
     if (spelt == name) return format;
   }
-  if (name == "preference") user_error("data_format: preference pairs cannot be trained on yet");
+  if (name == "preference") user_error("data_format: preference objectives are not there yet");
   user_error("data_format: found '{}', expected alpaca, sharegpt, messages, text or tokens", name);
 }
 
@@ -196,52 +282,118 @@ std::string_view name(DataFormat format) {
   return "";
 }
 
+ChatRole role_from_name(std::string_view name) {
+  if (name == "system") return ChatRole::System;
+  if (name == "user") return ChatRole::User;
+  if (name == "assistant") return ChatRole::Assistant;
+  user_error("roles: found '{}', expected system, user or assistant", name);
+}
+
 void validate(const ShapeOptions& options) {
-  std::vector<std::string> in_prompt;
-  if (options.prompt) {
-    walk_prompt(
-        *options.prompt, [](std::string_view) {}, [&](std::string name) { in_prompt.push_back(std::move(name)); });
-  }
+  const std::vector<std::string> in_prompt = prompt_fields(options);
   for (const auto& [ours, theirs] : options.columns) {
-    if (std::find(kFields.begin(), kFields.end(), ours) != kFields.end()) continue;
-    if (std::find(in_prompt.begin(), in_prompt.end(), ours) != in_prompt.end()) continue;
-    user_error("columns: found '{}: {}', expected one of {} before the colon", ours, theirs, fmt::join(kFields, ", "));
+    if (is_in(kFields, ours) || is_in(kMessageFields, ours) || is_in(in_prompt, ours)) continue;
+    user_error("columns: found '{}: {}', expected one of {}, {} before the colon", ours, theirs,
+               fmt::join(kFields, ", "), fmt::join(kMessageFields, ", "));
   }
 }
 
-DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place) {
-  const Fields fields(record, options, place);
-  if (fields.has("input_ids")) return DataFormat::Tokens;
-  if (fields.has("conversations")) return DataFormat::ShareGpt;
-  if (fields.has("messages")) return DataFormat::Messages;
-  if (fields.has(options.prompt ? "output" : "instruction")) return DataFormat::Alpaca;
-  if (fields.has("text")) return DataFormat::Text;
-  if (fields.has("chosen")) user_error("{}: found key 'chosen': preference pairs cannot be trained on yet", place);
+std::string names_of_keys(const Json& record) {
   std::vector<std::string> keys;
   for (const auto& [key, value] : record.items()) {
     if (keys.size() < 8) keys.push_back(shortened(key));
   }
+  return keys.empty() ? "{}" : fmt::format("{}", fmt::join(keys, ", "));
+}
+
+std::vector<NamedField> named_fields(const ShapeOptions& options) {
+  std::vector<NamedField> named;
+  for (const auto& [ours, theirs] : options.columns) named.push_back({theirs, "columns"});
+  for (const std::string& name : prompt_fields(options)) {
+    if (!options.columns.contains(name)) named.push_back({name, "prompt"});
+  }
+  return named;
+}
+
+bool occurs(const NamedField& named, const Json& record) {
+  if (record.contains(named.field)) return true;
+  const auto in_list = [&](const Json& list) {
+    return list.is_array() && std::any_of(list.begin(), list.end(), [&](const Json& item) {
+             return item.is_object() && item.contains(named.field);
+           });
+  };
+  return std::any_of(record.begin(), record.end(), in_list);
+}
+
+std::string Fields::missing(const std::string& name) const {
+  const std::optional<DataFormat> shape = shape_of(*this);
+  if (shape && fields_of(*shape, options_).front() != name && name != "output") {
+    user_error(
+        "{}: key '{}' is missing, which the file's first record has or --data-format asks for; found the keys "
+        "of '{}': expected one shape a file",
+        place_, key(name), snug::name(*shape));
+  }
+  const std::string column = column_for(name, record_);
+  user_error("{}: key '{}' is missing, found the keys {}; --columns {} names it", place_, key(name),
+             names_of_keys(record_.value()), column.empty() ? name + "=FIELD" : column);
+}
+
+bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected) {
+  const Json& value = object.at(key);
+  if (value.is_boolean()) return value.get<bool>();
+  if (value.is_number() && (value == 0 || value == 1)) return value == 1;
+  const std::string text = value.is_string() ? value.get<std::string>() : "";
+  for (const char* yes : {"1", "1.0", "true", "True"}) {
+    if (text == yes) return true;
+  }
+  for (const char* no : {"0", "0.0", "false", "False"}) {
+    if (text == no) return false;
+  }
+  object.fail(key, expected);
+}
+
+DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place) {
+  const Fields fields(record, options, place);
+  if (const auto shape = shape_of(fields)) return *shape;
+  std::vector<std::string> ignored;
+  check_keys(
+      fields.object(), KeysOf::Text, [](std::string_view) { return false; }, ignored);
   user_error(
       "{}: found the keys {}, expected one of \"instruction\", \"conversations\", \"messages\", \"text\", "
-      "\"input_ids\"; name the fields with --columns",
-      place, keys.empty() ? "{}" : fmt::format("{}", fmt::join(keys, ", ")));
+      "\"input_ids\"; {}",
+      place, names_of_keys(record), advice(fields.object()));
 }
 
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place) {
   const Fields fields(record, options, place);
+  const std::vector<std::string> read = fields_of(format, options);
+  Example example;
+  check_keys(
+      fields.object(), keys_of(format, options),
+      [&](std::string_view key) {
+        return std::any_of(read.begin(), read.end(), [&](const std::string& name) { return fields.key(name) == key; });
+      },
+      example.ignored);
+  const std::string weight = fields.key("weight");
+  if (fields.has("weight")) example.carries_loss = read_flag(fields.object(), weight, kWeights);
   switch (format) {
     case DataFormat::Alpaca:
-      return read_alpaca(fields, options);
+      example.content = read_alpaca(fields);
+      break;
     case DataFormat::ShareGpt:
-      return read_messages(fields, /*sharegpt=*/true);
+      example.content = read_messages(fields, "conversations", example.ignored);
+      break;
     case DataFormat::Messages:
-      return read_messages(fields, /*sharegpt=*/false);
+      example.content = read_messages(fields, "messages", example.ignored);
+      break;
     case DataFormat::Text:
-      return Document{fields.text("text")};
+      example.content = Document{fields.text("text")};
+      break;
     case DataFormat::Tokens:
+      example.content = read_tokens(fields);
       break;
   }
-  return read_tokens(fields);
+  return example;
 }
 
 }  // namespace snug

@@ -27,10 +27,25 @@ struct ShapeOptions {
   // The prompt of an alpaca record, with {field} for a field's text: "User: {instruction}\nAssistant: ". {{ and }}
   // stand for braces. A field that is missing or null is empty text.
   std::optional<std::string> prompt;
+  // What snug calls a role by the file's name of it: {"bot": Assistant}.
+  std::map<std::string, ChatRole> roles;
 };
+
+// system, user, assistant; UserError otherwise.
+ChatRole role_from_name(std::string_view name);
 
 // UserError for a column that neither snug nor the prompt looks for, and for a prompt with a lone brace.
 void validate(const ShapeOptions& options);
+
+// A field of the file that an option names.
+struct NamedField {
+  std::string field;
+  std::string_view option;  // columns or prompt
+};
+
+std::vector<NamedField> named_fields(const ShapeOptions& options);
+// Whether the record, or an object in a list of it, has the key, whatever its value.
+bool occurs(const NamedField& named, const Json& record);
 
 using Conversation = std::vector<Message>;
 struct Document {
@@ -43,19 +58,33 @@ struct TokenSample {
 };
 constexpr int32_t kNoLabel = -100;
 
-using Example = std::variant<Conversation, Document, TokenSample>;
+// The keys of a record for messages: "\"a\", \"b\"", at most eight.
+std::string names_of_keys(const Json& record);
+
+// What a record says.
+struct Example {
+  std::variant<Conversation, Document, std::vector<TokenSample>> content;
+  bool carries_loss = true;          // false: its weight is 0
+  std::vector<std::string> ignored;  // keys that no table knows
+};
 
 // Looks at a record's keys: input_ids -> tokens; conversations -> sharegpt; messages -> messages; instruction, or
-// output where there is a prompt pattern -> alpaca; text -> text. UserError with `place` where none is there.
+// output where there is a prompt pattern -> alpaca; text -> text. UserError with `place` where none is there, which
+// says what would help.
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place);
 
 // UserError with `place`, key, what was found and what was expected.
 //   alpaca    {instruction, input?, output, system?, history?: [[user, assistant], ...]}: the input follows the
 //             instruction after a newline, in one user turn
-//   sharegpt  {conversations: [{from, value}, ...], system?}; from: human or user, gpt or assistant, system
-//   messages  {messages: [{role, content}, ...]}; content: text or [{type: "text", text}, ...]
+//   sharegpt  {conversations: [{from, value}, ...], system?}
+//   messages  {messages: [{role, content}, ...], system?}
+//             Messages of either kind stand in either list. Roles: those of options.roles, system, user or human,
+//             assistant or gpt; content: text or [{type: "text", text}, ...]. Whether a message carries loss: train,
+//             trainable, loss or loss_mask (true, false), masked (the other way round), or weight (0: none)
 //   text      {text}
-//   tokens    {input_ids, labels?}, equally long; every id below 2^31; without labels every token counts
+//   tokens    {input_ids, labels?, ...}, equally long (record_fields.h); every id below 2^31; without labels every
+//             token counts
+// A record of any shape may have a weight, 0 or 1. check_keys() judges all other keys.
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place);
 
 }  // namespace snug

@@ -1,0 +1,54 @@
+// The fields of one record under the names that snug looks for, for the readers of shapes.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/error.h"
+#include "data/shapes.h"
+
+namespace snug {
+
+// Refers to all three, which must outlive it.
+class Fields {
+ public:
+  Fields(const Json& record, const ShapeOptions& options, const std::string& place)
+      : record_(record, place), options_(options), place_(place) {}
+
+  // The record's name of a field.
+  std::string key(const std::string& name) const {
+    const auto found = options_.columns.find(name);
+    return found == options_.columns.end() ? name : found->second;
+  }
+  bool has(const std::string& name) const { return record_.has(key(name)); }
+  std::string text(const std::string& name) const { return has(name) ? record_.string(key(name)) : missing(name); }
+  std::string text_or_nothing(const std::string& name) const { return record_.string(key(name), ""); }
+  // UserError if it is missing or no list.
+  const Json& list(const std::string& name) const {
+    if (!has(name)) missing(name);
+    const Json& found = record_.at(key(name));
+    if (!found.is_array()) record_.fail(key(name), "a list");
+    return found;
+  }
+  const JsonObject& object() const { return record_; }
+  const ShapeOptions& options() const { return options_; }
+  const std::string& place() const { return place_; }
+  // UserError that says which keys there are instead.
+  [[noreturn]] std::string missing(const std::string& name) const;
+
+ private:
+  JsonObject record_;
+  const ShapeOptions& options_;
+  const std::string& place_;
+};
+
+// What a key says by true or false, 1 or 0, or, as tables write them, the texts of these. UserError otherwise.
+bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected);
+
+// The documents of a record of token ids: several where position_ids begin again at 0.
+//   attention_mask                               0 at the ends alone: what is cut off
+//   loss_mask, completion_mask, assistant_masks  0: no loss, in any of them
+//   token_type_ids                               0 alone
+std::vector<TokenSample> read_tokens(const Fields& fields);
+
+}  // namespace snug

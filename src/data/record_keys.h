@@ -1,0 +1,23 @@
+// Keys of records beside those that their shape reads: which are refused, and which change nothing.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/json.h"
+
+namespace snug {
+
+// What an object with keys is: a record of a shape (NamedAlpaca: options say what its input or prompt is), a message of
+// one, or a part of a message's content.
+enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Message, Part };
+
+// Goes through the keys for which is_read(key) is false; null, "" and what is empty is passed over. UserError for one
+// that is known to change what a sample teaches, and, in messages and parts, for one that is not known to be harmless.
+// The other unknown ones are added to `ignored`. Names are compared without regard to case, '_' and '-'.
+void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
+                std::vector<std::string>& ignored);
+
+}  // namespace snug

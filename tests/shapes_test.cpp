@@ -1,0 +1,457 @@
+// What the keys of a record and of its messages do: read, honoured, refused, passed over or said.
+#include "data/shapes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "base/error.h"
+#include "byte_encoder.h"
+#include "expect_error.h"
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+// Bytes as themselves, the special tokens as <, > and ^, stretches with loss between bars.
+std::string shown(const Sample& sample) {
+  std::string out;
+  bool loss = false;
+  for (size_t i = 0; i < sample.ids.size(); ++i) {
+    const int32_t id = sample.ids[i], label = sample.labels[i];
+    if ((label != kNoLabel) != loss) out += '|';
+    loss = label != kNoLabel;
+    out += id == kStart ? '<' : id == kEnd ? '>' : id == kBos ? '^' : static_cast<char>(id);
+  }
+  return loss ? out + '|' : out;
+}
+
+class Shapes : public testing::Test {
+ protected:
+  // The samples of a file of records; what is said of it goes to notes_.
+  std::vector<std::string> read(const std::vector<std::string>& records) {
+    options_.files = {directory_.path() / "a.jsonl"};
+    options_.note = [&](const std::string& note) { notes_.push_back(note); };
+    notes_.clear();
+    std::ofstream file(options_.files[0]);
+    for (const std::string& record : records) file << record << "\n";
+    file.close();
+    std::vector<std::string> out;
+    for_each_sample(options_, &encoder_,
+                    [&](const Sample& sample, const std::string&) { out.push_back(shown(sample)); });
+    return out;
+  }
+  std::vector<std::string> read(const Json& record) { return read(std::vector{record.dump()}); }
+  std::vector<std::string> read(const char* record) { return read(std::vector<std::string>{record}); }
+  template <class Record>
+  testing::AssertionResult refused(const Record& record, std::string_view part) {
+    return fails_with<UserError>([&] { read(record); }, part);
+  }
+
+  TempDirectory directory_;
+  TextEncoder encoder_ = byte_encoder();
+  DataOptions options_ = [] {
+    DataOptions options;
+    options.chat_template = "chatml";
+    options.vocabulary = 259;
+    return options;
+  }();
+  std::vector<std::string> notes_;
+};
+
+const std::map<std::string, Json> kRecords = {
+    {"alpaca", Json::parse(R"({"instruction": "q", "output": "a"})")},
+    {"sharegpt", Json::parse(R"({"conversations": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})")},
+    {"messages",
+     Json::parse(R"({"messages": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})")},
+    {"text", Json::parse(R"({"text": "q"})")},
+    {"tokens", Json::parse(R"({"input_ids": [65, 66, 67]})")}};
+const std::vector<std::string> kChats = {"alpaca", "sharegpt", "messages"};
+const std::vector<std::string> kLists = {"sharegpt", "messages"};
+const std::vector<std::string> kAll = {"alpaca", "sharegpt", "messages", "text", "tokens"};
+
+Json with(Json record, const std::string& key, const Json& value) {
+  record[key] = value;
+  return record;
+}
+
+// The second message, the reply, gets the key.
+Json with_in_reply(Json record, const std::string& key, const Json& value) {
+  record.begin().value()[1][key] = value;
+  return record;
+}
+
+// ---- Records --------------------------------------------------------------------------------------------------------
+
+TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
+  const struct {
+    std::vector<std::string> shapes, keys;
+    std::string part;
+  } cases[] = {
+      {kAll,
+       {"chosen", "rejected", "label", "kto_tag", "margin", "score_chosen"},
+       "preference objectives are not there"},
+      {kAll, {"tools", "tool_calls", "function_call", "functions", "Tools", "toolCalls"}, "tools and their calls"},
+      {kAll, {"reasoning_content", "thinking", "reasoning-content", "cot"}, "thinking is not rendered yet"},
+      {kAll, {"image", "images", "audio", "videos", "image_url"}, "images, sound and video are not there yet"},
+      {kAll, {"documents"}, "documents"},
+      {kAll, {"weights", "sample_weight", "loss_scale"}, "--columns weight=FIELD"},
+      {{"alpaca"}, {"context", "passage"}, "--columns input=FIELD"},
+      {kLists, {"context", "passages"}, "make it part of a message"},
+      {kChats, {"system_prompt", "system_message"}, "--columns system=FIELD"},
+      {kAll, {"mask", "loss", "train"}, "expected none"},
+      {{"alpaca", "sharegpt", "messages", "text"}, {"labels"}, "beside 'input_ids'"},
+      {{"tokens"}, {"prompt_mask", "seq_lengths", "segment_ids", "advantages"}, "expected none"}};
+  for (const auto& c : cases) {
+    for (const std::string& shape : c.shapes) {
+      for (const std::string& key : c.keys) {
+        for (const Json& value : {Json("x"), Json(0.5), Json(true), Json::array({"y"}), Json{{"b", 1}}}) {
+          SCOPED_TRACE(shape + ", " + key + ": " + value.dump());
+          EXPECT_TRUE(refused(with(kRecords.at(shape), key, value), "a.jsonl, line 1, key '" + key + "': found "));
+          EXPECT_TRUE(refused(with(kRecords.at(shape), key, value), c.part));
+        }
+      }
+    }
+  }
+}
+
+TEST_F(Shapes, KeysThatChangeNothingArePassedOver) {
+  for (const std::string& shape : kAll) {
+    const std::vector<std::string> plain = read(kRecords.at(shape));
+    for (const char* key : {"id", "ID", "sample_id", "source", "score", "quality_score", "language", "metadata", "url",
+                            "category", "license", "created_at", "model", "num_turns", "token_count"}) {
+      EXPECT_EQ(read(with(kRecords.at(shape), key, "x")), plain) << shape << ", " << key;
+      EXPECT_THAT(notes_, ElementsAre()) << shape << ", " << key;
+    }
+    // What is there in name alone.
+    for (const char* key : {"tools", "chosen", "images", "system_prompt", "foo"}) {
+      for (const Json& nothing : {Json(), Json(""), Json::array(), Json::object(), Json("[]")}) {
+        EXPECT_EQ(read(with(kRecords.at(shape), key, nothing)), plain) << shape << ", " << key;
+        EXPECT_THAT(notes_, ElementsAre()) << shape << ", " << key;
+      }
+    }
+  }
+}
+
+TEST_F(Shapes, UnknownKeysOfRecordsAreSaidOnceAFile) {
+  for (const std::string& shape : kAll) {
+    const Json& record = kRecords.at(shape);
+    const std::vector<std::string> plain = read(record);
+    const std::vector<std::string> got =
+        read(std::vector{with(record, "foo", 1).dump(), record.dump(), with(with(record, "foo", 2), "bar", 0).dump()});
+    EXPECT_EQ(got, (std::vector{plain[0], plain[0], plain[0]}));
+    EXPECT_THAT(notes_,
+                ElementsAre(options_.files[0].string() + R"(: keys ignored: "bar" (1 records), "foo" (2 records))"));
+  }
+}
+
+TEST_F(Shapes, ARecordMayWeighNothing) {
+  for (const std::string& shape : kAll) {
+    const std::string plain = read(kRecords.at(shape))[0];
+    std::string none = plain;
+    std::erase(none, '|');
+    for (const Json& weight : {Json(1), Json(1.0), Json(true), Json("1"), Json("1.0"), Json()}) {
+      EXPECT_EQ(read(with(kRecords.at(shape), "weight", weight))[0], plain) << shape << weight;
+    }
+    for (const TrainOn train_on : {TrainOn::Assistant, TrainOn::All}) {
+      options_.train_on = train_on;
+      for (const Json& weight : {Json(0), Json(0.0), Json(false), Json("0"), Json("False")}) {
+        EXPECT_EQ(read(with(kRecords.at(shape), "weight", weight))[0], none) << shape << weight;
+      }
+    }
+    options_.train_on = TrainOn::Assistant;
+    for (const Json& weight : {Json(0.5), Json(2), Json(-1), Json("x"), Json::array({1})}) {
+      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "key 'weight': found"));
+      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "0 or 1: other weights are not there yet"));
+    }
+  }
+  options_.shape.columns = {{"weight", "w"}};
+  EXPECT_THAT(read(R"({"text": "q", "w": 0})"), ElementsAre("^q>"));
+}
+
+TEST_F(Shapes, ASystemTextAtTheTopIsOneTurn) {
+  for (const std::string& shape : kChats) {
+    EXPECT_THAT(read(with(kRecords.at(shape), "system", "s")),
+                ElementsAre("<system\ns>\n<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_THAT(read(with(kRecords.at(shape), "system", "")), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_TRUE(refused(with(kRecords.at(shape), "system", 3), "key 'system': found 3, expected a string"));
+  }
+  EXPECT_TRUE(refused(R"({"system": "s", "messages": [{"role": "system", "content": "t"}]})",
+                      "key 'system': found \"s\", expected none beside 'messages[0]', which is a system text too"));
+  EXPECT_TRUE(
+      refused(R"({"system": "s", "conversations": [{"from": "gpt", "value": "t"}, {"from": "system", "value": ""}]})",
+              "beside 'conversations[1]'"));
+}
+
+// 200 keys with a meaning, in shapes, places, spellings and values drawn by the seed.
+TEST_F(Shapes, NoRecordWithAMeaningfulKeyIsLearntFromInSilence) {
+  const std::vector<std::string> keys = {"tools",
+                                         "tool_calls",
+                                         "function_call",
+                                         "functions",
+                                         "weight",
+                                         "mask",
+                                         "train",
+                                         "loss",
+                                         "label",
+                                         "chosen",
+                                         "rejected",
+                                         "reasoning_content",
+                                         "thinking",
+                                         "thoughts",
+                                         "image",
+                                         "images",
+                                         "audio",
+                                         "video",
+                                         "prefix",
+                                         "documents",
+                                         "context",
+                                         "system_prompt",
+                                         "labels",
+                                         "margin",
+                                         "kto_tag",
+                                         "loss_mask",
+                                         "masked",
+                                         "trainable",
+                                         "weights",
+                                         "train_detail",
+                                         "recipient",
+                                         "channel",
+                                         "tool_call_id",
+                                         "instruction_2",
+                                         "style",
+                                         "persona",
+                                         "emotion",
+                                         "response",
+                                         "hint",
+                                         "constraints",
+                                         "few_shot",
+                                         "examples",
+                                         "answer",
+                                         "completion",
+                                         "output_format",
+                                         "attention_mask_2d",
+                                         "stop",
+                                         "eos",
+                                         "bos",
+                                         "template",
+                                         "chat_template_kwargs",
+                                         "enable_thinking",
+                                         "safety",
+                                         "critique",
+                                         "feedback"};
+  std::mt19937 draw(35);
+  const auto below = [&](size_t n) { return draw() % n; };
+  for (int i = 0; i < 200; ++i) {
+    const std::string shape = kAll[below(kAll.size())];
+    const bool in_message = (shape == "sharegpt" || shape == "messages") && below(2) == 1;
+    std::string key = keys[below(keys.size())];
+    const Json value = std::vector<Json>{0, 0.5, "x", true, Json::array({1, 2}), Json{{"a", "b"}}}[below(6)];
+    const std::vector<std::string> plain = read(kRecords.at(shape));
+    const Json record =
+        in_message ? with_in_reply(kRecords.at(shape), key, value) : with(kRecords.at(shape), key, value);
+    SCOPED_TRACE(record.dump());
+    try {
+      const std::vector<std::string> got = read(record);
+      // To carry loss is what a reply does anyway, and a weight of 1.
+      const bool agrees =
+          (in_message && (key == "train" || key == "trainable" || key == "loss" || key == "loss_mask")) ||
+          key == "weight";
+      EXPECT_TRUE(got != plain || !notes_.empty() || (agrees && value == true) || (key == "masked" && value == 0));
+    } catch (const UserError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("a.jsonl, line 1, key '"));
+      EXPECT_THAT(error.what(), HasSubstr(key));
+    }
+  }
+}
+
+// ---- Messages -------------------------------------------------------------------------------------------------------
+
+TEST_F(Shapes, AMessageMaySayWhetherItCarriesLoss) {
+  const std::string with_loss = "<user\nq>\n<assistant\n|a>|\n", without = "<user\nq>\n<assistant\na>\n";
+  for (const std::string& shape : kLists) {
+    for (const char* key : {"weight", "train", "trainable", "loss", "loss_mask"}) {
+      for (const Json& yes : {Json(true), Json(1), Json("1"), Json()}) {
+        EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, yes)), ElementsAre(with_loss)) << key << yes;
+      }
+      for (const Json& no : {Json(false), Json(0), Json(0.0), Json("0")}) {
+        EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, no)), ElementsAre(without)) << key << no;
+      }
+      for (const Json& other : {Json(0.5), Json("maybe"), Json::array({0, 4})}) {
+        EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), key, other), "[1]." + std::string(key) + "': found"));
+      }
+    }
+    EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "masked", true)), ElementsAre(without));
+    EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "masked", false)), ElementsAre(with_loss));
+    EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), "mask", true), "peers mean both by it"));
+    EXPECT_TRUE(refused(with_in_reply(with_in_reply(kRecords.at(shape), "train", true), "weight", 0),
+                        "what the message's other keys say of its loss"));
+  }
+}
+
+TEST_F(Shapes, AWeightOfOneDoesNotMakeAUsersTurnCarryLossAndTrainDoes) {
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "content": "q", "weight": 1}]})"), ElementsAre("<user\nq>\n"));
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "content": "q", "train": true}]})"), ElementsAre("<user\n|q>|\n"));
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "content": "q", "train": false}]})"), ElementsAre("<user\nq>\n"));
+  options_.train_on = TrainOn::All;
+  EXPECT_THAT(
+      read(R"({"messages": [{"role": "user", "content": "q", "weight": 0}, {"role": "assistant", "content": "a"}]})"),
+      ElementsAre("<|user\n|q>|\n<assistant\na>\n|"));
+}
+
+TEST_F(Shapes, UnknownKeysOfMessagesAreRefused) {
+  for (const std::string& shape : kLists) {
+    for (const char* key : {"foo", "tool_calls", "reasoning_content", "images", "prefix", "recipient", "refusal"}) {
+      EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), key, "x"), "[1]." + std::string(key) + "': found \"x\""));
+      EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, nullptr)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+    }
+    for (const char* key : {"id", "name", "timestamp", "language", "turn_id", "toxic"}) {
+      EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, 7)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+      EXPECT_THAT(notes_, ElementsAre());
+    }
+  }
+}
+
+TEST_F(Shapes, RolesAreThoseOfEitherListAndThoseThatAreNamed) {
+  EXPECT_THAT(read(R"({"conversations": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]})"),
+              ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(read(R"({"messages": [{"from": "human", "value": "q"}, {"from": "gpt", "value": "a"}]})"),
+              ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  const char* named = R"({"messages": [{"role": "Customer", "content": "q"}, {"role": "tool", "content": "a"}]})";
+  EXPECT_TRUE(refused(named,
+                      "key 'messages[0].role': found \"Customer\", expected system, user or human, assistant or "
+                      "gpt; --roles NAME=ROLE names others"));
+  options_.shape.roles = {{"Customer", ChatRole::User}};
+  EXPECT_TRUE(
+      refused(named, "key 'messages[1].role': found \"tool\", expected system, user or assistant: this role is"));
+  options_.shape.roles["tool"] = ChatRole::Assistant;
+  EXPECT_THAT(read(named), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_TRUE(fails_with<UserError>([] { role_from_name("bot"); }, "roles: found 'bot', expected system, user"));
+}
+
+TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
+  const auto message = [](const std::string& part) {
+    return R"({"messages": [{"role": "user", "content": [{"type": "text", "text": "a"}, )" + part + "]}]}";
+  };
+  EXPECT_THAT(read(message(R"({"type": "text", "text": "b", "image": null})").c_str()), ElementsAre("<user\nab>\n"));
+  EXPECT_TRUE(refused(message(R"({"type": "image_url", "image_url": {"url": "x"}})").c_str(),
+                      "images, sound and video are not there yet"));
+  EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "image": "x"})").c_str(), "key 'content[1].image'"));
+  EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "foo": 1})").c_str(), "key 'content[1].foo'"));
+}
+
+TEST_F(Shapes, ThinkingInAReplyIsKeptUnlessTheModelsOwnTemplateTreatsIt) {
+  const char* record =
+      R"({"messages": [{"role": "user", "content": "<think>q"}, {"role": "assistant", "content": "<think>t</think>a"}]})";
+  EXPECT_THAT(read(record), ElementsAre("<user\n<think>q>\n<assistant\n|<think>t</think>a>|\n"));
+  encoder_.model_template = "{{ message.content.split('</think>')[-1] }}";
+  EXPECT_TRUE(refused(record, "a.jsonl, line 1: found <think> in a reply, which the model's own chat template"));
+}
+
+// ---- Tokens ---------------------------------------------------------------------------------------------------------
+
+TEST_F(Shapes, MasksBesideTokensAreHonoured) {
+  const auto record = [](const std::string& more) { return R"({"input_ids": [65, 66, 67, 68, 69], )" + more + "}"; };
+  const auto got = [&](const std::string& more) { return read(record(more).c_str()); };
+  EXPECT_THAT(got(R"("attention_mask": [1, 1, 1, 1, 1])"), ElementsAre("A|BCDE|"));
+  EXPECT_THAT(got(R"("attention_mask": [1, 1, 1, 0, 0])"), ElementsAre("A|BC|"));
+  EXPECT_THAT(got(R"("attention_mask": [0, 1, 1, 1, 0])"), ElementsAre("B|CD|"));
+  EXPECT_THAT(got(R"("attention_mask": [0, 0, 1, 1, 1], "labels": [-100, -100, 67, -100, 69])"), ElementsAre("CD|E|"));
+  EXPECT_THAT(got(R"("completion_mask": [0, 0, 1, 1, 0])"), ElementsAre("AB|CD|E"));
+  EXPECT_THAT(got(R"("assistant_masks": [0, 1, 0, true, false])"), ElementsAre("A|B|C|D|E"));
+  EXPECT_THAT(got(R"("loss_mask": [1, 0, 0, 1, 1], "completion_mask": [1, 1, 1, 1, 0])"), ElementsAre("ABC|D|E"));
+  EXPECT_THAT(got(R"("token_type_ids": [0, 0, 0, 0, 0], "special_tokens_mask": [1, 0, 0, 0, 1])"),
+              ElementsAre("A|BCDE|"));
+  EXPECT_THAT(got(R"("position_ids": [0, 1, 2, 3, 4])"), ElementsAre("A|BCDE|"));
+  EXPECT_THAT(got(R"("position_ids": [0, 1, 0, 1, 2])"), ElementsAre("A|B|", "C|DE|"));
+  EXPECT_THAT(got(R"("position_ids": [1, 1, 0, 1, 0], "attention_mask": [0, 0, 1, 1, 1])"), ElementsAre("C|D|", "E"));
+}
+
+TEST_F(Shapes, MasksBesideTokensThatCannotBeHonouredAreRefused) {
+  const auto says = [&](const std::string& more, std::string_view part) {
+    return refused((R"({"input_ids": [65, 66, 67], )" + more + "}").c_str(), part);
+  };
+  for (const char* key : {"attention_mask", "completion_mask", "assistant_masks", "loss_mask", "position_ids",
+                          "token_type_ids", "labels"}) {
+    EXPECT_TRUE(says(fmt::format("\"{}\": [0, 0]", key), fmt::format("key '{}': found [0,0], expected 3 values", key)));
+    EXPECT_TRUE(says(fmt::format("\"{}\": 1", key), fmt::format("key '{}': found 1, expected a list", key)));
+    EXPECT_TRUE(says(fmt::format("\"{}\": [0, 0.5, 1]", key), fmt::format("key '{}[1]': found 0.5", key)));
+  }
+  EXPECT_TRUE(says(R"("attention_mask": [1, 0, 1])", "expected 0 at its ends alone"));
+  EXPECT_TRUE(says(R"("attention_mask": [0, 0, 0])", "expected at least one 1"));
+  EXPECT_TRUE(says(R"("attention_mask": [1, 1, 2])", "key 'attention_mask[2]': found 2, expected 0 or 1"));
+  EXPECT_TRUE(says(R"("position_ids": [0, 2, 3])", "key 'position_ids[1]': found 2, expected 1: each document has"));
+  EXPECT_TRUE(says(R"("position_ids": [1, 2, 3])", "key 'position_ids[0]': found 1, expected 0"));
+  EXPECT_TRUE(says(R"("token_type_ids": [0, 1, 1])", "key 'token_type_ids[1]': found 1, expected 0 alone"));
+}
+
+// ---- Fields that options name, and shapes ---------------------------------------------------------------------------
+
+TEST_F(Shapes, AFieldThatOptionsNameOccursInEachFile) {
+  options_.shape.columns = {{"instruction", "q"}, {"input", "pasage"}, {"output", "a"}};
+  EXPECT_TRUE(refused(R"({"q": "x", "context": "y", "a": "z"})",
+                      "a.jsonl: found no field 'pasage' in 1 records, expected it as --columns names it; the first has "
+                      "the keys \"a\", \"context\", \"q\""));
+  EXPECT_THAT(read(std::vector<std::string>{R"({"q": "x", "a": "z"})", R"({"q": "x", "pasage": null, "a": "z"})"}),
+              ElementsAre("<user\nx>\n<assistant\n|z>|\n", "<user\nx>\n<assistant\n|z>|\n"));
+  options_.shape.columns = {{"Q", "q"}};
+  options_.shape.prompt = "{Q} {lang}";
+  EXPECT_TRUE(refused(R"({"q": "x", "output": "z"})", "found no field 'lang' in 1 records, expected it as --prompt"));
+  EXPECT_TRUE(refused(R"({"lang": "x", "output": "z"})", "found no field 'q' in 1 records, expected it as --columns"));
+  EXPECT_THAT(read(R"({"q": "x", "lang": "C", "output": "z"})"), ElementsAre("<user\nx C>\n<assistant\n|z>|\n"));
+  EXPECT_TRUE(refused(R"({"text": "x"})", "found a record of the shape text, expected alpaca: --prompt is for"));
+  options_.shape.prompt.reset();
+  options_.shape.columns = {{"content", "body"}};
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "body": "x"}]})"), ElementsAre("<user\nx>\n"));
+  EXPECT_TRUE(refused(R"({"messages": [{"from": "user", "value": "x"}]})", "found no field 'body'"));
+}
+
+TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
+  EXPECT_TRUE(
+      refused(R"({"prompt": "a", "completion": "b"})", "--columns instruction=prompt,output=completion names them"));
+  EXPECT_TRUE(refused(R"({"dialogue": [{"role": "user", "content": "a"}]})", "--columns messages=dialogue names it"));
+  EXPECT_TRUE(refused(R"({"document": "a", "id": 3})", "--columns text=document names it"));
+  EXPECT_TRUE(refused(R"({"foo": "a"})", "name the fields with --columns"));
+  EXPECT_TRUE(refused(R"({"instruction": "a", "response": "b"})",
+                      "key 'output' is missing, found the keys \"instruction\", \"response\"; --columns "
+                      "output=response names it"));
+  EXPECT_TRUE(refused(R"({"messages": [{"speaker": "user", "text": "a"}]})",
+                      "key 'messages[0]': key 'role' is missing, found the keys \"speaker\", \"text\"; --columns "
+                      "role=FIELD names it"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference objectives are not there yet"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
+}
+
+TEST_F(Shapes, ARecordOfAnotherShapeThanTheFirstIsRefusedByItsLine) {
+  EXPECT_TRUE(
+      refused(std::vector<std::string>{R"({"text": "a"})", R"({"messages": [{"role": "user", "content": "a"}]})"},
+              "a.jsonl, line 2: key 'text' is missing, which the file's first record has or --data-format asks "
+              "for; found the keys of 'messages': expected one shape a file"));
+  EXPECT_TRUE(refused(std::vector<std::string>{R"({"instruction": "a", "output": "b"})", R"({"text": "a"})"},
+                      "a.jsonl, line 2: key 'instruction' is missing, which the file's first"));
+}
+
+// ---- BOS and EOS ----------------------------------------------------------------------------------------------------
+
+TEST_F(Shapes, WhatTheTextHasAlreadyIsNotAddedAgain) {
+  EXPECT_THAT(read(R"({"text": "q<|im_end|>"})"), ElementsAre("^|q>|"));
+  EXPECT_THAT(read(R"({"text": "q<|im_end|>\n "})"), ElementsAre("^|q>|"));
+  EXPECT_THAT(read(R"({"text": "<s>q"})"), ElementsAre("^|q>|"));
+  EXPECT_THAT(read(R"({"text": "q<|im_end|>r"})"), ElementsAre("^|q>r>|"));
+  EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  options_.chat_template = "none";
+  EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("^q|a>|"));
+  EXPECT_THAT(read(R"({"instruction": "<s>q", "output": "a"})"), ElementsAre("^q|a>|"));
+  EXPECT_THAT(read(R"({"input_ids": [258, 258, 65, 257, 257]})"), ElementsAre("^|^A>>|"));
+}
+
+}  // namespace
+}  // namespace snug
