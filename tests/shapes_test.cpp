@@ -149,7 +149,7 @@ TEST_F(Shapes, UnknownKeysOfRecordsAreSaidOnceAFile) {
         read(std::vector{with(record, "foo", 1).dump(), record.dump(), with(with(record, "foo", 2), "bar", 0).dump()});
     EXPECT_EQ(got, (std::vector{plain[0], plain[0], plain[0]}));
     EXPECT_THAT(notes_,
-                ElementsAre(options_.files[0].string() + R"(: keys ignored: "bar" (1 records), "foo" (2 records))"));
+                ElementsAre(options_.files[0].string() + R"(: keys ignored: "bar" (1 record), "foo" (2 records))"));
   }
 }
 
@@ -313,6 +313,7 @@ TEST_F(Shapes, UnknownKeysOfMessagesAreRefused) {
       EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), key, "x"), "[1]." + std::string(key) + "': found \"x\""));
       EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, nullptr)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
     }
+    EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "prefix", false)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
     for (const char* key : {"id", "name", "timestamp", "language", "turn_id", "toxic"}) {
       EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, 7)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
       EXPECT_THAT(notes_, ElementsAre());
@@ -345,6 +346,9 @@ TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
   EXPECT_TRUE(refused(message(R"({"type": "image_url", "image_url": {"url": "x"}})").c_str(),
                       "images, sound and video are not there yet"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "image": "x"})").c_str(), "key 'content[1].image'"));
+  EXPECT_TRUE(
+      refused(message(R"({"type": "thinking", "thinking": "x"})").c_str(),
+              "key 'content[1].type': found \"thinking\", expected \"text\": other parts are not rendered yet"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "foo": 1})").c_str(), "key 'content[1].foo'"));
 }
 
@@ -397,15 +401,18 @@ TEST_F(Shapes, MasksBesideTokensThatCannotBeHonouredAreRefused) {
 
 TEST_F(Shapes, AFieldThatOptionsNameOccursInEachFile) {
   options_.shape.columns = {{"instruction", "q"}, {"input", "pasage"}, {"output", "a"}};
-  EXPECT_TRUE(refused(R"({"q": "x", "context": "y", "a": "z"})",
-                      "a.jsonl: found no field 'pasage' in 1 records, expected it as --columns names it; the first has "
-                      "the keys \"a\", \"context\", \"q\""));
+  EXPECT_TRUE(refused(
+      R"({"q": "x", "context": "y", "a": "z"})",
+      "a.jsonl: found no field 'pasage' in any record (1 read), expected it as --columns names it; the first has "
+      "the keys \"a\", \"context\", \"q\""));
   EXPECT_THAT(read(std::vector<std::string>{R"({"q": "x", "a": "z"})", R"({"q": "x", "pasage": null, "a": "z"})"}),
               ElementsAre("<user\nx>\n<assistant\n|z>|\n", "<user\nx>\n<assistant\n|z>|\n"));
   options_.shape.columns = {{"Q", "q"}};
   options_.shape.prompt = "{Q} {lang}";
-  EXPECT_TRUE(refused(R"({"q": "x", "output": "z"})", "found no field 'lang' in 1 records, expected it as --prompt"));
-  EXPECT_TRUE(refused(R"({"lang": "x", "output": "z"})", "found no field 'q' in 1 records, expected it as --columns"));
+  EXPECT_TRUE(
+      refused(R"({"q": "x", "output": "z"})", "found no field 'lang' in any record (1 read), expected it as --prompt"));
+  EXPECT_TRUE(refused(R"({"lang": "x", "output": "z"})",
+                      "found no field 'q' in any record (1 read), expected it as --columns"));
   EXPECT_THAT(read(R"({"q": "x", "lang": "C", "output": "z"})"), ElementsAre("<user\nx C>\n<assistant\n|z>|\n"));
   EXPECT_TRUE(refused(R"({"text": "x"})", "found a record of the shape text, expected alpaca: --prompt is for"));
   options_.shape.prompt.reset();
@@ -419,6 +426,7 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
       refused(R"({"prompt": "a", "completion": "b"})", "--columns instruction=prompt,output=completion names them"));
   EXPECT_TRUE(refused(R"({"dialogue": [{"role": "user", "content": "a"}]})", "--columns messages=dialogue names it"));
   EXPECT_TRUE(refused(R"({"document": "a", "id": 3})", "--columns text=document names it"));
+  EXPECT_TRUE(refused(R"({"Instruction": "a", "Output": "b"})", "--columns instruction=Instruction,output=Output"));
   EXPECT_TRUE(refused(R"({"foo": "a"})", "name the fields with --columns"));
   EXPECT_TRUE(refused(R"({"instruction": "a", "response": "b"})",
                       "key 'output' is missing, found the keys \"instruction\", \"response\"; --columns "

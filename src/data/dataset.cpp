@@ -206,13 +206,15 @@ class SeenKeys {
   void finish(const std::string& path, const std::string& keys, const DataOptions& options) const {
     for (size_t i = 0; i < named_.size(); ++i) {
       if (occurs_[i]) continue;
-      user_error("{}: found no field '{}' in {} records, expected it as --{} names it; the first has the keys {}", path,
-                 named_[i].field, records_, named_[i].option, keys);
+      user_error(
+          "{}: found no field '{}' in any record ({} read), expected it as --{} names it; the first has the keys {}",
+          path, named_[i].field, records_, named_[i].option, keys);
     }
     if (ignored_.empty() || !options.note) return;
     std::vector<std::string> words;
     for (const auto& [key, count] : ignored_) {
-      if (words.size() < kShownKeys) words.push_back(fmt::format("{} ({} records)", shortened(key), count));
+      if (words.size() < kShownKeys)
+        words.push_back(fmt::format("{} ({} record{})", shortened(key), count, count == 1 ? "" : "s"));
     }
     if (ignored_.size() > words.size()) words.push_back(fmt::format("{} more", ignored_.size() - words.size()));
     options.note(fmt::format("{}: keys ignored: {}", path, fmt::join(words, ", ")));

@@ -45,6 +45,14 @@ class Fields {
 // What a key says by true or false, 1 or 0, or, as tables write them, the texts of these. UserError otherwise.
 bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected);
 
+// What a weight is expected to be.
+constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
+
+// Adds the record's own system text, if it has one, as a turn.
+void add_system(const Fields& fields, Conversation& out);
+// The messages of the list under a name, behind that turn; unknown keys that are passed over are added to `ignored`.
+Conversation read_messages(const Fields& fields, const std::string& name, std::vector<std::string>& ignored);
+
 // The documents of a record of token ids: several where position_ids begin again at 0.
 //   attention_mask                               0 at the ends alone: what is cut off
 //   loss_mask, completion_mask, assistant_masks  0: no loss, in any of them

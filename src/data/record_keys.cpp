@@ -38,7 +38,7 @@ constexpr RefusedKeys kRefused[] = {
      "image images image_path image_paths image_file image_files image_url image_urls img imgs pixel_values audio "
      "audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data",
      "none: images, sound and video are not there yet"},
-    {kRecords | kMessage, "documents retrieved_documents knowledge",
+    {kRecords | kMessage, "documents retrieved_documents",
      "none: documents that a template sets beside the messages are not rendered yet"},
     {bit(KeysOf::Alpaca), "context contexts passage passages",
      "none: name it with --columns input=FIELD, or in --prompt"},
@@ -87,18 +87,6 @@ constexpr std::array<std::string_view, 13> kHarmlessEndings = {"_id",    "_uid",
 
 int folded(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
-bool same_key(std::string_view a, std::string_view b) {
-  const auto skip = [](std::string_view& s) {
-    while (!s.empty() && (s[0] == '_' || s[0] == '-')) s.remove_prefix(1);
-  };
-  for (skip(a), skip(b); !a.empty() && !b.empty(); skip(a), skip(b)) {
-    if (folded(a[0]) != folded(b[0])) return false;
-    a.remove_prefix(1);
-    b.remove_prefix(1);
-  }
-  return a.empty() && b.empty();
-}
-
 bool is_among(std::string_view key, std::string_view keys) {
   while (!keys.empty()) {
     const std::string_view word = keys.substr(0, keys.find(' '));
@@ -124,10 +112,23 @@ bool is_nothing(const Json& value) {
 
 }  // namespace
 
+bool same_key(std::string_view a, std::string_view b) {
+  const auto skip = [](std::string_view& s) {
+    while (!s.empty() && (s[0] == '_' || s[0] == '-')) s.remove_prefix(1);
+  };
+  for (skip(a), skip(b); !a.empty() && !b.empty(); skip(a), skip(b)) {
+    if (folded(a[0]) != folded(b[0])) return false;
+    a.remove_prefix(1);
+    b.remove_prefix(1);
+  }
+  return a.empty() && b.empty();
+}
+
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
                 std::vector<std::string>& ignored) {
   for (const auto& [key, value] : object.value().items()) {
     if (is_nothing(value) || is_read(key)) continue;
+    if (of == KeysOf::Message && key == "prefix" && value == false) continue;  // a reply that is whole
     for (const RefusedKeys& refused : kRefused) {
       if ((refused.of & bit(of)) != 0 && is_among(key, refused.keys)) object.fail(key, refused.expected);
     }

@@ -20,4 +20,7 @@ enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Message, Pa
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
                 std::vector<std::string>& ignored);
 
+// Whether the two are one name, without regard to case, '_' and '-'.
+bool same_key(std::string_view a, std::string_view b);
+
 }  // namespace snug

@@ -21,12 +21,6 @@ constexpr std::array<std::string_view, 10> kFields = {"instruction",   "input", 
                                                       "conversations", "messages", "text",   "input_ids", "labels"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 
-constexpr std::array<std::string_view, 4> kFlags = {"trainable", "loss", "loss_mask", "masked"};
-constexpr std::array<std::string_view, 10> kUnknownRoles = {"tool",        "tools",    "tool_call",     "tool_response",
-                                                            "tool_result", "function", "function_call", "observation",
-                                                            "developer",   "ipython"};
-constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
-
 // What others call the fields of a record.
 constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
     {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
@@ -72,57 +66,6 @@ std::vector<std::string> prompt_fields(const ShapeOptions& options) {
   return names;
 }
 
-ChatRole role_of(const JsonObject& message, const std::string& key, const ShapeOptions& options) {
-  const std::string role = message.string(key);
-  if (const auto named = options.roles.find(role); named != options.roles.end()) return named->second;
-  if (role == "system") return ChatRole::System;
-  if (role == "user" || role == "human") return ChatRole::User;
-  if (role == "assistant" || role == "gpt") return ChatRole::Assistant;
-  if (is_in(kUnknownRoles, role)) message.fail(key, "system, user or assistant: this role is not rendered yet");
-  message.fail(key, "system, user or human, assistant or gpt; --roles NAME=ROLE names others");
-}
-
-// `within` names the message.
-std::string content_of(const JsonObject& message, const std::string& key, const std::string& within,
-                       std::vector<std::string>& ignored) {
-  const Json& content = message.at(key);
-  if (!content.is_array()) return message.string(key);
-  std::string text;
-  for (size_t i = 0; i < content.size(); ++i) {
-    const JsonObject part(content[i], within, fmt::format("{}[{}]", key, i));
-    if (part.string("type") != "text") part.fail("type", "\"text\": images, sound and video are not there yet");
-    check_keys(
-        part, KeysOf::Part, [](std::string_view k) { return k == "type" || k == "text"; }, ignored);
-    text += part.string("text");
-  }
-  return text;
-}
-
-// What the keys of a message say of its loss. A weight of 1 changes nothing.
-std::optional<bool> loss_of(const JsonObject& message, const Fields& fields) {
-  std::optional<bool> loss;
-  const auto say = [&](const std::string& key, bool carries) {
-    if (loss.value_or(carries) != carries) message.fail(key, "what the message's other keys say of its loss");
-    loss = carries;
-  };
-  for (const std::string& key : {fields.key("train"), std::string("trainable"), std::string("loss"),
-                                 std::string("loss_mask"), std::string("masked")}) {
-    if (message.has(key)) say(key, read_flag(message, key, "true or false") != (key == "masked"));
-  }
-  const std::string weight = fields.key("weight");
-  if (message.has(weight) && !read_flag(message, weight, kWeights)) say(weight, false);
-  return loss;
-}
-
-bool is_flag(const Fields& fields, std::string_view key) {
-  return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
-}
-
-void add_system(const Fields& fields, Conversation& out) {
-  std::string text = fields.text_or_nothing("system");
-  if (!text.empty()) out.push_back({ChatRole::System, std::move(text)});
-}
-
 Conversation read_alpaca(const Fields& fields) {
   Conversation out;
   add_system(fields, out);
@@ -149,41 +92,6 @@ Conversation read_alpaca(const Fields& fields) {
   }
   out.push_back({ChatRole::User, std::move(prompt)});
   out.push_back({ChatRole::Assistant, fields.text("output")});
-  return out;
-}
-
-Message read_message(const Fields& fields, const JsonObject& message, const std::string& within,
-                     std::vector<std::string>& ignored) {
-  const bool sharegpt = message.has(fields.key("from"));
-  const std::string role = fields.key(sharegpt ? "from" : "role");
-  const std::string content = fields.key(sharegpt ? "value" : "content");
-  for (const auto& [name, key] : {std::pair("role", role), std::pair("content", content)}) {
-    if (!message.value().contains(key)) {
-      user_error("{}: key '{}' is missing, found the keys {}; --columns {}=FIELD names it", within, key,
-                 names_of_keys(message.value()), name);
-    }
-  }
-  check_keys(
-      message, KeysOf::Message,
-      [&](std::string_view key) { return key == role || key == content || is_flag(fields, key); }, ignored);
-  const ChatRole speaker = role_of(message, role, fields.options());
-  return {speaker, content_of(message, content, within, ignored), loss_of(message, fields)};
-}
-
-Conversation read_messages(const Fields& fields, const std::string& name, std::vector<std::string>& ignored) {
-  Conversation out;
-  add_system(fields, out);
-  const bool begins_with_system = !out.empty();
-  const Json& list = fields.list(name);
-  if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
-  for (size_t i = 0; i < list.size(); ++i) {
-    const std::string place = fmt::format("{}[{}]", fields.key(name), i);
-    const JsonObject message(list[i], fields.place(), place);
-    out.push_back(read_message(fields, message, fmt::format("{}, key '{}'", fields.place(), place), ignored));
-    if (begins_with_system && out.back().role == ChatRole::System) {
-      fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", place));
-    }
-  }
   return out;
 }
 
@@ -247,8 +155,12 @@ std::string column_for(std::string_view name, const JsonObject& record) {
   }
   for (const auto& [ours, others] : kOtherNames) {
     if (ours != name) continue;
-    for (const std::string_view other : others) {
-      if (record.has(other)) return fmt::format("{}={}", name, other);
+    for (const auto& [key, value] : record.value().items()) {
+      const auto names_it = [&](std::string_view other) { return !other.empty() && same_key(key, other); };
+      if (value.is_null()) continue;
+      if (names_it(name) || std::any_of(others.begin(), others.end(), names_it)) {
+        return fmt::format("{}={}", name, key);
+      }
     }
   }
   return "";

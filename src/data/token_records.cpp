@@ -1,3 +1,4 @@
+// Token ids and what stands beside them.
 #include <algorithm>
 #include <utility>
 

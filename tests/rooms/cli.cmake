@@ -60,3 +60,4 @@ target_compile_definitions(faults_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
                            SNUG_FAULTY_DEVICE="$<TARGET_FILE:snug_faulty_device>")
 set_tests_properties(faults_test PROPERTIES LABELS slow)
 add_dependencies(faults_test snug snug_faulty_device)
+snug_test(corpus_test ROOMS cli)
