@@ -1,14 +1,17 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/{safetensors,gguf,hf_config}: small files by the libraries whose formats snug reads.
+"""Writes tests/fixtures/{safetensors,torch,gguf,hf_config}: small files by the libraries whose formats snug reads.
 
 Needs torch, transformers 5, peft, tokenizers, safetensors and gguf. Tests read the files and never run Python.
   make_format_fixtures.py            writes the fixtures
   make_format_fixtures.py --check D  loads a model directory D that snug imported, and says what it generates
 """
 import argparse
+import collections
 import json
+import os
 import pathlib
 import shutil
+import zipfile
 
 import gguf
 import numpy as np
@@ -16,7 +19,7 @@ import tokenizers
 import torch
 import transformers
 from gguf import GGMLQuantizationType as Quant
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 FIXTURES = pathlib.Path(__file__).resolve().parent.parent / "tests" / "fixtures"
@@ -49,6 +52,42 @@ def make_safetensors(folder):
     shutil.rmtree(folder / "sharded", ignore_errors=True)
     model.to(torch.bfloat16).save_pretrained(folder / "sharded", max_shard_size="12KB")
     make_adapter(model, folder / "adapter")
+
+
+class Runs:
+    """What a pickle may do to who loads it."""
+    def __reduce__(self):
+        return os.system, ("true",)
+
+
+def make_torch(folder):
+    folder.mkdir(parents=True, exist_ok=True)
+    table = torch.arange(24, dtype=torch.float32).reshape(6, 4)
+    values = collections.OrderedDict(
+        half=torch.arange(6, dtype=torch.float16).reshape(2, 3), brain=torch.arange(4, dtype=torch.bfloat16),
+        table=table, rows=table[2:5], column=table[4:5, 1:2], tied=table, scalar=torch.tensor(3.0),
+        none=torch.zeros(0, 4), long=torch.arange(3), parameter=torch.nn.Parameter(torch.tensor([[1.5, -2.0]])))
+    values._metadata = collections.OrderedDict({"": {"version": 1}})
+    torch.save(values, folder / "zip.bin")
+    torch.save(values, folder / "old.bin", _use_new_zipfile_serialization=False)
+    torch.save(dict(values), folder / "protocol_4.bin", pickle_protocol=4)
+    torch.save({"eighth": torch.ones(2, 2, dtype=torch.float8_e4m3fn)}, folder / "eighth.bin")
+    save_file({name: value.detach().clone() for name, value in values.items()}, folder / "values.safetensors")
+    (folder / "model").mkdir(exist_ok=True)
+    shards = sorted((folder.parent / "safetensors" / "sharded").glob("*.safetensors"))
+    torch.save({name: value for shard in shards for name, value in load_file(shard).items()},
+               folder / "model" / "pytorch_model.bin")
+    torch.save({"x": table.T}, folder / "transposed.bin")
+    torch.save({"state_dict": {"x": table}, "step": 3}, folder / "nested.bin")
+    torch.save({"x": table, "y": Runs()}, folder / "runs.bin")
+    with zipfile.ZipFile(folder / "zip.bin") as whole, zipfile.ZipFile(folder / "packed.bin", "w",
+                                                                       zipfile.ZIP_DEFLATED) as packed:
+        for name in whole.namelist():
+            packed.writestr(zipfile.ZipInfo(name), whole.read(name), zipfile.ZIP_DEFLATED)
+    with zipfile.ZipFile(folder / "zip.bin") as whole, zipfile.ZipFile(folder / "zip64.bin", "w") as large:
+        for name in whole.namelist():
+            with large.open(zipfile.ZipInfo(name), "w", force_zip64=True) as entry:
+                entry.write(whole.read(name))
 
 
 def make_adapter(model, folder):
@@ -212,6 +251,7 @@ def main():
         check(options.check)
         return
     make_safetensors(FIXTURES / "safetensors")
+    make_torch(FIXTURES / "torch")
     make_configs(FIXTURES / "hf_config")
     (FIXTURES / "gguf").mkdir(exist_ok=True)
     make_gguf(FIXTURES / "gguf", "smollm", "llama", "smollm", True, [Quant.Q8_0, Quant.Q4_1])

@@ -151,14 +151,14 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
 }
 
 TEST_F(Cli, RefusesBrokenModels) {
-  expect_refusal(job("train", {}, "nowhere"), {"nowhere/config.json"});
+  expect_refusal(job("train", {}, "nowhere"), {"nowhere: found nothing there", "config.json"});
   fs::copy(kModels / "llama", at("m"));
   fs::resize_file(at("m/model.safetensors"), 500000);
   expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "data_offsets"});
   put(at("m/model.safetensors"), overlapping_safetensors());
   expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "tensor 'b': found its data at byte", "expected"});
   fs::remove(at("m/model.safetensors"));
-  expect_refusal(job("train", {}, "m"), {"m: found no weights", "--init random"});
+  expect_refusal(job("train", {}, "m"), {"m: found config.json, but no weights", "model.safetensors"});
   put(at("m/config.json"), "{\"model_type\": ");
   expect_refusal(job("train", {}, "m"), {"m/config.json", "JSON"});
 }

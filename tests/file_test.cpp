@@ -137,6 +137,28 @@ TEST(File, MissingInputIsTheUsersError) {
   EXPECT_TRUE(fails_with<UserError>([] { File::open_read("/dev/null", IoMode::Buffered); }, "not a file"));
 }
 
+TEST(File, AGitLfsPointerIsNotTheFile) {
+  const TempDirectory directory;
+  const auto path = directory.path() / "model.safetensors";
+  const std::string pointer =
+      "version https://git-lfs.github.com/spec/v1\noid sha256:" + std::string(64, '3') + "\nsize 4937253\n";
+  write_text(path, pointer);
+  for (const IoMode mode : {IoMode::Buffered, IoMode::Direct})
+    EXPECT_TRUE(fails_with<UserError>([&] { File::open_read(path, mode); },
+                                      "is a Git LFS pointer, the file itself (4937253 bytes) was not fetched"));
+  write_text(path, pointer.substr(0, 60));
+  EXPECT_TRUE(fails_with<UserError>([&] { read_text(path, 1000); }, "(an unknown number of bytes)"));
+  write_text(path, "a text that speaks of https://git-lfs.github.com/spec/v1\n");
+  EXPECT_NO_THROW(read_text(path, 1000));
+}
+
+TEST(File, ALinkToNothingIsNamed) {
+  const TempDirectory directory;
+  fs::create_symlink("../blobs/12", directory.path() / "config.json");
+  EXPECT_TRUE(fails_with<UserError>([&] { read_text(directory.path() / "config.json", 1000); },
+                                    "is a link to '../blobs/12', where nothing is"));
+}
+
 TEST(File, MovingHandsOverTheDescriptor) {
   const TempDirectory directory;
   File a = File::create(directory.path() / "a", IoMode::Buffered);

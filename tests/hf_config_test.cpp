@@ -121,11 +121,17 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     Json value;
     const char* message;
   } cases[] = {
-      {"architectures", Json::array({"MistralForCausalLM"}), "found [\"MistralForCausalLM\"], expected [\"LlamaFor"},
+      {"model_type", "mistral", "'model_type': found \"mistral\", expected \"llama\" or \"qwen2\""},
+      {"architectures", Json::array({"LlamaModel"}), "in this one the head is missing"},
+      {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
+      {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
       {"hidden_act", "gelu", "x, key 'hidden_act': found \"gelu\", expected \"silu\""},
       {"attention_bias", true, "'attention_bias': found true, expected false"},
       {"mlp_bias", true, "'mlp_bias': found true, expected false"},
-      {"attention_dropout", 0.1, "'attention_dropout'"},
+      {"attention_dropout", 2.0, "'attention_dropout'"},
+      {"embedding_multiplier", 12.0, "'embedding_multiplier': found 12.0, expected 1 or nothing"},
+      {"final_logit_softcapping", 30.0, "expected 0 or nothing"},
+      {"use_qk_norm", true, "expected false or nothing"},
       {"quantization_config", {{"bits", 4}}, "'quantization_config': found an object of 1 keys"},
       {"quantization_config",
        {{"quant_method", "gptq"}, {"bits", 4}},
@@ -153,6 +159,59 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
   }
 }
 
+// As transformers' AutoModelForCausalLM, which does not look at architectures.
+TEST(HfConfig, ModelTypeDecidesWhateverTheArchitectureIsCalled) {
+  const auto parse = [](const Json& names) {
+    return parse_hf_config(changed("qwen2_v4.json", "architectures", names), "x");
+  };
+  for (const Json& names : {Json::array({"CustomQwen32BForCausalLM"}), Json::array({"LLaMAForCausalLM"}),
+                            Json::array({"Qwen2ForCausalLM", "Another"}), Json::array(), Json()})
+    EXPECT_EQ(parse(names).architecture, Architecture::Qwen2ForCausalLM) << names;
+  EXPECT_THAT(parse(Json::array({"CustomQwen32BForCausalLM"})).notes,
+              ElementsAre("config.json: architectures names 'CustomQwen32BForCausalLM'; model_type decides: qwen2"));
+  EXPECT_TRUE(parse(Json()).notes.empty());
+  EXPECT_TRUE(parse(Json::array({"Qwen2ForCausalLM"})).notes.empty());
+}
+
+TEST(HfConfig, WithoutModelTypeTheArchitectureDecides) {
+  for (const char* name : {"LlamaForCausalLM", "LLaMAForCausalLM"}) {
+    Json config = parse_json(changed("llama3_v4.json", "architectures", {name}), "x");
+    config.erase("model_type");
+    EXPECT_EQ(parse_hf_config(config.dump(), "x").architecture, Architecture::LlamaForCausalLM);
+    config["architectures"] = {"GPT2LMHeadModel"};
+    EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "found [\"GPT2LMHeadModel\"]"));
+  }
+}
+
+TEST(HfConfig, DropoutIsForWhoTrains) {
+  Json config = parse_json(fixture("llama3_v4.json"), "x");
+  config["attention_dropout"] = 0.1;
+  config["resid_pdrop"] = 0.25;
+  config["hidden_dropout"] = 0.0;
+  EXPECT_THAT(parse_hf_config(config.dump(), "x").dropout, ElementsAre("attention_dropout 0.1", "resid_pdrop 0.25"));
+}
+
+TEST(HfConfig, IdsBeyondTheVocabularyAreLeftOutWithANote) {
+  Json config = parse_json(fixture("llama3_v4.json"), "x");
+  config["bos_token_id"] = 128256;
+  config["eos_token_id"] = {128001, 128300};
+  const HfConfig c = parse_hf_config(config.dump(), "x");
+  EXPECT_EQ(c.bos, std::nullopt);
+  EXPECT_THAT(c.eos, ElementsAre(128001));
+  EXPECT_THAT(c.notes,
+              ElementsAre("config.json: bos_token_id 128256 is beyond the vocabulary of 128256 tokens and left out",
+                          "config.json: eos_token_id 128300 is beyond the vocabulary of 128256 tokens and left out"));
+}
+
+TEST(HfConfig, NeutralValuesOfOtherFamiliesKeysPass) {
+  Json config = parse_json(fixture("llama3_v4.json"), "x");
+  for (const char* key : {"embedding_multiplier", "residual_multiplier", "logits_scaling"}) config[key] = 1.0;
+  config["use_qk_norm"] = false;
+  config["num_experts"] = 0;
+  config["hidden_act"] = "swish";
+  EXPECT_NO_THROW(parse_hf_config(config.dump(), "x"));
+}
+
 TEST(HfConfig, RefusesNonsenseNumbers) {
   const struct {
     const char* key;
@@ -170,7 +229,7 @@ TEST(HfConfig, RefusesNonsenseNumbers) {
       {"vocab_size", int64_t{1} << 40, "'vocab_size'"},
       {"rms_norm_eps", 0, "'rms_norm_eps'"},
       {"rope_theta", -1.0, "'rope_theta'"},
-      {"eos_token_id", 128256, "'eos_token_id'"},
+      {"eos_token_id", int64_t{1} << 40, "'eos_token_id'"},
       {"eos_token_id", Json::array({-1}), "expected ids from 0 to 128255"},
       {"tie_word_embeddings", "yes", "expected true or false"},
   };
@@ -223,8 +282,12 @@ TEST(ModelDirectory, GenerationConfigSaysWhatEndsAReply) {
   write_text(directory.path() / "generation_config.json", R"({"eos_token_id": [151645, 151643]})");
   EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645, 151643));
   write_text(directory.path() / "generation_config.json", R"({"eos_token_id": 151936})");
-  EXPECT_TRUE(fails_with<UserError>([&] { read_hf_config(directory.path()); }, "generation_config.json, key 'eos_"));
-  EXPECT_EQ(parse_generation_config("{}", "x", 10), std::nullopt);
+  const HfConfig c = read_hf_config(directory.path());
+  EXPECT_THAT(c.eos, ElementsAre(151645)) << "config.json's";
+  EXPECT_THAT(c.notes, ElementsAre("generation_config.json: eos_token_id 151936 is beyond the vocabulary of 151936 "
+                                   "tokens and left out"));
+  std::vector<std::string> notes;
+  EXPECT_EQ(parse_generation_config("{}", "x", 10, notes), std::nullopt);
   EXPECT_THAT(side_files(directory.path()), ElementsAre("config.json", "generation_config.json"));
 }
 

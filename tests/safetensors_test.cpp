@@ -76,7 +76,9 @@ class BrokenModel : public testing::Test {
   TempDirectory directory_;
 };
 
-TEST_F(BrokenModel, NeedsWeights) { EXPECT_TRUE(refused("found neither model.safetensors nor")); }
+TEST_F(BrokenModel, NeedsWeights) {
+  EXPECT_TRUE(refused("found none of model.safetensors, model.safetensors.index.json, pytorch_model.bin"));
+}
 
 TEST(SafetensorsShards, AreListedWithTheirTensors) {
   const auto shards = parse_safetensors_index(R"({"weight_map": {"a": "2", "b": "1", "c": "2"}})", "x");
@@ -84,11 +86,19 @@ TEST(SafetensorsShards, AreListedWithTheirTensors) {
   EXPECT_TRUE(fails_with<UserError>([] { parse_safetensors_index("{}", "x"); }, "x: key 'weight_map' is missing"));
 }
 
-TEST_F(BrokenModel, NamesAMissingShardAndAMissingTensor) {
-  index_of(R"({"weight_map": {"a": "one.safetensors"}})");
-  EXPECT_TRUE(refused("names shard 'one.safetensors' with 1 tensors, which is missing"));
+TEST_F(BrokenModel, NamesAMissingShardAndAMissingTensorOnceTheyAreNeeded) {
+  const auto needed = [&](std::string_view part) {
+    const SafetensorsIndex index = SafetensorsIndex::open_model(directory_.path());
+    return fails_with<UserError>([&] { index.require("a", {3, 2}, ""); }, part);
+  };
+  index_of(R"({"weight_map": {"a": "one.safetensors", "single": "two.safetensors"}})");
+  EXPECT_TRUE(needed("model.safetensors.index.json names it in 'one.safetensors', which is missing"));
   fs::copy(kFixtures / "mixed.safetensors", directory_.path() / "one.safetensors");
-  EXPECT_TRUE(refused("has tensor 'a' in 'one.safetensors', which does not hold it"));
+  fs::copy(kFixtures / "mixed.safetensors", directory_.path() / "two.safetensors");
+  EXPECT_TRUE(needed("names it in 'one.safetensors', which does not hold it"));
+  const SafetensorsIndex index = SafetensorsIndex::open_model(directory_.path());
+  EXPECT_THAT(index.absent(), ElementsAre(testing::Key("a")));
+  EXPECT_TRUE(index.find("single"));
 }
 
 TEST_F(BrokenModel, ShardsStayInTheirDirectory) {

@@ -39,6 +39,10 @@ bool is_users_error(int error) {
 
 // An operation on a name failed: the user's error if the name is at fault, else the machine's.
 [[noreturn]] void name_error(std::string_view action, const fs::path& path, int error) {
+  std::error_code ignored;
+  if (error == ENOENT && fs::is_symlink(path, ignored))
+    user_error("{}: cannot {}: it is a link to '{}', where nothing is", path.string(), action,
+               fs::read_symlink(path, ignored).string());
   if (is_users_error(error)) user_error("{}: cannot {}: {}", path.string(), action, error_text(error));
   device_error("{}: cannot {}: {}", path.string(), action, error_text(error));
 }
@@ -67,6 +71,24 @@ size_t in_pieces(Transfer transfer, int descriptor, uint64_t offset, std::byte* 
 size_t within_blocks(size_t done, size_t whole) {
   const size_t into_block = done % kDirectAlignment;
   return into_block == 0 ? whole : std::min(whole, done - into_block);
+}
+
+// Git LFS leaves a few lines of text in place of a file that was not fetched.
+// Format: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+void refuse_lfs_pointer(const File& file) {
+  constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/", kSize = "\nsize ";
+  constexpr uint64_t kMaxPointerBytes = 1024;
+  const uint64_t bytes = file.size();
+  if (bytes < kBegin.size() || bytes >= kMaxPointerBytes) return;
+  std::string text(bytes, '\0');
+  file.read(0, std::as_writable_bytes(std::span(text)));
+  if (!text.starts_with(kBegin)) return;
+  const size_t at = text.find(kSize);
+  const std::string_view rest = at == text.npos ? "" : std::string_view(text).substr(at + kSize.size());
+  const std::string_view size = rest.substr(0, std::min(rest.find_first_not_of("0123456789"), rest.size()));
+  user_error(
+      "{}: is a Git LFS pointer, the file itself ({} bytes) was not fetched; 'git lfs pull' or a download gets it",
+      file.path().string(), size.empty() ? "an unknown number of" : size);
 }
 
 void sync_path(const fs::path& path) {
@@ -128,7 +150,11 @@ File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode
   }
 }
 
-File File::open_read(const fs::path& path, IoMode mode) { return File(path, O_RDONLY, mode); }
+File File::open_read(const fs::path& path, IoMode mode) {
+  File file(path, O_RDONLY, mode);
+  refuse_lfs_pointer(file);
+  return file;
+}
 
 File File::create_unnamed(const fs::path& directory, IoMode mode) {
   std::string name = directory / ".snug-XXXXXX";

@@ -5,6 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/inputs.h"
 #include "cli/launch.h"
 #include "cli/use.h"
 
@@ -59,6 +60,7 @@ int plan_command(Options options, const CommandFlags& flags) {
     summary = summarise(stream);
   }
   const Planned planned = plan_training(options, std::move(target), !options.validation.empty(), Aim::Look);
+  say_notes(planned.spec);
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, options, summary);
     try {

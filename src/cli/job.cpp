@@ -161,7 +161,8 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   }
   spec.numerics = numerics_of(options);
   spec.export_dtype = spec.numerics.compute;
-  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt};
+  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt,
+                        spec.config.prediction_layers};
   if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
   const bool all_trained = training && options.method == "full";

@@ -12,6 +12,7 @@
 #include "base/parallel.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
+#include "cli/inputs.h"
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/target.h"
@@ -26,8 +27,9 @@ struct Command {
   std::function<int(const Options&, const CommandFlags&)> run;
 };
 
-const std::vector<std::string> kModelKeys{"model",       "init",    "adapter", "seed",          "compute",
-                                          "base_format", "threads", "device",  "device_memory", "host_memory"};
+const std::vector<std::string> kModelKeys{"model",         "init",        "adapter",  "seed",
+                                          "compute",       "base_format", "threads",  "device",
+                                          "device_memory", "host_memory", "cache_dir"};
 // Where weights lie, of commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",        "data_format", "columns",  "roles",           "prompt",
@@ -62,7 +64,8 @@ std::vector<Command> commands() {
        "best on a quiet one",
        {"out", "threads"},
        doctor_command},
-      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model"}), tokenize_command},
+      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model", "cache_dir"}),
+       tokenize_command},
   };
 }
 
@@ -202,12 +205,14 @@ int dispatch(int argc, char** argv) {
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
-      const Options options = effective_options(given[i]);
+      Options options = effective_options(given[i]);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")
-        user_error("--model is required: a model directory in Hugging Face's layout");
+        user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
       if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
+      const bool text_alone = all[i].name == "tokenize" && given[i].flags.text;  // which takes the tokenizer, no more
+      if (!text_alone) find_inputs(options);
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);
     }

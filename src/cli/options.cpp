@@ -238,9 +238,12 @@ OptionSpec prompt_option() {
 std::vector<OptionSpec> training_specs() {
   using O = Options;
   return {
-      text_option("model", &O::model, "model directory in Hugging Face's layout (required)"),
+      {"model",
+       "model directory in Hugging Face's layout, an id (org/name) in its local cache, or a GGUF file (required)",
+       [](Options& o, const std::string& t) { o.model = t, o.given_model.clear(); }, model_as_given},
       word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
-      text_option("adapter", &O::adapter, "PEFT adapter directory to continue from, evaluate, generate with or merge"),
+      {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with or merge",
+       [](Options& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},
       list_option("data", &O::data, "files to train on or evaluate: .json, .jsonl, .txt"),
       word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
                   "shape of the samples; auto looks"),
@@ -348,6 +351,8 @@ std::vector<OptionSpec> machine_specs() {
       text_option(
           "out", &O::out,
           "what is made: the run's directory (runs/<date>-<model>), the model's, or doctor's profile (machine.json)"),
+      text_option("cache_dir", &O::cache_dir,
+                  "directory for models made of GGUF files ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),
@@ -394,6 +399,14 @@ const std::vector<OptionSpec>& option_specs() {
     return all;
   }();
   return specs;
+}
+
+const std::string& model_as_given(const Options& options) {
+  return options.given_model.empty() ? options.model : options.given_model;
+}
+
+const std::string& adapter_as_given(const Options& options) {
+  return options.given_adapter.empty() ? options.adapter : options.given_adapter;
 }
 
 std::string OptionSpec::flag() const {

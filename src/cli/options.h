@@ -23,6 +23,8 @@ struct Cadence {
 
 struct Options {
   std::string model, init = "pretrained", adapter;
+  // What the two were given as, where find_inputs() has put the directories that are meant in their place.
+  std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
   std::map<std::string, std::string> columns, roles;
@@ -65,7 +67,7 @@ struct Options {
               offload_parameters = "auto";
   bool speculative_updates = false;
 
-  std::string out, trace;
+  std::string out, trace, cache_dir;
   bool overwrite = false, resume = false;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
@@ -98,6 +100,10 @@ void parse_job(const std::string& text, const std::string& path, Options& option
 
 // Every option as it took effect, as a job file.
 std::string write_job_file(const Options& options);
+
+// What model and adapter were given as, which the job file keeps.
+const std::string& model_as_given(const Options& options);
+const std::string& adapter_as_given(const Options& options);
 
 // "24GiB", "80GB", "512MiB" or bytes.
 uint64_t parse_size(const std::string& text, const std::string& key);

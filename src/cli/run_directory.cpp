@@ -79,7 +79,7 @@ std::string default_out(const Options& options) {
   const std::time_t now = std::time(nullptr);
   char date[32];
   std::strftime(date, sizeof date, "%Y-%m-%d-%H%M%S", std::localtime(&now));
-  const auto model = fs::absolute(options.model).lexically_normal();
+  const auto model = fs::absolute(model_as_given(options)).lexically_normal();
   return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
 }
 

@@ -7,6 +7,7 @@
 
 #include "cli/commands.h"
 #include "cli/corpus.h"
+#include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/job.h"
 #include "cli/launch.h"
@@ -80,7 +81,9 @@ std::optional<SavedState> saved_by_others(const Options& options) {
 
 // A run goes on from whatever directory it is resumed in.
 void name_absolutely(Options& options) {
-  std::vector<std::string*> paths{&options.model, &options.adapter, &options.disk_dir, &options.out, &options.trace};
+  std::vector<std::string*> paths{&options.disk_dir, &options.out, &options.trace};
+  for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
+    if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
   for (std::string& file : options.data) paths.push_back(&file);
   if (!validation_fraction(options))
     for (std::string& file : options.validation) paths.push_back(&file);
@@ -157,8 +160,10 @@ std::string trained_parts(const Options& options) { return options.method == "lo
 
 void export_result(Session& session, const Options& options) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
+  // An id is for others too; a GGUF file is not, but the model made of it.
+  const std::string& base = is_file(model_as_given(options)) ? options.model : model_as_given(options);
   if (options.method == "lora")
-    export_adapter(session, out, adapter_of(options), options.model);
+    export_adapter(session, out, adapter_of(options), base);
   else
     export_model(session, out, options.model, Existing::Replace);
 }
@@ -229,6 +234,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     if (!run.machines.empty()) log_line(run.machines);
     print_notes(run.corpus);
+    say_notes(run.planned.spec);
     warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
     std::filesystem::create_directories(options.out);
   }

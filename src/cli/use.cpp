@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "cli/inputs.h"
 #include "cli/launch.h"
 #include "cli/plan_report.h"
 
@@ -24,6 +25,9 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched) {
   target.require_here();
   refuse_disk_dir(options, Aim::Run);
   require_weights(spec.sources);
+  // Of a merge, which has base and adapter run first, once.
+  const bool says = spec.purpose == Purpose::Merge || options.out.empty();
+  if (says && (!launched || launched->topology().rank == 0)) say_notes(spec);
   Options settled = options;
   if (options.ranks == 0 && !launched && spec.purpose == Purpose::Generate && target.cuda() &&
       cards_of(target, Aim::Run).count > 1) {

@@ -12,7 +12,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <map>
 #include <optional>
 #include <span>
@@ -20,6 +19,8 @@
 #include <string_view>
 #include <variant>
 #include <vector>
+
+#include "format/load.h"
 
 namespace snug {
 
@@ -77,9 +78,6 @@ class GgufHeader {
   std::map<std::string, GgufValue, std::less<>> values_;
   std::vector<GgufTensor> tensors_;
 };
-
-// Fills the span with the file's bytes from an offset; only asked for bytes within the file.
-using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
 // Reads the header of a file of `file_bytes` bytes; `source` is its name for messages. UserError for whatever breaks
 // the format, and for tensor types other than GgufType's.

@@ -1,6 +1,8 @@
 #include "format/hf_config.h"
 
+#include <algorithm>
 #include <array>
+#include <utility>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -20,18 +22,65 @@ constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
                                                       "moe_intermediate_size"};
 
-Architecture parse_architecture(const JsonObject& config) {
-  constexpr std::string_view kExpected = "[\"LlamaForCausalLM\"] or [\"Qwen2ForCausalLM\"]";
+// Other layers or other sums under the name of an architecture that has none of them: value and what is plain.
+constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embedding_multiplier", 1},
+                                                                          {"residual_multiplier", 1},
+                                                                          {"logits_scaling", 1},
+                                                                          {"logit_scale", 1},
+                                                                          {"attn_logit_softcapping", 0},
+                                                                          {"final_logit_softcapping", 0},
+                                                                          {"clip_qkv", 0}}};
+constexpr std::array<std::string_view, 5> kSwitchKeys{"use_qk_norm", "qk_norm", "qk_layernorm", "alibi",
+                                                      "use_parallel_residual"};
+
+// Dropout as the families of models call it. Nothing but training has to do with it.
+constexpr std::array<std::string_view, 9> kDropoutKeys{
+    "attention_dropout", "attn_dropout",        "attn_pdrop",
+    "resid_pdrop",       "residual_dropout",    "embd_pdrop",
+    "hidden_dropout",    "hidden_dropout_prob", "attention_probs_dropout_prob"};
+
+std::string lower(std::string text) {
+  std::ranges::transform(text, text.begin(),
+                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return text;
+}
+
+// UserError for names of models that end in another head than a language model's, or in none.
+void refuse_other_heads(const JsonObject& config, std::string_view name) {
+  constexpr std::array<std::string_view, 4> kHeadless{"LlamaModel", "LLaMAModel", "Qwen2Model", "AutoModel"};
+  constexpr std::array<std::string_view, 6> kHeads{
+      "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
+      "ForConditionalGeneration",  "ForRewardModel",         "ForTextEncoding"};
+  if (std::ranges::find(kHeadless, name) != kHeadless.end())
+    config.fail("architectures",
+                "a model with its language-model head (LlamaForCausalLM, Qwen2ForCausalLM): in this "
+                "one the head is missing");
+  if (std::ranges::any_of(kHeads, [&](std::string_view head) { return name.ends_with(head); }))
+    config.fail("architectures", "a model with a language-model head (LlamaForCausalLM, Qwen2ForCausalLM)");
+}
+
+Architecture parse_architecture(const JsonObject& config, std::vector<std::string>& notes) {
+  constexpr std::string_view kExpected = "\"llama\" or \"qwen2\"";
+  std::vector<std::string> names;
   if (config.has("architectures")) {
-    const Json& names = config.at("architectures");
-    if (names == Json::array({"LlamaForCausalLM"})) return Architecture::LlamaForCausalLM;
-    if (names == Json::array({"Qwen2ForCausalLM"})) return Architecture::Qwen2ForCausalLM;
-    config.fail("architectures", kExpected);
+    const Json& list = config.at("architectures");
+    if (!list.is_array() || !std::ranges::all_of(list, [](const Json& item) { return item.is_string(); }))
+      config.fail("architectures", "a list of names");
+    for (const Json& item : list) names.push_back(item.get<std::string>());
   }
+  for (const std::string& name : names) refuse_other_heads(config, name);
   const std::string type = config.string("model_type", "");
-  if (type == "llama") return Architecture::LlamaForCausalLM;
-  if (type == "qwen2") return Architecture::Qwen2ForCausalLM;
-  config.fail("architectures", kExpected);
+  for (const Architecture architecture : {Architecture::LlamaForCausalLM, Architecture::Qwen2ForCausalLM}) {
+    const bool llama = architecture == Architecture::LlamaForCausalLM;
+    const std::string usual = lower(std::string(name(architecture)));
+    const bool named = std::ranges::any_of(names, [&](const std::string& name) { return lower(name) == usual; });
+    if (type.empty() ? !named : type != (llama ? "llama" : "qwen2")) continue;
+    if (!names.empty() && !named)
+      notes.push_back(fmt::format("config.json: architectures names '{}'; model_type decides: {}", names[0], type));
+    return architecture;
+  }
+  config.fail(type.empty() && !names.empty() ? "architectures" : "model_type",
+              type.empty() && !names.empty() ? "[\"LlamaForCausalLM\"] or [\"Qwen2ForCausalLM\"]" : kExpected);
 }
 
 void parse_sizes(const JsonObject& config, HfConfig& result) {
@@ -113,15 +162,30 @@ std::vector<int64_t> parse_windows(const JsonObject& config, const HfConfig& res
 }
 
 void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
-  if (config.string("hidden_act", "silu") != "silu") config.fail("hidden_act", "\"silu\"");
+  const std::string activation = config.string("hidden_act", "silu");
+  if (activation != "silu" && activation != "swish") config.fail("hidden_act", "\"silu\"");
   if (result.architecture == Architecture::LlamaForCausalLM) {
     if (config.boolean("attention_bias", false)) config.fail("attention_bias", "false");
     if (config.boolean("mlp_bias", false)) config.fail("mlp_bias", "false");
   }
-  if (config.number("attention_dropout", 0, 1, 0.0) != 0) config.fail("attention_dropout", "0");
   for (const std::string_view key : kExpertKeys) {
-    if (config.has(key)) config.fail(key, "none: a dense model");
+    if (config.has(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
   }
+  for (const auto& [key, plain] : kFactorKeys) {
+    if (config.has(key) && config.at(key) != plain) config.fail(key, fmt::format("{} or nothing", plain));
+  }
+  for (const std::string_view key : kSwitchKeys) {
+    if (config.has(key) && config.at(key) != false) config.fail(key, "false or nothing");
+  }
+}
+
+std::vector<std::string> parse_dropout(const JsonObject& config) {
+  std::vector<std::string> found;
+  for (const std::string_view key : kDropoutKeys) {
+    if (const double share = config.number(key, 0, 1, 0.0); share != 0)
+      found.push_back(fmt::format("{} {}", key, share));
+  }
+  return found;
 }
 
 std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
@@ -143,31 +207,49 @@ std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
   return BnbQuantization{.nf4 = true, .nested = bnb.boolean("bnb_4bit_use_double_quant", false)};
 }
 
-// Absent, null and negative mean none; `fallback` stands for absent only.
-std::optional<int64_t> parse_token(const JsonObject& config, std::string_view key, int64_t vocabulary,
-                                   std::optional<int64_t> fallback) {
-  if (!config.value().contains(key)) return fallback && *fallback < vocabulary ? fallback : std::nullopt;
-  if (!config.has(key)) return std::nullopt;
-  const int64_t id = config.integer(key, -1, vocabulary - 1);
-  return id < 0 ? std::nullopt : std::optional(id);
-}
+// Special tokens of one file; ids that the vocabulary does not have are left out with a note.
+class TokenIds {
+ public:
+  TokenIds(const JsonObject& config, std::string_view file, int64_t vocabulary, std::vector<std::string>& notes)
+      : config_(config), file_(file), vocabulary_(vocabulary), notes_(notes) {}
 
-std::vector<int64_t> parse_eos(const JsonObject& config, int64_t vocabulary, std::optional<int64_t> fallback) {
-  constexpr std::string_view kKey = "eos_token_id";
-  std::vector<int64_t> ids;
-  if (!config.has(kKey) || !config.at(kKey).is_array()) {
-    const auto id = parse_token(config, kKey, vocabulary, fallback);
-    if (id) ids.push_back(*id);
+  // Absent, null and negative mean none; `fallback` stands for absent only.
+  std::optional<int64_t> one(std::string_view key, std::optional<int64_t> fallback) const {
+    if (!config_.value().contains(key)) return fallback && *fallback < vocabulary_ ? fallback : std::nullopt;
+    if (!config_.has(key)) return std::nullopt;
+    const int64_t id = config_.integer(key, -1, kMaxId);
+    return id < 0 || !has(key, id) ? std::nullopt : std::optional(id);
+  }
+
+  std::vector<int64_t> several(std::string_view key, std::optional<int64_t> fallback) const {
+    std::vector<int64_t> ids;
+    if (!config_.has(key) || !config_.at(key).is_array()) {
+      if (const auto id = one(key, fallback)) ids.push_back(*id);
+      return ids;
+    }
+    for (const Json& id : config_.at(key)) {
+      if (!id.is_number_unsigned() || id.get<uint64_t>() > static_cast<uint64_t>(kMaxId))
+        config_.fail(key, fmt::format("ids from 0 to {}", vocabulary_ - 1));
+      if (has(key, id.get<int64_t>())) ids.push_back(id.get<int64_t>());
+    }
     return ids;
   }
-  for (const Json& id : config.at(kKey)) {
-    if (!id.is_number_unsigned() || id.get<uint64_t>() >= static_cast<uint64_t>(vocabulary)) {
-      config.fail(kKey, fmt::format("ids from 0 to {}", vocabulary - 1));
-    }
-    ids.push_back(id.get<int64_t>());
+
+ private:
+  static constexpr int64_t kMaxId = INT32_MAX;
+
+  bool has(std::string_view key, int64_t id) const {
+    if (id < vocabulary_) return true;
+    notes_.push_back(
+        fmt::format("{}: {} {} is beyond the vocabulary of {} tokens and left out", file_, key, id, vocabulary_));
+    return false;
   }
-  return ids;
-}
+
+  const JsonObject& config_;
+  std::string_view file_;
+  int64_t vocabulary_;
+  std::vector<std::string>& notes_;
+};
 
 std::optional<DType> parse_dtype(const JsonObject& config) {
   const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
@@ -195,7 +277,7 @@ HfConfig parse_hf_config(std::string_view json, std::string_view source) {
   const Json parsed = parse_json(json, source);
   const JsonObject config(parsed, std::string(source));
   HfConfig result;
-  result.architecture = parse_architecture(config);
+  result.architecture = parse_architecture(config, result.notes);
   const bool llama = result.architecture == Architecture::LlamaForCausalLM;
   parse_sizes(config, result);
   parse_rope(config, result);
@@ -206,18 +288,25 @@ HfConfig parse_hf_config(std::string_view json, std::string_view source) {
   result.qkv_bias = !llama;
   if (!llama) result.windows = parse_windows(config, result);
   // transformers' LlamaConfig has these two when the file does not mention them.
-  result.bos = parse_token(config, "bos_token_id", result.vocabulary, llama ? std::optional<int64_t>(1) : std::nullopt);
-  result.eos = parse_eos(config, result.vocabulary, llama ? std::optional<int64_t>(2) : std::nullopt);
+  const TokenIds tokens(config, "config.json", result.vocabulary, result.notes);
+  result.bos = tokens.one("bos_token_id", llama ? std::optional<int64_t>(1) : std::nullopt);
+  result.eos = tokens.several("eos_token_id", llama ? std::optional<int64_t>(2) : std::nullopt);
+  result.dropout = parse_dropout(config);
+  for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"})
+    result.prediction_layers = std::max(result.prediction_layers, config.integer(key, 0, kMaxLayers, 0));
   result.dtype = parse_dtype(config);
   return result;
 }
 
 std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
-                                                            int64_t vocabulary) {
+                                                            int64_t vocabulary, std::vector<std::string>& notes) {
   const Json parsed = parse_json(json, source);
   const JsonObject config(parsed, std::string(source));
   if (!config.has("eos_token_id")) return std::nullopt;
-  return parse_eos(config, vocabulary, {});
+  const size_t before = notes.size();
+  std::vector<int64_t> eos = TokenIds(config, "generation_config.json", vocabulary, notes).several("eos_token_id", {});
+  if (eos.empty() && notes.size() > before) return std::nullopt;
+  return eos;
 }
 
 HfConfig read_hf_config(const fs::path& directory) {
@@ -225,7 +314,8 @@ HfConfig read_hf_config(const fs::path& directory) {
   HfConfig config = parse_hf_config(read_text(path, kMaxConfigBytes), path.string());
   if (is_file(generation)) {
     const std::string text = read_text(generation, kMaxConfigBytes);
-    if (auto eos = parse_generation_config(text, generation.string(), config.vocabulary)) config.eos = *std::move(eos);
+    if (auto eos = parse_generation_config(text, generation.string(), config.vocabulary, config.notes))
+      config.eos = *std::move(eos);
   }
   return config;
 }

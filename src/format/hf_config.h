@@ -15,7 +15,7 @@ namespace snug {
 
 enum class Architecture { LlamaForCausalLM, Qwen2ForCausalLM };
 
-// As `architectures` in config.json spells it.
+// As transformers spells it in `architectures` of config.json.
 std::string_view name(Architecture architecture);
 
 // How Llama 3.1 stretches rotary frequencies ("rope_type": "llama3"): wavelengths above original_max_position /
@@ -51,17 +51,23 @@ struct HfConfig {
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so
   std::optional<BnbQuantization> quantization;
+  int64_t prediction_layers = 0;     // behind the last layer, for tokens further ahead; not part of the model
+  std::vector<std::string> dropout;  // keys and shares ("attention_dropout 0.1") that act in training alone
+  std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
 inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and its like
 
-// `source` is the file's name for messages. UserError naming file, key, found and expected for anything unsupported,
-// missing or out of range.
+// Reads config.json. As in transformers `model_type` decides which architecture it is, and `architectures` only where
+// there is no model_type, or where it names another head than the language model's. Ids beyond the vocabulary are left
+// out with a note. `source` is the file's name for messages. UserError naming file, key, found and expected for
+// anything unsupported, missing or out of range.
 HfConfig parse_hf_config(std::string_view json, std::string_view source);
 
-// The end tokens that generation_config.json names, ids below `vocabulary`; nothing if it names none.
+// The end tokens that generation_config.json names; nothing if it names none below `vocabulary`. Adds a note for each
+// id that is not below it.
 std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
-                                                            int64_t vocabulary);
+                                                            int64_t vocabulary, std::vector<std::string>& notes);
 
 // `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
 HfConfig read_hf_config(const std::filesystem::path& directory);

@@ -1,11 +1,17 @@
-// Values from the bytes of files, little-endian as all of them are.
+// Bytes of files, and values from them, little-endian as all of them are.
 #pragma once
 
 #include <bit>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
+#include <functional>
+#include <span>
 
 namespace snug {
+
+// Fills the span with a file's bytes from an offset; only asked for bytes within the file.
+using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
 // The bytes need not be aligned.
 template <class T>

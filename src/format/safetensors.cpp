@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "format/json.h"
 #include "format/load.h"
+#include "format/torch_file.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -17,14 +18,11 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library has it
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxDimensions = 16;
+// The names that a model's weights may have, or the index of their shards, in order of preference.
+constexpr std::array<std::string_view, 4> kModelFiles{"model.safetensors", "model.safetensors.index.json",
+                                                      "pytorch_model.bin", "pytorch_model.bin.index.json"};
 
-struct DTypeRow {
-  std::string_view name;
-  uint64_t bits;
-  std::optional<DType> dtype;  // what snug reads
-};
-
-constexpr std::array<DTypeRow, 21> kDTypes{{
+constexpr std::array<StoredType, 21> kDTypes{{
     {"F32", 32, DType::F32}, {"BF16", 16, DType::BF16}, {"F16", 16, DType::F16}, {"F64", 64, {}},
     {"C64", 64, {}},         {"I64", 64, {}},           {"U64", 64, {}},         {"I32", 32, {}},
     {"U32", 32, {}},         {"I16", 16, {}},           {"U16", 16, {}},         {"I8", 8, {}},
@@ -32,11 +30,6 @@ constexpr std::array<DTypeRow, 21> kDTypes{{
     {"F8_E8M0", 8, {}},      {"F6_E2M3", 6, {}},        {"F6_E3M2", 6, {}},      {"F4", 4, {}},
     {"F8_E4M3FNUZ", 8, {}},
 }};
-
-const DTypeRow* find_dtype(std::string_view name) {
-  const auto row = std::find_if(kDTypes.begin(), kDTypes.end(), [&](const DTypeRow& r) { return r.name == name; });
-  return row == kDTypes.end() ? nullptr : &*row;
-}
 
 std::string_view file_spelling(DType dtype) {
   switch (dtype) {
@@ -95,7 +88,7 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor, 
   }
   entry.offset = data_begin + range[0].get<uint64_t>();
   entry.bytes = range[1].get<uint64_t>() - range[0].get<uint64_t>();
-  if (const DTypeRow* row = find_dtype(entry.dtype_name)) {
+  if (const StoredType* row = find_stored_type(entry.dtype_name)) {
     entry.dtype = row->dtype;
     if (data_bytes(entry.shape, row->bits) != entry.bytes) {
       tensor.fail("data_offsets", fmt::format("the bytes of {} {}", entry.dtype_name, shape_text(entry.shape)));
@@ -128,7 +121,19 @@ std::string shard_name(size_t index, size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
+// Of kModelFiles the first that is there.
+std::optional<fs::path> find_model_file(const fs::path& directory) {
+  for (const std::string_view name : kModelFiles)
+    if (is_file(directory / name)) return directory / name;
+  return {};
+}
+
 }  // namespace
+
+const StoredType* find_stored_type(std::string_view name) {
+  const auto row = std::ranges::find(kDTypes, name, &StoredType::name);
+  return row == kDTypes.end() ? nullptr : &*row;
+}
 
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, uint64_t data_begin, uint64_t file_bytes,
                                                        std::string_view source) {
@@ -168,33 +173,53 @@ SafetensorsIndex SafetensorsIndex::open_file(const fs::path& path) {
 }
 
 SafetensorsIndex SafetensorsIndex::open_model(const fs::path& directory) {
-  const fs::path single = directory / "model.safetensors", list = directory / "model.safetensors.index.json";
-  if (is_file(single)) return open_file(single);
-  if (!is_file(list)) {
-    user_error("{}: found neither model.safetensors nor model.safetensors.index.json, expected one of them",
-               directory.string());
-  }
+  const std::optional<fs::path> file = find_model_file(directory);
+  if (!file) user_error("{}: found none of {}, expected one of them", directory.string(), fmt::join(kModelFiles, ", "));
+  if (file->extension() != ".json") return open_file(*file);
   SafetensorsIndex index;
-  for (const auto& [file, tensors] : parse_safetensors_index(read_text(list, kMaxIndexBytes), list.string())) {
-    if (!is_file(directory / file)) {
-      user_error("{}: names shard '{}' with {} tensors, which is missing", list.string(), file, tensors.size());
-    }
-    SafetensorsIndex shard = open_file(directory / file);
-    index.files_.push_back(directory / file);
-    for (const std::string& tensor : tensors) {
-      const SafetensorsEntry* entry = shard.find(tensor);
-      if (!entry) user_error("{}: has tensor '{}' in '{}', which does not hold it", list.string(), tensor, file);
-      index.entries_.push_back(*entry);
-      index.entries_.back().file = static_cast<uint32_t>(index.files_.size() - 1);
-    }
-  }
+  index.add_shards(*file);
   index.sort_entries();
   return index;
+}
+
+bool SafetensorsIndex::is_in(const fs::path& directory) { return find_model_file(directory).has_value(); }
+
+SafetensorsIndex SafetensorsIndex::open_adapter(const fs::path& directory) {
+  const fs::path plain = directory / "adapter_model.safetensors", pickled = directory / "adapter_model.bin";
+  return open_file(!is_file(plain) && is_file(pickled) ? pickled : plain);
+}
+
+void SafetensorsIndex::add_shards(const fs::path& list) {
+  for (const auto& [file, tensors] : parse_safetensors_index(read_text(list, kMaxIndexBytes), list.string())) {
+    const fs::path path = list.parent_path() / file;
+    std::optional<SafetensorsIndex> shard;
+    if (is_file(path)) {
+      shard = open_file(path);
+      files_.push_back(path);
+    }
+    for (const std::string& tensor : tensors) {
+      if (const SafetensorsEntry* entry = shard ? shard->find(tensor) : nullptr) {
+        entries_.push_back(*entry);
+        entries_.back().file = static_cast<uint32_t>(files_.size() - 1);
+      } else {
+        absent_[tensor] = fmt::format("{} names it in '{}', which {}", list.string(), file,
+                                      shard ? "does not hold it" : "is missing");
+      }
+    }
+  }
 }
 
 void SafetensorsIndex::add_file(const fs::path& path) {
   const File file = File::open_read(path, IoMode::Buffered);
   const uint64_t file_bytes = file.size();
+  std::string head(std::min<uint64_t>(file_bytes, kTorchFileHead), '\0');
+  file.read(0, std::as_writable_bytes(std::span(head)));
+  if (is_torch_file(head)) {
+    files_.push_back(path);
+    const auto read = [&](uint64_t offset, std::span<std::byte> out) { file.read(offset, out); };
+    entries_ = parse_torch_file(read, file_bytes, path.string());
+    return;
+  }
   if (file_bytes < 8)
     user_error("{}: found {} bytes, expected at least the 8 of a header's length", path.string(), file_bytes);
   std::array<std::byte, 8> raw;
@@ -220,6 +245,8 @@ const SafetensorsEntry* SafetensorsIndex::find(std::string_view name) const {
 const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const Shape& shape,
                                                   std::string_view reason) const {
   const SafetensorsEntry* entry = find(name);
+  if (const auto absent = absent_.find(name); !entry && absent != absent_.end())
+    user_error("tensor '{}' is missing: {}", name, absent->second);
   if (!entry) {
     user_error("{}: tensor '{}' is missing{}, expected {} ({})", files_.empty() ? "" : files_[0].string(), name,
                files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason);

@@ -24,6 +24,15 @@
 
 namespace snug {
 
+// A type of elements as a file spells it ("BF16").
+struct StoredType {
+  std::string_view name;
+  uint64_t bits;
+  std::optional<DType> dtype;  // F32, BF16 or F16; nothing for a type that snug does not read
+};
+// Null for other names.
+const StoredType* find_stored_type(std::string_view name);
+
 // One tensor of a file.
 struct SafetensorsEntry {
   std::string name;
@@ -44,12 +53,18 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, ui
 // a file that is not in the same directory.
 std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::string_view json, std::string_view source);
 
-// Where every tensor of a model or an adapter lies.
+// Where every tensor of a model or an adapter lies, in safetensors or in files that torch.save wrote
+// (format/torch_file.h); a file's first bytes tell.
 class SafetensorsIndex {
  public:
-  // `<directory>/model.safetensors`, or the shards that `<directory>/model.safetensors.index.json` names. A shard's
-  // tensors that the index does not mention are left out.
+  // `<directory>/model.safetensors`, or the shards that `<directory>/model.safetensors.index.json` names, or else
+  // pytorch_model.bin or its shards. A shard's tensors that the index does not mention are left out; tensors and shards
+  // that it names and that are not there are an error of require() alone. UserError where there is none of these.
   static SafetensorsIndex open_model(const std::filesystem::path& directory);
+  // Whether open_model() finds something to read there.
+  static bool is_in(const std::filesystem::path& directory);
+  // `<directory>/adapter_model.safetensors`, or else adapter_model.bin.
+  static SafetensorsIndex open_adapter(const std::filesystem::path& directory);
   static SafetensorsIndex open_file(const std::filesystem::path& path);
 
   const std::vector<std::filesystem::path>& files() const { return files_; }
@@ -61,13 +76,17 @@ class SafetensorsIndex {
   // from
   // ("config.json, 'intermediate_size'").
   const SafetensorsEntry& require(std::string_view name, const Shape& shape, std::string_view reason) const;
+  // What the index of the shards names and is not there: where it should be, by tensor.
+  const std::map<std::string, std::string, std::less<>>& absent() const { return absent_; }
 
  private:
   void add_file(const std::filesystem::path& path);
+  void add_shards(const std::filesystem::path& list);
   void sort_entries();
 
   std::vector<std::filesystem::path> files_;
   std::vector<SafetensorsEntry> entries_;
+  std::map<std::string, std::string, std::less<>> absent_;
 };
 
 // A tensor to be written.

@@ -1,12 +1,16 @@
 #include "plan/sources.h"
 
+#include <array>
+#include <charconv>
 #include <cmath>
+#include <map>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "format/bnb.h"
+#include "format/model_path.h"
 
 namespace snug {
 namespace {
@@ -35,13 +39,15 @@ class Finder {
   Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
 
   WeightSources find() {
-    const bool has_files =
-        is_file(request_.model / "model.safetensors") || is_file(request_.model / "model.safetensors.index.json");
     std::optional<SafetensorsIndex> model, adapter;
-    if (!request_.random && has_files) model = SafetensorsIndex::open_model(request_.model);
-    if (!request_.random && !has_files) assume_files();
+    if (!request_.random && SafetensorsIndex::is_in(request_.model)) {
+      model = SafetensorsIndex::open_model(request_.model);
+    } else if (!request_.random) {
+      refuse_other_weights(request_.model);
+      assume_files();
+    }
     const int64_t model_base = add_files(model);
-    if (request_.adapter) adapter = SafetensorsIndex::open_file(*request_.adapter / "adapter_model.safetensors");
+    if (request_.adapter) adapter = SafetensorsIndex::open_adapter(*request_.adapter);
     const int64_t adapter_base = add_files(adapter);
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
     for (const ParamSpec& param : table_.params) {
@@ -56,8 +62,8 @@ class Finder {
       else
         sources_.params.push_back(model_fill(param, request_.seed, stream));
     }
-    if (model) refuse_strangers(*model, "config.json");
-    if (adapter) refuse_strangers(*adapter, "adapter_config.json");
+    if (model) judge_strangers(*model, "config.json");
+    if (adapter) judge_strangers(*adapter, "adapter_config.json");
     return std::move(sources_);
   }
 
@@ -104,18 +110,60 @@ class Finder {
     for (std::string& name : companions(stored.storage, stored.weight->name)) companions_.insert(std::move(name));
   }
 
-  // More layers, other linears: nothing that a file holds is passed over. But old files keep the frequencies of rotary
-  // embeddings, and some the head that is tied.
-  void refuse_strangers(const SafetensorsIndex& index, std::string_view config) const {
+  // More layers, other linears: nothing that a file holds is passed over, but for kinds that change no result.
+  void judge_strangers(const SafetensorsIndex& index, std::string_view config) {
     std::set<std::string_view> known(companions_.begin(), companions_.end());
     for (const ParamSpec& param : table_.params) known.insert(param.name);
+    std::map<std::string_view, std::vector<std::string_view>> passed;  // by kind
     for (const SafetensorsEntry& entry : index.entries()) {
-      const bool harmless = entry.name.ends_with(".rotary_emb.inv_freq") ||
-                            (entry.name == "lm_head.weight" && table_.head == table_.embedding);
-      if (!known.contains(entry.name) && !harmless)
+      if (known.contains(entry.name)) continue;
+      const std::string_view kind = harmless_kind(index, entry.name);
+      if (kind.empty())
         user_error("{}: found tensor '{}', which {} has no place for", index.files()[entry.file].string(), entry.name,
                    config);
+      passed[kind].push_back(entry.name);
     }
+    for (const auto& [tensor, where] : index.absent()) passed["named by the index alone"].push_back(tensor);
+    for (const auto& [kind, names] : passed)
+      sources_.notes.push_back(fmt::format("passed over, {}: '{}'{}", kind, names[0],
+                                           names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : ""));
+  }
+
+  // Of a tensor without a place; empty if it would change what the model computes.
+  std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
+    if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
+    if (name == "lm_head.weight" && table_.head == table_.embedding) return "the head, which is the embedding";
+    if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
+        is_prediction_layer(index, name))
+      return "layers that predict further tokens";
+    constexpr std::array<std::string_view, 11> kTails{".SCB",
+                                                      ".weight_format",
+                                                      ".weight.absmax",
+                                                      ".weight.quant_map",
+                                                      ".weight.nested_absmax",
+                                                      ".weight.nested_quant_map",
+                                                      ".weight.quant_state.bitsandbytes__nf4",
+                                                      ".weight.quant_state.bitsandbytes__fp4",
+                                                      ".k_scale",
+                                                      ".v_scale",
+                                                      ".input_scale"};
+    if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); }))
+      return "what a quantised model has beside its weights";
+    return "";
+  }
+
+  // "model.layers.N." behind the last layer: as many as config.json says, or with the projection that only these have.
+  bool is_prediction_layer(const SafetensorsIndex& index, std::string_view name) const {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (!name.starts_with(kLayers)) return false;
+    int64_t layer = 0;
+    const char* const begin = name.data() + kLayers.size();
+    const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
+    if (error != std::errc() || end == name.data() + name.size() || *end != '.') return false;
+    const auto layers = static_cast<int64_t>(table_.blocks.size());
+    if (layer < layers) return false;
+    return layer < layers + request_.prediction_layers ||
+           index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;
   }
 
   // Returns the index of the first file added.
@@ -123,6 +171,8 @@ class Finder {
     const auto base = static_cast<int64_t>(sources_.files.size());
     if (!index) return base;
     for (const auto& path : index->files()) {
+      if (path.extension() == ".bin")
+        sources_.notes.push_back(fmt::format("{}: pickled, read as tensors and nothing else", path.string()));
       sources_.file_bytes.push_back(std::filesystem::file_size(path));
       sources_.files.push_back(path);
     }
@@ -184,8 +234,8 @@ uint64_t hash_of_files(const WeightSources& sources, const Alive& alive) {
 void require_weights(const WeightSources& sources) {
   if (sources.assumed)
     user_error(
-        "{}: found no weights, expected model.safetensors or model.safetensors.index.json; --init random starts "
-        "from the seed",
+        "{}: found config.json, but no weights, expected model.safetensors or its shards with "
+        "model.safetensors.index.json",
         sources.files[0].parent_path().string());
 }
 

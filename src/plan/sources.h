@@ -19,6 +19,7 @@ struct WeightSources {
   bool plain_scales = false;  // Nf4
   // In what format, if they hold them as numbers: the widest of all.
   std::optional<DType> linears;
+  std::vector<std::string> notes;  // a line for each kind of thing in the files that is passed over
 };
 
 struct SourceRequest {
@@ -26,10 +27,11 @@ struct SourceRequest {
   bool random = false;  // weights from the seed instead of files
   uint64_t seed = 0;
   std::optional<std::filesystem::path> adapter;  // PEFT directory; without one, fresh adapters: A from the seed, B zero
+  int64_t prediction_layers = 0;                 // behind the model's last one, whose tensors are passed over
 };
 
-// UserError for a tensor that is missing or of another shape than config.json says, and where linears that products
-// need differ in their form.
+// UserError for a tensor that is missing or of another shape than config.json says, that the model has no place for
+// (but for kinds that change nothing, which a note names), and where linears that products need differ in their form.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
 
 // A hash of the files' sizes and ends, and of the first bytes of every tensor that a parameter is read from: tells one

@@ -12,7 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const snug::UserError&) {
   }
   try {
-    snug::parse_generation_config(json, "fuzz", 1000);
+    std::vector<std::string> notes;
+    snug::parse_generation_config(json, "fuzz", 1000, notes);
   } catch (const snug::UserError&) {
   }
   try {

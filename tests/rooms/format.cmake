@@ -1,4 +1,6 @@
 snug_test(safetensors_test ROOMS format)
+snug_test(torch_file_test ROOMS format)
+snug_test(model_path_test ROOMS format)
 snug_test(hf_config_test ROOMS format)
 snug_test(bnb_test ROOMS format)
 snug_test(peft_test ROOMS format)

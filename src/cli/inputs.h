@@ -1,0 +1,18 @@
+// Where model and adapter lie, and what is said of them before they are used.
+#pragma once
+
+#include "cli/options.h"
+#include "plan/compile.h"
+
+namespace snug {
+
+// Finds the directories of model and adapter, where they were given as ids of Hugging Face's hub in its local cache,
+// and says so on standard error; a GGUF file is imported to --cache-dir first, where it has not been yet. UserError
+// that says what lies there, if they are none of these.
+void find_inputs(Options& options);
+
+// Prints a line on standard error for each thing in the model's files that is passed over, and for dropout of a model
+// that is trained.
+void say_notes(const JobSpec& spec);
+
+}  // namespace snug

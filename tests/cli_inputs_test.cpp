@@ -1,0 +1,148 @@
+// Models as they lie there: by other names, of other formats, with more in their files than the model has.
+#include <cstring>
+
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+const fs::path kFixtures = SNUG_FIXTURES;
+
+class Inputs : public Cli {
+ protected:
+  void SetUp() override { put(at("d.jsonl"), R"({"input_ids": [5, 6, 7, 8, 9], "labels": [5, 6, 7, 8, 9]})"); }
+
+  Words eval(const std::string& model, const Words& more = {}) const {
+    return with({"eval", "--model", model, "--data", "d.jsonl", "--sequence-length", "16", "--compute", "fp32",
+                 "--device", "cpu", "--threads", "1", "--json"},
+                more);
+  }
+
+  // A copy of the tiny llama, `m`, whose file holds empty tensors of these names too.
+  void add_tensors(const Words& names) const {
+    fs::remove_all(at("m"));
+    fs::create_directory(at("m"));
+    fs::copy(kModels / "llama/config.json", at("m"));
+    const std::string file = text_of(kModels / "llama/model.safetensors");
+    uint64_t length = 0;
+    std::memcpy(&length, file.data(), sizeof(length));
+    auto header = nlohmann::json::parse(file.substr(8, length));
+    for (const std::string& name : names) header[name] = {{"dtype", "F32"}, {"shape", {0}}, {"data_offsets", {0, 0}}};
+    const std::string text = header.dump();
+    const uint64_t bytes = text.size();
+    std::string written(8, '\0');
+    std::memcpy(written.data(), &bytes, sizeof(bytes));
+    put(at("m/model.safetensors"), written + text + file.substr(8 + length));
+  }
+
+  void set_config(const std::string& key, const nlohmann::json& value) const {
+    auto config = nlohmann::json::parse(text_of(at("m/config.json")));
+    config[key] = value;
+    put(at("m/config.json"), config.dump());
+  }
+};
+
+// The pickled weights and the shards hold the same numbers; both were written by their own libraries.
+TEST_F(Inputs, PickledWeightsAreReadAsSafetensorsAre) {
+  const Outcome shards = run(eval(kFixtures / "safetensors/sharded"));
+  ASSERT_EQ(shards.code, 0) << shards.err;
+  fs::create_directory(at("m"));
+  fs::copy(kFixtures / "safetensors/sharded/config.json", at("m"));
+  fs::copy(kFixtures / "torch/model/pytorch_model.bin", at("m"));
+  const Outcome pickled = run(eval("m"));
+  ASSERT_EQ(pickled.code, 0) << pickled.err;
+  EXPECT_EQ(pickled.out, shards.out);
+  EXPECT_THAT(pickled.err, HasSubstr("note: m/pytorch_model.bin: pickled, read as tensors and nothing else"));
+  fs::copy_file(kFixtures / "torch/runs.bin", at("m/pytorch_model.bin"), fs::copy_options::overwrite_existing);
+  expect_refusal(eval("m"), {"m/pytorch_model.bin", "the global 'posix.system'"});
+}
+
+TEST_F(Inputs, AGgufFileIsImportedOnceToTheCache) {
+  const std::string file = kFixtures / "gguf/smollm.gguf";
+  ASSERT_EQ(run({"import", file, "--out", "made"}).code, 0);
+  const Outcome made = run(eval("made"));
+  ASSERT_EQ(made.code, 0) << made.err;
+  const Outcome first = run(eval(file, {"--cache-dir", "cache"})), second = run(eval(file, {"--cache-dir", "cache"}));
+  EXPECT_EQ(first.out, made.out);
+  EXPECT_EQ(second.out, made.out);
+  EXPECT_THAT(first.err, HasSubstr("imports it to cache/gguf-"));
+  EXPECT_THAT(second.err, HasSubstr("lies in cache/gguf-"));
+  EXPECT_THAT(second.err, ::testing::Not(HasSubstr("imports it")));
+  put(at("no.gguf"), "GGUF" + std::string(60, '\0'));
+  expect_refusal(eval("no.gguf", {"--cache-dir", "cache"}), {"--model no.gguf: cannot import it: ", "version"});
+}
+
+TEST_F(Inputs, AnIdOfTheHubStaysOneInWhatARunWrites) {
+  const fs::path snapshot = at("hub/models--maker--tiny/snapshots/1a2b");
+  fs::create_directories(snapshot);
+  for (const char* name : {"config.json", "model.safetensors"}) fs::copy(kModels / "llama" / name, snapshot);
+  const auto here = [&](const Words& words) {
+    return finish(start(words, SNUG_BINARY, [] { return setenv("HF_HUB_CACHE", "hub", 1) == 0; }));
+  };
+  expect_refusal(eval("maker/other"), {"maker/other", "hf download maker/other"});
+  const Outcome outcome = here(job("train", {"--max-steps", "1"}, "maker/tiny"));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("--model maker/tiny lies in hub/models--maker--tiny/snapshots/1a2b"));
+  EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("model: maker/tiny\n"));
+  const auto adapter = nlohmann::json::parse(text_of(at("run/adapter/adapter_config.json")));
+  EXPECT_EQ(adapter["base_model_name_or_path"], "maker/tiny");
+  const Outcome more = here({"train", "--out", "run", "--resume", "--max-steps", "2"});
+  EXPECT_EQ(more.code, 0) << more.err;
+}
+
+TEST_F(Inputs, TensorsThatChangeNothingPassWithANote) {
+  const std::string next = "model.layers.2.";  // behind the last
+  const std::pair<Words, const char*> cases[] = {
+      {{"model.layers.0.self_attn.rotary_emb.inv_freq", "model.rotary_emb.inv_freq"},
+       "what rotary embeddings are computed from: 'model.layers.0.self_attn.rotary_emb.inv_freq' and 1 more"},
+      {{"mtp.layers.0.mlp.up_proj.weight"}, "layers that predict further tokens"},
+      {{next + "eh_proj.weight", next + "mlp.up_proj.weight"}, "layers that predict further tokens"},
+      {{"model.layers.1.mlp.up_proj.SCB", "model.layers.1.mlp.up_proj.weight.absmax"},
+       "what a quantised model has beside its weights"}};
+  const Outcome plain = run(eval(kModels / "llama"));
+  for (const auto& [names, note] : cases) {
+    add_tensors(names);
+    const Outcome outcome = run(eval("m"));
+    EXPECT_EQ(outcome.out, plain.out) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(std::string("note: passed over, ") + note));
+  }
+}
+
+TEST_F(Inputs, OtherTensorsWithoutAPlaceAreRefused) {
+  for (const char* name : {"model.layers.2.mlp.up_proj.weight", "model.layers.0.mlp.up_proj.bias", "score.weight",
+                           "model.layers.1.mlp.up_proj.weight_scale"}) {
+    add_tensors({name});
+    expect_refusal(eval("m"), {name, "no place for"});
+  }
+  add_tensors({"model.layers.2.mlp.up_proj.weight"});
+  set_config("num_nextn_predict_layers", 1);
+  EXPECT_EQ(run(eval("m")).code, 0) << "a layer that predicts further tokens, as config.json says";
+}
+
+TEST_F(Inputs, WhatTheIndexNamesAndNobodyNeedsMayBeMissing) {
+  fs::copy(kFixtures / "safetensors/sharded", at("m"));
+  const std::string name = "model.safetensors.index.json";
+  auto index = nlohmann::json::parse(text_of(at("m") / name));
+  index["weight_map"]["model.extra.weight"] = "model-00004-of-00004.safetensors";
+  put(at("m") / name, index.dump());
+  const Outcome outcome = run(eval("m"));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("named by the index alone: 'model.extra.weight'"));
+  index["weight_map"]["model.norm.weight"] = "model-00004-of-00004.safetensors";
+  put(at("m") / name, index.dump());
+  expect_refusal(eval("m"), {"'model.norm.weight' is missing", "'model-00004-of-00004.safetensors', which is missing"});
+}
+
+TEST_F(Inputs, DropoutOfTheModelIsNamedWhereItTrains) {
+  add_tensors({});
+  set_config("attention_dropout", 0.25);
+  const Outcome evaluated = run(eval("m"));
+  EXPECT_EQ(evaluated.code, 0);
+  EXPECT_THAT(evaluated.err, ::testing::Not(HasSubstr("dropout")));
+  const Outcome trained = run(job("train", {"--max-steps", "1"}, "m"));
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(trained.err, HasSubstr("config.json asks for attention_dropout 0.25, which is not applied"));
+}
+
+}  // namespace
+}  // namespace snug
