@@ -147,6 +147,18 @@ TEST_F(TwoHosts, AnOldRunStaysWhereProcessesAreToDoDifferentThings) {
   EXPECT_TRUE(text_of(at("run/adapter/adapter_model.safetensors")) == adapter);
 }
 
+TEST_F(TwoHosts, ADirectoryIsOneHostsRuns) {
+  const pid_t near = start({"-c", "exec " + train("run", 1'000'000)}, "/bin/sh");
+  wait_for_steps(2);
+  const std::string far = fmt::format("cd {} && {} {} --resume 2>far.log", directory_.path().string(),
+                                      hosts().enter_far(), train("run", 3));
+  EXPECT_EQ(WEXITSTATUS(shell(far)), 2);
+  EXPECT_THAT(text_of(at("far.log")), HasSubstr(fmt::format("run: a run is going on there: process {} on near", near)));
+  kill(near, SIGKILL);
+  waitpid(near, nullptr, 0);
+  EXPECT_EQ(shell(far), 0) << text_of(at("far.log"));
+}
+
 TEST_F(TwoHosts, TrainToTheBytesOfFourThreads) {
   ASSERT_EQ(
       shell(fmt::format("cd {} && {} --ranks 4 >threads.log 2>&1", directory_.path().string(), train("threads", 6))), 0)

@@ -33,7 +33,7 @@ Dataset random_dataset(int64_t samples, uint64_t longest, uint32_t stream) {
   const Random random(7, RandomPurpose::Sampling, stream);
   std::vector<int> lengths;
   for (int64_t i = 0; i < samples; ++i)
-    lengths.push_back(1 + static_cast<int>(random.below(static_cast<uint64_t>(i), longest)));
+    lengths.push_back(2 + static_cast<int>(random.below(static_cast<uint64_t>(i), longest)));
   return dataset_of(lengths);
 }
 
@@ -56,17 +56,17 @@ using Block = std::vector<DocumentSpan>;
 
 // ---- Blocks ---------------------------------------------------------------------------------------------------------
 
-//   lengths 5 3 6 2 1 7, blocks of 8:   0 0 0 0 0 1 1 1 | 2 2 2 2 2 2 3 3 | 4 5 5 5 5 5 5 5
+//   lengths 5 3 6 2 2 6, blocks of 8:   0 0 0 0 0 1 1 1 | 2 2 2 2 2 2 3 3 | 4 4 5 5 5 5 5 5
 TEST(Packing, ADocumentGoesIntoTheFirstOpenBlockWithRoom) {
-  const Dataset dataset = dataset_of({5, 3, 6, 2, 1, 7});
+  const Dataset dataset = dataset_of({5, 3, 6, 2, 2, 6});
   EXPECT_THAT(blocks_of(dataset, {.sequence_length = 8, .shuffle = false}),
-              ElementsAre(Block{{0, 0, 5}, {1, 0, 3}}, Block{{2, 0, 6}, {3, 0, 2}}, Block{{4, 0, 1}, {5, 0, 7}}));
+              ElementsAre(Block{{0, 0, 5}, {1, 0, 3}}, Block{{2, 0, 6}, {3, 0, 2}}, Block{{4, 0, 2}, {5, 0, 6}}));
 }
 
 TEST(Packing, WithoutItEverySampleIsABlock) {
-  const Dataset dataset = dataset_of({1, 3, 2});
+  const Dataset dataset = dataset_of({4, 3, 2});
   EXPECT_THAT(blocks_of(dataset, {.sequence_length = 8, .packing = false, .shuffle = false}),
-              ElementsAre(Block{{0, 0, 1}}, Block{{1, 0, 3}}, Block{{2, 0, 2}}));
+              ElementsAre(Block{{0, 0, 4}}, Block{{1, 0, 3}}, Block{{2, 0, 2}}));
 }
 
 TEST(Packing, LongSamplesAreCutSplitOrDropped) {
@@ -82,19 +82,70 @@ TEST(Packing, LongSamplesAreCutSplitOrDropped) {
   EXPECT_EQ(report.lost_tokens, 5);
   EXPECT_EQ(report.loss_tokens, 3 + 1 + 3);
   EXPECT_THAT(packed(LongSamples::Split, report),
-              ElementsAre(Block{{0, 0, 4}}, Block{{0, 4, 4}}, Block{{0, 8, 1}, {1, 0, 2}}, Block{{2, 0, 4}}));
+              ElementsAre(Block{{0, 0, 4}}, Block{{0, 4, 4}}, Block{{1, 0, 2}}, Block{{2, 0, 4}}));
   EXPECT_EQ(report.lost_tokens, 0);
-  EXPECT_EQ(report.documents, 5);
-  EXPECT_EQ(report.loss_tokens, 3 + 3 + 0 + 1 + 3);  // a document's first token has nothing before it
+  EXPECT_EQ(report.documents, 4);  // the ninth token has nothing before it: no loss, no document
+  EXPECT_EQ(report.loss_tokens, 3 + 3 + 1 + 3);
   EXPECT_THAT(packed(LongSamples::Drop, report), ElementsAre(Block{{1, 0, 2}}, Block{{2, 0, 4}}));
   EXPECT_EQ(report.lost_tokens, 9);
-  EXPECT_EQ(report.empty_samples, 0);
+}
+
+// Of a chat: a prompt of `prompt` tokens without loss, a reply of `reply` tokens with.
+Sample chat_of(int prompt, int reply) {
+  Sample sample;
+  for (int i = 0; i < prompt + reply; ++i) {
+    sample.ids.push_back(i);
+    sample.labels.push_back(i < prompt ? kNoLabel : i);
+  }
+  return sample;
+}
+
+// A step of nothing but such documents would be a mean of nothing, and still move weights by momentum and decay.
+TEST(Packing, LeavesOutDocumentsWithoutALossToken) {
+  Dataset dataset;
+  for (const auto& [prompt, reply] : {std::pair(2, 2), {6, 2}, {3, 0}, {2, 9}}) dataset.add(chat_of(prompt, reply));
+  const PackingOptions cut{.sequence_length = 5, .packing = false, .shuffle = false};
+  Packer packer(dataset, all_samples(4), cut);
+  EXPECT_THAT(blocks_of(packer, 0), ElementsAre(Block{{0, 0, 4}}, Block{{3, 0, 5}}));
+  EXPECT_EQ(packer.report(), (PackingReport{.samples = 4,
+                                            .long_samples = 2,
+                                            .lost_tokens = 3 + 6,
+                                            .documents = 2,
+                                            .tokens = 4 + 5,
+                                            .loss_tokens = 2 + 3,
+                                            .without_loss = 1,
+                                            .cut_off_loss = 1}));
+  EXPECT_EQ(left_out_text(packer.report(), cut),
+            "2 of 4 samples are longer than sequence_length 5: cut, 9 tokens lost; 1 of 4 samples are cut before their "
+            "first token that carries loss: left out; 1 of 4 samples have no token that carries loss: left out "
+            "(--sequence-length and --long-samples choose)");
+  PackingOptions split = cut;
+  split.long_samples = LongSamples::Split;
+  Packer pieces(dataset, all_samples(4), split);
+  // Of the second sample the piece that holds the reply, of the last both with a reply and the one that is all reply.
+  EXPECT_THAT(blocks_of(pieces, 0),
+              ElementsAre(Block{{0, 0, 4}}, Block{{1, 5, 3}}, Block{{3, 0, 5}}, Block{{3, 5, 5}}));
+  EXPECT_EQ(pieces.report().lost_tokens, 0);
+  EXPECT_EQ(left_out_text(Packer(dataset, {0}, cut).report(), cut), "");
+}
+
+TEST(Packing, SaysWhyNothingIsLeft) {
+  Dataset dataset;
+  for (const auto& [prompt, reply] : {std::pair(6, 2), {7, 1}, {3, 0}}) dataset.add(chat_of(prompt, reply));
+  const auto refuses = [&](std::vector<uint32_t> samples, const std::string& words) {
+    return fails_with<UserError>([&] { Packer(dataset, samples, {.sequence_length = 5, .name = "validation"}); },
+                                 "validation: nothing is left to learn from: " + words);
+  };
+  EXPECT_TRUE(refuses({0, 1},
+                      "2 of 2 samples are longer than sequence_length 5: cut, 6 tokens lost; 2 of 2 samples are "
+                      "cut before their first token that carries loss"));
+  EXPECT_TRUE(refuses({2}, "1 of 1 samples have no token that carries loss"));
 }
 
 TEST(Packing, ABlockHoldsAtMostAThirtySecondOfItsTokensAsDocumentsAndNeverLessThan64) {
   EXPECT_EQ(max_documents(1, 512), 64);
   EXPECT_EQ(max_documents(2, 4096), 256);
-  const Dataset dataset = dataset_of(std::vector<int>(130, 1));
+  const Dataset dataset = dataset_of(std::vector<int>(130, 2));
   const auto blocks = blocks_of(dataset, {.sequence_length = 512});
   ASSERT_EQ(blocks.size(), 3u);
   EXPECT_EQ(blocks[0].size(), 64u);
@@ -140,7 +191,9 @@ TEST(Packing, KeepsEveryTokenOnceAndSplitsNothingThatFits) {
         tokens += in_block;
         ++blocks;
       }
-      EXPECT_EQ(tokens, dataset.tokens());
+      int64_t lone = 0;  // ends of one token, which nothing predicts
+      for (int64_t s = 0; s < dataset.samples(); ++s) lone += dataset.length(s) % length == 1;
+      EXPECT_EQ(tokens, dataset.tokens() - lone);
       EXPECT_GE(blocks, packer.least_blocks());
     }
   }
@@ -176,7 +229,8 @@ TEST(Packing, RefusesWhatCannotBeTrained) {
   const Dataset dataset = dataset_of({9, 9});
   EXPECT_TRUE(fails_with<UserError>(
       [&] { Packer(dataset, all_samples(2), {.sequence_length = 4, .long_samples = LongSamples::Drop}); },
-      "none of 2 samples is left"));
+      "data: nothing is left to learn from: 2 of 2 samples are longer than sequence_length 4: dropped, 18 tokens "
+      "lost"));
   EXPECT_TRUE(fails_with<UserError>([&] { Packer(dataset, all_samples(2), {.sequence_length = 1}); },
                                     "sequence_length: found 1, expected 2"));
   EXPECT_TRUE(fails_with<UserError>([] { long_samples_from_name("trim"); }, "expected cut, split or drop"));
@@ -338,32 +392,31 @@ struct Batch {
   std::vector<int32_t> ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids;
 };
 
-//   block 0: A = 7 5 7, padded; block 1: B = 5 9, C = 7.   T = 8
-//   token      0 1 2 | 3 4 | 5 | 6 7
-//   id         7 5 7 | 5 9 | 7 | padding
+//   block 0: A = 7 5 7, B = 5 9; block 1: C = 7 5, padded.   T = 10
+//   token      0 1 2 | 3 4 | 5 6 | 7 8 9
+//   id         7 5 7 | 5 9 | 7 5 | padding
 TEST(Batches, HoldDocumentsEndToEnd) {
   Dataset dataset;
   dataset.add({{7, 5, 7}, {7, kNoLabel, 7}});
   dataset.add({{5, 9}, {5, 3}});  // a label that is not its token
-  dataset.add({{7}, {7}});
-  BlockStream stream(dataset, all_samples(3), {.sequence_length = 4, .shuffle = false}, {.micro_batch = 2},
+  dataset.add({{7, 5}, {7, 5}});
+  BlockStream stream(dataset, all_samples(3), {.sequence_length = 5, .shuffle = false}, {.micro_batch = 2},
                      {.epochs = 1});
-  Batcher batcher(dataset, 2, 4);
-  EXPECT_EQ(batcher.tokens(), 8);
+  Batcher batcher(dataset, 2, 5);
+  EXPECT_EQ(batcher.tokens(), 10);
   EXPECT_EQ(batcher.documents(), 128);
   Batch b(batcher);
   const BatchCounts counts = batcher.fill(stream, 0, 0, b.views());
-  // First fit puts C behind A.
-  EXPECT_EQ(counts, (BatchCounts{.documents = 3, .loss_rows = 2, .segments = 3, .tokens = 6}));
-  EXPECT_THAT(b.ids, ElementsAre(7, 5, 7, 7, 5, 9, 0, 0));
-  EXPECT_THAT(b.positions, ElementsAre(0, 1, 2, 0, 0, 1, 0, 0));
-  EXPECT_THAT(std::vector<int32_t>(b.documents.begin(), b.documents.begin() + 5), ElementsAre(0, 3, 4, 6, 6));
-  EXPECT_EQ(b.documents.back(), 6);
-  EXPECT_THAT(b.loss_rows, ElementsAre(1, 4, -1, -1, -1, -1, -1, -1));
-  EXPECT_THAT(b.loss_targets, ElementsAre(7, 3, 0, 0, 0, 0, 0, 0));
-  EXPECT_THAT(b.token_order, ElementsAre(1, 4, 0, 2, 3, 5, 0, 0));
-  EXPECT_THAT(b.segment_starts, ElementsAre(0, 2, 5, 6, 6, 6, 6, 6, 6));
-  EXPECT_THAT(b.segment_ids, ElementsAre(5, 7, 9, 0, 0, 0, 0, 0));
+  EXPECT_EQ(counts, (BatchCounts{.documents = 3, .loss_rows = 3, .segments = 3, .tokens = 7}));
+  EXPECT_THAT(b.ids, ElementsAre(7, 5, 7, 5, 9, 7, 5, 0, 0, 0));
+  EXPECT_THAT(b.positions, ElementsAre(0, 1, 2, 0, 1, 0, 1, 0, 0, 0));
+  EXPECT_THAT(std::vector<int32_t>(b.documents.begin(), b.documents.begin() + 5), ElementsAre(0, 3, 5, 7, 7));
+  EXPECT_EQ(b.documents.back(), 7);
+  EXPECT_THAT(b.loss_rows, ElementsAre(1, 3, 5, -1, -1, -1, -1, -1, -1, -1));
+  EXPECT_THAT(b.loss_targets, ElementsAre(7, 3, 5, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(b.token_order, ElementsAre(1, 3, 6, 0, 2, 5, 4, 0, 0, 0));
+  EXPECT_THAT(b.segment_starts, ElementsAre(0, 3, 6, 7, 7, 7, 7, 7, 7, 7, 7));
+  EXPECT_THAT(b.segment_ids, ElementsAre(5, 7, 9, 0, 0, 0, 0, 0, 0, 0));
 }
 
 TEST(Batches, OfMissingBlocksAreAllPadding) {

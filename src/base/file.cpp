@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <stdlib.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <xxhash.h>
@@ -370,14 +371,36 @@ PendingDirectory::PendingDirectory(const fs::path& path, Existing existing)
   if (existing == Existing::Refuse && fs::exists(path_, error) && !fs::is_empty(path_, error)) {
     user_error("{}: exists already, expected a new name or an empty directory", path_.string());
   }
-  fs::remove_all(partial_, error);
-  if (!error) fs::create_directories(partial_, error);
-  if (error) name_error("make the directory", partial_, error.value());
+  lock();
+  for (auto entry = fs::directory_iterator(partial_, error); !error && entry != fs::end(entry); entry.increment(error))
+    fs::remove_all(entry->path(), error);
+  if (error) name_error("empty the directory", partial_, error.value());
+}
+
+// Makes the directory and locks it; again where whoever held it has renamed it meanwhile.
+void PendingDirectory::lock() {
+  while (true) {
+    std::error_code error;
+    fs::create_directories(partial_, error);
+    if (error) name_error("make the directory", partial_, error.value());
+    lock_ = ::open(partial_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock_ < 0) return;
+    if (::flock(lock_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+      ::close(lock_);
+      user_error("{}: another process is writing it, expected a name that nobody else writes to; --out names another",
+                 path_.string());
+    }
+    struct stat opened {
+    }, there{};
+    if (::fstat(lock_, &opened) == 0 && ::stat(partial_.c_str(), &there) == 0 && opened.st_ino == there.st_ino) return;
+    ::close(lock_);
+  }
 }
 
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
   if (!published_) fs::remove_all(partial_, ignored);
+  if (lock_ >= 0) ::close(lock_);
 }
 
 void PendingDirectory::publish() {

@@ -113,9 +113,9 @@ enum class Existing { Refuse, Replace };
 std::filesystem::path partial_name(const std::filesystem::path& path);
 
 // A directory that bears `<path>.partial` until publish() has synced every file in it and renamed it. A `.partial` left
-// by a killed process is emptied first. Refuse: UserError at construction if `path` exists and is not an empty
-// directory. Replace: what has the name is removed after the new directory has taken its place in one step.
-// Unpublished, it is removed by the destructor.
+// by a killed process is emptied first; UserError where another process is still writing it, as its lock says. Refuse:
+// UserError at construction if `path` exists and is not an empty directory. Replace: what has the name is removed after
+// the new directory has taken its place in one step. Unpublished, it is removed by the destructor.
 class PendingDirectory {
  public:
   PendingDirectory(const std::filesystem::path& path, Existing existing);
@@ -128,8 +128,11 @@ class PendingDirectory {
   void publish();
 
  private:
+  void lock();
+
   std::filesystem::path path_, partial_;
   Existing existing_;
+  int lock_ = -1;  // the directory, locked by flock() where its file system can
   bool published_ = false;
 };
 

@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "base/say.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
 #include "cli/text.h"
@@ -104,7 +105,7 @@ class Dialogue {
 
  private:
   static void say(const std::string& what) {
-    fmt::print(stderr, "{}; --sequence-length gives more room, --max-new-tokens leaves less for replies\n", what);
+    snug::say(fmt::format("{}; --sequence-length gives more room, --max-new-tokens leaves less for replies\n", what));
   }
 
   const PromptEncoder& encoder_;

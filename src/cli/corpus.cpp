@@ -12,10 +12,6 @@ std::optional<double> validation_fraction(const Options& options) {
   return fraction;
 }
 
-void print_notes(const Corpus& corpus) {
-  for (const std::string& note : corpus.notes) fmt::print(stderr, "{}\n", note);
-}
-
 Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
                   const Alive& alive) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
@@ -78,11 +74,27 @@ uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Ali
   return hash;
 }
 
-StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
-                               int64_t micro_batch, int ranks, int rank, const Alive& alive) {
-  PackingOptions packing = packing_options(options, alive);
+namespace {
+
+StreamSource in_file_order(const Dataset& dataset, const std::vector<uint32_t>& samples, PackingOptions packing,
+                           const StepShape& shape, int rank) {
   packing.shuffle = false;
-  return StreamSource(dataset, std::move(samples), packing, {1, ranks, micro_batch}, {std::nullopt, 1}, rank);
+  return StreamSource(dataset, samples, packing, shape, {std::nullopt, 1}, rank);
+}
+
+}  // namespace
+
+StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
+                               const Alive& alive) {
+  return in_file_order(corpus.training, corpus.training_samples, packing_options(options, alive),
+                       {1, ranks, micro_batch}, rank);
+}
+
+StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
+                               const Alive& alive) {
+  PackingOptions packing = packing_options(options, alive);
+  packing.name = "validation";
+  return in_file_order(corpus.validation(), corpus.validation_samples, packing, {1, ranks, micro_batch}, rank);
 }
 
 }  // namespace snug

@@ -20,9 +20,6 @@ struct Corpus {
 // The share of the data that --validation holds out, if it names no files.
 std::optional<double> validation_fraction(const Options& options);
 
-// Prints the notes, for a person to read.
-void print_notes(const Corpus& corpus);
-
 // Token files need no tokenizer; a model directory without one will do for them. Adds to `notes`.
 Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
                   const Alive& alive = {});
@@ -34,8 +31,10 @@ DataSummary summarise(const BlockStream& stream);
 // Of all that decides which tokens a step sees, and which of them carry loss.
 uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive);
 
-// Every sample once, in file order, for evaluation: what one rank of `ranks` sees.
-StreamSource evaluation_source(const Dataset& dataset, std::vector<uint32_t> samples, const Options& options,
-                               int64_t micro_batch, int ranks, int rank, const Alive& alive = {});
+// Every sample once, in file order, for evaluation: what one rank of `ranks` sees of the data, and of what is held out.
+StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
+                               const Alive& alive = {});
+StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
+                               const Alive& alive = {});
 
 }  // namespace snug

@@ -1,12 +1,15 @@
 // Commands over data sets: tokenize, plan, eval.
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <iostream>
 
+#include "base/say.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/inputs.h"
 #include "cli/launch.h"
+#include "cli/learning.h"
 #include "cli/use.h"
 
 namespace snug {
@@ -35,7 +38,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
   const HfConfig config = read_hf_config(options.model);
-  const auto note = [](const std::string& line) { fmt::print(stderr, "{}\n", line); };
+  const auto note = [](const std::string& line) { say(line + "\n"); };
   for_each_sample(data_options(options, options.data, config.vocabulary, note), &encoder,
                   [&](const Sample& sample, const std::string&) {
                     std::vector<int> mask;
@@ -51,15 +54,22 @@ int plan_command(Options options, const CommandFlags& flags) {
   Target target(options);
   settle_ranks(options, target, Aim::Look);
   std::optional<DataSummary> summary;
+  std::vector<std::string> notes;
   Corpus corpus;  // held while what is free is looked at, as train holds it
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
-    print_notes(corpus);
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
+    notes = learning_notes(stream, read_hf_config(options.model), options);
+    if (corpus.validates())
+      std::ranges::move(
+          evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
+          std::back_inserter(notes));
   }
   const Planned planned = plan_training(options, std::move(target), !options.validation.empty(), Aim::Look);
+  say_lines(corpus.notes);
+  say_lines(notes);
   say_notes(planned.spec);
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, options, summary);
@@ -82,11 +92,12 @@ namespace {
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
   session.agree("the data, or its order", data_order_hash(corpus, options, session.alive()));
-  if (session.rank() == 0) print_notes(corpus);
-  StreamSource source = evaluation_source(corpus.training, corpus.training_samples, options, cut.micro_batch, cut.ranks,
-                                          session.rank(), session.alive());
+  StreamSource source = evaluation_source(corpus, options, cut.micro_batch, cut.ranks, session.rank(), session.alive());
+  if (session.rank() == 0) {
+    say_lines(corpus.notes);
+    say_lines(evaluation_notes(source.stream().report(), options, "data"));
+  }
   const EvaluationResult result = evaluate(session, source, source.stream().steps());
-  if (result.loss_tokens == 0) user_error("--data: found no token that carries loss");
   if (!std::isfinite(result.loss)) {
     const uint64_t weight = session.least_over_ranks(non_finite_weight(session), kNonFiniteWeight);
     user_error("the loss is {}{}", result.loss,
@@ -97,11 +108,16 @@ void evaluate_rank(Session& session, const Corpus& corpus, const Options& option
   }
   if (session.rank() != 0) return;
   const double perplexity = std::exp(result.loss);
+  const PackingReport& report = source.stream().report();
   if (json)
     fmt::print("{}\n", to_line({{"loss", result.loss},
                                 {"perplexity", perplexity},
                                 {"tokens", result.tokens},
-                                {"loss_tokens", result.loss_tokens}}));
+                                {"loss_tokens", result.loss_tokens},
+                                {"samples", report.samples},
+                                {"long_samples", report.long_samples},
+                                {"lost_tokens", report.lost_tokens},
+                                {"samples_without_loss", report.without_loss + report.cut_off_loss}}));
   else
     fmt::print("loss {:.4f}  perplexity {:.3f}  over {} tokens ({} of them with loss)\n", result.loss, perplexity,
                result.tokens, result.loss_tokens);

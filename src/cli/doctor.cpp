@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/file.h"
+#include "base/say.h"
 #include "cli/commands.h"
 #include "cli/job.h"
 #include "cli/run_directory.h"
@@ -167,7 +168,7 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
     user_error("--disk-dir: found '{}', expected a directory", flags.disk_directory);
   const std::string out = options.out.empty() ? "machine.json" : options.out;
   require_file_can_be_made(out, "--out");
-  what.progress = [](const std::string& text) { fmt::print(stderr, "measuring {}\n", text); };
+  what.progress = [](const std::string& text) { say(fmt::format("measuring {}\n", text)); };
   Machine machine = measure_machine(what);
   if (std::optional<Cards> cards = cards_here()) {
     what.progress(fmt::format("GPU: {}", cards->name));

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/say.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -20,7 +21,7 @@ int fail(ExitCode code, std::string_view text) {
     if (good < text.size()) line += in_hex(text[good]);
     text.remove_prefix(std::min(good + 1, text.size()));
   }
-  fmt::print(stderr, "snug: {}\n", line);
+  say(fmt::format("snug: {}\n", line));
   return code;
 }
 

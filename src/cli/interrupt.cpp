@@ -1,21 +1,31 @@
 #include "cli/interrupt.h"
 
+#include <initializer_list>
+
 namespace snug {
 namespace {
+
+bool is_ignored(int signal) {
+  struct sigaction now {};
+  return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
+}
 
 // SIGUSR1 is what mpirun passes on: at the others it kills.
 sigset_t interrupting() {
   sigset_t signals;
   sigemptyset(&signals);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1}) sigaddset(&signals, signal);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU}) sigaddset(&signals, signal);
+  if (!is_ignored(SIGHUP)) sigaddset(&signals, SIGHUP);
   return signals;
 }
 
 }  // namespace
 
-InterruptGuard::InterruptGuard() {
-  const sigset_t signals = interrupting();
-  pthread_sigmask(SIG_BLOCK, &signals, &before_);
+InterruptGuard::InterruptGuard() : signals_(interrupting()) {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &ignore, &pipe_before_);
+  pthread_sigmask(SIG_BLOCK, &signals_, &before_);
   waiter_ = std::thread([this] { wait(); });
 }
 
@@ -24,15 +34,16 @@ InterruptGuard::~InterruptGuard() {
   pthread_kill(waiter_.native_handle(), SIGTERM);
   waiter_.join();
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  sigaction(SIGPIPE, &pipe_before_, nullptr);
 }
 
 void InterruptGuard::wait() {
-  const sigset_t signals = interrupting();
-  for (int signal = 0; sigwait(&signals, &signal) == 0 && !over_;) {
-    if (holds_ && !noted_.exchange(true)) continue;
-    pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);
+  for (int signal = 0; sigwait(&signals_, &signal) == 0 && !over_;) {
+    const bool only_noted = signal == SIGHUP || signal == SIGXCPU;
+    if (holds_ && (!noted_.exchange(true) || only_noted)) continue;
+    pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
     raise(signal);
-    pthread_sigmask(SIG_BLOCK, &signals, nullptr);  // it is ignored, as under nohup
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // it is ignored, as a shell does for what it starts behind itself
   }
 }
 

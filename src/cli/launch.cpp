@@ -40,9 +40,26 @@ void require_no_others() {
           tasks, name);
 }
 
+// torchrun, accelerate and clusters' PyTorch jobs start a process for each GPU, or machine, and tell them of each other
+// by these variables alone.
+void require_no_torchrun(std::string_view command) {
+  const char* all = std::getenv("WORLD_SIZE");
+  if (!all || std::atoi(all) < 2 || !std::getenv("RANK") || !std::getenv("MASTER_ADDR")) return;
+  const char* here = std::getenv("LOCAL_WORLD_SIZE");
+  const int machines = here && std::atoi(here) > 0 ? std::atoi(all) / std::atoi(here) : std::atoi(all);
+  user_error(
+      "torchrun, or what sets WORLD_SIZE={}, RANK and MASTER_ADDR, started {} processes, which snug does not join; {}: "
+      "one process of snug takes all GPUs of its machine",
+      all, all,
+      machines > 1 ? fmt::format("'mpirun -n {} --host HOST,... snug {} ...' does the same", machines, command)
+                   : fmt::format("'snug {} ...' without it does the same", command));
+}
+
 }  // namespace
 
-std::unique_ptr<Comm> launched(std::string_view command) {
+namespace {
+
+std::unique_ptr<Comm> joined_by_mpi(std::string_view command) {
   std::unique_ptr<Comm> comm = started_by_mpi() ? open_mpi() : nullptr;
   if (comm && comm->topology().ranks > 1) {
     comm->agree("the command of snug", hash_of(command));
@@ -52,8 +69,16 @@ std::unique_ptr<Comm> launched(std::string_view command) {
   return nullptr;
 }
 
+}  // namespace
+
+std::unique_ptr<Comm> launched(std::string_view command) {
+  std::unique_ptr<Comm> comm = joined_by_mpi(command);
+  if (!comm) require_no_torchrun(command);
+  return comm;
+}
+
 void require_one_process(std::string_view command) {
-  const std::unique_ptr<Comm> comm = launched(command);
+  const std::unique_ptr<Comm> comm = joined_by_mpi(command);
   if (const int ranks = comm ? comm->topology().ranks : 1; ranks > 1)
     user_error(
         "command line: the launcher started {} processes, expected one of 'snug {}': train, eval, generate and chat "

@@ -11,7 +11,8 @@
 namespace snug {
 
 // The connection of this process with the others that a launcher (mpirun, srun) started; null if it is alone. Before
-// there are ranks, each process is one of it. UserError unless all run the same command of snug.
+// there are ranks, each process is one of it. UserError unless all run the same command of snug, and where a launcher
+// that is not MPI's started several processes, each of which would run the whole job.
 std::unique_ptr<Comm> launched(std::string_view command);
 
 // UserError if a launcher started several processes: of a command that would do the same in each of them.

@@ -279,7 +279,9 @@ std::vector<OptionSpec> training_specs() {
       open_number_option("learning_rate", &O::learning_rate, 1e3, "2e-4 for lora, 1e-5 for full"),
       word_option("schedule", &O::schedule, {"constant", "linear", "cosine"}, "how the learning rate falls"),
       integer_option("warmup_steps", &O::warmup_steps, 0, "steps of rising learning rate; above 0 it wins (0)"),
-      number_option("warmup_ratio", &O::warmup_ratio, 0, 1, "the same as a share of all steps (0.03)"),
+      open_number_option(
+          "warmup_ratio", &O::warmup_ratio, 1,
+          "warm-up as a share of all steps, rounded up (the first 3 %, rounded down; none for constant)"),
       number_option("min_learning_rate_ratio", &O::min_learning_rate_ratio, 0, 1, "where linear and cosine end (0)"),
       number_option("weight_decay", &O::weight_decay, 0, 1e3, "AdamW's, not on norms and biases (0)"),
       number_option("beta1", &O::beta1, 0, kMostBeta, "AdamW's (0.9)"),

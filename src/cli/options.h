@@ -46,7 +46,8 @@ struct Options {
   std::optional<double> learning_rate;  // by method
   std::string schedule = "cosine";
   int64_t warmup_steps = 0;
-  double warmup_ratio = 0.03, min_learning_rate_ratio = 0;
+  std::optional<double> warmup_ratio;  // by schedule and steps
+  double min_learning_rate_ratio = 0;
   double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
   int64_t batch_size = 0;  // 0: what the next two make where both are given, else 16 or the next multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;

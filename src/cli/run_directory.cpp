@@ -8,6 +8,7 @@
 #include "base/disk.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/say.h"
 
 namespace snug {
 namespace {
@@ -83,12 +84,22 @@ std::string default_out(const Options& options) {
   return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
 }
 
+std::unique_ptr<DirectoryOwner> own_out(const Options& options) {
+  const fs::path out = options.out;
+  if (fs::exists(out) && !fs::is_directory(out))
+    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
+  require_writable(existing_part(out), options.out, "--out");
+  const auto took_over = [&](const std::string& holder) {
+    say(fmt::format("{}: {}, is gone without having ended its run\n", options.out, holder));
+  };
+  return std::make_unique<DirectoryOwner>(
+      out, DirectoryOwner::Terms{.locks_hold = kernel_locks_hold(out), .took_over = took_over});
+}
+
 void refuse_out(const Options& options) {
   const fs::path out = options.out;
   if (options.resume && options.overwrite)
     user_error("found --resume and --overwrite, expected one of them: the run in --out goes on, or it is replaced");
-  if (fs::exists(out) && !fs::is_directory(out))
-    user_error("{}: found a file, expected a directory or nothing; --out names the run's", options.out);
   if (is_file(out / kJob) && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
   refuse_what_is_no_runs(out);
@@ -97,7 +108,6 @@ void refuse_out(const Options& options) {
       if (!input.empty() && lies_in(input, out))
         user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
     }
-  require_writable(existing_part(out), options.out, "--out");
   refuse_trace(options);
 }
 

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <memory>
 
 #include "base/alive.h"
+#include "base/owner.h"
 #include "cli/options.h"
 
 namespace snug {
@@ -14,8 +16,12 @@ void require_file_can_be_made(const std::filesystem::path& file, std::string_vie
 // runs/<date>-<model>
 std::string default_out(const Options& options);
 
+// Holds --out for this process, from before anything in it is looked at to the end of the run. UserError where another
+// process holds it, which is named, and where out is no directory that can be written to.
+std::unique_ptr<DirectoryOwner> own_out(const Options& options);
+
 // UserError before anything is planned: where --out holds a run already, or something that a run would replace and that
-// is no run's; where --overwrite would remove what is read; where out or the trace cannot be written.
+// is no run's; where --overwrite would remove what is read; where the trace cannot be written.
 void refuse_out(const Options& options);
 
 // Removes the run that is there; what says that it is one goes last.

@@ -9,6 +9,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
+#include "base/say.h"
 #include "cli/launch.h"
 #include "measure/measure.h"
 
@@ -215,7 +216,7 @@ void Target::require_here() const {
     user_error("device: {}, {}; --device cpu runs on the processor",
                asked_ ? "a GPU is asked for" : "the machine of --machine has GPUs", kMissing);
   if (!cuda_ && (asked_ || kCanUseCards)) return;
-  if (const std::string unused = unused_cards(); !unused.empty()) fmt::print(stderr, "snug: {}\n", unused);
+  if (const std::string unused = unused_cards(); !unused.empty()) say(fmt::format("snug: {}\n", unused));
 }
 
 namespace {

@@ -2,15 +2,16 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 
+#include "base/say.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "cli/learning.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
 #include "train/export.h"
@@ -18,25 +19,7 @@
 namespace snug {
 namespace {
 
-void log_line(const std::string& line) { fmt::print(stderr, "{}\n", line); }
-
-double learning_rate(const Options& options) {
-  return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5);
-}
-
-Schedule make_schedule(const Options& options, int64_t steps) {
-  Schedule schedule;
-  schedule.kind = options.schedule == "constant" ? ScheduleKind::Constant
-                  : options.schedule == "linear" ? ScheduleKind::Linear
-                                                 : ScheduleKind::Cosine;
-  schedule.peak = learning_rate(options);
-  schedule.total_steps = steps;
-  schedule.min_ratio = options.min_learning_rate_ratio;
-  schedule.warmup_steps = options.warmup_steps > 0
-                              ? options.warmup_steps
-                              : static_cast<int64_t>(std::ceil(options.warmup_ratio * static_cast<double>(steps)));
-  return schedule;
-}
+void log_line(const std::string& line) { say(fmt::format("{}\n", line)); }
 
 Interval interval_of(const Cadence& cadence) {
   switch (cadence.unit) {
@@ -142,20 +125,6 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
 }
 
-void warn_of_data(const PackingReport& report, int64_t steps, const HfConfig& config, const Options& options) {
-  if (options.sequence_length > config.max_position)
-    log_line(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
-                         options.sequence_length, config.max_position));
-  if (report.long_samples > 0)
-    log_line(fmt::format("{} samples are longer than {} tokens: {} ({} tokens lost); --long-samples chooses",
-                         report.long_samples, options.sequence_length, options.long_samples, report.lost_tokens));
-  if (report.empty_samples > 0)
-    log_line(fmt::format("{} samples have no token that carries loss", report.empty_samples));
-  if (steps < 50)
-    log_line(
-        fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
-}
-
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
 
 void export_result(Session& session, const Options& options) {
@@ -224,18 +193,16 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                     {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank);
   std::optional<StreamSource> validation;
   if (run.corpus.validates()) {
-    validation.emplace(evaluation_source(run.corpus.validation(), run.corpus.validation_samples, options,
-                                         cut.micro_batch, cut.ranks, rank, alive));
-    if (validation->stream().report().loss_tokens == 0) user_error("--validation: found no token that carries loss");
+    validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, alive));
   }
   const int64_t steps = data.stream().steps();
-  if (data.stream().report().loss_tokens == 0) user_error("--data: found no token that carries loss");
   if (reports) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     if (!run.machines.empty()) log_line(run.machines);
-    print_notes(run.corpus);
+    say_lines(run.corpus.notes);
     say_notes(run.planned.spec);
-    warn_of_data(data.stream().report(), steps, run.planned.spec.config, options);
+    say_lines(learning_notes(data.stream(), run.planned.spec.config, options));
+    if (validation) say_lines(evaluation_notes(validation->stream().report(), options, "validation"));
     std::filesystem::create_directories(options.out);
   }
   rehearse_saving(saving_plan(run.planned, options, steps), comm, log_line);
@@ -318,7 +285,11 @@ int train_command(Options options, const CommandFlags& flags) {
   target.require_here();
   settle_ranks(options, target, Aim::Run, comm.get());
   refuse_disk_dir(options, Aim::Run);
-  by_the_first(comm.get(), [&] { refuse_out(options); });
+  std::unique_ptr<DirectoryOwner> owner;
+  by_the_first(comm.get(), [&] {
+    owner = own_out(options);
+    refuse_out(options);
+  });
   keep_cut_of_run(options);
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   const Planned planned =

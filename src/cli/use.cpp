@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/say.h"
 #include "cli/inputs.h"
 #include "cli/launch.h"
 #include "cli/plan_report.h"
@@ -49,7 +50,7 @@ void use_model(const Planned& planned, const Options& options, std::unique_ptr<C
   const int ranks = planned.spec.cut.ranks;
   const auto away = [](const GroupPlacement& group) { return group.weights != Space::Device; };
   const bool remarkable = ranks > 1 || std::ranges::any_of(planned.spec.strategy.groups, away);
-  if (remarkable && (!launched || launched->topology().rank == 0)) fmt::print(stderr, "{}", use_text(planned, options));
+  if (remarkable && (!launched || launched->topology().rank == 0)) say(use_text(planned, options));
   run_ranks(ranks, 1, std::move(launched), [&](int rank, int place, Comm* comm) {
     Session session = rank_session(planned, options, rank, place, comm);
     session.load();

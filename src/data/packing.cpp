@@ -26,15 +26,35 @@ LongSamples long_samples_from_name(std::string_view name) {
   user_error("long_samples: found '{}', expected cut, split or drop", name);
 }
 
-// Calls visit(DocumentSpan) for what the options leave of a sample.
+std::string left_out_text(const PackingReport& report, const PackingOptions& options) {
+  std::vector<std::string> parts;
+  const auto add = [&](int64_t count, std::string_view what) {
+    if (count > 0) parts.push_back(fmt::format("{} of {} samples {}", count, report.samples, what));
+  };
+  constexpr std::string_view kDone[] = {"cut", "split", "dropped"};
+  add(report.long_samples,
+      fmt::format("are longer than sequence_length {}: {}, {} tokens lost", options.sequence_length,
+                  kDone[static_cast<size_t>(options.long_samples)], report.lost_tokens));
+  add(report.cut_off_loss, fmt::format("are {} before their first token that carries loss: left out",
+                                       kDone[static_cast<size_t>(options.long_samples)]));
+  add(report.without_loss, "have no token that carries loss: left out");
+  if (parts.empty()) return "";
+  const bool by_length = report.lost_tokens > 0 || report.cut_off_loss > 0;
+  return fmt::format("{}{}", fmt::join(parts, "; "), by_length ? " (--sequence-length and --long-samples choose)" : "");
+}
+
+// Calls visit(DocumentSpan) for what the options leave of a sample, and returns the tokens of what they leave, those of
+// documents without loss included.
 template <class Visit>
-void Packer::for_each_document(uint32_t sample, Visit&& visit) const {
+int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
   const int64_t length = dataset_.length(sample), limit = options_.sequence_length;
-  if (length > limit && options_.long_samples == LongSamples::Drop) return;
+  if (length > limit && options_.long_samples == LongSamples::Drop) return 0;
   const int64_t kept = options_.long_samples == LongSamples::Split ? length : std::min(length, limit);
   for (int64_t begin = 0; begin < kept; begin += limit) {
-    visit(DocumentSpan{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(std::min(limit, kept - begin))});
+    const DocumentSpan d{sample, static_cast<uint32_t>(begin), static_cast<uint32_t>(std::min(limit, kept - begin))};
+    if (counted_labels(dataset_, d) > 0) visit(d);
   }
+  return kept;
 }
 
 Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options)
@@ -43,28 +63,35 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
     user_error("sequence_length: found {}, expected 2 to {}", options_.sequence_length, INT32_MAX);
   }
   report_.samples = static_cast<int64_t>(selection_.size());
-  for (const uint32_t sample : selection_) {
-    const int64_t length = dataset_.length(sample), tokens = report_.tokens, loss_tokens = report_.loss_tokens;
-    for_each_document(sample, [&](const DocumentSpan& d) {
-      ++report_.documents;
-      report_.tokens += d.length;
-      report_.loss_tokens += counted_labels(dataset_, d);
-    });
-    report_.long_samples += length > options_.sequence_length;
-    report_.lost_tokens += length - (report_.tokens - tokens);
-    report_.empty_samples += report_.tokens > tokens && report_.loss_tokens == loss_tokens;
-  }
+  std::erase_if(selection_, [&](uint32_t sample) { return !examine(sample); });
   if (report_.documents == 0) {
-    user_error("data: none of {} samples is left: all are longer than sequence_length {} and long_samples is drop",
-               report_.samples, options_.sequence_length);
+    user_error("{}: nothing is left to learn from: {}", options_.name, left_out_text(report_, options_));
   }
   if (report_.documents >= int64_t{UINT32_MAX})
-    user_error("data: found {} documents, expected less than 2^32 - 1", report_.documents);
+    user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);
   const auto documents = static_cast<size_t>(report_.documents);
   order_.resize(selection_.size());
   placed_.resize(documents);
   block_of_.resize(documents);
   open_.reserve(kOpenBlocks);
+}
+
+// Counts a sample in the report, and returns whether any document of it takes part.
+bool Packer::examine(uint32_t sample) {
+  const int64_t length = dataset_.length(sample), before = report_.documents;
+  const int64_t left = for_each_document(sample, [&](const DocumentSpan& d) {
+    ++report_.documents;
+    report_.tokens += d.length;
+    report_.loss_tokens += counted_labels(dataset_, d);
+  });
+  report_.long_samples += length > options_.sequence_length;
+  report_.lost_tokens += length - left;
+  if (report_.documents > before) return true;
+  if (dataset_.loss_tokens(sample, 0, length) == 0)
+    ++report_.without_loss;
+  else if (left > 0)
+    ++report_.cut_off_loss;
+  return false;
 }
 
 int64_t Packer::least_blocks() const {

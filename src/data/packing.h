@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -26,7 +27,8 @@ struct PackingOptions {
   LongSamples long_samples = LongSamples::Cut;
   bool shuffle = true;  // a new order each epoch; false: file order
   uint64_t seed = 42;
-  Alive alive{};  // called for each epoch that is packed, and each million of its samples
+  Alive alive{};                   // called for each epoch that is packed, and each million of its samples
+  std::string_view name = "data";  // the option that named the samples, for messages
 };
 
 // A document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
@@ -35,16 +37,24 @@ struct DocumentSpan {
   bool operator==(const DocumentSpan&) const = default;
 };
 
-// What the options make of the samples, the same in every epoch.
+// What the options make of the samples, the same in every epoch. Documents without a loss token are left out: they
+// would cost time, and a step of nothing but them would still move weights by momentum and decay.
 struct PackingReport {
-  int64_t samples = 0;        // selected
-  int64_t long_samples = 0;   // longer than a block: cut, split or dropped
-  int64_t lost_tokens = 0;    // cut off or dropped
-  int64_t documents = 0;      // an epoch
-  int64_t tokens = 0;         // an epoch
-  int64_t loss_tokens = 0;    // an epoch
-  int64_t empty_samples = 0;  // without a loss token in what is left of them; they take part all the same
+  int64_t samples = 0;       // selected
+  int64_t long_samples = 0;  // longer than a block: cut, split or dropped
+  int64_t lost_tokens = 0;   // cut off or dropped
+  int64_t documents = 0;     // an epoch
+  int64_t tokens = 0;        // an epoch
+  int64_t loss_tokens = 0;   // an epoch
+  int64_t without_loss = 0;  // samples that have no loss token: left out
+  int64_t cut_off_loss = 0;  // samples that have loss tokens, none of them in what is left of the sample: left out
+
+  bool operator==(const PackingReport&) const = default;
 };
+
+// Says how many samples were cut, dropped or left out, and why, with the options that change it: "3 of 40 samples are
+// longer than sequence_length 2048: cut, 812 tokens lost; ...". Empty if all samples take part whole.
+std::string left_out_text(const PackingReport& report, const PackingOptions& options);
 
 // The blocks of one epoch.
 struct EpochBlocks {
@@ -60,16 +70,16 @@ struct EpochBlocks {
 
 // Makes the blocks of any epoch.
 //
-// The samples come in the order of the epoch: a permutation by Fisher and Yates with Random(seed, DataOrder, epoch), or
-// file order. Without packing each document is a block. With packing up to 64 blocks are open at a time; a document
-// goes into the first of them, in the order they were opened, that has room for all of it; max_documents(1,
-// sequence_length) close a block. Where none has room, a new one is opened, and if 64 are open the fullest (the first
-// of equals) is closed before. Blocks are numbered as they are opened. So a document is never split over blocks, and
-// packed or not each keeps its tokens, positions and loss.
+// Samples of which something is left come in the order of the epoch: a permutation by Fisher and Yates with
+// Random(seed, DataOrder, epoch), or file order. Without packing each document is a block. With packing up to 64 blocks
+// are open at a time; a document goes into the first of them, in the order they were opened, that has room for all of
+// it; max_documents(1, sequence_length) close a block. Where none has room, a new one is opened, and if 64 are open the
+// fullest (the first of equals) is closed before. Blocks are numbered as they are opened. So a document is never split
+// over blocks, and packed or not each keeps its tokens, positions and loss.
 class Packer {
  public:
-  // `selection`: the samples that take part, in file order. UserError if nothing is left of them. The data set must
-  // outlive the packer.
+  // `selection`: the samples that take part, in file order. UserError that says why if no document with a loss token is
+  // left of them. The data set must outlive the packer.
   Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options);
 
   const PackingReport& report() const { return report_; }
@@ -90,8 +100,9 @@ class Packer {
     int64_t free_tokens, free_documents;
   };
 
+  bool examine(uint32_t sample);
   template <class Visit>
-  void for_each_document(uint32_t sample, Visit&& visit) const;
+  int64_t for_each_document(uint32_t sample, Visit&& visit) const;
   // Puts the documents of an epoch into blocks, one after another: visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);

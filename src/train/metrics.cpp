@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/say.h"
 
 namespace snug {
 
@@ -69,19 +70,17 @@ void Progress::update(int64_t done, const std::string& details) {
   if (!terminal_) return;
   shown_ = true;
   if (total_ == 0) {
-    fmt::print(stderr, "\r\033[K{} {}  {}", what_, done, details);
-    std::fflush(stderr);
+    say(fmt::format("\r\033[K{} {}  {}", what_, done, details));
     return;
   }
   const double spent = std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
   const double left =
       done > before_ ? spent * static_cast<double>(total_ - done) / static_cast<double>(done - before_) : 0;
-  fmt::print(stderr, "\r\033[K{} {}/{}  {}  {} left", what_, done, total_, details, format_duration(left));
-  std::fflush(stderr);
+  say(fmt::format("\r\033[K{} {}/{}  {}  {} left", what_, done, total_, details, format_duration(left)));
 }
 
 void Progress::clear() {
-  if (shown_) fmt::print(stderr, "\r\033[K");
+  if (shown_) say("\r\033[K");
   shown_ = false;
 }
 

@@ -54,7 +54,8 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
     result.loss_tokens += counts.loss_tokens;
     session.run(Task::Evaluate);
   }
-  result.loss = result.loss_tokens > 0 ? sum / static_cast<double>(result.loss_tokens) : 0;
+  check(result.loss_tokens > 0, "an evaluation without loss tokens");
+  result.loss = sum / static_cast<double>(result.loss_tokens);
   return result;
 }
 
@@ -150,7 +151,8 @@ void Trainer::do_step(int64_t number) {
   const BatchSource::Step counts = data_.begin_step(number);
   ends_epoch_ = counts.ends_epoch;
   PassFacts facts;
-  facts.loss_scale = counts.loss_tokens > 0 ? static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens)) : 0;
+  check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
+  facts.loss_scale = static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens));
   facts.step = number;
   facts.learning_rate = options_.schedule.at(number);
   run_passes(facts);
@@ -158,7 +160,7 @@ void Trainer::do_step(int64_t number) {
   if (finite_ == 0) refuse_non_finite(number);
   metrics_ = {};
   metrics_.step = number;
-  metrics_.loss = counts.loss_tokens > 0 ? static_cast<double>(loss_sum_) / static_cast<double>(counts.loss_tokens) : 0;
+  metrics_.loss = static_cast<double>(loss_sum_) / static_cast<double>(counts.loss_tokens);
   metrics_.grad_norm = static_cast<double>(norm_);
   metrics_.learning_rate = options_.schedule.at(number);
   metrics_.tokens = counts.tokens;

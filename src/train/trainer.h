@@ -16,7 +16,7 @@ class BatchSource {
  public:
   virtual ~BatchSource() = default;
   struct Step {
-    int64_t tokens = 0, loss_tokens = 0;  // over all passes
+    int64_t tokens = 0, loss_tokens = 0;  // over all passes; loss tokens are never 0
     bool ends_epoch = false;
   };
   // Of step `step`, counted from 1.

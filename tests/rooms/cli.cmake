@@ -1,4 +1,7 @@
-foreach(name cli_test cli_inputs_test cli_plan_test cli_models_test cli_use_test scenarios_test scaling_test unequal_ranks_test)
+foreach(name
+        cli_test cli_inputs_test cli_learning_test cli_models_test
+        cli_owner_test cli_plan_test cli_use_test
+        scaling_test scenarios_test unequal_ranks_test)
   snug_test(${name})
   target_link_libraries(${name} PRIVATE nlohmann_json::nlohmann_json)
   target_compile_definitions(${name} PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>")

@@ -1,0 +1,180 @@
+#include "base/owner.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <signal.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <charconv>
+#include <chrono>
+#include <cstring>
+#include <ctime>
+#include <optional>
+#include <sstream>
+
+#include "base/disk.h"
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr size_t kMostBytes = 1024;
+
+// What `.owner` holds, a word a line: the host, the process, when it started (in the host's local time), and how often
+// it has shown that it goes on.
+struct Holder {
+  std::string host, started;
+  int64_t process = 0, beat = 0;
+  std::string words() const { return fmt::format("process {} on {}, since {}", process, host, started); }
+};
+
+std::string own_host() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "a host without a name";
+  return name.data();
+}
+
+std::string now_in_words() {
+  const std::time_t now = std::time(nullptr);
+  std::tm local{};
+  char text[32];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &local));
+  return text;
+}
+
+std::optional<int64_t> number_in(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
+}
+
+// Nothing of a file that is empty or of another kind.
+std::optional<Holder> read_holder(int fd) {
+  std::array<char, kMostBytes> bytes{};
+  const ssize_t count = pread(fd, bytes.data(), bytes.size(), 0);
+  if (count <= 0) return std::nullopt;
+  std::istringstream lines(std::string(bytes.data(), static_cast<size_t>(count)));
+  Holder holder;
+  std::string process, beat;
+  if (!std::getline(lines, holder.host) || !std::getline(lines, process) || !std::getline(lines, holder.started) ||
+      !std::getline(lines, beat))
+    return std::nullopt;
+  const auto number = number_in(process), beats = number_in(beat);
+  if (!number || !beats) return std::nullopt;
+  holder.process = *number;
+  holder.beat = *beats;
+  return holder;
+}
+
+[[noreturn]] void refuse(const fs::path& directory, const std::optional<Holder>& holder) {
+  user_error("{}: a run is going on there: {}; it can be ended, or --out names another directory", directory.string(),
+             holder ? holder->words() : "a process that has just begun");
+}
+
+}  // namespace
+
+bool kernel_locks_hold(const fs::path& directory) {
+  struct statfs about {};
+  if (statfs(existing_part(directory).c_str(), &about) != 0) return false;
+  constexpr std::array<uint32_t, 8> kOfThisHost{EXT4_SUPER_MAGIC,     0x58465342 /* XFS */, BTRFS_SUPER_MAGIC,
+                                                F2FS_SUPER_MAGIC,     TMPFS_MAGIC,          OVERLAYFS_SUPER_MAGIC,
+                                                0x2fc12fc1 /* ZFS */, RAMFS_MAGIC};
+  for (const uint32_t type : kOfThisHost)
+    if (static_cast<uint32_t>(about.f_type) == type) return true;
+  return false;
+}
+
+DirectoryOwner::DirectoryOwner(const fs::path& directory, const Terms& terms)
+    : directory_(directory), file_(directory / ".owner"), started_(now_in_words()) {
+  for (fs::path path = fs::absolute(directory); !fs::exists(path); path = path.parent_path()) made_ = path;
+  fs::create_directories(directory_);
+  lock(terms);
+  try {
+    refuse_if_held(terms);
+    write(0);
+  } catch (...) {
+    close(fd_);
+    throw;
+  }
+  if (!locked_) beating_ = std::thread([this, seconds = terms.beat_seconds] { go_on_beating(seconds); });
+}
+
+// Opens the file and locks it. Who ends removes the file, so that a lock may turn out to be on one that is no longer
+// there: then again.
+void DirectoryOwner::lock(const Terms& terms) {
+  while (true) {
+    fs::create_directories(directory_);
+    fd_ = open(file_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    if (fd_ < 0 && errno == ENOENT) continue;
+    if (fd_ < 0) device_error("{}: cannot be made: {}", file_.string(), std::strerror(errno));
+    locked_ = flock(fd_, LOCK_EX | LOCK_NB) == 0;
+    if (!locked_ && errno == EWOULDBLOCK) {
+      const std::optional<Holder> holder = read_holder(fd_);
+      close(fd_);
+      refuse(directory_, holder);
+    }
+    struct stat opened {
+    }, there{};
+    if (fstat(fd_, &opened) == 0 && stat(file_.c_str(), &there) == 0 && opened.st_ino == there.st_ino) break;
+    close(fd_);
+  }
+  locked_ = locked_ && terms.locks_hold;
+}
+
+// The kernel has let this process in. Where its word is not for all, whoever the file names is watched for a while,
+// unless it was a process of this host that is gone.
+void DirectoryOwner::refuse_if_held(const Terms& terms) {
+  const std::optional<Holder> before = read_holder(fd_);
+  if (!before) return;
+  const bool gone = before->host == own_host() && kill(static_cast<pid_t>(before->process), 0) != 0 && errno == ESRCH;
+  const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(terms.watch_seconds);
+  while (!locked_ && !gone && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::duration<double>(terms.beat_seconds / 10));
+    const std::optional<Holder> now = read_holder(fd_);
+    if (now && (now->host != before->host || now->process != before->process || now->beat != before->beat))
+      refuse(directory_, now);
+  }
+  if (terms.took_over) terms.took_over(before->words());
+}
+
+void DirectoryOwner::write(int64_t beat) const {
+  const std::string text = fmt::format("{}\n{}\n{}\n{}\n", own_host(), getpid(), started_, beat);
+  if (ftruncate(fd_, 0) != 0 || pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+    device_error("{}: cannot be written: {}", file_.string(), std::strerror(errno));
+}
+
+void DirectoryOwner::go_on_beating(double seconds) {
+  std::unique_lock lock(mutex_);
+  for (int64_t beat = 1; !ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }); beat++)
+    try {
+      write(beat);
+    } catch (const DeviceError&) {  // a full disk is for the run itself to find
+    }
+}
+
+DirectoryOwner::~DirectoryOwner() {
+  if (beating_.joinable()) {
+    {
+      const std::lock_guard lock(mutex_);
+      over_ = true;
+    }
+    ended_.notify_all();
+    beating_.join();
+  }
+  unlink(file_.c_str());
+  close(fd_);
+  if (made_.empty()) return;
+  std::error_code ignored;
+  for (fs::path path = fs::absolute(directory_);; path = path.parent_path()) {
+    if (!fs::remove(path, ignored) || path == made_) return;  // only while it is empty
+  }
+}
+
+}  // namespace snug

@@ -1,0 +1,60 @@
+#include "cli/learning.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace snug {
+namespace {
+
+// Steps of warm-up that the options ask for, whether or not a run has as many.
+int64_t wanted_warmup(const Options& options, int64_t steps) {
+  constexpr double kUsualRatio = 0.03;
+  const auto all = static_cast<double>(steps);
+  if (options.warmup_steps > 0) return options.warmup_steps;
+  if (options.warmup_ratio) return static_cast<int64_t>(std::ceil(*options.warmup_ratio * all));
+  return options.schedule == "constant" ? 0 : static_cast<int64_t>(kUsualRatio * all);
+}
+
+}  // namespace
+
+double learning_rate(const Options& options) {
+  return options.learning_rate.value_or(options.method == "lora" ? 2e-4 : 1e-5);
+}
+
+Schedule make_schedule(const Options& options, int64_t steps) {
+  Schedule schedule;
+  schedule.kind = options.schedule == "constant" ? ScheduleKind::Constant
+                  : options.schedule == "linear" ? ScheduleKind::Linear
+                                                 : ScheduleKind::Cosine;
+  schedule.peak = learning_rate(options);
+  schedule.total_steps = steps;
+  schedule.min_ratio = options.min_learning_rate_ratio;
+  schedule.warmup_steps = std::min(wanted_warmup(options, steps), steps - 1);
+  return schedule;
+}
+
+std::vector<std::string> evaluation_notes(const PackingReport& report, const Options& options, std::string_view name) {
+  const std::string text = left_out_text(report, packing_options(options));
+  return text.empty() ? std::vector<std::string>() : std::vector{fmt::format("{}: {}", name, text)};
+}
+
+std::vector<std::string> learning_notes(const BlockStream& stream, const HfConfig& config, const Options& options) {
+  std::vector<std::string> notes = evaluation_notes(stream.report(), options, "data");
+  if (options.sequence_length > config.max_position)
+    notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
+                                options.sequence_length, config.max_position));
+  const int64_t steps = stream.steps();
+  if (learning_rate(options) == 0) notes.push_back("nothing is learnt: --learning-rate is 0");
+  if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)
+    notes.push_back(
+        fmt::format("a warm-up of {} steps was asked for; of the run's {} it takes {}, so that the last has "
+                    "the whole learning rate",
+                    wanted, steps, steps - 1));
+  constexpr int64_t kFew = 50;
+  if (steps < kFew)
+    notes.push_back(
+        fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
+  return notes;
+}
+
+}  // namespace snug

@@ -1,0 +1,100 @@
+// A run directory has one writer, and what ends a run from outside leaves it with a checkpoint.
+#include <csignal>
+
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+class OwnedRun : public Cli {
+ protected:
+  static Words long_job(const Words& more = {}) {
+    return job("train", with({"--max-steps", "400", "--save-every", "5", "--log-every", "100"}, more));
+  }
+
+  // Steps that the run has written.
+  size_t steps() const { return losses("run").size(); }
+
+  bool has_checkpoint() const { return fs::exists(at("run/checkpoints")) && !fs::is_empty(at("run/checkpoints")); }
+};
+
+TEST_F(OwnedRun, ASecondRunIsRefusedAndTheFirstGoesOn) {
+  const pid_t first = start(long_job());
+  wait_for_steps(2);
+  for (const Words& how : {Words{"--resume"}, Words{"--overwrite"}, Words{}}) {
+    const Outcome outcome = run(long_job(how));
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("run: a run is going on there: process " + std::to_string(first)));
+  }
+  int status = 0;
+  waitpid(first, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(steps(), 400u);
+  EXPECT_FALSE(fs::exists(at("run/.owner")));
+}
+
+TEST_F(OwnedRun, AKilledRunsDirectoryIsTakenOverByTheNext) {
+  const pid_t first = start(long_job({"--max-steps", "100000"}));
+  wait_for_steps(8);
+  kill(first, SIGKILL);
+  EXPECT_EQ(finish(first).code, 128 + SIGKILL);
+  const Outcome next = run(long_job({"--resume", "--max-steps", "20"}));
+  EXPECT_EQ(next.code, 0) << next.err;
+  EXPECT_THAT(next.err, HasSubstr("process " + std::to_string(first)));
+  EXPECT_THAT(next.err, HasSubstr("is gone without having ended its run"));
+}
+
+TEST_F(OwnedRun, ATerminalThatHangsUpLeavesACheckpoint) {
+  const pid_t child = start(long_job({"--max-steps", "100000"}));
+  wait_for_steps(2);
+  kill(child, SIGHUP);
+  kill(child, SIGHUP);  // as a shell sends it again
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 130) << outcome.err;
+  EXPECT_TRUE(has_checkpoint());
+}
+
+TEST_F(OwnedRun, UnderNohupAHangupIsIgnored) {
+  const pid_t child = start(long_job({"--max-steps", "60"}), SNUG_BINARY, [] {
+    signal(SIGHUP, SIG_IGN);
+    return true;
+  });
+  wait_for_steps(2);
+  kill(child, SIGHUP);
+  EXPECT_EQ(finish(child).code, 0);
+  EXPECT_EQ(steps(), 60u);
+}
+
+TEST_F(OwnedRun, AReaderThatWentAwayEndsNoRun) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  // start() gives standard error a file; the shell gives it the pipe, which nobody but the program then holds.
+  std::string line = SNUG_BINARY;
+  for (const std::string& word : long_job({"--max-steps", "30", "--log-every", "1"})) line += " '" + word + "'";
+  const pid_t child =
+      start({"-c", line + " 2>&" + std::to_string(ends[1])}, "/bin/sh", [&] { return close(ends[0]) == 0; });
+  close(ends[1]);
+  close(ends[0]);
+  EXPECT_EQ(finish(child).code, 0);
+  EXPECT_EQ(steps(), 30u);
+}
+
+TEST_F(OwnedRun, ProcessesOfTorchrunAreRefusedWithTheLineThatDoesTheSame) {
+  const auto under = [&](const Words& words, const char* local) {
+    return finish(start(words, SNUG_BINARY, [=] {
+      for (const auto& [name, value] : {std::pair("RANK", "1"), {"WORLD_SIZE", "4"}, {"MASTER_ADDR", "near"}})
+        setenv(name, value, 1);
+      return setenv("LOCAL_WORLD_SIZE", local, 1) == 0;
+    }));
+  };
+  const Outcome one = under(long_job(), "4"), two = under(long_job(), "2");
+  EXPECT_EQ(one.code, 2);
+  EXPECT_THAT(one.err, HasSubstr("WORLD_SIZE=4"));
+  EXPECT_THAT(one.err, HasSubstr("'snug train ...'"));
+  EXPECT_THAT(two.err, HasSubstr("'mpirun -n 2 --host HOST,... snug train ...'"));
+  EXPECT_FALSE(fs::exists(at("run")));
+  EXPECT_EQ(under(job("plan"), "4").code, 0);
+}
+
+}  // namespace
+}  // namespace snug
