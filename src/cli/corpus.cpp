@@ -15,7 +15,7 @@ std::optional<double> validation_fraction(const Options& options) {
 Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
                   const Alive& alive) {
   if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
-  const HfConfig config = read_hf_config(options.model);
+  const HfConfig config = config_of(options);
   DataOptions data =
       data_options(options, files, config.vocabulary, [&](const std::string& line) { notes.push_back(line); });
   data.alive = alive;

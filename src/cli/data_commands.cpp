@@ -37,7 +37,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   }
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
-  const HfConfig config = read_hf_config(options.model);
+  const HfConfig config = config_of(options);
   const auto note = [](const std::string& line) { say(line + "\n"); };
   for_each_sample(data_options(options, options.data, config.vocabulary, note), &encoder,
                   [&](const Sample& sample, const std::string&) {

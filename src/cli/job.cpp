@@ -9,6 +9,7 @@
 #include "base/parallel.h"
 #include "cli/launch.h"
 #include "format/peft.h"
+#include "plan/adapter_files.h"
 #include "train/metrics.h"
 
 namespace snug {
@@ -97,8 +98,18 @@ Numerics numerics_of(const Options& options) {
 
 }  // namespace
 
+HfConfig config_of(const Options& options) {
+  HfConfig config = read_hf_config(options.model);
+  if (!options.adapter.empty()) fit_to_adapter(config, open_adapter(options.adapter));
+  return config;
+}
+
 PeftConfig adapter_of(const Options& options) {
-  if (!options.adapter.empty()) return read_peft_config(options.adapter);
+  const HfConfig model = read_hf_config(options.model);
+  if (!options.adapter.empty()) {
+    const std::filesystem::path directory = options.adapter;
+    return plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
+  }
   PeftConfig config;
   config.rank = options.lora_rank;
   config.alpha = options.lora_alpha;
@@ -106,7 +117,7 @@ PeftConfig adapter_of(const Options& options) {
   config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
   if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names();
-  return config;
+  return plain_adapter(model, config, "lora_targets");
 }
 
 void take_adapter(Options& options, const PeftConfig& adapter) {
@@ -137,6 +148,14 @@ void refuse_other_adapters(Options options) {
   }
 }
 
+// Training writes an adapter's halves alone.
+void refuse_to_train(const AdapterFiles& files) {
+  for (const std::string& param : files.replaced())
+    user_error(
+        "{}: holds '{}' beside the adapter: training it is not there yet; eval, generate, chat and merge read it",
+        files.index.files()[0].string(), param);
+}
+
 }  // namespace
 
 int thread_count(const Options& options, int node_ranks, bool launched) {
@@ -149,21 +168,26 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.purpose = purpose;
   spec.config = read_hf_config(options.model);
   const bool training = purpose == Purpose::Train;
-  const bool adapted = !options.adapter.empty() || (training && options.method == "lora");
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   if (training) refuse_other_adapters(options);
-  if (adapted) {
-    const PeftConfig adapter = adapter_of(options);
-    spec.table = lora_parameters(spec.config, adapter, true);
+  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt,
+                        spec.config.prediction_layers};
+  if (!options.adapter.empty()) {
+    request.adapter = options.adapter;
+    const AdapterFiles files = open_adapter(options.adapter);
+    if (training) refuse_to_train(files);
+    const bool tied = spec.config.tie_word_embeddings;
+    fit_to_adapter(spec.config, files);
+    request.head_is_embedding = tied && !spec.config.tie_word_embeddings;
+    spec.table = lora_parameters(spec.config, training ? adapter_of(options) : files.config, true);
+  } else if (training && options.method == "lora") {
+    spec.table = lora_parameters(spec.config, adapter_of(options), true);
   } else {
     spec.table = full_parameters(spec.config, training);
   }
   spec.numerics = numerics_of(options);
   spec.export_dtype = spec.numerics.compute;
-  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt,
-                        spec.config.prediction_layers};
-  if (!options.adapter.empty()) request.adapter = options.adapter;
   spec.sources = find_sources(spec.table, request);
   const bool all_trained = training && options.method == "full";
   choose_base(spec.numerics, options, spec.sources, !all_trained);

@@ -12,7 +12,9 @@ namespace snug {
 // The job without cut and strategy; reads config.json, the adapter's configuration and the headers of weight files.
 JobSpec make_job(const Options& options, Purpose purpose);
 
-// The adapter that is trained, evaluated or merged: of --adapter, or of the lora options.
+// config.json of the model with --adapter: some bring a vocabulary of their own.
+HfConfig config_of(const Options& options);
+// The adapter that is trained: of --adapter, or of the lora options.
 PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);

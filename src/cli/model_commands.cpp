@@ -141,7 +141,7 @@ int merge_command(Options options, const CommandFlags& flags) {
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
-  const std::vector<int32_t> ids = tokens_to_compare(options, read_hf_config(options.model));
+  const std::vector<int32_t> ids = tokens_to_compare(options, config_of(options));
   const std::vector<float> apart = logits_of(options, ids);
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
             [&](Session& session) { export_model(session, options.out, options.model, existing); });

@@ -3,16 +3,35 @@
 // An adapted linear y = W x gains s B (A x), with A [r, in], B [out, r] and s = lora_alpha / r, or lora_alpha / sqrt(r)
 // with use_rslora. For the linear "model.layers.0.self_attn.q_proj" the file holds
 //   base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  and  ...lora_B.weight
+// Beside them may lie parameters of the model that were trained as a whole, and rows of its embedding or head.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "format/pattern.h"
+
 namespace snug {
+
+// Modules by names (of whole paths, or of their ends), or by an expression that fits whole paths.
+struct PeftModules {
+  std::vector<std::string> names = {};  // sorted
+  std::optional<Pattern> expression = {};
+  bool empty() const { return names.empty() && !expression; }
+};
+
+// What one linear gets.
+struct LoraTarget {
+  int64_t rank = 0;
+  double scale = 0;  // what B (A x) is multiplied by
+  bool operator==(const LoraTarget&) const = default;
+};
 
 struct PeftConfig {
   std::string base_model = {};                   // base_model_name_or_path; may be empty
@@ -21,17 +40,37 @@ struct PeftConfig {
   double dropout = 0;                            // lora_dropout
   bool rslora = false;                           // use_rslora
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
+
+  // What adapters that snug trains have none of.
+  std::optional<Pattern> target_expression = {};  // instead of target_modules
+  PeftModules exclude_modules = {};
+  std::optional<std::vector<int64_t>> layers_to_transform = {};
+  std::vector<std::string> layers_pattern = {};
+  // By expressions that fit the ends of paths, the first that fits counts.
+  std::vector<std::pair<Pattern, int64_t>> rank_pattern = {};
+  std::vector<std::pair<Pattern, double>> alpha_pattern = {};
+  std::string bias = "none";
+  std::vector<std::string> modules_to_save = {};                             // ends of paths
+  std::map<std::string, std::vector<int64_t>> trainable_token_indices = {};  // by the ends of paths
+  bool ensure_weight_tying = false;
 };
 
-// What B (A x) is multiplied by.
-double lora_scale(const PeftConfig& config);
+// Rank and scale of the adapter of a linear, by its path; nothing if it has none. What PEFT's
+// check_target_module_exists() and get_pattern_key() say.
+std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear);
+// Where no pattern says otherwise.
+LoraTarget usual_target(const PeftConfig& config);
+
+// Whether a path is a name, or ends with it after a dot.
+bool ends_path(std::string_view path, std::string_view name);
 
 // Reads and checks adapter_config.json; `source` is its name for messages. UserError for another method than LoRA and
-// for every feature beyond the fields above that is switched on, by name.
+// for every feature beyond the fields above that is switched on, by key.
 PeftConfig parse_peft_config(std::string_view json, std::string_view source);
+// UserError names the directories below that hold adapters, where this one does not.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
-// The text of adapter_config.json.
+// The text of adapter_config.json, of an adapter that snug trained.
 std::string write_peft_config(const PeftConfig& config);
 
 constexpr std::string_view kPeftConfigFile = "adapter_config.json";
@@ -46,8 +85,5 @@ struct PeftTensorName {
 };
 
 std::string to_string(const PeftTensorName& tensor);
-
-// Whether `target_modules` of an adapter covers a linear: it names its path or ends it at a dot.
-bool targets(const PeftConfig& config, std::string_view linear);
 
 }  // namespace snug

@@ -139,7 +139,7 @@ Builder::Gated Builder::linear_swiglu(Value x, const Linear& linear) {
       emitter_.op("swiglu", SwiGlu{}, {read(input), write(out[0])});
     };
   };
-  if (placement_.fp8_products() || linear.bias != kNoParam) {
+  if (placement_.fp8_products() || linear.bias != kNoParam || !linear.lora.even()) {
     const Value gate_up = this->linear(x, linear, Keep::Mlp);
     return {gate_up, produce({h}, swiglu(gate_up))[0]};
   }
@@ -156,7 +156,7 @@ void Builder::multiply_gated(Value x, const Linear& linear, std::optional<Value>
                              const std::optional<Operand>& h) {
   const std::optional<AdapterTerm> adapter = lora_term(xa, linear);
   std::vector<Operand> operands{read(use(x)), read(placement_.weight(linear.weight, linear.count))};
-  if (adapter) operands.insert(operands.end(), {adapter->u, adapter->v});
+  if (adapter) operands.insert(operands.end(), {adapter->u, *adapter->v});
   operands.push_back(write(gate_up));
   if (h) operands.push_back(write(*h));
   emitter_.op(linear.site, SwiGluGemm{parts_of(linear), h.has_value()}, operands);
@@ -164,35 +164,63 @@ void Builder::multiply_gated(Value x, const Linear& linear, std::optional<Value>
 
 void Builder::multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                        const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y) {
-  const bool bias = !backward && linear.bias != kNoParam;
-  const AdaptedParts parts = backward ? AdaptedParts{} : parts_of(linear);
-  if (placement_.fp8_products()) {
-    // As AdaptedGemm is computed from other ops.
-    std::optional<Operand> last;
-    if (adapter) {
-      for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter->u, adapter->v, write(y)))
-        emitter_.op(fmt::format("{}.lora", site), call.attrs, std::move(call.operands));
-      last = std::exchange(addend, y);
-    }
-    const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
-    const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);
-    std::vector<Operand> operands{read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
+  const bool bias = !backward && linear.bias != kNoParam, fp8 = placement_.fp8_products();
+  if (adapter && !fp8 && linear.lora.even()) {
+    std::vector<Operand> operands{read(x), read(placement_.weight(linear.weight, linear.count)), adapter->u,
+                                  *adapter->v};
     if (addend) operands.push_back(read(*addend));
     if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
     operands.push_back(write(y));
-    emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
-    if (last) emitter_.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
+    emitter_.op(site, AdaptedGemm{!backward, backward ? AdaptedParts{} : parts_of(linear), addend.has_value(), bias},
+                operands);
     return;
   }
-  std::vector<Operand> operands{read(x), read(placement_.weight(linear.weight, linear.count))};
-  if (adapter) operands.insert(operands.end(), {adapter->u, adapter->v});
+  // As AdaptedGemm is computed from other ops.
+  std::optional<Operand> last;
+  if (adapter) {
+    emit_adapter(fmt::format("{}.lora", site), linear, backward, *adapter, y);
+    last = std::exchange(addend, y);
+  }
+  std::vector<Operand> operands;
+  if (fp8) {
+    const Fp8Factor right = placement_.fp8_weight(linear.weight, linear.count, backward);
+    const Fp8Rows left = in_fp8(emitter_, site, x, false, right.factors);
+    operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
+  } else {
+    operands = {read(x), read(placement_.weight(linear.weight, linear.count))};
+  }
   if (addend) operands.push_back(read(*addend));
   if (bias) operands.push_back(read(placement_.weight(linear.bias, linear.count)));
   operands.push_back(write(y));
-  if (adapter)
-    emitter_.op(site, AdaptedGemm{!backward, parts, addend.has_value(), bias}, operands);
+  if (fp8)
+    emitter_.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
   else
     emitter_.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+  if (last) emitter_.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
+}
+
+void Builder::emit_adapter(const std::string& site, const Linear& linear, bool backward, const AdapterTerm& adapter,
+                           const Operand& y) {
+  const Lora& lora = linear.lora;
+  if (backward || lora.even()) {
+    const AdaptedParts parts = backward ? AdaptedParts{} : parts_of(linear);
+    for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter.u, *adapter.v, write(y)))
+      emitter_.op(site, call.attrs, std::move(call.operands));
+    return;
+  }
+  int64_t row = 0, column = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > row) emitter_.op(site, Fill{}, {write(columns(y, row, end))});
+  };
+  for (const LoraPart& part : lora.parts) {
+    clear_to(part.row_begin);
+    emitter_.op(site, Gemm{.transpose_b = true},
+                {columns(adapter.u, column, column + part.rank), read(placement_.weight(part.b, 1)),
+                 write(columns(y, part.row_begin, part.row_end))});
+    row = part.row_end;
+    column += part.rank;
+  }
+  clear_to(y.shape.cols());
 }
 
 AdaptedParts Builder::parts_of(const Linear& linear) const {
@@ -227,20 +255,35 @@ std::optional<Value> Builder::lora_input(Value x, const Linear& linear, Keep kee
                 })[0];
     dropped_[linear.weight] = x;
   }
-  const int64_t columns = std::ssize(linear.lora.parts) * linear.lora.rank;
-  const Value xa = produce({{linear.site + ".xa", {state(x).shape.rows(), columns}, compute_, keep}},
-                           [=, this](std::span<const Operand> out) {
-                             const Operand input = read(use(x));
-                             emitter_.op(linear.site + ".lora_a", Gemm{.transpose_b = true, .alpha = linear.lora.scale},
-                                         {input, lora_a(linear), write(out[0])});
-                           })[0];
+  const Value xa =
+      produce({{linear.site + ".xa", {state(x).shape.rows(), linear.lora.columns()}, compute_, keep}},
+              [=, this](std::span<const Operand> out) { emit_lora_input(read(use(x)), linear, write(out[0])); })[0];
   adapter_inputs_[linear.weight] = xa;
   return xa;
 }
 
+void Builder::emit_lora_input(const Operand& x, const Linear& linear, const Operand& xa) {
+  const std::string site = linear.site + ".lora_a";
+  const Lora& lora = linear.lora;
+  if (lora.even()) {
+    emitter_.op(site, Gemm{.transpose_b = true, .alpha = lora.parts[0].scale}, {x, lora_a(linear), xa});
+    return;
+  }
+  int64_t column = 0;
+  for (size_t i = 0; i < lora.parts.size(); i++) {
+    const LoraPart& part = lora.parts[i];
+    emitter_.op(
+        site, Gemm{.transpose_b = true, .alpha = part.scale},
+        {x, read(placement_.weight(lora.a + static_cast<ParamId>(i), 1)), columns(xa, column, column + part.rank)});
+    column += part.rank;
+  }
+}
+
 std::optional<Builder::AdapterTerm> Builder::lora_term(std::optional<Value> xa, const Linear& linear) {
   if (!xa) return std::nullopt;
-  return AdapterTerm{read(use(*xa)), lora_b(linear)};
+  AdapterTerm term{read(use(*xa)), std::nullopt};
+  if (linear.lora.even()) term.v = lora_b(linear);
+  return term;
 }
 
 void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
@@ -283,7 +326,7 @@ Value Builder::linear_backward(Value dy, const Linear& linear) {
   std::optional<Operand> addend;
   if (adapter && drops(linear)) {
     const Operand product = emitter_.tensor("d" + linear.site + ".dropped", compute_, use(dx).shape);
-    emitter_.op(linear.site + ".lora_dx", Gemm{}, {adapter->u, adapter->v, write(product)});
+    emitter_.op(linear.site + ".lora_dx", Gemm{}, {adapter->u, *adapter->v, write(product)});
     emitter_.op(linear.site + ".dropout.backward", dropout_of(linear), {read(product), write(use(dx))});
     adapter.reset();
     addend = use(dx);
@@ -336,9 +379,10 @@ void Builder::write_gradient(ParamId first, int count, const std::function<void(
 // B's gradients, and that of x A^T, to be read; where they are asked for first.
 Operand Builder::emit_lora_backward(const Operand& dy, const Linear& linear) {
   if (const auto found = dxa_.find(linear.weight); found != dxa_.end()) return found->second;
+  check(linear.lora.even(), "the way back through an adapter whose parts differ");
   const Operand xa = read(use(adapter_inputs_.at(linear.weight)));
   const Operand dxa = emitter_.tensor("d" + linear.site + ".xa", compute_, xa.shape);
-  emitter_.op(linear.site + ".lora.backward", AdapterBackward{linear.lora.scale, parts_of(linear)},
+  emitter_.op(linear.site + ".lora.backward", AdapterBackward{linear.lora.parts[0].scale, parts_of(linear)},
               {dy, lora_b(linear), xa, write(dxa),
                write(placement_.gradient(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())))});
   return dxa_[linear.weight] = read(dxa);

@@ -168,14 +168,18 @@ class Builder {
   // Values that a step gives, emitted here.
   std::vector<Value> produce(std::vector<Output> outputs, Step step);
   Operand fresh(const State& state);
-  // As AdaptedGemm has it.
+  // As AdaptedGemm has it; of parts that differ, u alone.
   struct AdapterTerm {
-    Operand u, v;
+    Operand u;
+    std::optional<Operand> v;
   };
   // The linear's product, or with `backward` the one that takes the gradient back: y = x W^T + bias or x W, + what
   // comes through the adapter + bias + addend.
   void multiply(std::string_view site, const Operand& x, const Linear& linear, bool backward,
                 const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y);
+  // What comes through the adapter, by plain products: y's first value.
+  void emit_adapter(const std::string& site, const Linear& linear, bool backward, const AdapterTerm& adapter,
+                    const Operand& y);
   // linear_swiglu() as one op, without h where gate and up are all that is asked for.
   void multiply_gated(Value x, const Linear& linear, std::optional<Value> xa, const Operand& gate_up,
                       const std::optional<Operand>& h);
@@ -183,6 +187,7 @@ class Builder {
   Dropout dropout_of(const Linear& linear) const;
   // scale x A^T of all parts, side by side, if there is an adapter.
   std::optional<Value> lora_input(Value x, const Linear& linear, Keep keep);
+  void emit_lora_input(const Operand& x, const Linear& linear, const Operand& xa);
   // What comes of that, emitted now.
   std::optional<AdapterTerm> lora_term(std::optional<Value> xa, const Linear& linear);
   AdaptedParts parts_of(const Linear& linear) const;

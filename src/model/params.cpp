@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <optional>
 
 #include "base/error.h"
 
@@ -79,27 +81,29 @@ class TableBuilder {
   }
 
   Lora lora(const std::string& prefix, int64_t in, const std::vector<Part>& parts) {
-    const int64_t rank = adapter_->rank;
-    Lora lora{.rank = rank, .scale = static_cast<float>(lora_scale(*adapter_)), .dropout = adapter_->dropout};
-    auto targeted = [&](const Part& part) { return targets(*adapter_, prefix + part.module); };
-    auto add_adapter = [&](const Part& part, LoraHalf half, const Shape& shape, bool joined) {
-      const ParamId id = add(to_string({prefix + part.module, half}), shape, true, joined);
+    Lora lora{.dropout = adapter_->dropout};
+    auto add_half = [&](const std::string& module, LoraHalf half, const Shape& shape, bool joined) {
+      const ParamId id = add(to_string({prefix + module, half}), shape, true, joined);
       ParamSpec& spec = table_.params.back();
       spec.adapter = true;
       spec.trainable = adapter_trainable_;
       return id;
     };
-    for (const Part& part : parts) {
-      if (!targeted(part)) continue;
-      const ParamId id = add_adapter(part, LoraHalf::A, {rank, in}, lora.a != kNoParam);
-      if (lora.a == kNoParam) lora.a = id;
-    }
+    std::vector<std::string> modules;  // by part of the adapter
     int64_t row = 0;
     for (const Part& part : parts) {
-      if (targeted(part))
-        lora.parts.push_back(
-            {row, row + part.rows, add_adapter(part, LoraHalf::B, {part.rows, rank}, !lora.parts.empty())});
+      const int64_t begin = row;
       row += part.rows;
+      const std::optional<LoraTarget> target = target_of(*adapter_, prefix + part.module);
+      if (!target) continue;
+      const ParamId a = add_half(part.module, LoraHalf::A, {target->rank, in}, lora.a != kNoParam);
+      if (lora.a == kNoParam) lora.a = a;
+      lora.parts.push_back({begin, row, kNoParam, target->rank, static_cast<float>(target->scale)});
+      modules.push_back(part.module);
+    }
+    for (size_t i = 0; i < modules.size(); i++) {
+      LoraPart& part = lora.parts[i];
+      part.b = add_half(modules[i], LoraHalf::B, {part.row_end - part.row_begin, part.rank}, i > 0);
     }
     return lora;
   }
@@ -112,6 +116,17 @@ class TableBuilder {
 };
 
 }  // namespace
+
+bool Lora::even() const {
+  return std::ranges::all_of(
+      parts, [&](const LoraPart& part) { return part.rank == parts[0].rank && part.scale == parts[0].scale; });
+}
+
+int64_t Lora::columns() const {
+  int64_t sum = 0;
+  for (const LoraPart& part : parts) sum += part.rank;
+  return sum;
+}
 
 int64_t ParamTable::count(bool trainable_only) const {
   int64_t total = 0;
@@ -132,19 +147,51 @@ ParamTable full_parameters(const HfConfig& config, bool trainable) {
 
 ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable) {
   ParamTable table = TableBuilder(config, &adapter, trainable).build();
-  for (const std::string& target : adapter.target_modules) {
-    const bool found = std::ranges::any_of(table.params, [&](const ParamSpec& param) {
-      const std::string linear = param.name.substr(0, param.name.rfind('.'));
-      return !param.adapter && param.shape.rank == 2 && targets({.target_modules = {target}}, linear) &&
-             std::ranges::find(linear_names(), linear.substr(linear.rfind('.') + 1)) != linear_names().end();
-    });
-    if (!found)
-      user_error("adapter's target '{}': found no such linear in the model, expected names among {}", target,
-                 fmt::join(linear_names(), ", "));
-  }
-  if (adapter.target_modules.empty())
-    user_error("adapter's targets: found none, expected names among {}", fmt::join(linear_names(), ", "));
+  if (!std::ranges::any_of(table.params, &ParamSpec::adapter))
+    user_error("adapter's targets: found none among the model's linears, whose names end with {}",
+               fmt::join(linear_names(), ", "));
   return table;
+}
+
+PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std::string_view source) {
+  const auto refuse = [&](std::string_view key, std::string_view what) {
+    user_error("{}, key '{}': training {} is not there yet; eval, generate, chat and merge read it", source, key, what);
+  };
+  if (!adapter.modules_to_save.empty()) refuse("modules_to_save", "modules that are saved whole");
+  if (!adapter.trainable_token_indices.empty()) refuse("trainable_token_indices", "rows of an embedding");
+  if (adapter.bias != "none") refuse("bias", "biases beside an adapter");
+  std::map<std::string, std::vector<std::string>> linears, adapted;  // paths by their last part
+  for (const ParamSpec& param : full_parameters(config, false).params) {
+    if (!param.linear) continue;
+    const std::string path = param.name.substr(0, param.name.rfind('.')), last = path.substr(path.rfind('.') + 1);
+    linears[last].push_back(path);
+    const std::optional<LoraTarget> target = target_of(adapter, path);
+    if (!target) continue;
+    adapted[last].push_back(path);
+    if (*target != usual_target(adapter))
+      refuse(adapter.rank_pattern.empty() ? "alpha_pattern" : "rank_pattern", "adapters of several ranks or scales");
+  }
+  for (const std::string& name : adapter.target_modules)
+    if (std::ranges::none_of(linears, [&](const auto& paths) {
+          return std::ranges::any_of(paths.second, [&](const std::string& path) { return ends_path(path, name); });
+        }))
+      user_error("adapter's target '{}': found no such linear in the model, expected names among {}", name,
+                 fmt::join(linear_names(), ", "));
+  PeftConfig plain{.base_model = adapter.base_model,
+                   .rank = adapter.rank,
+                   .alpha = adapter.alpha,
+                   .dropout = adapter.dropout,
+                   .rslora = adapter.rslora,
+                   .target_modules = adapter.target_modules};
+  if (!adapter.target_expression && adapter.exclude_modules.empty() && !adapter.layers_to_transform) return plain;
+  plain.target_modules.clear();
+  for (const auto& [last, paths] : adapted) {
+    const std::vector<std::string> whole{last};
+    const auto& names = paths == linears[last] ? whole : paths;
+    plain.target_modules.insert(plain.target_modules.end(), names.begin(), names.end());
+  }
+  std::ranges::sort(plain.target_modules);
+  return plain;
 }
 
 }  // namespace snug

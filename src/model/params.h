@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "format/hf_config.h"
@@ -29,13 +30,16 @@ struct ParamSpec {
 struct LoraPart {
   int64_t row_begin = 0, row_end = 0;  // of the linear's output
   ParamId b = kNoParam;                // [rows, rank]; those of all parts are joined
+  int64_t rank = 0;
+  float scale = 0;
 };
 struct Lora {
   ParamId a = kNoParam;  // first of parts.size() joined parameters [rank, in]
   std::vector<LoraPart> parts{};
-  int64_t rank = 0;
-  float scale = 0;
   double dropout = 0;  // of its input, while training
+  // Whether all parts have one rank and one scale, as all that is trained has.
+  bool even() const;
+  int64_t columns() const;  // of x A^T: the sum of the parts' ranks
 };
 
 // y = x W^T (+ bias): one product, over parameters whose rows lie one after the other (q, k and v; gate and up).
@@ -69,8 +73,12 @@ const std::vector<std::string>& linear_names();
 
 // Full fine-tuning (or no training at all): every parameter the model's own. Llama and Qwen2 layouts.
 ParamTable full_parameters(const HfConfig& config, bool trainable);
-// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError for a target that is no linear of
-// the model, or if there is none.
+// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError if no linear is adapted.
 ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable);
+
+// The same adapter without expressions and patterns, as snug trains and writes it. `source` is its name for messages.
+// UserError, by key, for one that is more than low-rank halves of one rank and one scale, and for a target that is no
+// linear of the model.
+PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std::string_view source);
 
 }  // namespace snug

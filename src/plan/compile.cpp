@@ -66,8 +66,10 @@ uint64_t hash_numerics(const JobSpec& spec) {
   for (const ParamSpec& param : spec.table.params)
     text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
   for (const BlockParams& block : spec.table.blocks)
-    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
-      text += fmt::format(" {} {}", linear->lora.scale, linear->lora.dropout);
+    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) {
+      for (const LoraPart& part : linear->lora.parts) text += fmt::format(" {}", part.scale);
+      text += fmt::format(" {}", linear->lora.dropout);
+    }
   return hash_of(text);
 }
 

@@ -30,7 +30,8 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
       for (ParamId weight = linear->weight; weight < linear->weight + linear->count; weight++) {
         for (size_t i = 0; i < linear->lora.parts.size(); i++)
           if (linear->lora.parts[i].row_begin == row)
-            adapters[weight] = {linear->lora.a + static_cast<ParamId>(i), linear->lora.parts[i].b, linear->lora.scale};
+            adapters[weight] = {linear->lora.a + static_cast<ParamId>(i), linear->lora.parts[i].b,
+                                linear->lora.parts[i].scale};
         row += table[weight].shape.rows();
       }
     }

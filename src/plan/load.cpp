@@ -30,6 +30,19 @@ Span owned(const JobContext& job, ParamId id) {
                       job.layout().part(job.layout().segment(group, job.layout().kind(id)).elements));
 }
 
+// The parts of elements [span) that lie one after the other, and where each begins.
+void for_pieces(const PiecedPlace& pieces, const Span& span,
+                const std::function<void(const Span& part, const TensorPlace& place)>& take) {
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const int64_t next = i + 1 < pieces.size() ? pieces[i + 1].first : span.end;
+    const Span part = intersection(span, {pieces[i].first, next});
+    if (part.count() <= 0) continue;
+    TensorPlace place = pieces[i].place;
+    place.offset += static_cast<uint64_t>(part.begin - pieces[i].first) * element_bytes(place.dtype);
+    take(part, place);
+  }
+}
+
 class Loader {
  public:
   Loader(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
@@ -69,16 +82,22 @@ class Loader {
     const Span span = owned(job_, id);
     if (span.count() == 0) return;
     const ParamSpec& param = job_.table[id];
-    Stored stored{slice(job_.storage.values(param.group, job_.layout().kind(id)), span)};
-    if (job_.storage.split(id)) stored.low = slice(job_.storage.low(param.group), span);
-    const auto first = static_cast<uint64_t>(span.begin - job_.layout().span(id).begin);
+    const int64_t start = job_.layout().span(id).begin;
+    const auto stored = [&](const Span& elements) {
+      const Span at{start + elements.begin, start + elements.end};
+      Stored place{slice(job_.storage.values(param.group, job_.layout().kind(id)), at)};
+      if (job_.storage.split(id)) place.low = slice(job_.storage.low(param.group), at);
+      return place;
+    };
+    const Span mine{span.begin - start, span.end - start};
     if (const auto* fill = std::get_if<RandomFill>(&source(id))) {
       e_.scope(param.name);
-      return random(stored, *fill, first);
+      return random(stored(mine), *fill, static_cast<uint64_t>(mine.begin));
     }
-    TensorPlace place = std::get<TensorPlace>(source(id));
-    place.offset += first * element_bytes(place.dtype);
-    incoming_.push_back(stored_as(e_, stored, place));
+    const auto* const pieces = std::get_if<PiecedPlace>(&source(id));
+    for_pieces(
+        pieces ? *pieces : PiecedPlace{{0, std::get<TensorPlace>(source(id))}}, mine,
+        [&](const Span& part, const TensorPlace& place) { incoming_.push_back(stored_as(e_, stored(part), place)); });
   }
 
   const ParamSource& source(ParamId id) const { return sources_[static_cast<size_t>(id)]; }

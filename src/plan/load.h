@@ -15,8 +15,15 @@ struct CodedPlace {
   float offset = 0;                           //   and what they are counted from
 };
 
+// A matrix whose elements lie in several places: each from its first element on, up to the next one's.
+struct PlacedPiece {
+  int64_t first = 0;
+  TensorPlace place;
+};
+using PiecedPlace = std::vector<PlacedPiece>;  // from element 0 on
+
 // Where a parameter's first value comes from.
-using ParamSource = std::variant<TensorPlace, RandomFill, CodedPlace>;
+using ParamSource = std::variant<TensorPlace, RandomFill, CodedPlace, PiecedPlace>;
 
 // Everything that training or evaluation finds in place: parameters by their sources (by ParamId), optimizer state
 // zero, the table of rotary angles. Each rank reads its part, group after group, quantised as it comes where the base

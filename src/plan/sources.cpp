@@ -11,6 +11,8 @@
 #include "base/hash.h"
 #include "format/bnb.h"
 #include "format/model_path.h"
+#include "format/peft_tensors.h"
+#include "plan/adapter_files.h"
 
 namespace snug {
 namespace {
@@ -39,41 +41,87 @@ class Finder {
   Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
 
   WeightSources find() {
-    std::optional<SafetensorsIndex> model, adapter;
+    std::optional<SafetensorsIndex> model;
+    if (request_.adapter) adapter_ = open_adapter(*request_.adapter);
     if (!request_.random && SafetensorsIndex::is_in(request_.model)) {
       model = SafetensorsIndex::open_model(request_.model);
     } else if (!request_.random) {
       refuse_other_weights(request_.model);
       assume_files();
     }
-    const int64_t model_base = add_files(model);
-    if (request_.adapter) adapter = SafetensorsIndex::open_adapter(*request_.adapter);
-    const int64_t adapter_base = add_files(adapter);
+    const int64_t model_base = model ? add_files(*model) : 0;
+    adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
     uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
     for (const ParamSpec& param : table_.params) {
       const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
-      if (param.adapter)
-        sources_.params.push_back(adapter ? place(*adapter, adapter_base, param, "adapter_config.json, 'r'")
-                                          : ParamSource(adapter_fill(param, request_.seed, stream)));
+      if (const auto replacement = from_adapter(param))
+        sources_.params.push_back(*replacement);
+      else if (param.adapter)
+        sources_.params.push_back(adapter_fill(param, request_.seed, stream));
       else if (model)
         sources_.params.push_back(place(*model, model_base, param, "config.json"));
       else if (sources_.assumed)
         sources_.params.push_back(TensorPlace{0, assumed_.offset[assumed_next_++], DType::BF16});
       else
         sources_.params.push_back(model_fill(param, request_.seed, stream));
+      if (adapter_) replace_rows(param);
     }
     if (model) judge_strangers(*model, "config.json");
-    if (adapter) judge_strangers(*adapter, "adapter_config.json");
+    if (adapter_) refuse_adapters_strangers();
     return std::move(sources_);
   }
 
  private:
+  // Where the adapter holds a parameter, its own or one of the model's.
+  std::optional<ParamSource> from_adapter(const ParamSpec& param) {
+    if (!adapter_) return std::nullopt;
+    const auto found = adapter_->tensors.find(param.name);
+    if (found == adapter_->tensors.end() && !param.adapter) return std::nullopt;
+    if (sources_.assumed && !param.adapter) assumed_next_++;
+    const std::string& name = found == adapter_->tensors.end() ? param.name : found->second;
+    const SafetensorsEntry& entry =
+        adapter_->index.require(name, param.shape, param.adapter ? "adapter_config.json, 'r'" : "config.json");
+    return TensorPlace{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+  }
+
+  // The rows of a matrix that the adapter holds, in the place of those found so far.
+  void replace_rows(const ParamSpec& param) {
+    const auto found = adapter_->tokens.find(param.name);
+    if (found == adapter_->tokens.end()) return;
+    const std::vector<int64_t>& rows = found->second.rows;
+    const int64_t cols = param.shape.cols(), count = std::ssize(rows);
+    const SafetensorsEntry& entry =
+        adapter_->index.require(found->second.tensor, {count, cols}, "adapter_config.json, 'trainable_token_indices'");
+    const auto* const whole = std::get_if<TensorPlace>(&sources_.params.back());
+    if (!whole) user_error("{}: replaces rows of a matrix that no file holds", adapter_->where(entry.name));
+    std::map<int64_t, int64_t> by_row;
+    for (int64_t i = 0; i < count; i++) by_row[rows[static_cast<size_t>(i)]] = i;
+    if (by_row.rbegin()->first >= param.shape.rows())
+      user_error("{}: is for token {}, expected less than {}, the rows of '{}'", adapter_->where(entry.name),
+                 by_row.rbegin()->first, param.shape.rows(), param.name);
+    const auto row_of = [&](TensorPlace place, int64_t row) {
+      place.offset += static_cast<uint64_t>(row * cols) * element_bytes(place.dtype);
+      return place;
+    };
+    const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+    PiecedPlace pieces;
+    int64_t next = 0;  // the first row that has no piece
+    for (const auto& [row, i] : by_row) {
+      if (row > next) pieces.push_back({next * cols, row_of(*whole, next)});
+      pieces.push_back({row * cols, row_of(ours, i)});
+      next = row + 1;
+    }
+    if (next < param.shape.rows()) pieces.push_back({next * cols, row_of(*whole, next)});
+    sources_.params.back() = std::move(pieces);
+  }
+
   ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
     const auto at = [&](const SafetensorsEntry& entry, DType dtype) {
       return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, dtype};
     };
     if (!param.linear) {
-      const SafetensorsEntry& entry = index.require(param.name, param.shape, reason);
+      const bool shared = request_.head_is_embedding && param.name == kHead && !index.find(kHead);
+      const SafetensorsEntry& entry = index.require(shared ? kEmbedding : param.name, param.shape, reason);
       return at(entry, *entry.dtype);
     }
     const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
@@ -166,11 +214,48 @@ class Finder {
            index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;
   }
 
+  // Nor is anything that an adapter's file holds.
+  void refuse_adapters_strangers() const {
+    std::set<std::string_view> known;
+    for (const ParamSpec& param : table_.params) {
+      known.insert(param.name);
+      if (!param.adapter && adapter_->is_saved(param.name) && !adapter_->tensors.contains(param.name))
+        user_error("{}: found no tensor of '{}', which adapter_config.json, key 'modules_to_save', names",
+                   adapter_->index.files()[0].string(), param.name);
+      if (param.linear && sources_.format != BaseFormat::Plain && adapter_->tensors.contains(param.name))
+        user_error("{}: replaces a linear of the base, which is stored as {}; that is read beside plain weights alone",
+                   adapter_->where(adapter_->tensors.at(param.name)), name(sources_.format));
+    }
+    for (const auto& [param, tensor] : adapter_->tensors) {
+      if (known.contains(param) || is_same_as_embedding(param)) continue;
+      const size_t half = param.find(".lora_");
+      if (half == std::string::npos)
+        user_error("{}: found a parameter that the model does not have", adapter_->where(tensor));
+      const std::string module = param.substr(kPeftPrefix.size(), half - kPeftPrefix.size());
+      user_error("{}: found an adapter of '{}', expected one of {}", adapter_->where(tensor), module,
+                 known.contains(module + ".weight") && module + ".weight" != kEmbedding && module + ".weight" != kHead
+                     ? "the linears that adapter_config.json, key 'target_modules', says"
+                     : "the model's linears, its embedding and head not among them");
+    }
+    for (const auto& [param, rows] : adapter_->tokens)
+      if (!known.contains(param))
+        user_error("{}: found rows of a parameter that the model does not have", adapter_->where(rows.tensor));
+  }
+
+  // PEFT saves a head beside its embedding where they are one.
+  bool is_same_as_embedding(const std::string& param) const {
+    const auto& tensors = adapter_->tensors;
+    if (param != kHead || table_.head != table_.embedding || !tensors.contains(std::string(kEmbedding))) return false;
+    const auto entry = [&](std::string_view of) { return adapter_->index.find(tensors.at(std::string(of))); };
+    if (same_bytes(adapter_->index, *entry(kHead), *entry(kEmbedding))) return true;
+    user_error("{}: differs from the embedding beside it, expected the same: the base has one matrix for both",
+               adapter_->where(entry(kHead)->name));
+  }
+
   // Returns the index of the first file added.
-  int64_t add_files(const std::optional<SafetensorsIndex>& index) {
+  int64_t add_files(const SafetensorsIndex& index) {
     const auto base = static_cast<int64_t>(sources_.files.size());
-    if (!index) return base;
-    for (const auto& path : index->files()) {
+    for (const auto& path : index.files()) {
       if (path.extension() == ".bin")
         sources_.notes.push_back(fmt::format("{}: pickled, read as tensors and nothing else", path.string()));
       sources_.file_bytes.push_back(std::filesystem::file_size(path));
@@ -191,6 +276,8 @@ class Finder {
 
   const ParamTable& table_;
   const SourceRequest& request_;
+  std::optional<AdapterFiles> adapter_;
+  int64_t adapter_base_ = 0;  // of its files
   WeightSources sources_;
   std::string first_linear_;
   std::set<std::string> companions_;  // of quantised weights
@@ -223,6 +310,8 @@ uint64_t hash_of_files(const WeightSources& sources, const Alive& alive) {
   for (const ParamSource& param : sources.params)
     if (const auto* const place = std::get_if<TensorPlace>(&param)) {
       look(static_cast<size_t>(place->file), place->offset);
+    } else if (const auto* const pieces = std::get_if<PiecedPlace>(&param)) {
+      for (const PlacedPiece& piece : *pieces) look(static_cast<size_t>(piece.place.file), piece.place.offset);
     } else if (const auto* const coded = std::get_if<CodedPlace>(&param)) {
       for (const std::optional<TensorPlace>& part :
            {std::optional(coded->codes), std::optional(coded->scales), coded->block_scales})

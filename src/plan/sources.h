@@ -28,6 +28,7 @@ struct SourceRequest {
   uint64_t seed = 0;
   std::optional<std::filesystem::path> adapter;  // PEFT directory; without one, fresh adapters: A from the seed, B zero
   int64_t prediction_layers = 0;                 // behind the model's last one, whose tensors are passed over
+  bool head_is_embedding = false;                // the model's files have one matrix for both, though the table has two
 };
 
 // UserError for a tensor that is missing or of another shape than config.json says, that the model has no place for

@@ -8,12 +8,15 @@
 namespace snug {
 namespace {
 
-// The original config.json with the dtype of what was written, and no word of how the base was quantised.
-std::string config_with_dtype(const std::filesystem::path& path, DType dtype) {
+// The original config.json with the dtype of what was written and the vocabulary and head that its adapter gave it, and
+// no word of how the base was quantised.
+std::string written_config(const std::filesystem::path& path, const JobSpec& spec) {
   auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfigBytes));
-  const std::string word = dtype == DType::F32 ? "float32" : "bfloat16";
+  const std::string word = spec.export_dtype == DType::F32 ? "float32" : "bfloat16";
   const bool old_spelling = json.contains("torch_dtype");
   json.erase("quantization_config");
+  json["vocab_size"] = spec.config.vocabulary;
+  if (!spec.config.tie_word_embeddings) json["tie_word_embeddings"] = false;
   json[old_spelling ? "torch_dtype" : "dtype"] = word;
   return json.dump(2) + "\n";
 }
@@ -39,7 +42,7 @@ void export_model(Session& session, const std::filesystem::path& directory, cons
   session.write(Task::Export, pending.path());
   for (const std::string& name : side_files(source)) {
     if (name == "config.json")
-      write_text(pending.path() / name, config_with_dtype(source / name, session.spec().export_dtype));
+      write_text(pending.path() / name, written_config(source / name, session.spec()));
     else
       std::filesystem::copy_file(source / name, pending.path() / name);
     call(session.alive());

@@ -1,9 +1,8 @@
-// config.json, generation_config.json and adapter_config.json: anything but a UserError or a parsed config is a fault.
+// config.json and generation_config.json: anything but a UserError or a parsed config is a fault.
 #include <cstdint>
 
 #include "base/error.h"
 #include "format/hf_config.h"
-#include "format/peft.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
@@ -14,10 +13,6 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {
     std::vector<std::string> notes;
     snug::parse_generation_config(json, "fuzz", 1000, notes);
-  } catch (const snug::UserError&) {
-  }
-  try {
-    snug::parse_peft_config(json, "fuzz");
   } catch (const snug::UserError&) {
   }
   return 0;

@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Makes adapters of all kinds that PEFT saves, on two tiny models, with the losses that PEFT gets when it loads them.
+
+    make_adapter_fixtures.py tests/fixtures/adapters
+
+tests/fixtures/README.md says what the files hold. Needs torch, transformers 5, peft and safetensors; one thread, so
+that a second run writes the same bytes.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import sys
+import warnings
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+warnings.filterwarnings("ignore")
+
+import torch
+import torch.nn.functional as F
+import transformers
+from peft import LoraConfig, PeftModel, get_peft_model
+from safetensors.torch import load_file, save_file
+from transformers import AutoModelForCausalLM, LlamaConfig, Qwen2Config
+
+transformers.logging.set_verbosity_error()
+VOCABULARY = 61
+COMMON = {"vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 40, "num_hidden_layers": 2,
+          "num_attention_heads": 3, "num_key_value_heads": 1, "max_position_embeddings": 64, "initializer_range": 0.3,
+          "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}  # fmt: skip
+MODELS = {
+    "own_head": LlamaConfig(tie_word_embeddings=False, **COMMON),
+    "tied": Qwen2Config(tie_word_embeddings=True, use_sliding_window=False, **COMMON),
+}
+ALL = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
+UNEVEN = {
+    "rank_pattern": {"model.layers.0.self_attn.q_proj": 2, "k_proj": 5, r"layers\.1\.mlp\.up_proj": 1},
+    "alpha_pattern": {r"layers\.[0-9]+\.self_attn\.(q|v)_proj": 3, "gate_proj": 11},
+}
+
+# By adapter: its base, what get_peft_model() is told, and how many tokens the base is resized to.
+ADAPTERS = {
+    "plain": ("own_head", {}, None),
+    "expression": ("own_head", {"target_modules": r".*layers\.1\.(?:self_attn\.(q|v)|mlp\.up)_proj$"}, None),
+    "exclude": ("own_head", {"exclude_modules": ["layers.0.mlp.up_proj", "k_proj"]}, None),
+    "layers": ("own_head", {"layers_to_transform": [1], "layers_pattern": "layers"}, None),
+    "uneven": ("own_head", UNEVEN, None),
+    "uneven_rslora": ("tied", UNEVEN | {"use_rslora": True, "target_modules": ["q_proj", "v_proj", "up_proj"]}, None),
+    "saved": ("own_head", {"target_modules": ["q_proj"], "modules_to_save": ["lm_head", "embed_tokens", "norm"]}, None),
+    "saved_linear": ("own_head", {"modules_to_save": ["down_proj"]}, None),
+    "grown": ("own_head", {"target_modules": ["v_proj"]}, 67),
+    "shrunk": ("tied", {"target_modules": ["v_proj"]}, 59),
+    "tokens": ("own_head", {"target_modules": ["v_proj"], "trainable_token_indices": [7, 60, 3, 8]}, None),
+    "tied_tokens": ("tied", {"target_modules": ["v_proj"], "trainable_token_indices": [0, 1, 40]}, None),
+    "tied_head_tokens": ("tied", {"target_modules": ["v_proj"], "trainable_token_indices": {"lm_head": [5, 4]}}, None),
+    "tied_saved_embedding": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"]}, None),
+    "tied_saved_head": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["lm_head"]}, None),
+    "tied_together": ("tied", {"target_modules": ["v_proj"], "modules_to_save": ["embed_tokens"],
+                               "ensure_weight_tying": True}, None),
+    "biases": ("tied", {"target_modules": ["q_proj", "o_proj"], "bias": "all"}, None),
+}  # fmt: skip
+
+# The same adapter under the names that trainers and wrappers leave in its file.
+RENAMED = {
+    "named": lambda name: name.replace(".lora_A.", ".lora_A.default.").replace(".lora_B.", ".lora_B.default."),
+    "wrapped": lambda name: "module._orig_mod." + re.sub(r"(layers\.\d)", r"\1._checkpoint_wrapped_module", name),
+    "bare": lambda name: name.removeprefix("base_model.model."),
+}
+
+
+def fresh(path):
+    shutil.rmtree(path, ignore_errors=True)
+    path.mkdir(parents=True)
+    return path
+
+
+def make_samples():
+    generator = torch.Generator().manual_seed(3)
+    samples = [torch.randint(3, 59, (length,), generator=generator).tolist() for length in (17, 5, 30, 11)]
+    samples[0][4:7] = [8, 7, 3]  # tokens whose rows some adapters replace
+    return samples
+
+
+@torch.no_grad()
+def loss(model, samples):
+    total, count = 0.0, 0
+    for ids in samples:
+        logits = model.float().eval()(input_ids=torch.tensor([ids])).logits[0, :-1].double()
+        total += F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="sum").item()
+        count += len(ids) - 1
+    return total / count
+
+
+def base_of(path, rows):
+    torch.manual_seed(11)
+    model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float32)
+    if rows:
+        model.resize_token_embeddings(rows, mean_resizing=False)
+    return model
+
+
+def make_adapter(root, name, samples):
+    base, options, rows = ADAPTERS[name]
+    config = LoraConfig(**{"task_type": "CAUSAL_LM", "r": 3, "lora_alpha": 6, "target_modules": ALL} | options)
+    model = get_peft_model(base_of(root / base, rows), config)
+    generator = torch.Generator().manual_seed(5)
+    with torch.no_grad():
+        for _, parameter in sorted(model.named_parameters()):
+            if parameter.requires_grad:
+                parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.2)
+    where = fresh(root / name)
+    model.save_pretrained(where)
+    (where / "README.md").unlink(missing_ok=True)
+    value = loss(PeftModel.from_pretrained(base_of(root / base, rows), where), samples)
+    path = where / "adapter_config.json"
+    saved = json.loads(path.read_text()) | {"base_model_name_or_path": base}
+    for key in ("target_modules", "modules_to_save", "exclude_modules"):
+        if isinstance(saved.get(key), list):
+            saved[key].sort()
+    path.write_text(json.dumps(saved, indent=2) + "\n")
+    return value
+
+
+def main():
+    root = fresh(pathlib.Path(sys.argv[1]))
+    samples = make_samples()
+    (root / "samples.json").write_text(json.dumps(samples) + "\n")
+    for name, config in MODELS.items():
+        torch.manual_seed(1)
+        model = AutoModelForCausalLM.from_config(config)
+        with torch.no_grad():
+            for parameter in model.parameters():
+                if parameter.dim() == 1:
+                    parameter.add_(torch.randn_like(parameter) * 0.1)
+        model.save_pretrained(root / name)
+        (root / name / "generation_config.json").unlink(missing_ok=True)
+    expected = {name: {"base": ADAPTERS[name][0], "loss": make_adapter(root, name, samples)} for name in ADAPTERS}
+    for name, rename in RENAMED.items():
+        shutil.copytree(root / "plain", root / name)
+        path = root / name / "adapter_model.safetensors"
+        tensors = load_file(path)
+        save_file({rename(key): value for key, value in tensors.items()}, path, metadata={"format": "pt"})
+        expected[name] = expected["plain"]
+    (root / "expected.json").write_text(json.dumps(expected, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,39 @@
+// What the tensors of an adapter's file are, whoever saved them: PEFT of any age, or a trainer that left wrappers'
+// names in place ("module.", "_orig_mod.", the adapter's own name).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/peft.h"
+
+namespace snug {
+
+// What PEFT's own names begin with, and those of adapters in snug's tables: the model's follow.
+constexpr std::string_view kPeftPrefix = "base_model.model.";
+
+enum class PeftTensorKind {
+  LoraA,
+  LoraB,
+  Whole,   // a parameter of the model, trained as a whole or saved beside the adapter
+  Base,    // a parameter of the model as PEFT found it
+  Tokens,  // rows of an embedding or head, in the order of trainable_token_indices
+  Other
+};
+
+struct PeftTensor {
+  PeftTensorKind kind = PeftTensorKind::Other;
+  // The parameter's name in snug's tables: of the adapter's half, or of the model ("model.embed_tokens.weight").
+  std::string param;
+  std::string adapter;  // the name that PEFT had for the adapter; may be empty
+};
+
+PeftTensor parse_peft_tensor(std::string_view name);
+
+// Why a tensor of kind Other is not read, for messages.
+std::string_view meaning_of_other(std::string_view name);
+
+}  // namespace snug

@@ -1,0 +1,192 @@
+// Adapters as PEFT saves them, against the losses that PEFT gets when it loads them (tests/fixtures/README.md).
+#include <gtest/gtest.h>
+
+#include "base/file.h"
+#include "cli/job.h"
+#include "expect_error.h"
+#include "temp_directory.h"
+#include "tiny_model.h"
+#include "train/export.h"
+
+namespace snug {
+namespace {
+
+std::filesystem::path adapters() { return std::filesystem::path(SNUG_FIXTURES) / "adapters"; }
+
+std::vector<TinySample> samples_of_adapters() {
+  std::vector<TinySample> samples;
+  const auto stored = read_json(adapters() / "samples.json");
+  for (const auto& ids : stored) samples.push_back({ids.get<std::vector<int32_t>>(), ids.get<std::vector<int32_t>>()});
+  return samples;
+}
+
+Options options_for(const std::filesystem::path& model, const std::filesystem::path& adapter) {
+  Options options;
+  options.model = model.string();
+  options.adapter = adapter.string();
+  options.device = "cpu";
+  options.compute = "fp32";
+  options.base_format = "fp32";
+  options.sequence_length = 32;
+  return options;
+}
+
+double loss_of(const Options& options) {
+  const std::vector<TinySample> samples = samples_of_adapters();
+  JobSpec spec = make_job(options, Purpose::Evaluate);
+  spec.cut.micro_batch = std::ssize(samples);
+  TinySession session(spec, 1);
+  session.load();
+  return TinyTrainer(session).evaluate(samples) / static_cast<double>(loss_tokens(samples));
+}
+
+struct Expected {
+  std::string name, base;
+  double loss = 0;
+};
+std::vector<Expected> expected() {
+  std::vector<Expected> all;
+  const auto stored = read_json(adapters() / "expected.json");
+  for (const auto& [name, value] : stored.items()) all.push_back({name, value["base"], value["loss"]});
+  return all;
+}
+
+TEST(Adapters, OfEveryKindHaveTheLossThatPeftGets) {
+  ASSERT_GE(expected().size(), 20u);
+  for (const auto& [name, base, loss] : expected())
+    EXPECT_NEAR(loss_of(options_for(adapters() / base, adapters() / name)), loss, 2e-5) << name;
+}
+
+TEST(Adapters, OfEveryKindBecomePartOfAMergedModel) {
+  for (const auto& [name, base, loss] : expected()) {
+    const TempDirectory directory;
+    const auto out = directory.path() / "merged";
+    const Options options = options_for(adapters() / base, adapters() / name);
+    JobSpec spec = make_job(options, Purpose::Merge);
+    TinySession session(spec, 1);
+    session.load();
+    export_model(session, out, adapters() / base, Existing::Refuse);
+    EXPECT_NEAR(loss_of(options_for(out, "")), loss, 2e-5) << name;
+    const auto config = read_json(out / "config.json");
+    EXPECT_EQ(config["vocab_size"], name == "grown" ? 67 : name == "shrunk" ? 59 : 61) << name;
+    EXPECT_EQ(config["tie_word_embeddings"], base == "tied" && name != "tied_saved_head" &&
+                                                 name != "tied_saved_embedding" && name != "tied_head_tokens")
+        << name;
+  }
+}
+
+// An adapter like a stored one, with keys of its configuration and names of its tensors changed.
+class Changed {
+ public:
+  explicit Changed(const std::string& name) : name_(name) {
+    for (const char* file : {"adapter_config.json", "adapter_model.safetensors"})
+      std::filesystem::copy_file(adapters() / name / file, directory_.path() / file);
+  }
+
+  Changed& set(const char* key, const nlohmann::json& value) {
+    auto config = read_json(directory_.path() / "adapter_config.json");
+    config[key] = value;
+    write_text(directory_.path() / "adapter_config.json", config.dump());
+    return *this;
+  }
+
+  // In every name, the first occurrence.
+  Changed& rename(const std::string& from, const std::string& to) {
+    const auto path = directory_.path() / "adapter_model.safetensors";
+    const std::string bytes = read_text(path, 1 << 24);
+    uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof size);
+    const auto header_before = nlohmann::json::parse(bytes.substr(8, size));
+    nlohmann::json renamed;
+    for (const auto& [name, entry] : header_before.items()) {
+      std::string other = name;
+      if (const size_t at = name.find(from); at != std::string::npos) other.replace(at, from.size(), to);
+      renamed[other] = entry;
+    }
+    const std::string header = renamed.dump();
+    const uint64_t length = header.size();
+    write_text(path, std::string(reinterpret_cast<const char*>(&length), 8) + header + bytes.substr(8 + size));
+    return *this;
+  }
+
+  Options options() const {
+    const auto stored = read_json(adapters() / "expected.json");
+    return options_for(adapters() / stored[name_]["base"].get<std::string>(), directory_.path());
+  }
+  void refused(const std::string& message, Purpose purpose = Purpose::Evaluate) const {
+    EXPECT_TRUE(fails_with<UserError>([&] { make_job(options(), purpose); }, message));
+  }
+
+ private:
+  std::string name_;
+  TempDirectory directory_;
+};
+
+TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
+  Changed("plain")
+      .rename("layers.1.self_attn.v_proj", "layers.2.self_attn.v_proj")
+      .refused("layers.1.self_attn.v_proj");
+  Changed("layers").set("layers_to_transform", nullptr).refused("model.layers.0.");
+  Changed("plain").set("target_modules", {"q_proj"}).refused("key 'target_modules', says");
+  Changed("plain").rename("layers.1.mlp.up_proj", "layers.1.mlp.gate.0").refused("up_proj.lora_A.weight' is missing");
+  Changed("plain")
+      .set("exclude_modules", {"v_proj"})
+      .rename("model.layers.1.self_attn.v_proj", "lm_head")
+      .refused("its embedding and head not among them");
+  Changed("plain")
+      .rename("v_proj.lora_A.weight", "v_proj.lora_A.x.weight")
+      .rename("lora_B.weight", "lora_B.y.weight")
+      .refused("found the adapters 'x', 'y'");
+  Changed("plain").rename("v_proj.lora_A.weight", "v_proj.lora_embedding_A").refused("the adapter of an embedding");
+  Changed("plain").rename("v_proj.lora_A.weight", "v_proj.lora_magnitude_vector").refused("DoRA's norms");
+  Changed("named")
+      .rename("layers.0.self_attn.v_proj.lora_A.default", "layers.0.self_attn.q_proj.lora_A")
+      .refused("which means the same");
+  Changed("saved").rename("layers.1.input_layernorm", "layers.1.other_layernorm").refused("does not have");
+  Changed("saved").rename("lm_head.weight", "model.final_norm.weight").refused("no tensor of 'lm_head'");
+  Changed("saved")
+      .set("modules_to_save", {"lm_head", "embed_tokens", "norm", "o_proj"})
+      .refused("no tensor of 'o_proj'");
+  Changed("plain").set("rank_pattern", {{"v_proj", 7}}).refused("v_proj.lora_A.weight");
+}
+
+TEST(Adapters, OfAnotherVocabularySayHowManyRowsTheyHold) {
+  Changed("grown").rename("lm_head.weight", "model.norm.weight").refused("found 67 rows of the embedding and 61");
+  Changed("tokens").set("trainable_token_indices", {7, 61, 3, 8}).refused("is for token 61, expected less than 61");
+  Changed("tokens").set("trainable_token_indices", {7, 3, 8}).refused("trainable_tokens_delta");
+  Changed("tokens").set("trainable_token_indices", nullptr).refused("no token ids for them");
+}
+
+TEST(Adapters, OfExpressionsAndLayersAreContinuedAsListsOfNames) {
+  EXPECT_EQ(
+      adapter_of(Changed("exclude").options()).target_modules,
+      (std::vector<std::string>{"down_proj", "gate_proj", "model.layers.1.mlp.up_proj", "o_proj", "q_proj", "v_proj"}));
+  EXPECT_EQ(adapter_of(Changed("expression").options()).target_modules,
+            (std::vector<std::string>{"model.layers.1.mlp.up_proj", "model.layers.1.self_attn.q_proj",
+                                      "model.layers.1.self_attn.v_proj"}));
+  EXPECT_NO_THROW(make_job(Changed("layers").options(), Purpose::Train));
+  EXPECT_NO_THROW(make_job(Changed("wrapped").options(), Purpose::Train));
+}
+
+TEST(Adapters, WithMoreThanEvenHalvesAreNotTrained) {
+  Changed("uneven").refused("key 'rank_pattern': training", Purpose::Train);
+  Changed("uneven").set("rank_pattern", nullptr).refused("key 'alpha_pattern'", Purpose::Train);
+  Changed("saved").refused("key 'modules_to_save': training", Purpose::Train);
+  Changed("grown").refused("beside the adapter: training it is not there yet", Purpose::Train);
+  Changed("tokens").refused("key 'trainable_token_indices': training", Purpose::Train);
+  Changed("biases").refused("key 'bias': training", Purpose::Train);
+}
+
+TEST(Adapters, InDirectoriesBelowAreNamed) {
+  const TempDirectory directory;
+  for (const char* name : {"second", "first"}) {
+    std::filesystem::create_directory(directory.path() / name);
+    std::filesystem::copy_file(adapters() / "plain" / "adapter_config.json",
+                               directory.path() / name / "adapter_config.json");
+  }
+  const std::string below = (directory.path() / "first").string() + ", " + (directory.path() / "second").string();
+  EXPECT_TRUE(fails_with<UserError>([&] { read_peft_config(directory.path()); }, below));
+}
+
+}  // namespace
+}  // namespace snug
