@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/templates/renderings.json: what transformers makes of conversations with published templates.
+"""Writes tests/fixtures/templates/renderings.json: what transformers makes of conversations with chat templates.
 
-The templates lie beside it, as their models carry them. Needs transformers 5; tests read the file and never run Python.
+The templates lie beside it: published ones as their models carry them, and in named/ those that snug writes. Needs transformers 5; tests read the file and never run Python.
   HF_HUB_OFFLINE=1 make_template_fixtures.py
 """
 import json
@@ -20,6 +20,11 @@ SPECIAL = {  # template: (bos, eos)
     "llama3.2": ("<|begin_of_text|>", "<|eot_id|>"),
     "llama2": ("<s>", "</s>"),
     "mistral": ("<s>", "</s>"),
+    "named/chatml": ("<s>", "<|im_end|>"),
+    "named/qwen": ("", "<|im_end|>"),
+    "named/llama3": ("<|begin_of_text|>", "<|eot_id|>"),
+    "named/llama2": ("<s>", "</s>"),
+    "named/mistral": ("<s>", "</s>"),
 }
 TURN = [("user", "Hello"), ("assistant", "Hi there")]
 CONVERSATIONS = {

@@ -142,7 +142,13 @@ TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
   Changed("named")
       .rename("layers.0.self_attn.v_proj.lora_A.default", "layers.0.self_attn.q_proj.lora_A")
       .refused("which means the same");
-  Changed("saved").rename("layers.1.input_layernorm", "layers.1.other_layernorm").refused("does not have");
+  Changed("saved")
+      .rename("layers.1.input_layernorm", "layers.1.other_layernorm")
+      .refused("no tensor of 'model.layers.1.input_layernorm.weight'");
+  Changed("saved")
+      .set("modules_to_save", {"lm_head", "embed_tokens"})
+      .rename("layers.1.input_layernorm", "layers.1.other_layernorm")
+      .refused("does not have");
   Changed("saved").rename("lm_head.weight", "model.final_norm.weight").refused("no tensor of 'lm_head'");
   Changed("saved")
       .set("modules_to_save", {"lm_head", "embed_tokens", "norm", "o_proj"})

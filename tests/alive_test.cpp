@@ -76,14 +76,14 @@ TEST(Alive, LongWorkEndsWithTheRankThatHasFailed) {
   EXPECT_TRUE(fails_with<PeerError>([&] { read_slowly(directory, alive, 0us); }, "rank 1 failed: disk full"));
 }
 
-TEST(Alive, IsSaidForEachLotOfSamples) {
+TEST(Alive, IsSaidForEachLotOfSamplesAndWhileFilesAreRead) {
   const TempDirectory directory;
   int signs = 0;
   EXPECT_EQ(read_slowly(
                 directory, [&] { signs++; }, 0us)
                 .samples(),
             kLines);
-  EXPECT_EQ(signs, 3);
+  EXPECT_GT(signs, 3);
 }
 
 TEST(Alive, IsSaidForEachEpochThatIsPacked) {

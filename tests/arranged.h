@@ -14,6 +14,7 @@
 #include "base/parallel.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
+#include "plan/fingerprint.h"
 #include "plan/forecast.h"
 #include "tiny_model.h"
 #include "train/checkpoint.h"
@@ -277,8 +278,7 @@ inline Halves halves(Begin begin, const std::filesystem::path& run, JobSpec job,
   const auto work = [&](Session& session) {
     session.load();
     CheckpointState state;
-    state.numerics_hash = session.compiled().numerics_hash;
-    state.data_order = 77;
+    state.fields = fields_of(session.spec());
     if (begin == Begin::Resumed) {
       state = checkpoints.restore_last(session, state);
     } else {

@@ -36,7 +36,7 @@ const std::vector<Message> kTurn = {{ChatRole::User, "Hello"}, {ChatRole::Assist
 
 TEST(ChatTemplate, RendersAsTransformersDoes) {
   const Json cases = parse_json(fixture("renderings.json"), "renderings.json");
-  ASSERT_GT(cases.size(), 90u);
+  ASSERT_GT(cases.size(), 150u);
   for (const Json& entry : cases) {
     SCOPED_TRACE(entry["template"].get<std::string>() + ", " + entry["conversation"].get<std::string>());
     const ChatTemplate chat = own(entry["template"], {entry["bos"], entry["eos"]});
@@ -121,6 +121,34 @@ TEST(ChatTemplate, ANameTakesItsDetailsFromTheModelsOwnTemplateOfThatFamily) {
   const std::string dated = text_of(ChatTemplate::choose("llama3", fixture("llama3.1.jinja"), {}).render(kTurn, false));
   EXPECT_NE(dated.find("Today Date: 26 Jul 2024"), std::string::npos);
   EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {}).render(kTurn, false)).find("Date"), std::string::npos);
+}
+
+// What other programs are given renders as what a model was trained with, and is recognised as that.
+TEST(ChatTemplate, TemplatesThatAreNamedAreWrittenAsJinja) {
+  for (const std::string name : {"chatml", "qwen", "llama3", "llama2", "mistral"}) {
+    SCOPED_TRACE(name);
+    const ChatTemplate named = ChatTemplate::choose(name, "", {"<s>", "</s>"});
+    EXPECT_EQ(named.jinja(), fixture("named/" + name + ".jinja"));
+    EXPECT_TRUE(named.renders_as(ChatTemplate::choose("auto", named.jinja(), {"<s>", "</s>"})));
+  }
+  EXPECT_EQ(ChatTemplate::choose("none", "", {}).jinja(), "");
+  EXPECT_EQ(ChatTemplate::choose("chatml", fixture("smollm2.jinja"), {}).jinja(), fixture("smollm2.jinja"));
+  EXPECT_EQ(ChatTemplate::choose("chatml", fixture("llama3.jinja"), {}).jinja(), fixture("named/chatml.jinja"));
+  const ChatTemplate qwen = ChatTemplate::choose("qwen", "{{ bos_token }}" + fixture("chatml.jinja"), {"<s>", ""});
+  EXPECT_TRUE(text_of(qwen.render(kTurn, false)).starts_with("<s><|im_start|>system\nYou are a helpful assistant."));
+  EXPECT_TRUE(qwen.renders_as(ChatTemplate::choose("auto", qwen.jinja(), {"<s>", ""})));
+}
+
+TEST(ChatTemplate, SaysWhichMarkersATokenizerLacks) {
+  const auto lacking = [](const ChatTemplate& chat) {
+    return chat.lacking([](std::string_view text) { return text == "<|im_end|>"; });
+  };
+  using Texts = std::vector<std::string>;
+  EXPECT_EQ(lacking(own("chatml")), Texts{"'<|im_start|>'"});
+  EXPECT_EQ(lacking(own("llama3.1", {})), (Texts{"'<|start_header_id|>'", "'<|end_header_id|>'", "'<|eot_id|>'"}));
+  EXPECT_EQ(lacking(own("llama2", {})), (Texts{"a bos_token", "an eos_token"}));
+  EXPECT_EQ(lacking(own("mistral", {})), Texts{"an eos_token"});
+  EXPECT_EQ(lacking(own("llama2")), Texts{});
 }
 
 TEST(ChatTemplate, SaysWhatEndsAReply) {

@@ -78,6 +78,20 @@ TEST_F(Cli, EvaluationIsTheLossOfTheFirstStep) {
   EXPECT_NEAR(eval["loss"].get<double>(), losses("run").at(0), 1e-6);
 }
 
+TEST_F(Cli, ADirectoryOfFilesOfSeveralKindsIsData) {
+  fs::create_directory(at("d"));
+  put(at("d/b.json"), "[{\"input_ids\": [1, 2, 3]},\n {\"input_ids\": [4, 5]}]");
+  put(at("d/a.csv"), "\xef\xbb\xbfid,input_ids\r\n7,\"[1, 2, 3, 4]\"\r\n");
+  put(at("d/notes"), "");
+  const Outcome plan = run({"plan", "--model", kModels / "llama", "--data", "d", "--sequence-length", "48", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(plan.out)["samples_per_epoch"], 3) << plan.err;
+  EXPECT_THAT(plan.err, HasSubstr("d: 2 data files: a.csv, b.json; passed over: notes"));
+  const Outcome eval = run({"eval", "--model", kModels / "llama", "--data", "d", "--sequence-length", "48",
+                            "--text-split", "line", "--json"});
+  EXPECT_EQ(nlohmann::json::parse(eval.out)["loss_tokens"], 6) << eval.err;
+  EXPECT_THAT(eval.err, HasSubstr("d: 2 data files"));
+}
+
 TEST_F(Cli, FlagsMayBeSpeltAsKeys) {
   expect_refusal(job("train", {"--learning_rate", "fast"}), {"learning_rate: found 'fast'"});
   expect_refusal(job("train", {"--learning_rate=fast_er"}), {"learning_rate: found 'fast_er'"});
@@ -145,7 +159,7 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   expect_refusal(job("train", {"--save-every", "3parsecs"}), {"save_every", "'3parsecs'", "30min"});
   expect_refusal(job("train", {"--validation", "nope"}), {"nope: cannot open: No such file or directory"});
   put(at("data.csv"), "a,b\n");
-  expect_refusal(job("train", {"--validation", "data.csv"}), {"data.csv: ", ".jsonl"});
+  expect_refusal(job("train", {"--validation", "data.tsv"}), {"data.tsv: ", ".jsonl"});
   expect_refusal({"generate", "--model", kModels / "llama", "--prompt", "a", "--temperature", "nan"},
                  {"--temperature"});
   expect_refusal(job("train", {"--trace", "nowhere/trace.json"}), {"--trace: ", "'nowhere/trace.json'", "directory"});
@@ -159,8 +173,9 @@ TEST_F(Cli, RefusesBrokenModels) {
   put(at("m/model.safetensors"), overlapping_safetensors());
   expect_refusal(job("train", {}, "m"), {"m/model.safetensors", "tensor 'b': found its data at byte", "expected"});
   fs::remove(at("m/model.safetensors"));
-  expect_refusal(job("train", {}, "m"),
-                 {"m: found 'reference.safetensors', expected weights under the names model.safetensors"});
+  expect_refusal(job("train", {}, "m"), {"m: found 'reference.safetensors'", "under the names model.safetensors"});
+  fs::remove(at("m/reference.safetensors"));
+  expect_refusal(job("train", {}, "m"), {"m: found config.json, but no weights", "model.safetensors"});
   put(at("m/config.json"), "{\"model_type\": ");
   expect_refusal(job("train", {}, "m"), {"m/config.json", "JSON"});
 }
@@ -268,13 +283,6 @@ TEST_F(Cli, WhereTheLastCheckpointIsNotGoodTheOneBeforeIsNamed) {
   EXPECT_FALSE(fs::exists(at("trace.json"))) << "a trace is of the start that asked for it";
   fs::remove_all(at("run"));
   EXPECT_THAT(run(job("train", {"--resume", "true"})).err, HasSubstr("nothing has been saved: begins at the first"));
-}
-
-TEST_F(Cli, OptionsThatAreNotTheRunsAreNamed) {
-  ASSERT_EQ(run(job("train", {"--max-steps", "2"})).code, 0);
-  const Outcome other = run({"train", "--out", "run", "--resume", "--lora-alpha", "8", "--seed", "7"});
-  EXPECT_EQ(other.code, 2);
-  EXPECT_THAT(other.err, HasSubstr("found --lora-alpha 8, not 32; --seed 7, not 42\n"));
 }
 
 TEST_F(Cli, ARunIsContinuedOrReplacedNotBoth) {

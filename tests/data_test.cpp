@@ -31,7 +31,7 @@ class Data : public testing::Test {
   DataOptions options(const std::string& name, std::string_view text) {
     DataOptions out;
     out.files = {write(name, text)};
-    out.chat_template = "chatml";
+    out.prompt_format.chat = ChatTemplate::choose("chatml", "", byte_encoder().special);
     out.vocabulary = 259;
     return out;
   }
@@ -66,8 +66,8 @@ class Data : public testing::Test {
 
 // ---- Records --------------------------------------------------------------------------------------------------------
 
-std::vector<std::string> records_of(const std::filesystem::path& path) {
-  RecordReader reader(path);
+std::vector<std::string> records_of(const std::filesystem::path& path, const RecordOptions& options = {}) {
+  RecordReader reader(path, options);
   std::vector<std::string> out;
   for (Record record; reader.next(record);) {
     out.push_back(record.place.substr(record.place.find(',') + 2) + ": " + record.text);
@@ -77,7 +77,7 @@ std::vector<std::string> records_of(const std::filesystem::path& path) {
 
 TEST_F(Data, LinesAreRecordsAndEmptyOnesAreNot) {
   EXPECT_THAT(records_of(write("a.jsonl", "{\"a\":1}\n\n  \r\n{\"b\":2}\r\n{}")),
-              ElementsAre("line 1: {\"a\":1}", "line 4: {\"b\":2}\r", "line 5: {}"));
+              ElementsAre("line 1: {\"a\":1}", "line 4: {\"b\":2}", "line 5: {}"));
   EXPECT_THAT(records_of(write("a.jsonl", "\xef\xbb\xbf{}\n")), ElementsAre("line 1: {}"));
   EXPECT_THAT(records_of(write("a.jsonl", "")), ElementsAre());
 }
@@ -87,14 +87,62 @@ TEST_F(Data, ElementsOfAnArrayAreRecords) {
   EXPECT_THAT(records_of(write("a.json", text)), ElementsAre("element 1 (line 2): {\"a\": \"]}\\\"{\"}",
                                                              "element 2 (line 3): {\"b\": [{}, {\"c\": {}}]}"));
   EXPECT_THAT(records_of(write("a.json", "[]")), ElementsAre());
-  EXPECT_THAT(records_of(write("a.json", "{}\n{\n}\n")),
-              ElementsAre("element 1 (line 1): {}", "element 2 (line 2): {\n}"));
 }
 
-TEST_F(Data, BlankLinesSeparateDocuments) {
-  EXPECT_THAT(records_of(write("a.txt", "\n\none\r\ntwo\r\n \t\r\n\r\nthree\n")),
-              ElementsAre("line 3: one\ntwo", "line 7: three"));
-  EXPECT_THAT(records_of(write("a.txt", "one\ntwo")), ElementsAre("line 1: one\ntwo"));
+TEST_F(Data, ObjectsFollowOneAnotherWhateverTheEndingAndTheLines) {
+  for (const char* name : {"a.json", "a.jsonl", "A.JSONL"}) {
+    EXPECT_THAT(records_of(write(name, "{}\n{\n\"a\":\n[\n{\"b\": \"}\"},\n{}]}\n\n{} {}")),
+                ElementsAre("line 1: {}", "line 2: {\n\"a\":\n[\n{\"b\": \"}\"},\n{}]}", "line 8: {}", "line 8: {}"));
+    EXPECT_THAT(records_of(write(name, "\xef\xbb\xbf{\"a\":1}\r\n\xef\xbb\xbf{\"b\":2}")),
+                ElementsAre("line 1: {\"a\":1}", "line 2: {\"b\":2}"));
+    EXPECT_THAT(records_of(write(name, "[{}\n,{}]")), ElementsAre("element 1 (line 1): {}", "element 2 (line 2): {}"));
+  }
+}
+
+// Whoever cuts a line short does not take the lines behind it along.
+TEST_F(Data, ALineThatIsCutShortEndsAtItsEnd) {
+  EXPECT_THAT(records_of(write("a.jsonl", "{\"a\": \"x\n{}\n")), ElementsAre("line 1: {\"a\": \"x", "line 2: {}"));
+  EXPECT_THAT(records_of(write("a.jsonl", "{\"a\": {\"b\": 1\n{}\n")),
+              ElementsAre("line 1: {\"a\": {\"b\": 1", "line 2: {}"));
+  EXPECT_THAT(records_of(write("a.jsonl", "{\"a\": [1,\n{}]}\n")), ElementsAre("line 1: {\"a\": [1,\n{}]}"));
+}
+
+TEST_F(Data, TheSamplesMayBeTheListOfOneObject) {
+  DataOptions o = options("a.json",
+                          "{\"version\": 2, \"meta\": {\"list\": [{}]},\n \"data\": [{\"text\": \"a\"},\n"
+                          " {\"text\": \"b\"}], \"empty\": []}\n");
+  std::vector<std::string> notes;
+  o.note = [&](const std::string& note) { notes.push_back(note); };
+  EXPECT_THAT(all(o), ElementsAre("^|a>|", "^|b>|"));
+  EXPECT_THAT(notes, ElementsAre(HasSubstr("a.json: the samples are the list 'data' of its one object; passed over: "
+                                           "empty, meta, version")));
+  const std::string chat = R"({"messages": [{"role": "user", "content": "a"}]})";
+  EXPECT_THAT(all(options("a.json", chat)), ElementsAre("<user\na>\n"));
+  EXPECT_THAT(all(options("a.json", "{\"id\": [{}], \"text\": \"a\"}")), ElementsAre("^|a>|"));
+  EXPECT_TRUE(refused("a.json", R"({"train": [{"text": "a"}], "test": [{"text": "b"}]})",
+                      "found one object with several lists of objects: train, test"));
+  EXPECT_TRUE(refused("a.json", R"({"data": [{"text": "a"}, 3]})", "a.json, element 2 of 'data' (line 1): found '3'"));
+  EXPECT_TRUE(refused("a.json", R"({"data": [{"text": "a"}], "x"})", "expected JSON"));
+  EXPECT_TRUE(refused("a.jsonl", R"({"data": [{"text": "a"}]})", "found the keys \"data\""));
+}
+
+TEST_F(Data, ATextFileIsOneDocumentUnlessItIsSplit) {
+  const auto read = [&](const std::string& text, TextSplit split) {
+    RecordOptions options;
+    options.text_split = split;
+    return records_of(write("a.txt", text), options);
+  };
+  const std::string text = "\xef\xbb\xbfone\r\n two\r\n \t\r\n\r\nthree\n\n";
+  EXPECT_THAT(read(text, TextSplit::Document), ElementsAre("line 1: one\n two\n \t\n\nthree"));
+  EXPECT_THAT(read(text, TextSplit::Paragraph), ElementsAre("line 1: one\n two", "line 5: three"));
+  EXPECT_THAT(read(text, TextSplit::Line), ElementsAre("line 1: one", "line 2:  two", "line 5: three"));
+  for (const TextSplit split : {TextSplit::Document, TextSplit::Paragraph, TextSplit::Line}) {
+    EXPECT_THAT(read("one", split), ElementsAre("line 1: one"));
+    EXPECT_THAT(read("one\r\n", split), ElementsAre("line 1: one"));
+    EXPECT_THAT(read(" \n\n", split), ElementsAre());
+  }
+  EXPECT_EQ(text_split_from_name("line"), TextSplit::Line);
+  EXPECT_TRUE(fails_with<UserError>([] { text_split_from_name("words"); }, "expected document, paragraph or line"));
 }
 
 TEST_F(Data, RecordsMayCrossTheReadersBuffer) {
@@ -104,22 +152,23 @@ TEST_F(Data, RecordsMayCrossTheReadersBuffer) {
 }
 
 TEST_F(Data, BrokenFilesAreRefusedWithTheirPlace) {
-  EXPECT_TRUE(refused("a.csv", "", "expected a file that ends in .json, .jsonl or .txt"));
-  EXPECT_TRUE(
-      refused("a.json", "[{}", "a.json, line 1: found the end of the file after element 1, expected ',' or ']'"));
+  EXPECT_TRUE(refused("a.json", "[{\"text\": \"a\"}",
+                      "a.json, line 1: found the end of the file after element 1, expected ',' or ']'"));
   EXPECT_TRUE(refused("a.json", "[{\"a\":\n1", "a.json, element 1 (line 1): the file ends inside it"));
   EXPECT_TRUE(refused("a.json", "[{\"a\": \"\\", "the file ends inside it"));
-  EXPECT_TRUE(refused("a.json", "[{},\n]", "a.json, line 2: found ']' after ',', expected an object"));
-  EXPECT_TRUE(refused("a.json", "[3]", "a.json, line 1: found '3', expected an object"));
-  EXPECT_TRUE(refused("a.json", "[{}]\n{}", "line 2: found '{', expected nothing after the array"));
-  EXPECT_TRUE(refused("a.json", "{},{}", "found ',', expected an object"));
+  EXPECT_TRUE(refused("a.json", "[{\"text\": \"a\"},\n]", "a.json, element 2 (line 2): found ']', expected an object"));
+  EXPECT_TRUE(refused("a.json", "[3]", "a.json, element 1 (line 1): found '3', expected an object"));
+  EXPECT_TRUE(refused("a.json", "[{\"text\": \"a\"}]\n{}", "line 2: found '{', expected nothing after the array"));
+  EXPECT_TRUE(refused("a.json", "{\"text\": \"a\"},{}", "line 1: found ',', expected an object"));
   EXPECT_TRUE(refused("a.json", "[{\"a\"}]", "element 1 (line 1), column 5: expected JSON"));
   EXPECT_TRUE(refused("a.json", "[{\"text\":\"x\"},\n {\n\"a\"}]",
                       "a.json, element 2 (line 2), line 3, column 4: expected JSON"));
-  EXPECT_TRUE(refused("a.jsonl", "{\"text\":\"x\"}\n{\"text\":\n", "a.jsonl, line 2, column"));
+  EXPECT_TRUE(refused("a.jsonl", "{\"text\":\"x\"}\n{\"text\":\n", "a.jsonl, line 2: the file ends inside it"));
   EXPECT_TRUE(refused("a.jsonl", "{\"text\": \"\xff\"}", "expected JSON"));
-  EXPECT_TRUE(refused("a.jsonl", "[]", "found [], expected an object"));
-  EXPECT_TRUE(refused("a.jsonl", "{\"text\":" + std::string(100000, '['), "more than 64 levels of nesting"));
+  EXPECT_TRUE(refused("a.jsonl", "{\"text\": \"x\"}\n3\n", "a.jsonl, line 2: found '3', expected an object"));
+  EXPECT_TRUE(refused("a.jsonl", "[]", "a.jsonl: found no sample"));
+  EXPECT_TRUE(refused("a.jsonl", "{\"text\":" + std::string(100, '[') + std::string(100, ']') + "}",
+                      "more than 64 levels of nesting"));
   EXPECT_TRUE(refused("a.json", "[{\"text\":" + std::string(100000, '['), "the file ends inside it"));
   EXPECT_TRUE(fails_with<UserError>([&] { RecordReader("missing.jsonl"); }, "missing.jsonl"));
 }
@@ -127,7 +176,9 @@ TEST_F(Data, BrokenFilesAreRefusedWithTheirPlace) {
 TEST_F(Data, ARecordLongerThanTheLimitIsRefused) {
   for (const auto& [name, text] : {std::pair("a.jsonl", "{}\n{\"a\": 1}\n"), std::pair("a.json", "[{},\n{\"a\": 1}]"),
                                    std::pair("a.txt", "one\n234567")}) {
-    RecordReader reader(write(name, text), /*max_record_bytes=*/6);
+    RecordOptions options;
+    options.max_record_bytes = 6;
+    RecordReader reader(write(name, text), options);
     const auto read = [&] {
       for (Record record; reader.next(record);) continue;
     };
@@ -147,7 +198,7 @@ TEST_F(Data, ShapesAreFoundByLooking) {
                                                       {"role": "assistant", "content": "b"}]}])")),
               ElementsAre("<user\na>\n<assistant\n|b>|\n"));
   EXPECT_THAT(all(options("a.jsonl", R"({"text": "ab"})")), ElementsAre("^|ab>|"));
-  EXPECT_THAT(all(options("a.txt", "ab\ncd\n\nef\n")), ElementsAre("^|ab\ncd>|", "^|ef>|"));
+  EXPECT_THAT(all(options("a.txt", "ab\ncd\n\nef\n")), ElementsAre("^|ab\ncd\n\nef>|"));
   EXPECT_THAT(all(options("a.jsonl", R"({"input_ids": [65, 66, 67], "labels": [65, -100, 67]})")),
               ElementsAre("AB|C|"));
   EXPECT_THAT(all(options("a.jsonl", R"({"input_ids": [65, 66]})")), ElementsAre("A|B|"));
@@ -196,11 +247,11 @@ TEST_F(Data, ColumnsRenameFields) {
   EXPECT_TRUE(refused(o, "columns: found 'mesages: chat', expected one of instruction, input"));
 }
 
-TEST_F(Data, APromptPatternIsAllOfThePromptUnlessATemplateIsNamed) {
+TEST_F(Data, APromptPatternIsAllOfThePromptOrATemplatesTurn) {
   DataOptions o = options("a.jsonl", R"({"q": "why", "lang": "C", "output": "so", "none": null})");
   o.shape.prompt = "{{Q}} {q} in {lang}{none}? ";
   EXPECT_THAT(all(o), ElementsAre("<user\n{Q} why in C? >\n<assistant\n|so>|\n"));
-  o.chat_template = "auto";
+  o.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   EXPECT_THAT(all(o), ElementsAre("^{Q} why in C? |so>|"));
   for (const std::string bad : {"{q", "q}", "{", "}", "{a{b}}", "{q}}"}) {
     o.shape.prompt = bad;
@@ -212,6 +263,7 @@ TEST_F(Data, TheFirstSamplesOfEachFileAreTaken) {
   DataOptions o = options("a.txt", "a\n\nb\n\nc");
   o.files.push_back(write("b.jsonl", "{\"text\": \"d\"}\n{\"text\": \"e\"}\nbroken"));
   o.max_samples = 2;
+  o.text_split = TextSplit::Paragraph;
   EXPECT_THAT(all(o), ElementsAre("^|a>|", "^|b>|", "^|d>|", "^|e>|"));
 }
 
@@ -248,11 +300,12 @@ TEST_F(Data, TokenIdsAreCheckedAgainstTheVocabulary) {
 
 TEST_F(Data, WhatATemplateOrATokenizerRefusesIsSaidWithThePlace) {
   DataOptions o = options("a.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}");
-  o.chat_template = "mistral";
+  o.prompt_format.chat = ChatTemplate::choose("mistral", "", byte_encoder().special);
   EXPECT_TRUE(refused(o, "a.jsonl, line 1: template mistral: found a message of role assistant"));
-  o.chat_template = "auto";
-  EXPECT_TRUE(refused(o, "has no chat template; name one with --template"));
+  o.prompt_format = {.refusal = "template: there is none"};
+  EXPECT_TRUE(refused(o, "template: there is none"));
   o = options("a.txt", "a\n\nb");
+  o.text_split = TextSplit::Line;
   TextEncoder encoder = byte_encoder();
   encoder.encode = [](std::string_view text) -> std::vector<int32_t> {
     if (text == "b") throw UserError("byte 0 is no UTF-8");

@@ -124,8 +124,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.called; });
 
 #ifndef SNUG_TESTS_ON_CUDA
-// A limit of addresses is not seen beforehand.
-TEST_F(Cli, MemoryThatIsGoneWhenItIsToBeTakenDoesNotFit) {
+TEST_F(Cli, MemoryThatALimitOfAddressesForbidsDoesNotFit) {
   for (const char* ranks : {"1", "2"}) {
     const Outcome outcome =
         finish(start(job("train", {"--device", "cpu", "--sequence-length", "2048", "--batch-size", "128",
@@ -137,8 +136,7 @@ TEST_F(Cli, MemoryThatIsGoneWhenItIsToBeTakenDoesNotFit) {
     EXPECT_EQ(outcome.code, 3) << outcome.err;
     const std::string line = outcome.err.substr(outcome.err.find("snug: "));
     EXPECT_EQ(std::ranges::count(line, '\n'), 1) << line;
-    for (const char* part :
-         {"snug: reserving ", " bytes for the device space: found ", " bytes free", "--device-memory"})
+    for (const char* part : {"snug: what comes nearest ", " are free within ulimit -v: ", "; it would fit with "})
       EXPECT_THAT(line, HasSubstr(part));
     EXPECT_FALSE(fs::exists(at("run/job.yaml")));
   }

@@ -132,12 +132,15 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
       {"embedding_multiplier", 12.0, "'embedding_multiplier': found 12.0, expected 1 or nothing"},
       {"final_logit_softcapping", 30.0, "expected 0 or nothing"},
       {"use_qk_norm", true, "expected false or nothing"},
-      {"quantization_config", {{"bits", 4}}, "'quantization_config': found an object of 1 keys"},
+      {"quantization_config", {{"bits", 4}}, "'quantization_config.quant_method': found nothing"},
       {"quantization_config",
        {{"quant_method", "gptq"}, {"bits", 4}},
-       "expected none, or one of \"quant_method\": \"bits"},
+       "'quantization_config.quant_method': found \"gptq\", expected \"bitsandbytes\""},
       {"quantization_config", {{"quant_method", "bitsandbytes"}}, "expected either this or load_in_8bit"},
       {"quantization_config", {{"load_in_4bit", true}, {"load_in_8bit", true}}, "'quantization_config.load_in_4bit'"},
+      {"quantization_config",
+       {{"load_in_8bit", true}, {"llm_int8_skip_modules", "lm_head"}},
+       "'quantization_config.llm_int8_skip_modules': found \"lm_head\", expected a list"},
       {"quantization_config", {{"load_in_4bit", true}}, "'quantization_config.bnb_4bit_quant_type': found nothing"},
       {"quantization_config",
        {{"load_in_4bit", true}, {"bnb_4bit_quant_type", "nf4"}, {"bnb_4bit_quant_storage", "bfloat16"}},
@@ -157,6 +160,17 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     EXPECT_TRUE(
         fails_with<UserError>([&] { parse_hf_config(changed("llama3_v4.json", c.key, c.value), "x"); }, c.message));
   }
+}
+
+// What transformers' should_convert_module() says of these names.
+TEST(HfConfig, ModulesLeftOutOfAQuantisationAreThoseThatTransformersLeavesOut) {
+  const BnbQuantization nf4{.nf4 = true,
+                            .left_out = {"lm_head", "model.layers.0.self_attn", "mlp.down_proj", "model.layers.2.*"}};
+  EXPECT_FALSE(quantises(nf4, "model.layers.0.self_attn.q_proj"));
+  EXPECT_TRUE(quantises(nf4, "model.layers.0.mlp.up_proj"));
+  EXPECT_FALSE(quantises(nf4, "model.layers.1.mlp.down_proj"));
+  EXPECT_TRUE(quantises(nf4, "model.layers.1.self_attn.q_proj"));
+  EXPECT_FALSE(quantises(nf4, "model.layers.2.mlp.gate_proj"));
 }
 
 // As transformers' AutoModelForCausalLM, which does not look at architectures.

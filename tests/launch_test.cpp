@@ -270,8 +270,7 @@ TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {
           kPatience, [] { return "; go on from here"; });
     };
     EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { device_error("disk full"); }); }, "disk full; go on from here"));
-    EXPECT_TRUE(fails_with<DeviceError>([&] { run([] { throw std::bad_alloc(); }); },
-                                        "no more memory beside what was planned; go on from here"));
+    EXPECT_TRUE(fails_with<CapacityError>([&] { run([] { throw std::bad_alloc(); }); }, "; go on from here"));
     try {
       run([] { user_error("no such file"); });
       ADD_FAILURE() << "nothing was thrown";

@@ -327,6 +327,8 @@ TEST(Machine, WhatIsWrongIsNamed) {
   EXPECT_TRUE(fails_with<UserError>([] { parse_machine("{", "m.json"); }, "m.json"));
   EXPECT_TRUE(fails_with<UserError>([] { parse_machine("[]", "m.json"); }, "m.json"));
   EXPECT_TRUE(refused([](Json& j) { j["format"] = "snug machine 1"; }, "format"));
+  EXPECT_TRUE(refused([](Json& j) { j["format"] = 2, j["speed"] = 1; }, "1 at most: a newer snug made it"));
+  EXPECT_FALSE(refused([](Json& j) { j["format"] = "snug machine 5"; }, "")) << "of the same content";
   EXPECT_TRUE(refused([](Json& j) { j["speed"] = 1; }, "'speed'"));
   EXPECT_TRUE(refused([](Json& j) { j.erase("disk"); }, "disk"));
   EXPECT_TRUE(refused([](Json& j) { j["cores"] = 0; }, "cores"));

@@ -47,6 +47,26 @@ TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   EXPECT_EQ(caps(Aim::Look).device_bytes, uint64_t{20} << 30);
 }
 
+TEST(Options, AJobFileOfANewerFormatIsRefused) {
+  const auto refusal = [](const std::string& text) -> std::string {
+    Options options;
+    try {
+      parse_job(text, "job.yaml", options);
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_TRUE(write_job_file(Options()).starts_with("format: 1\n"));
+  EXPECT_EQ(refusal("format: 1\nseed: 7\n"), "");
+  EXPECT_EQ(refusal("seed: 7\n"), "") << "as files were before there was a format";
+  EXPECT_EQ(refusal("format: 2\n"), "job.yaml, key 'format': found 2, expected 1 at most: a newer snug made it");
+  EXPECT_EQ(refusal("new_key: 1\nformat: 2\n"),
+            "job.yaml, key 'format': found 2, expected 1 at most: a newer snug made it");
+  for (const char* wrong : {"0", "one", "[1]"})
+    EXPECT_EQ(refusal("format: " + std::string(wrong)), "job.yaml, key 'format': expected 1, the format of job files");
+}
+
 std::vector<std::string> keys() {
   std::vector<std::string> all;
   for (const OptionSpec& spec : option_specs()) all.push_back(spec.key);

@@ -93,12 +93,23 @@ TEST_F(BrokenModel, NamesAMissingShardAndAMissingTensorOnceTheyAreNeeded) {
   };
   index_of(R"({"weight_map": {"a": "one.safetensors", "single": "two.safetensors"}})");
   EXPECT_TRUE(needed("model.safetensors.index.json names it in 'one.safetensors', which is missing"));
+  fs::create_symlink("../blobs/1", directory_.path() / "one.safetensors");
+  EXPECT_TRUE(needed("names it in 'one.safetensors', which is a link to nothing"));
+  fs::remove(directory_.path() / "one.safetensors");
   fs::copy(kFixtures / "mixed.safetensors", directory_.path() / "one.safetensors");
   fs::copy(kFixtures / "mixed.safetensors", directory_.path() / "two.safetensors");
   EXPECT_TRUE(needed("names it in 'one.safetensors', which does not hold it"));
   const SafetensorsIndex index = SafetensorsIndex::open_model(directory_.path());
   EXPECT_THAT(index.absent(), ElementsAre(testing::Key("a")));
   EXPECT_TRUE(index.find("single"));
+}
+
+TEST_F(BrokenModel, ABaseModelWithoutItsHeadIsNamedAsThat) {
+  const SafetensorsTensor tensor{"norm.weight", DType::F32, Shape{0}};
+  write_text(directory_.path() / "model.safetensors", layout_safetensors(std::span(&tensor, 1)).header);
+  const SafetensorsIndex index = SafetensorsIndex::open_model(directory_.path());
+  EXPECT_TRUE(fails_with<UserError>([&] { index.require("model.norm.weight", {0}, ""); },
+                                    "found tensor 'norm.weight', expected 'model.norm.weight': a base model whose"));
 }
 
 TEST_F(BrokenModel, ShardsStayInTheirDirectory) {

@@ -60,7 +60,7 @@ class Shapes : public testing::Test {
   TextEncoder encoder_ = byte_encoder();
   DataOptions options_ = [] {
     DataOptions options;
-    options.chat_template = "chatml";
+    options.prompt_format.chat = ChatTemplate::choose("chatml", "", byte_encoder().special);
     options.vocabulary = 259;
     return options;
   }();
@@ -356,7 +356,7 @@ TEST_F(Shapes, ThinkingInAReplyIsKeptUnlessTheModelsOwnTemplateTreatsIt) {
   const char* record =
       R"({"messages": [{"role": "user", "content": "<think>q"}, {"role": "assistant", "content": "<think>t</think>a"}]})";
   EXPECT_THAT(read(record), ElementsAre("<user\n<think>q>\n<assistant\n|<think>t</think>a>|\n"));
-  encoder_.model_template = "{{ message.content.split('</think>')[-1] }}";
+  options_.prompt_format.jinja = "{{ message.content.split('</think>')[-1] }}";
   EXPECT_TRUE(refused(record, "a.jsonl, line 1: found <think> in a reply, which the model's own chat template"));
 }
 
@@ -455,7 +455,7 @@ TEST_F(Shapes, WhatTheTextHasAlreadyIsNotAddedAgain) {
   EXPECT_THAT(read(R"({"text": "<s>q"})"), ElementsAre("^|q>|"));
   EXPECT_THAT(read(R"({"text": "q<|im_end|>r"})"), ElementsAre("^|q>r>|"));
   EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
-  options_.chat_template = "none";
+  options_.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("^q|a>|"));
   EXPECT_THAT(read(R"({"instruction": "<s>q", "output": "a"})"), ElementsAre("^q|a>|"));
   EXPECT_THAT(read(R"({"input_ids": [258, 258, 65, 257, 257]})"), ElementsAre("^|^A>>|"));

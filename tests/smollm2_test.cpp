@@ -51,6 +51,7 @@ TEST_F(SmolLM2, LossOnHeldOutEntriesIsThatOfTransformers) {
   DataOptions data;
   data.files = {fixtures() / "heldout.jsonl"};
   data.vocabulary = 49152;
+  data.prompt_format = decide_prompt_format("auto", read_hf_config(model()), &tokenizer, nullptr);
   const Dataset dataset = load_dataset(data, &encoder);
   PackingOptions packing;
   packing.sequence_length = 1024;
@@ -68,8 +69,8 @@ TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   const auto expected = read_json(fixtures() / "smollm2.json");
   Options options;
   options.model = model().string();
-  const PromptEncoder encoder(options);
   JobSpec spec = job(Purpose::Generate);
+  const PromptEncoder encoder(options, spec.config);
   spec.cut.sequence_length = 1;
   spec.cache_positions = 256;
   Session session(std::move(spec), 2);

@@ -1,6 +1,12 @@
 #include "base/disk.h"
 
+#include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/sysmacros.h>
+
 #include <chrono>
+#include <fstream>
+#include <string>
 #include <thread>
 
 #include "base/error.h"
@@ -12,6 +18,49 @@ uint64_t free_bytes(const fs::path& directory) {
   std::error_code error;
   const uint64_t bytes = fs::space(directory, error).available;
   if (error) device_error("{}: cannot find what is free there: {}", directory.string(), error.message());
+  return bytes;
+}
+
+namespace {
+
+// Of linux/magic.h, which not every system has whole.
+constexpr uint32_t kTmpfs = 0x01021994, kRamfs = 0x858458f6, kOverlay = 0x794c7630;
+
+uint32_t type_of(const fs::path& directory) {
+  struct statfs system {};
+  return ::statfs(directory.c_str(), &system) == 0 ? static_cast<uint32_t>(system.f_type) : 0;
+}
+
+// Of the overlay that holds a directory; "" where its mount is not told. Lines of /proc/self/mountinfo: "36 35 98:0
+// /root /mount options - overlay source upperdir=/a,workdir=/b".
+fs::path upper_of_overlay(const fs::path& directory) {
+  struct stat status {};
+  if (::stat(directory.c_str(), &status) != 0) return "";
+  const std::string device = fmt::format(" {}:{} ", major(status.st_dev), minor(status.st_dev));
+  constexpr std::string_view kKey = "upperdir=";
+  std::ifstream mounts("/proc/self/mountinfo");
+  for (std::string line; std::getline(mounts, line);) {
+    const size_t upper = line.find(kKey);
+    if (line.find(device) == line.npos || upper == line.npos) continue;
+    const size_t begin = upper + kKey.size();
+    return line.substr(begin, line.find(',', begin) - begin);
+  }
+  return "";
+}
+
+}  // namespace
+
+bool is_in_memory(const fs::path& directory) {
+  const uint32_t type = type_of(directory), held = type == kOverlay ? type_of(upper_of_overlay(directory)) : type;
+  return held == kTmpfs || held == kRamfs;
+}
+
+uint64_t bytes_in(const fs::path& directory) {
+  uint64_t bytes = 0;
+  std::error_code error;
+  for (auto entry = fs::recursive_directory_iterator(directory, error); !error && entry != fs::end(entry);
+       entry.increment(error))
+    if (const uint64_t size = entry->file_size(error); !error) bytes += size;
   return bytes;
 }
 

@@ -10,6 +10,10 @@ namespace snug {
 
 // Bytes that may still be written to the file system of a directory. DeviceError if that is not known.
 uint64_t free_bytes(const std::filesystem::path& directory);
+// Whether what is written to a directory is kept in memory: on tmpfs or ramfs, or an overlay whose upper directory is.
+bool is_in_memory(const std::filesystem::path& directory);
+// Bytes of all files in a directory; 0 where it is not there.
+uint64_t bytes_in(const std::filesystem::path& directory);
 // The nearest directory above a path, or the path itself, that exists.
 std::filesystem::path existing_part(const std::filesystem::path& path);
 // Whether a path is a directory, at the latest after so many seconds: where hosts share a file system, one may for a

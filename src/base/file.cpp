@@ -29,6 +29,7 @@ constexpr uint64_t kDropBytes = uint64_t{1} << 20;
 std::string error_text(int error) {
   if (error == ENOSPC) return "the disk is full; free some of it or choose a directory on another one";
   if (error == EDQUOT) return "the disk quota is used up; free some of it or choose a directory on another disk";
+  if (error == EMFILE) return "too many open files for this process (ulimit -n says how many it may have)";
   if (error == EFBIG) return "File too large, for its file system or a limit of the process (ulimit -f)";
   return std::error_code(error, std::generic_category()).message();
 }

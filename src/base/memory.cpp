@@ -1,6 +1,7 @@
 #include "base/memory.h"
 
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <fstream>
@@ -36,51 +37,74 @@ std::optional<uint64_t> read_field(const std::string& path, const std::string& w
   return std::nullopt;
 }
 
-struct GroupMemory {
-  uint64_t limit = kUnlimited, left = kUnlimited;
+// A limit and what counts against it, of a control group: names of its files.
+struct GroupFiles {
+  const char *limit, *usage;
+  const char *dropped_first, *dropped_next;  // fields of memory.stat: page cache
 };
+constexpr GroupFiles kGroupFiles[] = {
+    {"memory.max", "memory.current", "inactive_file", "active_file"},
+    {"memory.high", "memory.current", "inactive_file", "active_file"},
+    {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"},
+    {"memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", "total_inactive_file", "total_active_file"}};
 
-// What one group allows, and what it leaves: its limit less what it and the groups within it use, dropping inactive
-// page cache.
-GroupMemory group_memory(const std::string& group, const std::string& limit_file, const std::string& usage_file,
-                         const std::string& cache_field) {
-  const auto limit = read_number(group + limit_file), usage = read_number(group + usage_file);
-  if (!limit || !usage) return {};
-  const uint64_t cache = read_field(group + "/memory.stat", cache_field).value_or(0);
-  const uint64_t used = *usage - std::min(*usage, cache);
-  return {*limit, *limit - std::min(*limit, used)};
+// What a group and those within it use counts, but page cache that can be dropped: of what is active there half, as
+// programs that run are in it.
+void add_group_limits(const std::string& group, std::vector<MemoryLimit>& limits) {
+  for (const GroupFiles& files : kGroupFiles) {
+    const std::string name = group + "/" + files.limit;
+    const auto limit = read_number(name), usage = read_number(group + "/" + files.usage);
+    // Version 1 writes the largest multiple of a page where there is no limit.
+    if (!limit || !usage || *limit >= kUnlimited / 4) continue;
+    const std::string stat = group + "/memory.stat";
+    const uint64_t cache =
+        read_field(stat, files.dropped_first).value_or(0) + read_field(stat, files.dropped_next).value_or(0) / 2;
+    const uint64_t used = *usage - std::min(*usage, cache);
+    limits.push_back({MemoryLimit::Of::Group, name, *limit, *limit - std::min(*limit, used)});
+  }
 }
 
-// The least of this process's group and all groups around it, of either version.
-GroupMemory groups_memory() {
-  GroupMemory least;
-  each_control_group("memory", [&](const std::string& group) {
-    for (const GroupMemory& memory :
-         {group_memory(group, "/memory.max", "/memory.current", "inactive_file"),
-          group_memory(group, "/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file")})
-      least = {std::min(least.limit, memory.limit), std::min(least.left, memory.left)};
-  });
-  return least;
+// `field`: of /proc/self/status, what the kernel compares with the limit.
+void add_process_limit(int resource, const std::string& name, const std::string& field,
+                       std::vector<MemoryLimit>& limits) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const uint64_t used = read_field("/proc/self/status", field).value_or(0) << 10;
+  limits.push_back({MemoryLimit::Of::Process, name, limit.rlim_cur, limit.rlim_cur - std::min(limit.rlim_cur, used)});
+}
+
+bool address_space_is_limited() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
 }  // namespace
 
-uint64_t free_memory() {
+std::vector<MemoryLimit> memory_limits() {
   const uint64_t machine = read_field("/proc/meminfo", "MemAvailable:").value_or(kUnlimited >> 10) << 10;
-  return std::min(machine, groups_memory().left);
+  std::vector<MemoryLimit> limits{{MemoryLimit::Of::Machine, "the machine", total_memory(), machine}};
+  each_control_group("memory", [&](const std::string& group) { add_group_limits(group, limits); });
+  add_process_limit(RLIMIT_AS, "ulimit -v", "VmSize:", limits);
+  add_process_limit(RLIMIT_DATA, "ulimit -d", "VmData:", limits);
+  return limits;
 }
+
+uint64_t free_memory() { return std::ranges::min(memory_limits(), {}, &MemoryLimit::left).left; }
 
 uint64_t total_memory() { return read_field("/proc/meminfo", "MemTotal:").value_or(0) << 10; }
 
 std::optional<uint64_t> group_memory_limit() {
-  // Version 1 writes the largest multiple of a page where there is no limit.
-  const uint64_t limit = groups_memory().limit;
-  if (limit >= kUnlimited / 4) return std::nullopt;
-  return limit;
+  std::optional<uint64_t> least;
+  for (const MemoryLimit& limit : memory_limits())
+    if (limit.of == MemoryLimit::Of::Group) least = std::min(least.value_or(kUnlimited), limit.limit);
+  return least;
 }
 
 // The threshold grows with the blocks that are freed unless it is set.
-void keep_little_freed_memory() { mallopt(M_TRIM_THRESHOLD, 1 << 20); }
+void keep_little_freed_memory() {
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+  if (address_space_is_limited()) mallopt(M_ARENA_MAX, 1);
+}
 
 void give_back_freed_memory() { malloc_trim(0); }
 

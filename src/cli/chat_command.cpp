@@ -29,14 +29,16 @@ std::string whole_characters(const std::string& text) {
 // Standard input by lines.
 class Lines {
  public:
-  // The next one without its end; nothing where there are no more. `alive` is called again and again until it is there.
+  // The next one without its end (LF or CR LF), the first without a byte order mark; nothing where there are no more.
+  // `alive` is called again and again until it is there.
   std::optional<std::string> next(const Alive& alive) {
     size_t end = 0;
     while ((end = read_.find('\n')) == read_.npos && !ended_) read_more(alive);
     if (end == read_.npos && read_.empty()) return std::nullopt;
     std::string line = read_.substr(0, end);
     read_.erase(0, end == read_.npos ? end : end + 1);
-    number_++;
+    if (line.ends_with('\r')) line.pop_back();
+    if (number_++ == 0 && line.starts_with("\xef\xbb\xbf")) line.erase(0, 3);
     return line;
   }
   std::string place() const { return fmt::format("standard input, line {}", number_); }
@@ -133,14 +135,15 @@ int chat_command(Options options, const CommandFlags& flags) {
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options);
+  const PromptEncoder encoder(options, spec.config);
+  if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   use_model(planned, options, std::move(comm), [&](Session& session) {
     const HfConfig& config = session.spec().config;
     Dialogue dialogue(encoder, config, options.sequence_length - flags.max_new_tokens, flags.json);
-    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens(config)});
+    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens()});
     while (true) {
       const std::vector<int32_t> prompt = listen(session.comm(), dialogue);
       if (prompt.empty()) break;

@@ -1,6 +1,10 @@
 #include "cli/corpus.h"
 
+#include <algorithm>
+
 #include "base/hash.h"
+#include "data/packing_fields.h"
+#include "train/checkpoint.h"
 
 namespace snug {
 std::optional<double> validation_fraction(const Options& options) {
@@ -12,23 +16,36 @@ std::optional<double> validation_fraction(const Options& options) {
   return fraction;
 }
 
-Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
-                  const Alive& alive) {
-  if (files.empty()) user_error("--data is required: files of samples (.json, .jsonl, .txt)");
-  const HfConfig config = config_of(options);
-  DataOptions data =
-      data_options(options, files, config.vocabulary, [&](const std::string& line) { notes.push_back(line); });
-  data.alive = alive;
-  if (data.format == DataFormat::Tokens || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
-    return load_dataset(data, nullptr);
-  const Tokenizer tokenizer = Tokenizer::load(options.model);
-  const TextEncoder encoder = encoder_of(tokenizer);
-  return load_dataset(data, &encoder);
+namespace {
+
+std::optional<Tokenizer> tokenizer_of(const Options& options) {
+  if (options.data_format == "tokens" || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+    return std::nullopt;
+  return Tokenizer::load(options.model);
 }
 
+}  // namespace
+
 Corpus read_corpus(const Options& options, const Alive& alive) {
+  if (options.data.empty())
+    user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
   Corpus corpus;
-  corpus.training = read_data(options, options.data, corpus.notes, alive);
+  const HfConfig config = config_of(options);
+  const std::optional<Tokenizer> tokenizer = tokenizer_of(options);
+  std::optional<TextEncoder> encoder;
+  if (tokenizer) {
+    encoder = encoder_of(*tokenizer);
+    corpus.prompt_format = prompt_format_of(options, config, &*tokenizer);
+  }
+  const auto note = [&](const std::string& line) { corpus.notes.push_back(line); };
+  const auto read = [&](const std::vector<std::string>& files) {
+    DataOptions data = data_options(options, files, config.vocabulary, corpus.prompt_format, note);
+    data.alive = alive;
+    return load_dataset(data, encoder ? &*encoder : nullptr);
+  };
+  corpus.training = read(options.data);
+  const RecordKinds& kinds = corpus.training.kinds();
+  if (kinds.conversations || kinds.texts) std::ranges::for_each(corpus.prompt_format.notes, note);
   corpus.training_samples = all_samples(corpus.training.samples());
   if (options.validation.empty()) return corpus;
   if (const auto fraction = validation_fraction(options)) {
@@ -36,7 +53,7 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
     corpus.training_samples = std::move(split.training);
     corpus.validation_samples = std::move(split.validation);
   } else {
-    corpus.held_out_files = read_data(options, options.validation, corpus.notes, alive);
+    corpus.held_out_files = read(options.validation);
     corpus.validation_samples = all_samples(corpus.held_out_files.samples());
   }
   return corpus;
@@ -58,20 +75,57 @@ DataSummary summarise(const BlockStream& stream) {
           stream.report().tokens,  stream.report().loss_tokens, stream.steps()};
 }
 
-uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive) {
-  const std::string text = fmt::format("{} {} {} {} {} {}", options.seed, options.shuffle, options.packing,
-                                       options.long_samples, options.sequence_length, options.batch_size);
-  uint64_t hash = hash_of(text);
+namespace {
+
+// What some samples of a data set hold, in tokens and labels.
+void add_content(Fields& fields, std::string_view group, const Dataset& data, const std::vector<uint32_t>& samples,
+                 const Alive& alive) {
+  int64_t tokens = 0, loss_tokens = 0;
+  uint64_t hash = 0;
   std::vector<int32_t> labels;
-  for (const uint32_t sample : corpus.training_samples) {
-    const std::span<const int32_t> ids = corpus.training.ids(sample);
-    hash = hash_of(ids, hash);
+  for (const uint32_t sample : samples) {
+    const std::span<const int32_t> ids = data.ids(sample);
     labels.resize(ids.size());
-    corpus.training.labels(sample, 0, labels);
-    hash = hash_of(std::span<const int32_t>(labels), hash);
+    data.labels(sample, 0, labels);
+    hash = hash_of(std::span<const int32_t>(labels), hash_of(ids, hash));
+    tokens += static_cast<int64_t>(ids.size());
+    loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
     call(alive);
   }
-  return hash;
+  const auto add = [&](std::string name, std::string value) {
+    fields.push_back({std::string(group), std::move(name), std::move(value)});
+  };
+  add("samples", fmt::format("{}", samples.size()));
+  add("tokens", fmt::format("{}", tokens));
+  add("tokens with loss", fmt::format("{}", loss_tokens));
+  add("hash", hex(hash));
+}
+
+// Whichever directory a run is resumed in, its files are the same.
+std::vector<std::string> absolute(std::vector<std::string> files) {
+  for (std::string& file : files) file = std::filesystem::absolute(file).string();
+  return files;
+}
+
+}  // namespace
+
+Fields data_fields(const Corpus& corpus, const Options& options, const Alive& alive) {
+  constexpr size_t kMostText = 1000;  // bytes of an option's value
+  Fields fields{{std::string(kBlockFields), "batch_size", fmt::format("{}", options.batch_size)}};
+  add_fields(fields, kBlockFields, packing_options(options));
+  add_content(fields, kContentFields, corpus.training, corpus.training_samples, alive);
+  if (corpus.validates()) add_content(fields, kValidationFields, corpus.validation(), corpus.validation_samples, alive);
+  Options named = options;
+  named.data = absolute(named.data);
+  if (!validation_fraction(options)) named.validation = absolute(named.validation);
+  for (const char* key : {"data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
+                          "text_split", "template", "train_on"}) {
+    const OptionSpec& spec = find_option(key, "data");
+    std::string value = spec.get(named);
+    if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));
+    fields.push_back({std::string(kDataOptionFields), key, std::move(value), spec.get(Options())});
+  }
+  return fields;
 }
 
 namespace {

@@ -1,6 +1,7 @@
 // The data sets that the options name, as commands use them.
 #pragma once
 
+#include "base/fields.h"
 #include "cli/plan_report.h"
 #include "cli/text.h"
 #include "train/stream_source.h"
@@ -11,7 +12,8 @@ namespace snug {
 struct Corpus {
   Dataset training, held_out_files;
   std::vector<uint32_t> training_samples, validation_samples;
-  std::vector<std::string> notes;  // what is to be said of the files, a line each
+  PromptFormat prompt_format;      // of data that is not tokens already
+  std::vector<std::string> notes;  // what is to be said of data and format, a line each
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }
@@ -20,16 +22,14 @@ struct Corpus {
 // The share of the data that --validation holds out, if it names no files.
 std::optional<double> validation_fraction(const Options& options);
 
-// Token files need no tokenizer; a model directory without one will do for them. Adds to `notes`.
-Dataset read_data(const Options& options, const std::vector<std::string>& files, std::vector<std::string>& notes,
-                  const Alive& alive = {});
+// Token files need no tokenizer; a model directory without one will do for them.
 Corpus read_corpus(const Options& options, const Alive& alive);
 
 PackingOptions packing_options(const Options& options, const Alive& alive = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
-// Of all that decides which tokens a step sees, and which of them carry loss.
-uint64_t data_order_hash(const Corpus& corpus, const Options& options, const Alive& alive);
+// The fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options they came of.
+Fields data_fields(const Corpus& corpus, const Options& options, const Alive& alive);
 
 // Every sample once, in file order, for evaluation: what one rank of `ranks` sees of the data, and of what is held out.
 StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,

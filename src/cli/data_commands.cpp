@@ -38,8 +38,10 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
   const HfConfig config = config_of(options);
+  const PromptFormat format = prompt_format_of(options, config, &tokenizer);
+  say_lines(format.notes);
   const auto note = [](const std::string& line) { say(line + "\n"); };
-  for_each_sample(data_options(options, options.data, config.vocabulary, note), &encoder,
+  for_each_sample(data_options(options, options.data, config.vocabulary, format, note), &encoder,
                   [&](const Sample& sample, const std::string&) {
                     std::vector<int> mask;
                     for (const int32_t label : sample.labels) mask.push_back(label != kNoLabel);
@@ -91,7 +93,8 @@ namespace {
 // What one rank does; rank 0 says what came of it.
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
-  session.agree("the data, or its order", data_order_hash(corpus, options, session.alive()));
+  const Fields data = data_fields(corpus, options, session.alive());
+  session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
   StreamSource source = evaluation_source(corpus, options, cut.micro_batch, cut.ranks, session.rank(), session.alive());
   if (session.rank() == 0) {
     say_lines(corpus.notes);

@@ -189,7 +189,8 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   if (flags.json)
     fmt::print("{}", json);
   else
-    fmt::print("{}{}{}: prices steps with --machine {}\n", machine_text(machine), unused_text(), out, out);
+    fmt::print("{}{}{}{}: prices steps with --machine {}\n", machine_text(machine), limits_text(what.disk_directory),
+               unused_text(), out, out);
   return 0;
 }
 

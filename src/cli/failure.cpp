@@ -1,15 +1,24 @@
 #include "cli/failure.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <filesystem>
 #include <new>
 #include <string>
 
 #include "base/error.h"
+#include "base/memory.h"
 #include "base/say.h"
 #include "format/unicode.h"
 
 namespace snug {
+
+std::string no_more_memory() {
+  const std::vector<MemoryLimit> limits = memory_limits();
+  const MemoryLimit& least = *std::ranges::min_element(limits, {}, &MemoryLimit::left);
+  return fmt::format("the system gave no more memory beside what was planned: {} leaves {} bytes of {}", least.name,
+                     least.left, least.limit);
+}
 
 int fail(ExitCode code, std::string_view text) {
   const auto in_hex = [](char c) { return fmt::format("\\x{:02x}", static_cast<unsigned char>(c)); };
@@ -35,7 +44,7 @@ int fail(const std::exception_ptr& thrown) {
   } catch (const DeviceError& error) {
     return fail(kMachine, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kMachine, kNoMoreMemory);
+    return fail(kDoesNotFit, no_more_memory());
   } catch (const InternalError& error) {
     return fail(kInternal,
                 fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));

@@ -2,14 +2,15 @@
 #pragma once
 
 #include <exception>
+#include <string>
 #include <string_view>
 
 namespace snug {
 
 enum ExitCode { kDone = 0, kInternal = 1, kUser = 2, kDoesNotFit = 3, kMachine = 4 };
 
-// What is said of std::bad_alloc.
-inline constexpr std::string_view kNoMoreMemory = "the system gave no more memory beside what was planned";
+// What is said of std::bad_alloc, which ends a program as what does not fit: with the limit that leaves least.
+std::string no_more_memory();
 
 // Prints "snug: ..." as one line of UTF-8, whatever bytes of foreign files are quoted in it; returns the code.
 int fail(ExitCode code, std::string_view text);

@@ -11,6 +11,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/say.h"
 #include "format/gguf_import.h"
 #include "format/model_path.h"
 
@@ -71,8 +72,8 @@ fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
   try {
     read_gguf(file);  // what cannot be read is refused before anything is announced
     if (is_first_process())
-      fmt::print(stderr, "--model {}: imports it to {}, once; --cache-dir names another place\n", file.string(),
-                 directory.string());
+      say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", file.string(),
+                      directory.string()));
     import_gguf(file, directory, Existing::Replace);
   } catch (const UserError& refused) {
     user_error("--model {}: cannot import it: {}", file.string(), refused.what());
@@ -83,7 +84,7 @@ fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
 void find_input(std::string& path, std::string& given, const fs::path& directory, const char* option) {
   if (directory == path) return;
   given = std::exchange(path, directory.string());
-  if (is_first_process()) fmt::print(stderr, "{} {} lies in {}\n", option, given, path);
+  if (is_first_process()) say(fmt::format("{} {} lies in {}\n", option, given, path));
 }
 
 }  // namespace
@@ -100,7 +101,7 @@ void find_inputs(Options& options) {
 
 void say_notes(const JobSpec& spec) {
   for (const auto* notes : {&spec.config.notes, &spec.sources.notes})
-    for (const std::string& note : *notes) fmt::print(stderr, "note: {}\n", note);
+    for (const std::string& note : *notes) say(fmt::format("note: {}\n", note));
   if (spec.purpose == Purpose::Train && !spec.config.dropout.empty())
     fmt::print(stderr,
                "note: config.json asks for {}, which is not applied: the model trains without dropout of its own\n",

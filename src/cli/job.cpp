@@ -8,6 +8,8 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cli/launch.h"
+#include "cli/numerics.h"
+#include "cli/saving.h"
 #include "format/peft.h"
 #include "plan/adapter_files.h"
 #include "train/metrics.h"
@@ -23,78 +25,9 @@ Need tightest(const Footprint& rank, int ranks, const Caps& caps) {
   return *std::ranges::max_element(all, {}, missing);
 }
 
-// Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
-constexpr uint64_t kSystemReserve = 512u << 20;
-
 // What context, libraries and the process itself took of the host on H200s, beside the arenas: with one rank, with each
 // further one, and for each op that a rank has bound, with what the driver has for it.
 constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20, kOpHostBytes = 1200;
-
-DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
-
-// Of a word of base_format; Plain for bf16 and fp32.
-BaseFormat format_option(std::string_view word) {
-  for (const BaseFormat format : {BaseFormat::Int8, BaseFormat::Nf4, BaseFormat::Fp8})
-    if (word == name(format)) return format;
-  return BaseFormat::Plain;
-}
-
-// A model that is stored quantised stays as it is. `frozen`: its linears are not trained.
-void choose_base(Numerics& n, const Options& options, const WeightSources& sources, bool frozen) {
-  const bool plain = sources.format == BaseFormat::Plain;
-  n.base_format = options.base_format                 ? format_option(*options.base_format)
-                  : plain && frozen && n.fp8_products ? BaseFormat::Fp8
-                                                      : sources.format;
-  n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
-  n.plain_scales = sources.plain_scales;
-  if (!plain && n.base_format != sources.format)
-    user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
-               name(sources.format), options.model);
-  if (n.fp8_products && frozen && n.base_format != BaseFormat::Fp8)
-    user_error("compute fp8: found base_format {}, expected fp8, which its products are made of",
-               options.base_format.value_or(std::string(name(n.base_format))));
-}
-
-// A merged model is stored as its base is, unless base_format says how; codes become numbers of the products' format.
-void keep_stored_form(JobSpec& spec, const Options& options) {
-  Numerics& n = spec.numerics;
-  if (!n.coded_base() && !options.base_format && spec.sources.linears && *spec.sources.linears != DType::F16)
-    n.base = *spec.sources.linears;
-  spec.export_dtype = n.coded_base() ? n.compute : n.base;
-}
-
-// Rows and blocks are coded as a whole.
-void require_codable(const JobSpec& spec) {
-  for (const ParamSpec& param : spec.table.params)
-    if (spec.numerics.base_format == BaseFormat::Nf4 && param.linear && param.shape.count() % kNf4Block != 0)
-      user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
-                 param.shape.count(), kNf4Block);
-  for (const ParamSpec& param : spec.table.params)
-    if (spec.numerics.fp8_products && param.linear &&
-        (param.shape.rows() % kFp8Multiple != 0 || param.shape.cols() % kFp8Multiple != 0))
-      user_error("compute fp8: '{}' is {}, expected multiples of {}; bf16 takes any", param.name,
-                 to_string(param.shape), kFp8Multiple);
-}
-
-Numerics numerics_of(const Options& options) {
-  Numerics n;
-  n.compute = dtype_option(options.compute);
-  n.fp8_products = options.compute == "fp8";
-  n.accumulator = dtype_option(options.gradient_accumulator);
-  n.beta1 = options.beta1;
-  n.beta2 = options.beta2;
-  n.epsilon = options.epsilon;
-  n.weight_decay = options.weight_decay;
-  n.max_grad_norm = static_cast<float>(options.max_grad_norm);
-  n.seed = options.seed;
-  n.reduce_every_step = options.reduce_every == "step";
-  n.state = options.state_format == "8bit"   ? StateFormat::Bit8
-            : options.state_format == "bf16" ? StateFormat::Bf16
-                                             : StateFormat::Fp32;
-  if (n.state == StateFormat::Bit8 && n.compute != DType::BF16)
-    user_error("state_format 8bit keeps weights in bf16 alone: found compute {}, expected bf16", options.compute);
-  return n;
-}
 
 }  // namespace
 
@@ -167,12 +100,13 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
   spec.config = read_hf_config(options.model);
-  const bool training = purpose == Purpose::Train;
+  const bool training = purpose == Purpose::Train, random = options.init == "random";
+  const bool own_head = spec.config.tie_word_embeddings && !random && has_own_head(options.model);
+  if (own_head) spec.config.tie_word_embeddings = false;
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   if (training) refuse_other_adapters(options);
-  SourceRequest request{options.model, options.init == "random", options.seed, std::nullopt,
-                        spec.config.prediction_layers};
+  SourceRequest request{options.model, random, options.seed, std::nullopt, spec.config.prediction_layers};
   if (!options.adapter.empty()) {
     request.adapter = options.adapter;
     const AdapterFiles files = open_adapter(options.adapter);
@@ -180,30 +114,27 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     const bool tied = spec.config.tie_word_embeddings;
     fit_to_adapter(spec.config, files);
     request.head_is_embedding = tied && !spec.config.tie_word_embeddings;
-    spec.table = lora_parameters(spec.config, training ? adapter_of(options) : files.config, true);
+    const PeftConfig adapter = training ? adapter_of(options) : files.config;
+    spec.table = lora_parameters(spec.config, adapter, true);
+    if (training) spec.adapter = adapter;
   } else if (training && options.method == "lora") {
-    spec.table = lora_parameters(spec.config, adapter_of(options), true);
+    spec.adapter = adapter_of(options);
+    spec.table = lora_parameters(spec.config, *spec.adapter, true);
   } else {
     spec.table = full_parameters(spec.config, training);
   }
   spec.numerics = numerics_of(options);
-  spec.export_dtype = spec.numerics.compute;
+  request.dtype = spec.config.dtype.value_or(DType::BF16);
+  if (const auto& stored = spec.config.quantization;
+      stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
+    request.quantization = stored;
   spec.sources = find_sources(spec.table, request);
-  const bool all_trained = training && options.method == "full";
-  choose_base(spec.numerics, options, spec.sources, !all_trained);
-  if (purpose == Purpose::Merge) keep_stored_form(spec, options);
-  if (spec.numerics.fp8_products && all_trained && options.sequence_length % kFp8Multiple != 0)
-    user_error(
-        "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "
-        "tokens; bf16 takes any",
-        options.sequence_length, kFp8Multiple);
-  if (spec.numerics.coded_base() && all_trained)
-    user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
-               name(spec.numerics.base_format));
-  if (all_trained && spec.numerics.base != spec.numerics.compute)
-    user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
-               name(spec.numerics.base), name(spec.numerics.compute));
-  require_codable(spec);
+  if (own_head)
+    spec.sources.notes.push_back(fmt::format(
+        "{}: config.json says tie_word_embeddings, but lm_head.weight is not the embedding: it is taken as the head",
+        options.model));
+  settle_base(spec, options);
+  if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table.blocks.size());
   return spec;
@@ -302,53 +233,6 @@ Choices choices_of(const Options& options) {
   return choices;
 }
 
-std::filesystem::path disk_directory(const Options& options) {
-  if (!options.disk_dir.empty()) return options.disk_dir;
-  return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
-}
-
-void refuse_disk_dir(const Options& options, Aim aim) {
-  if (options.disk_dir.empty() || (aim == Aim::Look && !options.machine.empty())) return;
-  if (!std::filesystem::is_directory(options.disk_dir))
-    user_error("disk_dir: found {} '{}', expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
-               options.disk_dir);
-}
-
-namespace {
-
-// What is free on the machine in question: of its memory and of its disk.
-std::pair<uint64_t, uint64_t> free_there(const Options& options, const Target& target, Aim aim) {
-  if (aim == Aim::Look && !options.machine.empty())
-    return {target.machine()->free_bytes, target.machine()->disk.free_bytes};
-  return {free_memory(), free_bytes(existing_part(disk_directory(options)))};
-}
-
-}  // namespace
-
-Caps caps_of(const Options& options, const Target& target, Aim aim) {
-  const auto [left, disk] = free_there(options, target, aim);
-  const uint64_t usable = left - std::min(left, kSystemReserve);
-  // Who only looks may say more than is free here; a card that is named has what it has.
-  const bool look = aim == Aim::Look, named_card = target.cuda() && !options.machine.empty();
-  const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {
-    return given && beyond ? *given : std::min(given.value_or(there), there);
-  };
-  Caps caps;
-  caps.host_bytes = cap(options.host_memory, usable, look);
-  caps.disk_bytes = cap(options.disk_memory, disk, look);
-  caps.shared = !target.cuda();
-  uint64_t device = usable;
-  if (target.cuda()) {
-    const Cards& cards = *target.machine()->cards;
-    device = cards.free_bytes;
-    // Whatever machine is planned for, the run is on this one.
-    if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
-    caps.driver_bytes = cards.driver_bytes;
-  }
-  caps.device_bytes = cap(options.device_memory, device, look && !named_card);
-  return caps;
-}
-
 Pricing pricing_of(const Options& options, const Target& target, int threads) {
   Pricing pricing;
   pricing.threads = threads;
@@ -383,6 +267,28 @@ void require_products(const Cards& cards, const Numerics& numerics) {
         cards.name);
 }
 
+// Whether the arrangement that was found has no room once what it saves in memory is counted, and what a process on
+// the CPU has for each op; these are counted in the caps from then on, and more is never found of the first.
+bool leaves_too_little(Planned& planned, const Options& options) {
+  Caps& caps = planned.caps;
+  const Arrangement& found = planned.shown();
+  const uint64_t saved = saved_in_memory(planned, options);
+  const bool more_saved = saved > caps.saved_host_bytes;
+  if (more_saved) caps.saved_host_bytes = saved;
+  const auto ranks = static_cast<uint64_t>(caps.ranks_of_node(found.cut.ranks));
+  const uint64_t of_ops = caps.shared ? ranks * found.forecast.ops * kOpHostBytes : 0;
+  const uint64_t room = planned.free.host_bytes - std::min(planned.free.host_bytes, of_ops);
+  const bool beyond = std::ranges::any_of(needs(found.forecast, found.cut.ranks, caps), [&](const Need& need) {
+    return need.option == "host-memory" && need.bytes > std::min(need.allowed, room);
+  });
+  const bool said = planned.aim == Aim::Look && options.host_memory;  // of a machine elsewhere
+  if (beyond && !said && room < caps.host_bytes) {
+    caps.host_bytes = room;
+    caps.host_limit = planned.free.host_limit;
+  }
+  return more_saved || (beyond && !fits(found.forecast, found.cut.ranks, caps));
+}
+
 // Of a job with its caps: what is chosen, and what else is said of it.
 void search(Planned& planned, const Options& options, Comm* launched) {
   const Choices choices = choices_of(options);
@@ -398,19 +304,21 @@ void search(Planned& planned, const Options& options, Comm* launched) {
   };
   Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
   searching = &fitter;
-  planned.fit = fitter.fit(planned.caps);
   const bool trains = planned.spec.purpose == Purpose::Train;
+  do {
+    planned.fit = fitter.fit(planned.caps);
+    planned.spec.cut = planned.shown().cut;
+    planned.spec.strategy = planned.shown().strategy;
+    planned.compiled = std::move(planned.fit.compiled);
+    if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
+  } while (planned.fit.chosen && leaves_too_little(planned, options));
   if (!planned.fit.chosen && trains) {
     planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
   } else if (planned.fit.chosen && planned.aim == Aim::Look) {
     planned.more = what_more_buys(fitter, planned.caps, planned.shown());
     planned.less = with_less(fitter, planned.caps, planned.shown());
   }
-  planned.spec.cut = planned.shown().cut;
-  planned.spec.strategy = planned.shown().strategy;
   planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);
-  planned.compiled = std::move(planned.fit.compiled);
-  if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
 }
 
 }  // namespace
@@ -423,10 +331,14 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
     user_error("nodes: found {}, expected a divisor of {}, the number of --ranks", options.nodes, options.ranks);
   if (options.ranks % options.replicas != 0)
     user_error("replicas: found {}, expected a divisor of {}, the number of --ranks", options.replicas, options.ranks);
-  Caps caps = caps_of(options, target, aim);
   const int processes = launched ? launched->topology().ranks : 1, locals = static_cast<int>(options.ranks) / processes;
-  caps.node_ranks =
-      launched ? processes_of_node(*launched).most * locals : static_cast<int>(options.ranks / options.nodes);
+  Processes here{1, options.ranks / options.nodes};
+  if (launched) here = {processes_of_node(*launched).most, locals, true};
+  Options uncapped = options;
+  uncapped.device_memory = uncapped.host_memory = uncapped.disk_memory = std::nullopt;
+  const Caps free = caps_of(uncapped, target, aim, here);
+  Caps caps = caps_of(options, target, aim, here);
+  caps.node_ranks = here.count * static_cast<int>(here.ranks);
   if (target.cuda()) {
     const Cards& cards = cards_of(target, aim);
     require_cards(cards, *caps.node_ranks);
@@ -448,12 +360,16 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
                         launched != nullptr);
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
-  Planned planned{.target = std::move(target), .aim = aim, .spec = std::move(spec), .caps = caps, .pricing = pricing};
+  Planned planned{
+      .target = std::move(target), .aim = aim, .spec = std::move(spec), .free = free, .caps = caps, .pricing = pricing};
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);
+  if (planned.caps.host_bytes < caps.host_bytes) planned.caps.host_limit = "what another process finds";
   search(planned, options, launched);
   give_back_freed_memory();
+  const bool elsewhere = aim == Aim::Look && !options.machine.empty();
+  if (planned.fit.chosen && !elsewhere) require_files(planned.spec, planned.compiled, here);
   return planned;
 }
 
@@ -488,13 +404,10 @@ std::string what_takes_less(const Planned& planned) {
 // Higher caps, where these are the user's own and all that is short: "--host-memory 2.82GiB".
 std::string caps_that_fit(const Planned& planned, const Options& options) {
   const Arrangement& least = planned.shown();
-  Options uncapped = options;
-  uncapped.device_memory = uncapped.host_memory = uncapped.disk_memory = std::nullopt;
-  const Caps free = caps_of(uncapped, planned.target, planned.aim);
   Caps there = planned.caps;
-  there.device_bytes = free.device_bytes;
-  there.host_bytes = free.host_bytes;
-  there.disk_bytes = free.disk_bytes;
+  there.device_bytes = planned.free.device_bytes;
+  there.host_bytes = planned.free.host_bytes;
+  there.disk_bytes = planned.free.disk_bytes;
   const auto needs_of = [&](const Caps& caps) { return needs(least.forecast, least.cut.ranks, caps); };
   if (planned.aim == Aim::Run && std::ranges::any_of(needs_of(there), missing)) return "";
   std::vector<std::string> caps;
@@ -524,14 +437,15 @@ void require_fit(const Planned& planned, const Options& options) {
   if (helps.empty()) helps.emplace_back("no change of one option that was tried makes it fit");
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}", least.words,
-                                  spelt(need.bytes), need.what, spelt(need.allowed), limit_word(options, need.allowed),
+                                  spelt(need.bytes), need.what, spelt(need.allowed), limit_word(options, need),
                                   format_size(missing(need)), least.forecast.peak_sites[index(need.space)],
                                   fmt::join(helps, "; ")));
 }
 
-std::string_view limit_word(const Options& options, uint64_t limit) {
-  return options.device_memory == limit || options.host_memory == limit || options.disk_memory == limit ? "allowed"
-                                                                                                        : "free";
+std::string limit_word(const Options& options, const Need& need) {
+  const uint64_t limit = need.allowed;
+  if (options.device_memory == limit || options.host_memory == limit || options.disk_memory == limit) return "allowed";
+  return need.limit.empty() ? "free" : fmt::format("free within {}", need.limit);
 }
 
 Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm) {

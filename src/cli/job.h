@@ -3,6 +3,7 @@
 
 #include "cli/advice.h"
 #include "cli/options.h"
+#include "cli/room.h"
 #include "cli/target.h"
 #include "plan/fit.h"
 #include "train/session.h"
@@ -19,9 +20,6 @@ PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.
 void take_adapter(Options& options, const PeftConfig& adapter);
 
-// What a plan is for: to be read, or to be run here and now.
-enum class Aim : uint8_t { Look, Run };
-
 // Of a target with GPUs those that there are to run on: here, of a run, whatever machine it is priced by.
 const Cards& cards_of(const Target& target, Aim aim);
 
@@ -33,21 +31,12 @@ void settle_ranks(Options& options, const Target& target, Aim aim, Comm* launche
 // What the user pinned of cut and strategy, of a job whose ranks are settled.
 Choices choices_of(const Options& options);
 
-// What a job may take. On the CPU device and host are one memory. A run takes no more than is free; who only looks may
-// say what a machine elsewhere has, by options or by its profile.
-Caps caps_of(const Options& options, const Target& target, Aim aim = Aim::Run);
-
 // Rates of --machine, else rough ones; for a rank with so many threads.
 Pricing pricing_of(const Options& options, const Target& target, int threads);
 
 // Threads of each of so many ranks of this machine: --threads, or their share of the cores that this process may use;
 // where a launcher started it, of those that it has without the launcher's binding.
 int thread_count(const Options& options, int node_ranks = 1, bool launched = false);
-
-// Where what is offloaded to disk lies.
-std::filesystem::path disk_directory(const Options& options);
-// UserError if --disk-dir names none; a plan for a machine elsewhere may.
-void refuse_disk_dir(const Options& options, Aim aim);
 
 struct Planned {
   Target target;
@@ -56,7 +45,7 @@ struct Planned {
   Compiled compiled{};
   uint64_t checkpoint_bytes = 0;  // on the disk, of what all ranks save together; of a job that trains
   FitResult fit{};
-  Caps caps;
+  Caps free, caps;                               // without the user's own caps, and with them
   Pricing pricing;                               // and the threads that each rank runs with
   std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the aim is to look
   std::optional<Arrangement> less{};             //   likewise
@@ -74,8 +63,8 @@ Planned plan_training(const Options& options, Target target, bool evaluate, Aim 
 // CapacityError that says what the nearest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);
 
-// What `limit` means to a reader: "allowed" by an option, or "free".
-std::string_view limit_word(const Options& options, uint64_t limit);
+// What a need's cap means to a reader: "allowed" by an option, "free", or "free within ulimit -v".
+std::string limit_word(const Options& options, const Need& need);
 
 // The session of a rank of a planned job, in arenas as planned, on the GPU of this number if the job is on GPUs. On the
 // thread that runs it; all ranks at the same time.

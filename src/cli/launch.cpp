@@ -206,7 +206,7 @@ using Where = std::function<std::string()>;
   } catch (const std::filesystem::filesystem_error& caught) {
     throw DeviceError(with(caught.what()));
   } catch (const std::bad_alloc&) {
-    throw DeviceError(with(std::string(kNoMoreMemory)));
+    throw CapacityError(with(no_more_memory()));
   }
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/parallel.h"
+#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/inputs.h"
@@ -27,14 +28,14 @@ struct Command {
   std::function<int(const Options&, const CommandFlags&)> run;
 };
 
-const std::vector<std::string> kModelKeys{"model",         "init",        "adapter",  "seed",
-                                          "compute",       "base_format", "threads",  "device",
-                                          "device_memory", "host_memory", "cache_dir"};
+const std::vector<std::string> kModelKeys{"model",  "init",          "adapter",     "checkpoint",
+                                          "seed",   "compute",       "base_format", "threads",
+                                          "device", "device_memory", "host_memory", "cache_dir"};
 // Where weights lie, of commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",        "data_format", "columns",  "roles",           "prompt",
                                          "max_samples", "template",    "train_on", "sequence_length", "long_samples",
-                                         "packing"};
+                                         "packing",     "text_split"};
 
 // Commands that run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
@@ -64,7 +65,7 @@ std::vector<Command> commands() {
        "best on a quiet one",
        {"out", "threads"},
        doctor_command},
-      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model", "cache_dir"}),
+      {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model", "adapter", "cache_dir"}),
        tokenize_command},
   };
 }
@@ -94,7 +95,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   }
   if (command == "generate") {
     app.add_option("--prompt", given.flags.prompts, "a prompt; may be repeated")->allow_extra_args(false);
-    app.add_option("--prompts", given.flags.prompts_file, "JSONL file of {\"prompt\": ...}");
+    app.add_option("--prompts", given.flags.prompts_file,
+                   "a data file of {\"prompt\": ...}, or a .txt with a prompt a line");
   }
   if (command == "generate" || command == "chat") {
     app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
@@ -206,6 +208,7 @@ int dispatch(int argc, char** argv) {
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
       Options options = effective_options(given[i]);
+      choose_checkpoint(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")

@@ -2,14 +2,15 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "base/hash.h"
 #include "base/rng.h"
+#include "base/say.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/prompting.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "format/gguf_import.h"
@@ -34,13 +35,17 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags) {
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) prompts.push_back({text, fmt::format("--prompt '{}'", text)});
   if (flags.prompts_file.empty()) return prompts;
-  std::istringstream lines(read_text(flags.prompts_file, kMaxPrompts));
-  int64_t number = 0;
-  for (std::string line; std::getline(lines, line);) {
-    const std::string place = fmt::format("{}, line {}", flags.prompts_file, ++number);
-    if (line.empty()) continue;
-    const Json object = parse_json(line, place);
-    prompts.push_back({JsonObject(object, place).string("prompt"), place});
+  RecordOptions record_options;
+  record_options.max_record_bytes = kMaxPrompts;
+  record_options.text_split = TextSplit::Line;
+  RecordReader reader(flags.prompts_file, std::move(record_options));
+  for (Record record; reader.next(record); record = {}) {
+    if (reader.json()) {
+      const Json object = parse_json(record.text, record.place, record.line);
+      prompts.push_back({JsonObject(object, record.place).string("prompt"), record.place});
+    } else {
+      prompts.push_back({record.text, record.place});
+    }
   }
   return prompts;
 }
@@ -53,7 +58,9 @@ void refuse_to_replace(const Options& options, const std::vector<std::string>& i
   for (const auto& entry : std::filesystem::directory_iterator(out)) {
     const std::string name = entry.path().filename().string();
     const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".json"));
-    if (!entry.is_regular_file() || !(weights || std::ranges::find(known, name) != known.end()))
+    const bool templates = name == kAdditionalTemplates && entry.is_directory();
+    const bool part = entry.is_regular_file() && (weights || std::ranges::find(known, name) != known.end());
+    if (!part && !templates)
       user_error("{}: holds '{}', which is no part of a model directory; --overwrite replaces nothing else",
                  options.out, name);
   }
@@ -91,7 +98,7 @@ std::vector<int32_t> tokens_to_compare(const Options& options, const HfConfig& c
       "rainbow is. Then write a Python function that returns the n-th prime number.";
   try {
     if (is_file(std::filesystem::path(options.model) / "tokenizer.json"))
-      return PromptEncoder(options).encode(std::string(kText), options.model, config);
+      return PromptEncoder(options, config).encode(std::string(kText), options.model, config);
   } catch (const UserError&) {  // of a kind that is not read: merging needs none
   }
   const Random random(options.seed, RandomPurpose::Sampling);
@@ -141,10 +148,11 @@ int merge_command(Options options, const CommandFlags& flags) {
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
+  const WriteBeside beside = write_adapters_format(options);
   const std::vector<int32_t> ids = tokens_to_compare(options, config_of(options));
   const std::vector<float> apart = logits_of(options, ids);
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
-            [&](Session& session) { export_model(session, options.out, options.model, existing); });
+            [&](Session& session) { export_model(session, options.out, options.model, existing, beside); });
   Options merged = options;
   merged.model = options.out;
   merged.adapter.clear();
@@ -174,7 +182,8 @@ int generate_command(Options options, const CommandFlags& flags) {
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options);
+  const PromptEncoder encoder(options, spec.config);
+  if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
   for (const Prompt& prompt : prompts) {
@@ -183,7 +192,7 @@ int generate_command(Options options, const CommandFlags& flags) {
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
   spec.cut.sequence_length = 1;
-  const std::vector<int64_t> stop = encoder.stop_tokens(spec.config);
+  const std::vector<int64_t> stop = encoder.stop_tokens();
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},

@@ -16,6 +16,7 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMaxJobFile = 1 << 20;
+constexpr int64_t kFormat = 1;  // of job files; one that does not say is read as this
 
 // ---- Reading and writing values -------------------------------------------------------------------------------------
 
@@ -244,7 +245,11 @@ std::vector<OptionSpec> training_specs() {
       word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
       {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with or merge",
        [](Options& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},
-      list_option("data", &O::data, "files to train on or evaluate: .json, .jsonl, .txt"),
+      text_option("checkpoint", &O::checkpoint,
+                  "best, last or step-N of the run that --adapter names, or --model where all weights were trained"),
+      list_option(
+          "data", &O::data,
+          "files or directories to train on or evaluate: .json, .jsonl, .csv, .txt, each also .gz or .zst; .parquet"),
       word_option("data_format", &O::data_format, {"auto", "alpaca", "sharegpt", "messages", "text", "tokens"},
                   "shape of the samples; auto looks"),
       map_option("columns", &O::columns, "NAME=FIELD",
@@ -252,9 +257,11 @@ std::vector<OptionSpec> training_specs() {
       map_option("roles", &O::roles, "NAME=ROLE", "what roles of the file are: human=user,bot=assistant; or system"),
       prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
-      list_option("validation", &O::validation, "held-out files, or a fraction of data such as 0.02"),
+      list_option("validation", &O::validation, "held-out files or directories, or a fraction of data such as 0.02"),
+      word_option("text_split", &O::text_split, {"document", "paragraph", "line"},
+                  "what is one sample of a .txt: the file, or what lies between blank lines, or a line"),
       word_option("template", &O::chat_template, {"auto", "chatml", "llama3", "llama2", "mistral", "qwen", "none"},
-                  "chat template; auto: the model's own"),
+                  "chat template; auto: the adapter's, where it was trained with one, else the model's own"),
       word_option("train_on", &O::train_on, {"assistant", "all"}, "which tokens carry loss: the replies, or all"),
       integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block, or of a conversation (2048)"),
       word_option("long_samples", &O::long_samples, {"cut", "split", "drop"}, "samples longer than a block"),
@@ -379,6 +386,14 @@ std::string flattened(const YAML::Node& node, const std::string& key, const std:
   return join_list(items);
 }
 
+void require_format(const YAML::Node& node, const std::string& path) {
+  int64_t format = 0;
+  if (!node.IsScalar() || !YAML::convert<int64_t>::decode(node, format) || format < 1)
+    user_error("{}, key 'format': expected {}, the format of job files", path, kFormat);
+  if (format > kFormat)
+    user_error("{}, key 'format': found {}, expected {} at most: a newer snug made it", path, format, kFormat);
+}
+
 bool is_control(char c) { return (c >= 0 && c < ' ') || c == 0x7f; }
 
 // A job file leaves out what is empty, and would be read back with the default.
@@ -446,10 +461,12 @@ void parse_job(const std::string& text, const std::string& path, Options& option
   }
   if (root.IsNull()) return;
   if (!root.IsMap()) user_error("{}: expected keys and values at the top", path);
+  if (const YAML::Node format = root["format"]) require_format(format, path);  // first, as a newer file has other keys
   std::set<std::string> seen;
   for (const auto& item : root) {
     if (!item.first.IsScalar()) user_error("{}: found a list or a map as a key, expected the name of an option", path);
     const auto key = item.first.as<std::string>();
+    if (key == "format") continue;
     const OptionSpec& spec = find_option(key, path);
     if (!seen.insert(spec.key).second) user_error("{}: found key '{}' twice, expected it once", path, spec.key);
     if (item.second.IsSequence() && !spec.list)
@@ -470,7 +487,7 @@ void parse_job(const std::string& text, const std::string& path, Options& option
 
 std::string write_job_file(const Options& options) {
   YAML::Emitter out;
-  out << YAML::BeginMap;
+  out << YAML::BeginMap << YAML::Key << "format" << YAML::Value << kFormat;
   for (const OptionSpec& spec : option_specs()) {
     const std::string text = spec.get(options);
     if (text.empty()) continue;

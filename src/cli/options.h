@@ -22,7 +22,7 @@ struct Cadence {
 };
 
 struct Options {
-  std::string model, init = "pretrained", adapter;
+  std::string model, init = "pretrained", adapter, checkpoint;
   // What the two were given as, where find_inputs() has put the directories that are meant in their place.
   std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
@@ -30,7 +30,7 @@ struct Options {
   std::map<std::string, std::string> columns, roles;
   std::string prompt_pattern;
   std::optional<int64_t> max_samples;
-  std::string chat_template = "auto", train_on = "assistant", long_samples = "cut";
+  std::string chat_template = "auto", train_on = "assistant", long_samples = "cut", text_split = "document";
   int64_t sequence_length = 2048;
   bool packing = true;
 

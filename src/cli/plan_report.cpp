@@ -20,9 +20,12 @@ int hosts_of(const Planned& planned) {
   return (ranks + of_one - 1) / of_one;
 }
 
-// Of all ranks of a node.
+// Of all ranks of a node; the host's with its files in memory.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
-  return static_cast<uint64_t>(node_ranks(planned)) * planned.caps.taken(f, space);
+  const Caps& caps = planned.caps;
+  const auto of_ranks = [&](Space of) { return static_cast<uint64_t>(node_ranks(planned)) * caps.taken(f, of); };
+  if (space != Space::Host) return of_ranks(space);
+  return of_ranks(space) + caps.saved_host_bytes + (caps.disk_is_memory ? of_ranks(Space::Disk) : 0);
 }
 
 // What fills a device, and when.
@@ -244,12 +247,27 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
 
 // "20.95 GiB free". A machine that is only named has the memory of its cards; what it has besides nobody knows, and a
 // run has what is here.
-std::string limit_text(const Planned& planned, const Options& options, uint64_t limit, std::string_view option) {
-  std::string word{limit_word(options, limit)};
+std::string limit_text(const Planned& planned, const Options& options, const Need& need) {
+  std::string word = limit_word(options, need);
   const bool named = planned.aim == Aim::Look && builtin_machine(options.machine);
-  if (named && option != "device-memory" && word == "free")
-    word = fmt::format("assumed, --{} says what there is", option);
-  return fmt::format("{} {}", format_size(limit), word);
+  if (named && need.option != "device-memory" && word == "free")
+    word = fmt::format("assumed, --{} says what there is", need.option);
+  return fmt::format("{} {}", format_size(need.allowed), word);
+}
+
+// "/dev/shm/run is on tmpfs, which is memory: 12 MiB that are saved there count to the host"
+std::string tmpfs_text(const Planned& planned, const Options& options) {
+  const uint64_t saved = planned.caps.saved_host_bytes,
+                 offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk);
+  std::string text;
+  const auto line = [&](const std::filesystem::path& directory, uint64_t bytes, std::string_view what) {
+    if (bytes > 0)
+      text += fmt::format("  {:<11} {} is on tmpfs, which is memory: {} that are {} there count to the host\n", "tmpfs",
+                          directory.string(), format_size(bytes), what);
+  };
+  line(out_directory(options), saved, "saved");
+  if (planned.caps.disk_is_memory) line(disk_directory(options), offloaded, "offloaded");
+  return text;
 }
 
 // "fits: device and host together 1.20 GiB of 20.95 GiB free"
@@ -257,9 +275,10 @@ std::string memory_text(const Planned& planned, const Options& options) {
   const Arrangement& a = planned.shown();
   std::vector<std::string> parts;
   for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
-    parts.push_back(fmt::format("{} {} of {}", need.what, format_size(need.bytes),
-                                limit_text(planned, options, need.allowed, need.option)));
-  return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT", fmt::join(parts, ", "));
+    parts.push_back(fmt::format("{} {} of {}", need.what, format_size(need.bytes), limit_text(planned, options, need)));
+  return fmt::format("{:<13} {}: {}\n", "memory", planned.fit.chosen ? "fits" : "DOES NOT FIT",
+                     fmt::join(parts, ", ")) +
+         tmpfs_text(planned, options);
 }
 
 SavingPlan saving_of(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
@@ -287,9 +306,12 @@ std::string full_disk_text(const Planned& planned, const SavingPlan& saving, con
                      options.disk_dir.empty() && !options.resume && !options.overwrite;
   if (!known || saving.saved_bytes() + offloaded <= there) return "";
   const std::string_view help = saving.what_keeps_fewer();
+  Need disk;
+  disk.allowed = there;
+  disk.option = "disk-memory";
   return fmt::format("  WARNING     {}more than there is: {}{}{}\n",
                      offloaded > 0 ? fmt::format("with {} that are offloaded ", format_size(offloaded)) : "",
-                     limit_text(planned, options, there, "disk-memory"), help.empty() ? "" : "; ", help);
+                     limit_text(planned, options, disk), help.empty() ? "" : "; ", help);
 }
 
 nlohmann::ordered_json time_json(const Planned& planned) {
@@ -326,7 +348,8 @@ std::string ranks_text(const std::vector<RankBytes>& ranks, int of_all) {
 nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
                                  const std::optional<DataSummary>& data) {
   const Arrangement& a = planned.shown();
-  nlohmann::ordered_json json{{"fits", planned.fit.chosen.has_value()},
+  nlohmann::ordered_json json{{"format", 1},
+                              {"fits", planned.fit.chosen.has_value()},
                               {"hash", hex(planned.compiled.hash)},
                               {"arrangement", arrangement_json(a)},
                               {"device_bytes", device_bytes(planned, a.forecast)},

@@ -1,5 +1,6 @@
 #include "cli/saving.h"
 
+#include "base/disk.h"
 #include "train/export.h"
 
 namespace snug {
@@ -46,6 +47,20 @@ SavingPlan saving_plan(const Planned& planned, const Options& options, std::opti
           .replaces = options.overwrite,
           .offload_directory = disk_directory(options),
           .offloaded_bytes = here * planned.compiled.plan.reserved_bytes[index(Space::Disk)]};
+}
+
+uint64_t saved_in_memory(const Planned& planned, const Options& options) {
+  const Purpose purpose = planned.spec.purpose;
+  const bool elsewhere = planned.aim == Aim::Look && !options.machine.empty();
+  const std::filesystem::path out = out_directory(options);
+  if (elsewhere || (purpose != Purpose::Train && purpose != Purpose::Merge) || !is_in_memory(existing_part(out)))
+    return 0;
+  const SavingPlan saving = saving_plan(planned, options, std::nullopt);
+  if (purpose == Purpose::Merge) return saving.export_bytes;
+  if (saving.keep < 0 && saving.saves > 1)
+    user_error("keep: found all, {} is on tmpfs, which is memory: expected a number of checkpoints, or another --out",
+               out.string());
+  return saving.saved_bytes();
 }
 
 }  // namespace snug

@@ -6,6 +6,7 @@
 #include "backend/cpu/facts.h"
 #include "backend/cuda/cards.h"
 #include "backend/cuda/facts.h"
+#include "base/descriptors.h"
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/memory.h"
@@ -81,6 +82,7 @@ std::span<const Card> alike(std::span<const Card> all) {
 void prepare_process() {
   prepare_links();
   keep_little_freed_memory();
+  raise_open_file_limit();
 }
 
 std::optional<Cards> cards_here() {

@@ -14,7 +14,8 @@ namespace snug {
 
 struct ProductTable;
 
-// First of all in a program: what libraries read of the environment, as threads may read it, and what its heaps keep.
+// First of all in a program: what libraries read of the environment, as threads may read it, and what its heaps keep,
+// and how many files it may open.
 void prepare_process();
 
 class Target {

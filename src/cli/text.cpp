@@ -3,29 +3,40 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "data/data_files.h"
 #include "format/unicode.h"
 
 namespace snug {
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
-                         std::function<void(const std::string&)> note) {
+                         PromptFormat format, std::function<void(const std::string&)> note) {
   DataOptions data;
-  data.files.assign(files.begin(), files.end());
+  DataFiles found = find_data_files(files);
+  data.files = std::move(found.files);
+  for (const std::string& line : found.notes) note(line);
   data.note = std::move(note);
+  data.text_split = text_split_from_name(options.text_split);
   if (options.data_format != "auto") data.format = data_format_from_name(options.data_format);
   data.shape.columns = options.columns;
   for (const auto& [theirs, role] : options.roles) data.shape.roles[theirs] = role_from_name(role);
   if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
-  data.chat_template = options.chat_template;
+  data.prompt_format = std::move(format);
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
   data.max_samples = options.max_samples;
   data.vocabulary = vocabulary;
   return data;
 }
 
-PromptEncoder::PromptEncoder(const Options& options) : tokenizer_(Tokenizer::load(options.model)) {
-  const std::string model_template = tokenizer_.chat_template_text().value_or("");
-  const bool plain = options.chat_template == "none" || (options.chat_template == "auto" && model_template.empty());
-  if (!plain) template_ = ChatTemplate::choose(options.chat_template, model_template, encoder_of(tokenizer_).special);
+PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer) {
+  std::optional<AdapterFormat> adapter;
+  if (!options.adapter.empty()) adapter = read_adapter_format(options.adapter, config.vocabulary);
+  const bool whole_prompt = !options.prompt_pattern.empty() && options.chat_template == "auto";
+  return decide_prompt_format(whole_prompt ? "none" : options.chat_template, config, tokenizer,
+                              adapter ? &*adapter : nullptr);
+}
+
+PromptEncoder::PromptEncoder(const Options& options, const HfConfig& config)
+    : tokenizer_(Tokenizer::load(options.model)), format_(prompt_format_of(options, config, &tokenizer_)) {
+  format_.for_prompts();
 }
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place,
@@ -55,23 +66,18 @@ std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) co
     const std::vector<int32_t> more = tokenizer_.encode(text);
     ids.insert(ids.end(), more.begin(), more.end());
   };
-  const bool habit = !template_ || template_->bos_by_habit();
-  if (habit && tokenizer_.adds_bos() && tokenizer_.bos_id()) ids.push_back(*tokenizer_.bos_id());
-  if (!template_) {
+  const ChatTemplate* const chat = format_.for_prompts();
+  if (!chat) {
     add(turns.back().content);
-    return ids;
+  } else {
+    for (const Piece& piece : chat->render(turns, true)) add(piece.text);
   }
-  for (const Piece& piece : template_->render(turns, true)) add(piece.text);
+  const bool habit = (!chat || chat->bos_by_habit()) && tokenizer_.adds_bos() && tokenizer_.bos_id();
+  // A prompt that says BOS itself has its BOS.
+  if (habit && (ids.empty() || ids.front() != *tokenizer_.bos_id())) ids.insert(ids.begin(), *tokenizer_.bos_id());
   return ids;
 }
 
 std::string PromptEncoder::decode(std::span<const int32_t> ids) const { return tokenizer_.decode(ids, true); }
-
-std::vector<int64_t> PromptEncoder::stop_tokens(const HfConfig& config) const {
-  std::vector<int64_t> stop = config.eos;
-  if (template_)
-    if (const auto id = tokenizer_.token_id(template_->end_of_turn())) stop.push_back(*id);
-  return stop;
-}
 
 }  // namespace snug

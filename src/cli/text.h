@@ -11,6 +11,7 @@
 #include "data/dataset.h"
 #include "format/chat_template.h"
 #include "format/hf_config.h"
+#include "format/prompt_format.h"
 #include "format/tokenizer.h"
 
 namespace snug {
@@ -30,27 +31,33 @@ auto at_place(const std::string& place, F&& f) {
 }
 
 // Where samples come from and how they are rendered. `files` stands in for `data` (validation files). `note` is called
-// with one line for each thing to be said of them.
+// with one line for each thing to be said of them: here for directories, by the reader for files.
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
-                         std::function<void(const std::string&)> note);
+                         PromptFormat format, std::function<void(const std::string&)> note);
+
+// How the model of the options is asked and where its replies end, with their adapter if there is one. With a prompt
+// pattern auto means none: the pattern is all of the prompt. `tokenizer`: the model's; null where it has none.
+PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer);
 
 // Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.
 class PromptEncoder {
  public:
-  explicit PromptEncoder(const Options& options);
+  // UserError where the model has a template that it cannot be asked by.
+  PromptEncoder(const Options& options, const HfConfig& config);
   // UserError that names `place` for broken UTF-8, a prompt without tokens, or a token that the model has no row for.
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place, const HfConfig& config) const;
   // The same of a conversation that ends with a user's turn; without a template of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place, const HfConfig& config) const;
   std::string decode(std::span<const int32_t> ids) const;
-  // The ends that the model's configuration names, and the template's end of turn.
-  std::vector<int64_t> stop_tokens(const HfConfig& config) const;
+  const PromptFormat& format() const { return format_; }
+  // What ends a reply, for Generator.
+  std::vector<int64_t> stop_tokens() const { return {format_.end_tokens.begin(), format_.end_tokens.end()}; }
 
  private:
   std::vector<int32_t> tokens_of(std::span<const Message> turns) const;
 
   Tokenizer tokenizer_;
-  std::optional<ChatTemplate> template_;
+  PromptFormat format_;
 };
 
 }  // namespace snug

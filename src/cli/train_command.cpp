@@ -12,8 +12,10 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
+#include "cli/prompting.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
+#include "plan/fingerprint.h"
 #include "train/export.h"
 
 namespace snug {
@@ -75,36 +77,23 @@ void name_absolutely(Options& options) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
 }
 
-// Of what a checkpoint's hashes are of, at most three that are not as the run has them: "--lora-rank 8, not 16".
-std::string what_differs(Options options) {
-  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
-  if (!is_file(job)) return "";
-  Options before;
-  read_job_file(job.string(), before);
-  name_absolutely(options);
-  name_absolutely(before);
-  std::vector<std::string> words;
-  for (const char* key : {"method",       "lora_rank",    "lora_alpha",      "lora_rslora",  "lora_dropout",
-                          "lora_targets", "compute",      "base_format",     "state_format", "gradient_accumulator",
-                          "weight_decay", "beta1",        "beta2",           "epsilon",      "max_grad_norm",
-                          "reduce_every", "model",        "adapter",         "data",         "validation",
-                          "data_format",  "columns",      "prompt",          "max_samples",  "template",
-                          "train_on",     "long_samples", "sequence_length", "packing",      "batch_size",
-                          "seed",         "shuffle"}) {
-    const OptionSpec& spec = find_option(key, "resume");
-    const std::string found = spec.get(options), expected = spec.get(before);
-    if (found.empty() || found == expected || words.size() == 3) continue;
-    words.push_back(fmt::format("{} {}, not {}", spec.flag(), found, expected.empty() ? "nothing" : expected));
-  }
-  return words.empty() ? "" : fmt::format("; found {}", fmt::join(words, "; "));
-}
-
-void restore(Trainer& trainer, const Options& options) {
-  try {
-    trainer.restore();
-  } catch (const UserError& error) {
-    user_error("{}{}", error.what(), what_differs(options));
-  }
+// Refuses to go on with a run under other fields than its checkpoint has, before work is done for nothing. `data`: the
+// fields of the data.
+void refuse_other_run(const Options& options, const Fields& data, const Alive& alive) {
+  const Checkpoints checkpoints(options.out, options.keep);
+  const auto last = options.resume ? checkpoints.last() : std::nullopt;
+  if (!last) return;
+  const Fields saved = checkpoints.last_state().fields;
+  Fields now = saved;
+  for (Field& field : now)  // first, as no other option of the adapter counts without
+    if (field.name == "method") field.value = options.method;
+  refuse_other_fields(now, saved, *last);
+  const JobSpec spec = make_job(options, Purpose::Train);
+  require_weights(spec.sources);
+  now = fields_of(spec);
+  now.push_back(weights_field(spec, alive));
+  now.insert(now.end(), data.begin(), data.end());
+  refuse_other_fields(now, saved, *last);
 }
 
 // Not before all that may refuse the run has had its say: what was there stays till then.
@@ -127,14 +116,14 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
 
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
 
-void export_result(Session& session, const Options& options) {
+void export_result(Session& session, const Options& options, const WriteBeside& beside) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
   // An id is for others too; a GGUF file is not, but the model made of it.
   const std::string& base = is_file(model_as_given(options)) ? options.model : model_as_given(options);
   if (options.method == "lora")
-    export_adapter(session, out, adapter_of(options), base);
+    export_adapter(session, out, adapter_of(options), base, beside);
   else
-    export_model(session, out, options.model, Existing::Replace);
+    export_model(session, out, options.model, Existing::Replace, beside);
 }
 
 TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
@@ -149,6 +138,15 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.trace = options.trace;
   trainer.log = log_line;
   return trainer;
+}
+
+// Goes on where the last line of a run says which step its result is of.
+std::string which_is_best(const Trainer& trainer, const Options& options) {
+  const auto best = trainer.best();
+  if (!best) return "";
+  if (best->first == trainer.step()) return fmt::format("; its held-out loss, {:.4f}, is the best", best->second);
+  return fmt::format("; the best held-out loss, {:.4f}, was that of step {}: {} {} --checkpoint best uses it",
+                     best->second, best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
 }
 
 // Of every rank, what its own programs need of the arenas; all ranks ask.
@@ -179,7 +177,9 @@ struct Run {
   const CommandFlags& flags;
   const Corpus& corpus;
   const Planned& planned;
+  const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
+  const WriteBeside beside;         // with what is exported
   const std::string machines;       // where the ranks are, if on several
   std::atomic<bool> begun = false;  // what is in --out is this run's
 };
@@ -200,6 +200,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     log_line(plan_text(run.planned, options, summarise(data.stream())));
     if (!run.machines.empty()) log_line(run.machines);
     say_lines(run.corpus.notes);
+    if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
     say_notes(run.planned.spec);
     say_lines(learning_notes(data.stream(), run.planned.spec.config, options));
     if (validation) say_lines(evaluation_notes(validation->stream().report(), options, "validation"));
@@ -212,11 +213,11 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   for (const Space space : kSpaces)
     trainer_options.beside[index(space)] = run.planned.caps.beside(run.planned.shown().forecast, space);
-  trainer_options.data_order = data_order_hash(run.corpus, options, alive);
+  trainer_options.fields = run.fields;
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
-  if (options.resume) restore(trainer, options);
+  if (options.resume) trainer.restore();
   if (reports && trainer.step() >= steps)
     log_line(fmt::format("nothing to train: the run stands at step {}, --max-steps or --epochs end it at {}",
                          trainer.step(), steps));
@@ -229,7 +230,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   run.begun = true;
   const int64_t before = trainer.step();
   const Ending ending = trainer.run();
-  export_result(session, options);
+  export_result(session, options, run.beside);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
@@ -238,14 +239,16 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
           "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
           redone, trainer.step() - before));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
-    log_line(fmt::format("{}{} is in {}",
+    log_line(fmt::format("{}{} of step {} is in {}{}",
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
-                         trained_parts(options), result));
+                         trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
+    const auto best = trainer.best();
     if (run.flags.json)
       fmt::print("{}\n", to_line({{"out", options.out},
                                   {trained_parts(options), result},
                                   {"load_seconds", load_seconds},
                                   {"steps", trainer.step()},
+                                  {"best_step", best ? nlohmann::ordered_json(best->first) : nullptr},
                                   {"ranks", ranks_json(ranks)},
                                   {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
   }
@@ -291,13 +294,24 @@ int train_command(Options options, const CommandFlags& flags) {
     refuse_out(options);
   });
   keep_cut_of_run(options);
-  const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
+  const Alive alive = heartbeat_of(comm.get());
+  const Corpus corpus = read_corpus(options, alive);
+  Fields fields = data_fields(corpus, options, alive);
+  refuse_other_run(options, fields, alive);
   const Planned planned =
       plan_training(options, std::move(target), corpus.validates(), Aim::Run, comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   guard.hold();
-  Run run{options, flags, corpus, planned, guard, comm ? machines_text(*comm, planned.spec.cut.ranks) : ""};
+  fields.push_back(weights_field(planned.spec, alive));
+  Run run{options,
+          flags,
+          corpus,
+          planned,
+          fields,
+          guard,
+          write_prompt_format(options, corpus, planned.spec),
+          comm ? machines_text(*comm, planned.spec.cut.ranks) : ""};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
       [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,

@@ -10,7 +10,6 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
-#include "data/records.h"
 
 namespace snug {
 namespace {
@@ -70,12 +69,9 @@ class SampleMaker {
     }
     if (format_ == DataFormat::Tokens) return;
     if (!encoder_) user_error("{}: found text, but the model directory has no tokenizer.json", first.place);
-    treats_thinking_ = encoder_->model_template.find("think") != std::string::npos;
-    if (format_ != DataFormat::Text && !template_) {
-      const bool whole_prompt = options_.shape.prompt && options_.chat_template == "auto";
-      template_ = ChatTemplate::choose(whole_prompt ? "none" : options_.chat_template, encoder_->model_template,
-                                       encoder_->special);
-    }
+    treats_thinking_ = options_.prompt_format.jinja.find("think") != std::string::npos;
+    if (format_ != DataFormat::Text) template_ = &options_.prompt_format.for_conversations();
+    (format_ == DataFormat::Text ? kinds_.texts : kinds_.conversations) = true;
   }
 
   Made make(const Record& record) const {
@@ -105,6 +101,7 @@ class SampleMaker {
     return made;
   }
 
+  const RecordKinds& kinds() const { return kinds_; }
   const std::vector<NamedField>& named() const { return named_; }
   const std::string& keys() const { return keys_; }  // of the file's first record, for messages
 
@@ -172,21 +169,54 @@ class SampleMaker {
   std::vector<NamedField> named_;
   std::string keys_;
   bool json_ = true;
-  bool treats_thinking_ = false;  // the model's own template does
+  bool treats_thinking_ = false;  // the chat template does
   DataFormat format_ = DataFormat::Text;
-  std::optional<ChatTemplate> template_;
+  const ChatTemplate* template_ = nullptr;
+  RecordKinds kinds_;
+};
+
+// Fields that are lists or objects, which tables that know text alone hold as JSON.
+constexpr std::string_view kJsonFields[] = {"conversations",   "messages",  "history",      "input_ids",
+                                            "labels",          "tools",     "tool_calls",   "attention_mask",
+                                            "completion_mask", "loss_mask", "position_ids", "assistant_masks"};
+
+RecordOptions record_options(const DataOptions& options) {
+  RecordOptions out;
+  out.text_split = options.text_split;
+  out.alive = options.alive;
+  for (const std::string_view field : kJsonFields) {
+    const auto renamed = options.shape.columns.find(std::string(field));
+    out.json_columns.emplace(renamed == options.shape.columns.end() ? field : std::string_view(renamed->second));
+  }
+  out.is_sample = [&options](const Json& object) {
+    try {
+      detect_format(object, options.shape, "");
+      return true;
+    } catch (const UserError&) {
+      return false;
+    }
+  };
+  return out;
+}
+
+struct Lot {
+  std::vector<Record> records;
+  std::exception_ptr error;  // what was wrong with the file behind them
 };
 
 // The next records of a file, at most `limit` of them; fewer than a lot only at the end.
-std::vector<Record> read_lot(RecordReader& reader, int64_t limit) {
-  std::vector<Record> lot;
+Lot read_lot(RecordReader& reader, int64_t limit) {
+  Lot lot;
   size_t bytes = 0;
-  Record record;
-  while (lot.size() < kLotRecords && bytes < kLotBytes && static_cast<int64_t>(lot.size()) < limit &&
-         reader.next(record)) {
-    bytes += record.text.size();
-    lot.push_back(std::move(record));
-    record = {};
+  try {
+    for (Record record; lot.records.size() < kLotRecords && bytes < kLotBytes &&
+                        static_cast<int64_t>(lot.records.size()) < limit && reader.next(record);
+         record = {}) {
+      bytes += record.text.size();
+      lot.records.push_back(std::move(record));
+    }
+  } catch (const UserError&) {
+    lot.error = std::current_exception();
   }
   return lot;
 }
@@ -231,18 +261,20 @@ class SeenKeys {
 
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options,
                 const std::function<void(const Sample&, const std::string&)>& visit) {
-  RecordReader reader(path);
+  RecordReader reader(path, record_options(options));
   int64_t left = options.max_samples.value_or(INT64_MAX);
   SeenKeys seen(maker.named());
   for (bool first = true; left > 0; first = false) {
-    const std::vector<Record> lot = read_lot(reader, left);
+    const auto [lot, error] = read_lot(reader, left);
+    if (lot.empty() && error) std::rethrow_exception(error);
     if (lot.empty() && first) user_error("{}: found no sample, expected at least one", path.string());
     if (lot.empty()) break;
+    if (first && options.note && !reader.note().empty()) options.note(reader.note());
     if (first) maker.look_at(lot[0], reader.json());
     left -= static_cast<int64_t>(lot.size());
     std::vector<Made> made(lot.size());
     std::vector<std::exception_ptr> errors(lot.size());
-    parallel_for(static_cast<int64_t>(lot.size()), [&](int64_t index) {
+    parallel_for(static_cast<int64_t>(lot.size()), [&, &lot = lot](int64_t index) {
       const auto i = static_cast<size_t>(index);
       try {
         made[i] = maker.make(lot[i]);
@@ -256,6 +288,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
       seen.add(made[i]);
       for (const Sample& sample : made[i].samples) visit(sample, lot[i].place);
     }
+    if (error) std::rethrow_exception(error);
   }
   if (reader.json()) seen.finish(path.string(), maker.keys(), options);
 }
@@ -273,15 +306,15 @@ TextEncoder encoder_of(const Tokenizer& tokenizer) {
   encoder.eos_id = tokenizer.eos_id();
   encoder.adds_bos = tokenizer.adds_bos();
   encoder.special = {spelling(tokenizer, encoder.bos_id), spelling(tokenizer, encoder.eos_id)};
-  encoder.model_template = tokenizer.chat_template_text().value_or("");
   return encoder;
 }
 
-void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
-                     const std::function<void(const Sample&, const std::string& place)>& visit) {
+RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encoder,
+                            const std::function<void(const Sample&, const std::string& place)>& visit) {
   validate(options.shape);
   SampleMaker maker(options, encoder);
   for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, visit);
+  return maker.kinds();
 }
 
 void Dataset::add(const Sample& sample, std::string_view place) {
@@ -330,8 +363,8 @@ int64_t Dataset::loss_tokens(int64_t sample, int64_t begin, int64_t end) const {
 
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   Dataset dataset;
-  for_each_sample(options, encoder,
-                  [&](const Sample& sample, const std::string& place) { dataset.add(sample, place); });
+  dataset.set_kinds(for_each_sample(
+      options, encoder, [&](const Sample& sample, const std::string& place) { dataset.add(sample, place); }));
   if (dataset.samples() == 0) user_error("data: found no file, expected at least one");
   return dataset;
 }

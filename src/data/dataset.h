@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "base/alive.h"
+#include "data/records.h"
 #include "data/shapes.h"
+#include "format/prompt_format.h"
 #include "format/tokenizer.h"
 
 namespace snug {
@@ -22,9 +24,8 @@ struct TextEncoder {
   // Text to ids, special tokens in the text parsed, none added. UserError for broken UTF-8.
   std::function<std::vector<int32_t>(std::string_view)> encode;
   std::optional<int32_t> bos_id, eos_id;
-  bool adds_bos = false;       // the tokenizer's habit for plain text
-  SpecialTexts special;        // how the two are spelt
-  std::string model_template;  // the model's own chat template (Jinja); empty if it has none
+  bool adds_bos = false;  // the tokenizer's habit for plain text
+  SpecialTexts special;   // how the two are spelt
 };
 
 // Refers to the tokenizer, which must outlive it.
@@ -36,27 +37,31 @@ struct DataOptions {
   std::vector<std::filesystem::path> files;  // read in this order
   std::optional<DataFormat> format;          // otherwise by the keys of each file's first record
   ShapeOptions shape;
-  // As ChatTemplate::choose takes it; looked at only where there are conversations. With a prompt pattern, auto means
-  // none: the pattern is all of the prompt. Another name wraps the filled pattern as the user's turn.
-  std::string chat_template = "auto";
+  PromptFormat prompt_format;  // looked at only where there are conversations; a filled pattern is a user's turn
   TrainOn train_on = TrainOn::Assistant;
   std::optional<int64_t> max_samples;  // the first so many records of each file
-  int64_t vocabulary = 0;              // ids must lie below it
-  Alive alive{};                       // called for each lot of samples
-  // Takes a line on what was passed over in a file's records, at the file's end.
+  TextSplit text_split = TextSplit::Document;
+  int64_t vocabulary = 0;  // ids must lie below it
+  Alive alive{};           // called for each lot of samples
+  // Takes a line for each thing that was settled by looking at a file, or passed over in it or its records.
   std::function<void(const std::string&)> note{};
 };
 
 // One sample, as long as it comes: labels[i] is what is to be predicted at i from the tokens before it, kNoLabel for
 // nothing. The first label is always kNoLabel, since nothing comes before it.
 //   conversations  the rendered text of the chat template, encoded piece by piece; labels on replies with their
-//                  end-of-turn token, or on all (train_on), as far as messages do not say so themselves. Without a
-//                  template BOS comes by the tokenizer's habit.
+//                  end-of-turn token, or on all (train_on), as far as messages do not say so themselves. With template
+//                  none BOS comes by the tokenizer's habit.
 //   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
 //   tokens         ids and labels as they are, whatever train_on says
 // BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside. A record
 // of weight 0 has no label.
 using Sample = TokenSample;
+
+// Of which kinds the records of the files are.
+struct RecordKinds {
+  bool conversations = false, texts = false;
+};
 
 // Reads the files from front to end and calls visit(sample, place) for each sample in file order: a record is one, or,
 // as token ids, several. At any time 4 MiB of
@@ -65,8 +70,8 @@ using Sample = TokenSample;
 // is of tokens. UserError with file, line or element, key, what was found and what was expected; the earliest bad
 // record is the one that is named. UserError for a file that holds none, and for one none of whose records has a field
 // that columns or the prompt name.
-void for_each_sample(const DataOptions& options, const TextEncoder* encoder,
-                     const std::function<void(const Sample&, const std::string& place)>& visit);
+RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encoder,
+                            const std::function<void(const Sample&, const std::string& place)>& visit);
 
 // All samples of a data set. Four bytes and a bit a token; labels that differ from their token, which only token files
 // have, sixteen bytes more each.
@@ -75,6 +80,8 @@ class Dataset {
   // UserError if the sample has 2^32 tokens or more; `place` says for messages where it comes from.
   void add(const Sample& sample, std::string_view place = "data");
 
+  const RecordKinds& kinds() const { return kinds_; }
+  void set_kinds(RecordKinds kinds) { kinds_ = kinds; }
   int64_t samples() const { return static_cast<int64_t>(starts_.size()) - 1; }
   int64_t tokens() const { return static_cast<int64_t>(ids_.size()); }
   int64_t length(int64_t sample) const { return static_cast<int64_t>(ids(sample).size()); }
@@ -86,8 +93,9 @@ class Dataset {
 
  private:
   std::vector<int32_t> ids_;
-  std::vector<uint64_t> has_label_;                         // a bit a token
-  std::vector<uint64_t> starts_{0};                         // of each sample in ids_, and the end of the last
+  std::vector<uint64_t> has_label_;  // a bit a token
+  std::vector<uint64_t> starts_{0};  // of each sample in ids_, and the end of the last
+  RecordKinds kinds_;
   std::vector<std::pair<uint64_t, int32_t>> other_labels_;  // by place in ids_: labels that are not the token itself
 };
 

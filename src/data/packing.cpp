@@ -1,6 +1,7 @@
 #include "data/packing.h"
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "base/error.h"
@@ -24,6 +25,11 @@ LongSamples long_samples_from_name(std::string_view name) {
   if (name == "split") return LongSamples::Split;
   if (name == "drop") return LongSamples::Drop;
   user_error("long_samples: found '{}', expected cut, split or drop", name);
+}
+
+std::string_view name(LongSamples long_samples) {
+  constexpr std::array<std::string_view, 3> kNames{"cut", "split", "drop"};
+  return kNames[static_cast<size_t>(long_samples)];
 }
 
 std::string left_out_text(const PackingReport& report, const PackingOptions& options) {

@@ -20,6 +20,7 @@ enum class LongSamples { Cut, Split, Drop };
 
 // "cut", "split", "drop"; UserError otherwise.
 LongSamples long_samples_from_name(std::string_view name);
+std::string_view name(LongSamples long_samples);
 
 struct PackingOptions {
   int64_t sequence_length = 2048;  // tokens of a block

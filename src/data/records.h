@@ -1,70 +1,72 @@
 // Data files cut into records, without looking at what a record means and without holding more than one.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <filesystem>
+#include <functional>
+#include <memory>
+#include <set>
 #include <string>
 #include <string_view>
-#include <vector>
 
-#include "base/file.h"
+#include "base/alive.h"
+#include "format/json.h"
 
 namespace snug {
 
 // A record longer than this is refused: what looks like one is a file of another kind.
 constexpr uint64_t kMaxRecordBytes = uint64_t{256} << 20;
 
+// What is one document of a .txt file.
+enum class TextSplit { Document, Paragraph, Line };
+
+// "document", "paragraph", "line"; UserError otherwise.
+TextSplit text_split_from_name(std::string_view name);
+
 struct Record {
-  std::string text;   // one JSON object as it stands in the file, or the text of one document
+  std::string text;   // one JSON object, or the text of one document
   std::string place;  // for messages: "train.jsonl, line 12", "train.json, element 3 (line 40)"
   int64_t line = 1;   // of the file, where the text begins
 };
 
-// Reads a file from front to end. The name's ending says what it is:
-//   .jsonl  one JSON object a line; empty lines are skipped
-//   .json   an array of objects, or objects one after another (JSON lines under the other name)
-//   .txt    documents, separated by lines that are empty or white space; a file without such lines is one document
-// A UTF-8 byte order mark is skipped, and in .txt the carriage return of CR LF.
+struct RecordOptions {
+  TextSplit text_split = TextSplit::Document;
+  // Columns of tables whose cells, where they are text, are lists or objects written as JSON.
+  std::set<std::string, std::less<>> json_columns;
+  // Whether an object is a sample by its keys, as opposed to one that holds the samples in a list. Its lists and
+  // objects are given without what is in them. Empty: every object is.
+  std::function<bool(const Json&)> is_sample;
+  uint64_t max_record_bytes = kMaxRecordBytes;
+  Alive alive{};  // called for each MiB that is read
+};
+
+// Reads a file from front to end. The name's ending says what it is (data/data_files.h), and whether it is compressed:
+//   .jsonl, .json  objects, one a line or over several; or an array of objects; in .json also one object that is no
+//                  sample and has one list of objects, which are the records then
+//   .csv           RFC 4180 with a header row: an object a row, cells as strings, an empty cell as null
+//   .parquet       an object a row
+//   .txt           documents: the file, or its paragraphs (between lines that are empty or white space), or its lines
+//                  (without empty ones); without the line ends behind them
+// A UTF-8 byte order mark is skipped, and in .txt and .csv CR LF is LF.
+class RecordFormat;
 class RecordReader {
  public:
-  // UserError for another ending, or a file that cannot be read. `max_record_bytes` is for tests.
-  explicit RecordReader(std::filesystem::path path, uint64_t max_record_bytes = kMaxRecordBytes);
+  // UserError for another ending, a file that cannot be read, or one that is something else than its name says.
+  explicit RecordReader(const std::filesystem::path& path, RecordOptions options = {});
+  ~RecordReader();
 
   // Whether records are JSON, as opposed to plain text.
-  bool json() const { return kind_ != Kind::Text; }
-  // False at the end of the file. UserError with file and line for an array that ends early, for what is no object, and
-  // for a record that is too long.
+  bool json() const { return json_; }
+  // False at the end of the file. UserError with file and line (row, element) for what is no object, for a file that
+  // ends early or is damaged, and for a record that is too long.
   bool next(Record& record);
+  // What was settled by looking at the file, or left out of it; empty if there is nothing to say. Complete after the
+  // first next().
+  const std::string& note() const;
 
  private:
-  enum class Kind { Lines, Elements, Text };
-
-  bool next_line(Record& record);
-  bool next_element(Record& record);
-  bool next_document(Record& record);
-  void read_object(Record& record);
-  // Reads up to the end of the line, which is taken away; false at the end of the file.
-  bool read_line(std::string& line);
-  void skip_white_space();
-  // UserError with the line where the text would grow beyond the limit.
-  void append(std::string& text, std::string_view more, int64_t line) const;
-  void append(std::string& text, int byte) const;
-  // The next byte, or -1 at the end of the file; take() goes past it.
-  int peek();
-  void take();
-
-  std::filesystem::path path_;
-  std::string name_;  // for messages
-  Kind kind_ = Kind::Lines;
-  uint64_t max_record_bytes_;
-  File file_;
-  std::vector<std::byte> buffer_;
-  size_t begin_ = 0, end_ = 0;  // of what is unread in the buffer
-  uint64_t offset_ = 0;         // of the file behind the buffer
-  int64_t line_ = 1;            // of the next byte
-  int64_t elements_ = 0;        // read so far
-  bool in_array_ = false, finished_ = false;
+  bool json_ = true;
+  std::unique_ptr<RecordFormat> format_;
 };
 
 }  // namespace snug

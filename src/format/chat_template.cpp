@@ -6,6 +6,7 @@
 
 #include "base/error.h"
 #include "format/chat_programs.h"
+#include "format/chat_texts.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -208,6 +209,7 @@ std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view model_templ
   const auto is = [&](std::string_view program) { return match_program(program, tags); };
   ChatTemplate found;
   found.special_ = special;
+  found.jinja_ = model_template;
   if (const auto system = is(kChatMlProgram)) {
     found.family_ = Family::ChatML;
     found.opens_with_bos_ = tags.front() == "{{bos_token}}";
@@ -230,14 +232,15 @@ std::optional<ChatTemplate> ChatTemplate::recognise(std::string_view model_templ
   return found;
 }
 
-ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_template, SpecialTexts special) {
+ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_template, SpecialTexts special,
+                                  std::string_view owner) {
   if (std::find(kNames.begin(), kNames.end(), name) == kNames.end()) {
     user_error("template: found '{}', expected one of {}", name, chat_template_names());
   }
   std::optional<ChatTemplate> own = recognise(model_template, special);
   if (name == "auto") {
     if (own) return *own;
-    user_error("template: the model {}; name one with --template: {}",
+    user_error("template: {} {}; name one with --template: {}", owner,
                model_template.empty() ? "has no chat template" : "has a chat template of no family known here",
                fmt::join(kNames.begin() + 1, kNames.end(), ", "));  // all but auto
   }
@@ -248,8 +251,12 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
                   : name == "mistral"                ? Family::Mistral
                                                      : Family::None;
   named.special_ = std::move(special);
+  named.jinja_ = jinja_text(named.name());
   if (own && own->family_ == named.family_) named = *own;
-  if (name == "qwen" && named.default_system_.empty()) named.default_system_ = kQwenSystem;
+  if (name == "qwen" && named.default_system_.empty()) {
+    named.default_system_ = kQwenSystem;
+    named.jinja_ = fmt::format("{}{}", named.opens_with_bos_ ? "{{ bos_token }}" : "", jinja_text(name));
+  }
   return named;
 }
 
@@ -273,6 +280,25 @@ std::string ChatTemplate::end_of_turn() const {
   if (family_ == Family::ChatML) return "<|im_end|>";
   if (family_ == Family::Llama3) return "<|eot_id|>";
   return special_.eos;
+}
+
+std::vector<std::string> ChatTemplate::lacking(const std::function<bool(std::string_view)>& is_token) const {
+  std::vector<std::string> markers;
+  if (family_ == Family::ChatML) markers = {"<|im_start|>", "<|im_end|>"};
+  if (family_ == Family::Llama3) markers = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
+  std::erase_if(markers, is_token);
+  for (std::string& marker : markers) marker = fmt::format("'{}'", marker);
+  // transformers fails where a program adds a text to a special token that is not there.
+  const bool adds_bos = family_ == Family::Llama2 || (family_ == Family::Llama3 && !dated_);
+  if (adds_bos && special_.bos.empty()) markers.emplace_back("a bos_token");
+  if ((family_ == Family::Llama2 || family_ == Family::Mistral) && special_.eos.empty())
+    markers.emplace_back("an eos_token");
+  return markers;
+}
+
+bool ChatTemplate::renders_as(const ChatTemplate& other) const {
+  return family_ == other.family_ && default_system_ == other.default_system_ &&
+         opens_with_bos_ == other.opens_with_bos_ && dated_ == other.dated_;
 }
 
 std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool for_generation) const {

@@ -6,6 +6,7 @@
 // byte that of transformers' apply_chat_template, but for the date in Llama 3.1's.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <span>
 #include <string>
@@ -42,8 +43,10 @@ class ChatTemplate {
   // By name: chatml, qwen, llama3, llama2, mistral, none, or auto for the model's own. `model_template` is the model's
   // Jinja text, empty if it has none. What varies within a family (the default system text, Llama 3.1's dates) is taken
   // from the model's own template if that is of the named family. UserError that lists the names for an unknown name,
-  // and for auto if the model has no template or one that is of no family here.
-  static ChatTemplate choose(std::string_view name, std::string_view model_template, SpecialTexts special);
+  // and for auto if the model has no template or one that is of no family here. `owner`: whose template it is, for
+  // messages.
+  static ChatTemplate choose(std::string_view name, std::string_view model_template, SpecialTexts special,
+                             std::string_view owner = "the model");
 
   // One of the names above, never auto.
   std::string_view name() const;
@@ -53,6 +56,14 @@ class ChatTemplate {
   bool bos_by_habit() const { return family_ == Family::None; }
   // The special token that ends a reply.
   std::string end_of_turn() const;
+  // The Jinja program by which transformers renders conversations as this does: the model's own where that was taken,
+  // else one that choose() recognises as this template. Empty for none.
+  const std::string& jinja() const { return jinja_; }
+  // The texts that mark turns, as far as `is_token` says that they are no single tokens; "a bos_token" or "an
+  // eos_token" where the template needs one and there is none. Empty: the tokenizer can ask by this template.
+  std::vector<std::string> lacking(const std::function<bool(std::string_view)>& is_token) const;
+  // Whether both render every conversation to the same text.
+  bool renders_as(const ChatTemplate& other) const;
 
   // Pieces next to each other differ in `loss` or `masked`; tokenise each by itself, so that a prompt has the same
   // tokens in training as when it is generated from. `for_generation`: ends with the header of a reply to come.
@@ -75,6 +86,7 @@ class ChatTemplate {
   void render_turns_in_pairs(std::span<const Message> messages, std::vector<Piece>& out) const;
 
   Family family_ = Family::None;
+  std::string jinja_;
   std::string default_system_;
   bool opens_with_bos_ = false;  // chatml: a few models put BOS before the first message
   bool dated_ = false;           // llama3: the system message with dates of Llama 3.1 and later

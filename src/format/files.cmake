@@ -1,2 +1,21 @@
-set(FILES_SOURCES json.cpp safetensors.cpp pickle.cpp torch_file.cpp bnb.cpp hf_config.cpp peft.cpp peft_tensors.cpp
-    pattern.cpp gguf.cpp gguf_types.cpp gguf_import.cpp gguf_tokenizer.cpp model_path.cpp)
+set(FILES_SOURCES
+    bnb.cpp
+    gguf.cpp
+    gguf_import.cpp
+    gguf_tokenizer.cpp
+    gguf_types.cpp
+    hf_config.cpp
+    json.cpp
+    json_text.cpp
+    model_path.cpp
+    parquet.cpp
+    parquet_column.cpp
+    parquet_page.cpp
+    parquet_schema.cpp
+    pattern.cpp
+    peft.cpp
+    peft_tensors.cpp
+    pickle.cpp
+    safetensors.cpp
+    thrift.cpp
+    torch_file.cpp)

@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "format/json.h"
+#include "format/prompt_format.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -188,23 +189,34 @@ std::vector<std::string> parse_dropout(const JsonObject& config) {
   return found;
 }
 
+std::vector<std::string> parse_left_out(const JsonObject& bnb) {
+  constexpr std::string_view kKey = "llm_int8_skip_modules";
+  std::vector<std::string> names;
+  if (!bnb.has(kKey)) return names;
+  const Json& list = bnb.at(kKey);
+  if (!list.is_array() || !std::ranges::all_of(list, [](const Json& name) { return name.is_string(); }))
+    bnb.fail(kKey, "a list of modules' names");
+  for (const Json& name : list) names.push_back(name.get<std::string>());
+  return names;
+}
+
 std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
   if (!config.has("quantization_config")) return std::nullopt;
   const JsonObject bnb = config.object("quantization_config");
   // Files from before there was a choice do not name the method.
   const bool in_4bit = bnb.boolean("load_in_4bit", false), in_8bit = bnb.boolean("load_in_8bit", false);
-  if (bnb.string("quant_method", in_4bit || in_8bit ? "bitsandbytes" : "") != "bitsandbytes") {
-    config.fail("quantization_config", "none, or one of \"quant_method\": \"bitsandbytes\"");
-  }
+  if (bnb.string("quant_method", in_4bit || in_8bit ? "bitsandbytes" : "") != "bitsandbytes")
+    bnb.fail("quant_method", "\"bitsandbytes\": what other methods store is not read");
   if (in_4bit == in_8bit) bnb.fail("load_in_4bit", "either this or load_in_8bit");
   if (in_8bit) {
     if (bnb.boolean("llm_int8_has_fp16_weight", false)) bnb.fail("llm_int8_has_fp16_weight", "false");
-    return BnbQuantization{};
+    return BnbQuantization{.left_out = parse_left_out(bnb)};
   }
   if (bnb.string("bnb_4bit_quant_type", "fp4") != "nf4") bnb.fail("bnb_4bit_quant_type", "\"nf4\"");
   if (bnb.string("bnb_4bit_quant_storage", "uint8") != "uint8") bnb.fail("bnb_4bit_quant_storage", "\"uint8\"");
   bnb.integer("bnb_4bit_blocksize", 64, 64, 64);
-  return BnbQuantization{.nf4 = true, .nested = bnb.boolean("bnb_4bit_use_double_quant", false)};
+  return BnbQuantization{
+      .nf4 = true, .nested = bnb.boolean("bnb_4bit_use_double_quant", false), .left_out = parse_left_out(bnb)};
 }
 
 // Special tokens of one file; ids that the vocabulary does not have are left out with a note.
@@ -262,6 +274,13 @@ std::optional<DType> parse_dtype(const JsonObject& config) {
 }
 
 }  // namespace
+
+bool quantises(const BnbQuantization& quantization, std::string_view linear) {
+  return std::ranges::none_of(quantization.left_out, [&](std::string_view name) {
+    if (name.ends_with(".*")) name.remove_suffix(2);
+    return linear.starts_with(name) || linear.ends_with(name);
+  });
+}
 
 std::string_view name(Architecture architecture) {
   switch (architecture) {
@@ -336,6 +355,11 @@ std::vector<std::string> side_files(const fs::path& directory) {
   std::vector<std::string> found;
   for (const char* file : kNames) {
     if (is_file(directory / file)) found.emplace_back(file);
+  }
+  if (fs::is_directory(directory / kAdditionalTemplates)) {
+    for (const auto& entry : fs::directory_iterator(directory / kAdditionalTemplates))
+      if (entry.is_regular_file())
+        found.push_back(fmt::format("{}/{}", kAdditionalTemplates, entry.path().filename().string()));
   }
   return found;
 }

@@ -29,9 +29,12 @@ struct Llama3RopeScaling {
 // That the linears are stored as bitsandbytes quantised them (format/bnb.h; some may be stored plainly all the same).
 // How bitsandbytes would compute with them (outliers, compute dtype) is not part of it.
 struct BnbQuantization {
-  bool nf4 = false;     // else int8
-  bool nested = false;  // nf4: the scales are quantised too
+  bool nf4 = false;                     // else int8
+  bool nested = false;                  // nf4: the scales are quantised too
+  std::vector<std::string> left_out{};  // modules that are not, by beginnings or ends of their names
 };
+// Whether the quantisation has a linear ("model.layers.0.mlp.up_proj"); as transformers matches names.
+bool quantises(const BnbQuantization& quantization, std::string_view linear);
 
 struct HfConfig {
   Architecture architecture = Architecture::LlamaForCausalLM;

@@ -203,7 +203,9 @@ void SafetensorsIndex::add_shards(const fs::path& list) {
         entries_.back().file = static_cast<uint32_t>(files_.size() - 1);
       } else {
         absent_[tensor] = fmt::format("{} names it in '{}', which {}", list.string(), file,
-                                      shard ? "does not hold it" : "is missing");
+                                      shard                  ? "does not hold it"
+                                      : fs::is_symlink(path) ? "is a link to nothing: fetch it again"
+                                                             : "is missing");
       }
     }
   }
@@ -247,6 +249,10 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
   const SafetensorsEntry* entry = find(name);
   if (const auto absent = absent_.find(name); !entry && absent != absent_.end())
     user_error("tensor '{}' is missing: {}", name, absent->second);
+  // "model." stands before the names of a model with its head; without it they are the base model's own.
+  if (!entry && name.starts_with("model.") && find(name.substr(std::string_view("model.").size())))
+    user_error("{}: found tensor '{}', expected '{}': a base model whose language-model head is missing",
+               files_[0].string(), name.substr(std::string_view("model.").size()), name);
   if (!entry) {
     user_error("{}: tensor '{}' is missing{}, expected {} ({})", files_.empty() ? "" : files_[0].string(), name,
                files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason);

@@ -83,4 +83,8 @@ class Tokenizer {
   std::optional<std::string> chat_template_;
 };
 
+// The chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has none.
+// `source` is the file's name for messages.
+std::optional<std::string> parse_chat_template(std::string_view json, const std::string& source);
+
 }  // namespace snug

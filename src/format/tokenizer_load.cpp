@@ -111,6 +111,11 @@ AddedToken parse_added_token(const JsonObject& json) {
 
 }  // namespace
 
+std::optional<std::string> parse_chat_template(std::string_view json, const std::string& source) {
+  const Json parsed = parse_json(json, source);
+  return parse_chat_template(JsonObject(parsed, source));
+}
+
 void Tokenizer::add_token(const AddedToken& token, const std::string& source) {
   const std::string pattern = token.normalized && composes_nfc_ ? compose_nfc(token.content) : token.content;
   (token.normalized ? found_after_ : found_before_).insert(token, pattern, source);

@@ -16,18 +16,23 @@ uint64_t Caps::beside(const Footprint& rank, Space space) const {
 
 std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps) {
   const auto together = static_cast<uint64_t>(caps.ranks_of_node(ranks));
-  const uint64_t device = caps.taken(rank, Space::Device), host = together * caps.taken(rank, Space::Host),
-                 disk = together * caps.taken(rank, Space::Disk);
+  const uint64_t device = caps.taken(rank, Space::Device), disk = together * caps.taken(rank, Space::Disk);
+  const uint64_t files = caps.saved_host_bytes + (caps.disk_is_memory ? disk : 0);
+  const uint64_t host = together * caps.taken(rank, Space::Host) + files;
   std::vector<Need> needs;
   if (!caps.shared || caps.device_bytes < caps.host_bytes)
     needs.push_back({ranks > 1 ? "the device of a rank" : "the device", device, caps.device_bytes});
-  const std::string_view whose = together > 1 ? " of a node" : "";
+  const std::string whose = fmt::format("{}{}", together > 1 ? " of a node" : "", files > 0 ? " with tmpfs" : "");
   if (caps.shared)
-    needs.push_back({together > 1 ? "device and host of a node" : "device and host together", host + together * device,
-                     caps.host_bytes, host > together * device ? Space::Host : Space::Device, "host-memory"});
+    needs.push_back({fmt::format("device and host{}{}", together > 1 ? "" : " together", whose),
+                     host + together * device, caps.host_bytes, host > together * device ? Space::Host : Space::Device,
+                     "host-memory", caps.host_limit});
   else
-    needs.push_back({fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host, "host-memory"});
-  if (disk > 0) needs.push_back({fmt::format("the disk{}", whose), disk, caps.disk_bytes, Space::Disk, "disk-memory"});
+    needs.push_back(
+        {fmt::format("the host{}", whose), host, caps.host_bytes, Space::Host, "host-memory", caps.host_limit});
+  if (disk > 0)
+    needs.push_back({fmt::format("the disk{}", together > 1 ? " of a node" : ""), disk, caps.disk_bytes, Space::Disk,
+                     "disk-memory"});
   return needs;
 }
 

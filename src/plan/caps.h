@@ -23,6 +23,11 @@ struct Caps {
   std::optional<int> node_ranks;  // how many ranks one node has at most; nothing: all of the job's
   int ranks_of_node(int ranks) const { return node_ranks.value_or(ranks); }
   bool shared = false;  // device and host are one memory (CPU): host_bytes holds for both together
+  // Files in memory (tmpfs) count to the host: what waits on the disk, if that is one; and what a node saves.
+  bool disk_is_memory = false;
+  uint64_t saved_host_bytes = 0;
+  // What leaves no more than host_bytes, where neither an option nor the machine's own memory does: "ulimit -v".
+  std::string host_limit{};
   // What the driver takes of a device beside the arena counts against device_bytes: this; what connects ranks; and
   // tables of the pages of so many ranks' host arenas, those of one process, all of which it knows on each card.
   uint64_t driver_bytes = 0, link_bytes = 0;
@@ -43,6 +48,7 @@ struct Need {
   uint64_t bytes = 0, allowed = 0;
   Space space = Space::Device;                // whose arena it is, or most of it
   std::string_view option = "device-memory";  // that caps it
+  std::string limit{};                        // Caps::host_limit, of the host
 };
 // Of every cap that is not implied by another.
 std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps);

@@ -54,25 +54,6 @@ Task task_of(PassPosition position) {
   return Task::Pass;
 }
 
-// Decides results: hashed as text, so that a reader can tell what went in.
-uint64_t hash_numerics(const JobSpec& spec) {
-  const Numerics& n = spec.numerics;
-  std::string text = fmt::format(
-      "compute {} base {} {} {} accumulator {} head {} adamw {} {} {} {} clip {} state {} seed {} reduce {}",
-      n.fp8_products ? "fp8" : name(n.compute), name(n.base), int(n.base_format), n.plain_scales, name(n.accumulator),
-      n.head_rows, n.beta1, n.beta2, n.epsilon, n.weight_decay, n.max_grad_norm, static_cast<int>(n.state), n.seed,
-      n.reduce_every_step);
-  text += fmt::format(" sequence {}", spec.cut.sequence_length);
-  for (const ParamSpec& param : spec.table.params)
-    text += fmt::format(" {} {} {}", param.name, to_string(param.shape), param.trainable);
-  for (const BlockParams& block : spec.table.blocks)
-    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) {
-      for (const LoraPart& part : linear->lora.parts) text += fmt::format(" {}", part.scale);
-      text += fmt::format(" {}", linear->lora.dropout);
-    }
-  return hash_of(text);
-}
-
 // Programs of ranks differ in what they read and where parts lie, never in what they do together.
 uint64_t hash_joint_ops(const ProgramSet& set) {
   std::string text;
@@ -94,7 +75,7 @@ class Compiler {
   Compiler(const JobSpec& spec, const OpFacts& facts)
       : spec_(spec),
         facts_(facts),
-        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, spec.numerics.coded_base()),
+        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, forms_of(spec)),
         storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, trains()),
         job_{result_.set, facts,          spec_.config,   spec_.table,
              storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
@@ -124,7 +105,7 @@ class Compiler {
         lower_generating();
         break;
       case Purpose::Merge:
-        export_as(model_output(job_, spec_.export_dtype, kShardBytes));
+        export_as(whole_model());
         break;
     }
     link();
@@ -134,7 +115,6 @@ class Compiler {
     if (spec_.outline) return std::move(result_);
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
-    result_.numerics_hash = hash_numerics(spec_);
     result_.joint_hash = hash_joint_ops(result_.set);
     return std::move(result_);
   }
@@ -224,13 +204,14 @@ class Compiler {
     lower_restore(job_, add(Task::Restore), saved);
     result_.restored_files = saved.files;
     const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
-    in_both_places(
-        [&] { export_as(adapters ? adapter_output(job_) : model_output(job_, spec_.export_dtype, kShardBytes)); });
+    in_both_places([&] { export_as(adapters ? adapter_output(job_) : whole_model()); });
   }
+
+  Output whole_model() const { return model_output(job_, spec_.sources, spec_.export_dtype, kShardBytes); }
 
   void export_as(Output output) {
     result_.exported = output.files;
-    lower_export(job_, add(Task::Export), std::move(output));
+    lower_export(job_, add(Task::Export), spec_.sources, std::move(output));
   }
 
   void lower_generating() {
@@ -302,6 +283,20 @@ std::string_view name(Task task) {
       "load",   "restore", "pass", "first",    "middle", "last",   "pass_pending", "first_pending",
       "update", "flush",   "redo", "evaluate", "save",   "export", "prefill",      "decode"};
   return kNames[static_cast<size_t>(task)];
+}
+
+std::vector<Form> forms_of(const JobSpec& spec) {
+  std::vector<Form> forms;
+  for (size_t i = 0; i < spec.table.params.size(); i++) {
+    const ParamSpec& param = spec.table.params[i];
+    // An outline has no sources.
+    const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
+    const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // of the files' quantisation
+    forms.push_back(spec.numerics.coded_base() && param.linear && !left_out       ? Form::Coded
+                    : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
+                                                                                  : Form::Plain);
+  }
+  return forms;
 }
 
 Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }

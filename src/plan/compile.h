@@ -18,16 +18,20 @@ struct JobSpec {
   bool outline = false;  // what repeats alone, to look at arrangements: neither verified nor hashed, never run
   HfConfig config;
   ParamTable table;
+  std::optional<PeftConfig> adapter{};  // that is trained
   WeightSources sources;
   Numerics numerics;
   Cut cut;
   Strategy strategy;
-  int rank = 0;                      // of cut.ranks
-  std::optional<SavedState> saved;   // Train: what is restored; without it, what this rank would save
-  bool evaluate = false;             // Train: evaluation between steps
-  int64_t cache_positions = 0;       // Generate: tokens of prompt and reply together
-  DType export_dtype = DType::BF16;  // of a whole model that is written
+  int rank = 0;                         // of cut.ranks
+  std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
+  bool evaluate = false;                // Train: evaluation between steps
+  int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together
+  std::optional<DType> export_dtype{};  // of a whole model that is written, if not each tensor's own in the sources
 };
+
+// By ParamId. What is merged stays in its file unless it is coded.
+std::vector<Form> forms_of(const JobSpec& spec);
 
 // The programs of a set by what they do; a job has those that its purpose needs.
 enum class Task : uint8_t {
@@ -71,9 +75,8 @@ struct Compiled {
     std::vector<Operand> scales;  // of coded parameters: the fp32 numbers that scale them
   };
   std::vector<Owned> owned;
-  uint64_t hash = 0;           // of programs and plan
-  uint64_t numerics_hash = 0;  // of what may change a result but the cut: numerics, parameters
-  uint64_t joint_hash = 0;     // of all joint ops in their order: the same on all ranks of a job
+  uint64_t hash = 0;        // of programs and plan
+  uint64_t joint_hash = 0;  // of all joint ops in their order: the same on all ranks of a job
 
   bool has(Task task) const { return programs.contains(task); }
   ProgramId at(Task task, bool in_second_place = false) const {

@@ -11,16 +11,21 @@ int64_t rounded_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / mu
 
 Span intersection(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
-Layout::Layout(const ParamTable& table, const Topology& topology, bool coded)
+Layout::Layout(const ParamTable& table, const Topology& topology, const std::vector<Form>& forms)
     : topology_(topology), segments_(static_cast<size_t>(table.groups) * kSegmentKinds.size()) {
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    const SegmentKind kind = param.trainable         ? SegmentKind::Trained
-                             : coded && param.linear ? SegmentKind::Coded
-                                                     : SegmentKind::Frozen;
+    const SegmentKind kind = param.trainable           ? SegmentKind::Trained
+                             : forms[i] == Form::Coded ? SegmentKind::Coded
+                                                       : SegmentKind::Frozen;
+    const bool joined = param.joined && kind != SegmentKind::Coded && kinds_.back() == kind;
     kinds_.push_back(kind);
+    if (kind == SegmentKind::Frozen && forms[i] == Form::InFile) {
+      spans_.emplace_back();
+      continue;
+    }
     Segment& segment = segments_[index(param.group, kind)];
-    if (!param.joined || kind == SegmentKind::Coded) {
+    if (!joined) {
       segment.elements = rounded_up(segment.elements, unit_of(kind));
       segment.runs.push_back({static_cast<ParamId>(i), 0, {segment.elements, segment.elements}});
     }

@@ -1,6 +1,7 @@
 // Where every parameter lies in the flat segments that ranks share.
 //
-// A group has up to three segments: what is trained, what is frozen, and the frozen linears of a quantised base.
+// A group has up to three segments: what is trained, what is frozen, and the frozen linears of a quantised base. What
+// stays in its file is in none.
 // Parameters whose rows belong to one product are one run of elements (of a quantised base each is a run of its own);
 // each run starts at a multiple of the segment's unit, and a segment is a multiple of ranks x units long, so that parts
 // hold whole units. Places do not depend on how many ranks there are.
@@ -21,6 +22,10 @@ struct Span {
 };
 Span intersection(const Span& a, const Span& b);
 
+// How a parameter that is not trained is held: as numbers, in fewer bits, or not at all, as its bytes are copied from
+// one file to another.
+enum class Form : uint8_t { Plain, Coded, InFile };
+
 enum class SegmentKind : uint8_t { Frozen, Coded, Trained };
 inline constexpr std::array kSegmentKinds{SegmentKind::Frozen, SegmentKind::Coded, SegmentKind::Trained};
 
@@ -29,8 +34,8 @@ constexpr int64_t unit_of(SegmentKind kind) { return kind == SegmentKind::Coded 
 
 class Layout {
  public:
-  // `coded`: the frozen linears are held in fewer bits.
-  Layout(const ParamTable& table, const Topology& topology, bool coded);
+  // `forms`: by ParamId.
+  Layout(const ParamTable& table, const Topology& topology, const std::vector<Form>& forms);
 
   const Topology& topology() const { return topology_; }
 
@@ -51,6 +56,8 @@ class Layout {
   // Of a parameter: which segment of its group it is in, and where.
   SegmentKind kind(ParamId id) const { return kinds_[static_cast<size_t>(id)]; }
   Span span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
+  // Not of one that stays in its file.
+  bool holds(ParamId id) const { return span(id).count() > 0; }
 
   // What this rank has of a segment of so many elements: its part; or its shard, of which it shares the parts.
   Span part(int64_t elements) const;

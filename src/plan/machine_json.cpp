@@ -9,7 +9,9 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-constexpr std::string_view kFormat = "snug machine 5";
+constexpr int64_t kFormat = 1;
+// How profiles of the same content said it before.
+constexpr std::string_view kFirstFormat = "snug machine 5";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
 constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
@@ -74,10 +76,10 @@ class Reader {
   Reader(std::string_view text, std::string source) : source_(std::move(source)), json_(parse_json(text, source_)) {}
 
   Machine read() {
+    require_format(JsonObject(json_, source_));
     const Fields top(JsonObject(json_, source_),
                      {"format", "processor", "cores", "memory_bytes", "free_bytes", "group_limit_bytes", "disk",
                       "link_bytes_per_second", "product_sizes", "teams", "cards"});
-    if (top.string("format") != kFormat) top.fail("format", fmt::format("'{}'", kFormat));
     machine_.processor = top.string("processor");
     machine_.cores = top.threads("cores");
     machine_.memory_bytes = top.bytes("memory_bytes");
@@ -156,6 +158,14 @@ class Reader {
           fields.fail("attention", "head sizes that rise");
       }
     return rates;
+  }
+
+  void require_format(const JsonObject& top) const {
+    if (top.has("format") && top.at("format") == kFirstFormat) return;
+    if (!top.has("format") || !top.at("format").is_number_integer())
+      top.fail("format", fmt::format("{}: 'snug doctor' measures anew", kFormat));
+    if (top.integer("format", 1, INT64_MAX) > kFormat)
+      top.fail("format", fmt::format("{} at most: a newer snug made it", kFormat));
   }
 
   ProductRates read_products(const JsonObject& object) const {

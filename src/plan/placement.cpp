@@ -75,8 +75,11 @@ ProgramId add_program(ProgramSet& set, std::string name) {
 }
 
 Operand PassPlacement::weight(ParamId first, int count) {
-  std::optional<Operand> stored;  // unless it is coded
-  if (job_.layout().kind(first) != SegmentKind::Coded) stored = job_.storage.view(whole(first), first, count);
+  const auto coded = [&](ParamId id) { return job_.layout().kind(id) == SegmentKind::Coded; };
+  bool any_coded = false;
+  for (ParamId id = first; id < first + count; id++) any_coded = any_coded || coded(id);
+  std::optional<Operand> stored;  // unless some of it is coded
+  if (!any_coded) stored = job_.storage.view(whole(first), first, count);
   if (stored && stored->dtype == job_.numerics.compute) return *stored;
   // Where several passes go through a block together, what it converts serves them all.
   const int group = job_.table[first].group;
@@ -87,11 +90,14 @@ Operand PassPlacement::weight(ParamId first, int count) {
   if (stored) {
     emitter_.op("weight", Cast{}, {read(*stored), write(values)});
   } else {
-    const std::vector<Operand>& arrays = whole(group, SegmentKind::Coded);
     int64_t row = 0;
     for (ParamId id = first; id < first + count; id++) {
       const int64_t end = row + job_.table[id].shape.rows();
-      dequantize(emitter_, job_, arrays, id, rows(values, row, end));
+      const Operand part = rows(values, row, end);
+      if (coded(id))
+        dequantize(emitter_, job_, whole(group, SegmentKind::Coded), id, part);
+      else  // left out of the quantisation
+        emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(id), id)), write(part)});
       row = end;
     }
   }

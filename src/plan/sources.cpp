@@ -1,6 +1,7 @@
 #include "plan/sources.h"
 
 #include <array>
+#include <bit>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -10,6 +11,7 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "format/bnb.h"
+#include "format/load.h"
 #include "format/model_path.h"
 #include "format/peft_tensors.h"
 #include "plan/adapter_files.h"
@@ -36,6 +38,18 @@ RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) 
   return {Distribution::Constant, 0.0f, seed, stream, 0};
 }
 
+constexpr std::string_view kBesideCodes = "what a quantised model has beside its weights";
+
+// Stored numbers, as fp32's bits.
+std::vector<uint32_t> widened(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<uint32_t> wide(bytes.size() / element_bytes(dtype));
+  for (size_t i = 0; i < wide.size(); i++)
+    dispatch_float(dtype, [&]<class T>() {
+      wide[i] = std::bit_cast<uint32_t>(static_cast<float>(load<T>(bytes.data() + i * sizeof(T))));
+    });
+  return wide;
+}
+
 class Finder {
  public:
   Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
@@ -47,7 +61,7 @@ class Finder {
       model = SafetensorsIndex::open_model(request_.model);
     } else if (!request_.random) {
       refuse_other_weights(request_.model);
-      assume_files();
+      assume_file();
     }
     const int64_t model_base = model ? add_files(*model) : 0;
     adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
@@ -61,23 +75,40 @@ class Finder {
       else if (model)
         sources_.params.push_back(place(*model, model_base, param, "config.json"));
       else if (sources_.assumed)
-        sources_.params.push_back(TensorPlace{0, assumed_.offset[assumed_next_++], DType::BF16});
+        sources_.params.push_back(assumed(param));
       else
         sources_.params.push_back(model_fill(param, request_.seed, stream));
       if (adapter_) replace_rows(param);
+      sources_.dtypes.push_back(own_dtype(model, param));
     }
-    if (model) judge_strangers(*model, "config.json");
+    if (sources_.assumed) note_assumption();
+    if (model) judge_strangers(*model, "config.json", model_base);
     if (adapter_) refuse_adapters_strangers();
     return std::move(sources_);
   }
 
  private:
+  // Of the model's own tensor, whether or not an adapter replaces it.
+  std::optional<DType> own_dtype(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
+    if (param.adapter) return std::nullopt;
+    if (model) {
+      const SafetensorsEntry* const own = model->find(name_in(*model, param));
+      return own ? own->dtype : std::nullopt;
+    }
+    const bool numbers = sources_.assumed && std::holds_alternative<TensorPlace>(sources_.params.back());
+    return numbers ? std::optional(request_.dtype) : std::nullopt;
+  }
+
+  std::string_view name_in(const SafetensorsIndex& index, const ParamSpec& param) const {
+    const bool shared = request_.head_is_embedding && param.name == kHead && !index.find(kHead);
+    return shared ? kEmbedding : std::string_view(param.name);
+  }
+
   // Where the adapter holds a parameter, its own or one of the model's.
   std::optional<ParamSource> from_adapter(const ParamSpec& param) {
     if (!adapter_) return std::nullopt;
     const auto found = adapter_->tensors.find(param.name);
     if (found == adapter_->tensors.end() && !param.adapter) return std::nullopt;
-    if (sources_.assumed && !param.adapter) assumed_next_++;
     const std::string& name = found == adapter_->tensors.end() ? param.name : found->second;
     const SafetensorsEntry& entry =
         adapter_->index.require(name, param.shape, param.adapter ? "adapter_config.json, 'r'" : "config.json");
@@ -120,16 +151,12 @@ class Finder {
       return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, dtype};
     };
     if (!param.linear) {
-      const bool shared = request_.head_is_embedding && param.name == kHead && !index.find(kHead);
-      const SafetensorsEntry& entry = index.require(shared ? kEmbedding : param.name, param.shape, reason);
+      const SafetensorsEntry& entry = index.require(name_in(index, param), param.shape, reason);
       return at(entry, *entry.dtype);
     }
     const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
     note_form(index, stored);
-    if (stored.storage == WeightStorage::Plain) {
-      if (sources_.linears != DType::F32) sources_.linears = stored.weight->dtype;
-      return at(*stored.weight, *stored.weight->dtype);
-    }
+    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype);
     if (stored.storage == WeightStorage::Int8)
       return CodedPlace{at(*stored.weight, DType::I8), at(*stored.scales, DType::F32)};
     CodedPlace place{at(*stored.weight, DType::U8), at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32)};
@@ -138,11 +165,10 @@ class Finder {
     return place;
   }
 
-  // All linears have the form of the first.
+  // All linears that are quantised have the form of the first.
   void note_form(const SafetensorsIndex& index, const StoredWeight& stored) {
-    const BaseFormat format = stored.storage == WeightStorage::Int8  ? BaseFormat::Int8
-                              : stored.storage == WeightStorage::Nf4 ? BaseFormat::Nf4
-                                                                     : BaseFormat::Plain;
+    if (stored.storage == WeightStorage::Plain) return;
+    const BaseFormat format = stored.storage == WeightStorage::Int8 ? BaseFormat::Int8 : BaseFormat::Nf4;
     const bool plain_scales = format == BaseFormat::Nf4 && !stored.block_scales;
     if (first_linear_.empty()) {
       first_linear_ = stored.weight->name;
@@ -151,15 +177,16 @@ class Finder {
     }
     if (format != sources_.format || plain_scales != sources_.plain_scales)
       user_error(
-          "{}: tensor '{}' is stored as {}{}, expected the form of '{}': all of a model's linears or none are "
-          "quantised",
+          "{}: tensor '{}' is stored as {}{}, expected the form of '{}', or plain numbers: a model's linears are "
+          "quantised in one way",
           index.files()[stored.weight->file].string(), stored.weight->name, stored.weight->dtype_name,
           plain_scales ? " with plain scales" : "", first_linear_);
     for (std::string& name : companions(stored.storage, stored.weight->name)) companions_.insert(std::move(name));
   }
 
   // More layers, other linears: nothing that a file holds is passed over, but for kinds that change no result.
-  void judge_strangers(const SafetensorsIndex& index, std::string_view config) {
+  // What belongs to the model all the same is kept. `base`: of the index's files.
+  void judge_strangers(const SafetensorsIndex& index, std::string_view config, int64_t base) {
     std::set<std::string_view> known(companions_.begin(), companions_.end());
     for (const ParamSpec& param : table_.params) known.insert(param.name);
     std::map<std::string_view, std::vector<std::string_view>> passed;  // by kind
@@ -170,6 +197,7 @@ class Finder {
         user_error("{}: found tensor '{}', which {} has no place for", index.files()[entry.file].string(), entry.name,
                    config);
       passed[kind].push_back(entry.name);
+      if (kind != kBesideCodes) add_extra(entry, base);
     }
     for (const auto& [tensor, where] : index.absent()) passed["named by the index alone"].push_back(tensor);
     for (const auto& [kind, names] : passed)
@@ -180,7 +208,7 @@ class Finder {
   // Of a tensor without a place; empty if it would change what the model computes.
   std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
-    if (name == "lm_head.weight" && table_.head == table_.embedding) return "the head, which is the embedding";
+    if (name == kHead && table_.head == table_.embedding) return "the head, which is the embedding";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
       return "layers that predict further tokens";
@@ -195,8 +223,7 @@ class Finder {
                                                       ".k_scale",
                                                       ".v_scale",
                                                       ".input_scale"};
-    if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); }))
-      return "what a quantised model has beside its weights";
+    if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); })) return kBesideCodes;
     return "";
   }
 
@@ -212,6 +239,17 @@ class Finder {
     if (layer < layers) return false;
     return layer < layers + request_.prediction_layers ||
            index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;
+  }
+
+  // `base`: of the index's files.
+  void add_extra(const SafetensorsEntry& entry, int64_t base) {
+    if (!entry.dtype || entry.shape.size() > Shape().dims.size()) return;
+    const ParamId same_as = entry.name == kHead ? table_.embedding : kNoParam;
+    Shape shape;
+    for (const int64_t size : entry.shape) shape.dims[static_cast<size_t>(shape.rank++)] = size;
+    if (same_as != kNoParam) shape = table_[same_as].shape;
+    sources_.extras.push_back(
+        {entry.name, shape, {base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype}, same_as});
   }
 
   // Nor is anything that an adapter's file holds.
@@ -264,14 +302,47 @@ class Finder {
     return base;
   }
 
-  void assume_files() {
-    std::vector<SafetensorsTensor> tensors;
-    for (const ParamSpec& param : table_.params)
-      if (!param.adapter) tensors.push_back({param.name, DType::BF16, param.shape});
-    assumed_ = layout_safetensors(tensors);
+  // ---- Of weight files that are not there: one that holds what config.json says ----
+
+  void assume_file() {
     sources_.assumed = true;
     sources_.files.push_back(request_.model / "model.safetensors");
-    sources_.file_bytes.push_back(assumed_.file_bytes);
+    sources_.file_bytes.push_back(kDirectAlignment);  // the header
+  }
+
+  TensorPlace assumed(DType dtype, int64_t count) {
+    uint64_t& end = sources_.file_bytes.back();
+    const TensorPlace place{0, end, dtype};
+    end += (static_cast<uint64_t>(count) * element_bytes(dtype) + 7) / 8 * 8;
+    return place;
+  }
+
+  ParamSource assumed(const ParamSpec& param) {
+    const int64_t count = param.shape.count();
+    if (!param.linear) return assumed(request_.dtype, count);
+    const std::string_view linear = std::string_view(param.name).substr(0, param.name.rfind('.'));
+    if (!request_.quantization || !quantises(*request_.quantization, linear)) {
+      plain_linears_++;
+      return assumed(request_.dtype, count);
+    }
+    const bool nf4 = request_.quantization->nf4, nested = request_.quantization->nested;
+    sources_.format = nf4 ? BaseFormat::Nf4 : BaseFormat::Int8;
+    sources_.plain_scales = nf4 && !nested;
+    if (!nf4) return CodedPlace{assumed(DType::I8, count), assumed(DType::F32, param.shape.rows())};
+    const int64_t blocks = (count + kNf4Block - 1) / kNf4Block;
+    CodedPlace place{assumed(DType::U8, count / 2), assumed(nested ? DType::U8 : DType::F32, blocks)};
+    if (nested) place.block_scales = assumed(DType::F32, (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock);
+    return place;
+  }
+
+  void note_assumption() {
+    std::string linears;
+    if (sources_.format != BaseFormat::Plain)
+      linears = fmt::format("linears are taken to be in {}{}, as its config.json says{}, and the rest",
+                            name(sources_.format), sources_.plain_scales ? " with plain scales" : "",
+                            plain_linears_ ? fmt::format(" ({} of them left out)", plain_linears_) : "");
+    sources_.notes.push_back(fmt::format("{}: no weight files; {} in {}", request_.model.string(),
+                                         linears.empty() ? "weights are taken to be" : linears, name(request_.dtype)));
   }
 
   const ParamTable& table_;
@@ -281,8 +352,7 @@ class Finder {
   WeightSources sources_;
   std::string first_linear_;
   std::set<std::string> companions_;  // of quantised weights
-  SafetensorsLayout assumed_;
-  size_t assumed_next_ = 0;
+  int64_t plain_linears_ = 0;         // of those that are assumed
 };
 
 }  // namespace
@@ -291,32 +361,77 @@ WeightSources find_sources(const ParamTable& table, const SourceRequest& request
   return Finder(table, request).find();
 }
 
-uint64_t hash_of_files(const WeightSources& sources, const Alive& alive) {
+bool has_own_head(const std::filesystem::path& model) {
+  if (!SafetensorsIndex::is_in(model)) return false;
+  const auto index = SafetensorsIndex::open_model(model);
+  const SafetensorsEntry *const head = index.find(kHead), *const embedding = index.find(kEmbedding);
+  if (!head || !embedding) return false;
+  if (head->shape != embedding->shape) return true;
+  if (!head->dtype || !embedding->dtype) return false;  // refused where they are read
+  constexpr int64_t kChunk = 1 << 20;
+  const auto count = static_cast<int64_t>(head->bytes / element_bytes(*head->dtype));
+  const auto numbers = [&](const SafetensorsEntry& entry) {
+    return [file = File::open_read(index.files()[entry.file], IoMode::Buffered), &entry](int64_t begin, int64_t n) {
+      const uint64_t size = element_bytes(*entry.dtype);
+      std::vector<std::byte> bytes(static_cast<uint64_t>(n) * size);
+      file.read(entry.offset + static_cast<uint64_t>(begin) * size, bytes);
+      return bytes;
+    };
+  };
+  const auto of_head = numbers(*head), of_embedding = numbers(*embedding);
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t n = std::min(kChunk, count - begin);
+    const auto a = of_head(begin, n), b = of_embedding(begin, n);
+    if (head->dtype == embedding->dtype ? a != b : widened(a, *head->dtype) != widened(b, *embedding->dtype))
+      return true;
+  }
+  return false;
+}
+
+namespace {
+
+// Where files hold a parameter; nothing of one that is drawn.
+std::vector<TensorPlace> places_of(const ParamSource& source) {
+  if (const auto* const place = std::get_if<TensorPlace>(&source)) return {*place};
+  if (const auto* const pieces = std::get_if<PiecedPlace>(&source)) {
+    std::vector<TensorPlace> places;
+    for (const PlacedPiece& piece : *pieces) places.push_back(piece.place);
+    return places;
+  }
+  const auto* const coded = std::get_if<CodedPlace>(&source);
+  if (!coded) return {};
+  std::vector<TensorPlace> places{coded->codes, coded->scales};
+  if (coded->block_scales) places.push_back(*coded->block_scales);
+  return places;
+}
+
+}  // namespace
+
+uint64_t hash_of_files(const WeightSources& sources, const Alive& alive, const std::function<bool(size_t)>& counts) {
   constexpr uint64_t kSeen = 4096;
-  std::vector<File> files;
+  std::map<int64_t, File> files;
   std::vector<std::byte> bytes(kSeen);
   uint64_t hash = 0;
-  const auto look = [&](size_t file, uint64_t offset) {
+  const auto look = [&](const File& file, uint64_t offset) {
     call(alive);
-    const uint64_t seen = files[file].read_to_end(offset, bytes);
+    const uint64_t seen = file.read_to_end(offset, bytes);
     hash = hash_of(std::span<const std::byte>(bytes).first(seen), hash);
   };
-  for (const auto& path : sources.files) {
-    files.push_back(File::open_read(path, IoMode::Buffered));
-    const uint64_t size = files.back().size();
-    hash = hash_of(std::span(&size, 1), hash);
-    look(files.size() - 1, size - std::min(size, kSeen));
-  }
-  for (const ParamSource& param : sources.params)
-    if (const auto* const place = std::get_if<TensorPlace>(&param)) {
-      look(static_cast<size_t>(place->file), place->offset);
-    } else if (const auto* const pieces = std::get_if<PiecedPlace>(&param)) {
-      for (const PlacedPiece& piece : *pieces) look(static_cast<size_t>(piece.place.file), piece.place.offset);
-    } else if (const auto* const coded = std::get_if<CodedPlace>(&param)) {
-      for (const std::optional<TensorPlace>& part :
-           {std::optional(coded->codes), std::optional(coded->scales), coded->block_scales})
-        if (part) look(static_cast<size_t>(part->file), part->offset);
+  for (size_t i = 0; i < sources.params.size(); i++) {
+    if (!counts(i)) continue;
+    for (const TensorPlace& place : places_of(sources.params[i])) {
+      auto file = files.find(place.file);
+      if (file == files.end()) {
+        file =
+            files.emplace(place.file, File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered))
+                .first;
+        const uint64_t size = file->second.size();
+        hash = hash_of(std::span(&size, 1), hash);
+        look(file->second, size - std::min(size, kSeen));
+      }
+      look(file->second, place.offset);
     }
+  }
   return hash;
 }
 

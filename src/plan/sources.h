@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 
 #include "base/alive.h"
@@ -13,13 +14,21 @@ struct WeightSources {
   std::vector<ParamSource> params;           // by ParamId
   std::vector<std::filesystem::path> files;  // by TensorPlace::file
   std::vector<uint64_t> file_bytes;
-  bool assumed = false;  // there are no weight files: sizes are those of one bf16 file; good for planning only
-  // How the files hold linears; Plain means that they may be quantised as they are read.
+  bool assumed = false;  // there are no weight files: sizes are those of one that would be; good for planning only
+  std::vector<std::optional<DType>> dtypes;  // by ParamId: of the model's files, where these hold numbers
+  // Tensors of the model's files that are no parameter's, and belong to the model all the same.
+  struct Extra {
+    std::string name;
+    Shape shape;
+    TensorPlace place;
+    ParamId same_as = kNoParam;  // the parameter whose values they repeat
+  };
+  std::vector<Extra> extras;
+  // How the files hold linears, but for those that their quantisation left out; Plain means that all may be quantised
+  // as they are read.
   BaseFormat format = BaseFormat::Plain;
-  bool plain_scales = false;  // Nf4
-  // In what format, if they hold them as numbers: the widest of all.
-  std::optional<DType> linears;
-  std::vector<std::string> notes;  // a line for each kind of thing in the files that is passed over
+  bool plain_scales = false;         // Nf4
+  std::vector<std::string> notes{};  // lines for the user: what the files hold and is passed over, or do not hold
 };
 
 struct SourceRequest {
@@ -28,16 +37,25 @@ struct SourceRequest {
   uint64_t seed = 0;
   std::optional<std::filesystem::path> adapter;  // PEFT directory; without one, fresh adapters: A from the seed, B zero
   int64_t prediction_layers = 0;                 // behind the model's last one, whose tensors are passed over
-  bool head_is_embedding = false;                // the model's files have one matrix for both, though the table has two
+  // Of weight files that are not there: the type of their numbers, and how linears are quantised.
+  DType dtype = DType::BF16;
+  std::optional<BnbQuantization> quantization{};
+  bool head_is_embedding = false;  // the model's files have one matrix for both, though the table has two
 };
 
 // UserError for a tensor that is missing or of another shape than config.json says, that the model has no place for
-// (but for kinds that change nothing, which a note names), and where linears that products need differ in their form.
+// (but for kinds that change nothing, which a note names), and where linears are quantised in several ways.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
 
-// A hash of the files' sizes and ends, and of the first bytes of every tensor that a parameter is read from: tells one
-// model or adapter from another, and reads little.
-uint64_t hash_of_files(const WeightSources& sources, const Alive& alive);
+// Whether a model has a head in its files and its values differ from its embedding's: it is not the embedding then,
+// whatever config.json says. Reads both, as far as they are equal.
+bool has_own_head(const std::filesystem::path& model);
+
+// A hash of the sizes and ends of the files that parameters are read from, and of the first bytes of every such tensor:
+// tells one model or adapter from another, and reads little. `counts`: whether a parameter (by ParamId) does.
+uint64_t hash_of_files(
+    const WeightSources& sources, const Alive& alive,
+    const std::function<bool(size_t)>& counts = [](size_t) { return true; });
 
 // UserError if weight files were only assumed.
 void require_weights(const WeightSources& sources);

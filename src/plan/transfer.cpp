@@ -71,20 +71,29 @@ Operand staged(const Operand& staging, const Piece& piece, DType dtype) {
   return view;
 }
 
-Operand part(const Operand& stored, const Piece& piece) { return elements(stored, piece.begin, piece.end); }
-
 Operand staging_buffer(Emitter& e, std::string_view what, uint64_t bytes, Space space) {
   return e.tensor(what, DType::U8, {static_cast<int64_t>(bytes)}, Role::Staging, space);
 }
 
-void give(Emitter& e, const Operand& to, const Piece& piece, const Stored& stored) {
-  const Operand values = fetch(e, "values", part(stored.values, piece), Role::Staging);
-  if (stored.low && to.dtype == DType::F32)
-    e.op("join", JoinMaster{}, {read(values), read(fetch(e, "low", part(*stored.low, piece), Role::Staging)), to});
-  else if (to.dtype == values.dtype)
+Stored part(const Stored& stored, int64_t begin, int64_t end) {
+  Stored some{elements(stored.values, begin, end)};
+  if (stored.low) some.low = elements(*stored.low, begin, end);
+  return some;
+}
+
+void give(Emitter& e, const Operand& to, const Stored& stored) {
+  Operand values = fetch(e, "values", stored.values, Role::Staging);
+  if (to.dtype == values.dtype) {
     e.op("copy", Copy{}, {read(values), to});
-  else
-    e.op("cast", Cast{}, {read(values), to});
+    return;
+  }
+  if (stored.low) {
+    const Operand low = fetch(e, "low", *stored.low, Role::Staging);
+    const Operand wide = to.dtype == DType::F32 ? to : e.tensor("wide", DType::F32, to.shape, Role::Staging);
+    e.op("join", JoinMaster{}, {read(values), read(low), write(wide)});
+    values = wide;
+  }
+  if (to.dtype != values.dtype) e.op("cast", Cast{}, {read(values), to});
 }
 
 }  // namespace
@@ -152,7 +161,7 @@ void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::v
 
 void let_staging_overlap(Program& program) { retire_later(program, kStagingLag); }
 
-void lower_writes(Emitter& e, Output output, const std::function<Stored(const Transfer&)>& resolve) {
+void lower_writes(Emitter& e, Output output, const Resolve& resolve) {
   for (size_t i = 0; i < output.files.layouts.size(); i++) {
     const auto file = static_cast<int64_t>(i);
     const Operand header = staging_buffer(e, "header", output.files.layouts[i].header.size(), Space::Host);
@@ -171,7 +180,9 @@ void lower_writes(Emitter& e, Output output, const std::function<Stored(const Tr
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     for (const Piece& piece : range.pieces) {
       const Transfer& transfer = output.transfers[piece.stretch];
-      give(e, write(staged(device, piece, transfer.place.dtype)), piece, resolve ? resolve(transfer) : transfer.stored);
+      const Stored stored =
+          resolve ? resolve(transfer, piece.begin, piece.end) : part(transfer.stored, piece.begin, piece.end);
+      give(e, write(staged(device, piece, transfer.place.dtype)), stored);
     }
     e.op("store", Copy{}, {read(device), write(host)}, Lane::CopyOut);
     e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskOut);

@@ -27,6 +27,7 @@ struct Transfer {
   Stored stored;
   TensorPlace place;
   ParamId param = kNoParam;
+  std::optional<TensorPlace> source{};  // of what is copied from the model's files instead
 };
 
 // Elements that come from a file, and what is made of them.
@@ -50,7 +51,8 @@ uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks);
 struct OutputFiles {
   std::vector<std::string> names;  // within their directory
   std::vector<SafetensorsLayout> layouts;
-  std::string index_json;  // for model.safetensors.index.json; empty if one file holds all
+  std::string index_json;             // for model.safetensors.index.json; empty if one file holds all
+  std::vector<std::string> halves{};  // tensors that become fp16 as they are written
 
   uint64_t disk_bytes() const;  // of all files, each in whole blocks of direct I/O
 };
@@ -69,7 +71,8 @@ void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::v
 void let_staging_overlap(Program& program);
 
 // Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'
-// data) give them. `resolve`, if given, says where a transfer's elements are when they are needed.
-void lower_writes(Emitter& e, Output output, const std::function<Stored(const Transfer&)>& resolve = {});
+// data) give them. `resolve`, if given, says where some of a transfer's elements are when they are needed.
+using Resolve = std::function<Stored(const Transfer&, int64_t begin, int64_t end)>;
+void lower_writes(Emitter& e, Output output, const Resolve& resolve = {});
 
 }  // namespace snug

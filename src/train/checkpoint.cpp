@@ -5,13 +5,13 @@
 
 #include "base/disk.h"
 #include "base/file.h"
-#include "base/hash.h"
+#include "plan/fingerprint.h"
 
 namespace snug {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
-constexpr uint64_t kMaxStateFile = 1 << 16;
+constexpr size_t kMostDifferences = 5;  // in a message
 
 }  // namespace
 
@@ -62,25 +62,43 @@ void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) c
   for (const int64_t step : old) remove_tree(directory(step), alive);
 }
 
-CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {
+CheckpointState Checkpoints::last_state() const {
   const std::vector<int64_t> all = steps();
   const std::filesystem::path last = directory(all.back());
-  const CheckpointState state = of_last([&] {
+  return of_last([&] {
     const std::filesystem::path path = last / "state.json";
     const CheckpointState read = parse_state(read_text(path, kMaxStateFile), path.string());
     if (read.step != all.back())
       user_error("{}: found the state of step {}, expected that of step {}", last.string(), read.step, all.back());
     return read;
   });
-  auto expect = [&](uint64_t found, uint64_t expected, std::string_view what) {
-    if (found != expected)
-      user_error("{}: made under {} (found {}, expected {}); resume with the options of the run's job.yaml",
-                 last.string(), what, hex(found), hex(expected));
-  };
-  expect(state.numerics_hash, now.numerics_hash, "other numerics");
-  expect(state.data_order, now.data_order, "other data, or data in another order");
-  of_last([&] { session.restore(last); });
+}
+
+CheckpointState Checkpoints::restore_last(Session& session, const CheckpointState& now) const {
+  const std::filesystem::path directory = last().value();
+  const CheckpointState state = last_state();
+  refuse_other_fields(now.fields, state.fields, directory);
+  of_last([&] { session.restore(directory); });
   return state;
+}
+
+void refuse_other_fields(const Fields& now, const Fields& saved, const std::filesystem::path& directory) {
+  std::vector<std::string> words = differences(now, saved, kResultFields);
+  const auto add = [&](const std::vector<std::string>& more) { words.insert(words.end(), more.begin(), more.end()); };
+  add(differences(now, saved, {kBlockFields}));
+  const std::vector<std::string> content = differences(now, saved, {kContentFields});
+  const std::vector<std::string> options = differences(now, saved, {kDataOptionFields});
+  if (!content.empty() && !options.empty()) add(options);
+  if (!content.empty() && options.empty())
+    words.push_back(
+        fmt::format("the content of the data has changed, or what the model's tokenizer and template make "
+                    "of it ({})",
+                    fmt::join(content, ", ")));
+  if (words.empty()) return;
+  const size_t more = words.size() - std::min(words.size(), kMostDifferences);
+  words.resize(words.size() - more);
+  user_error("{}: {}{}, as the run has it", directory.string(), fmt::join(words, "; "),
+             more > 0 ? fmt::format("; and {} more", more) : "");
 }
 
 }  // namespace snug

@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <optional>
+#include <string_view>
 #include <vector>
 
 #include "base/error.h"
@@ -10,6 +11,16 @@
 #include "train/session.h"
 
 namespace snug {
+
+// Groups of fields of the data, beside those of the job (plan/fingerprint.h).
+inline constexpr std::string_view kBlockFields = "blocks";           // how samples become the blocks of steps
+inline constexpr std::string_view kContentFields = "data";           // what samples hold, in tokens
+inline constexpr std::string_view kDataOptionFields = "options";     // of which files and options that came
+inline constexpr std::string_view kValidationFields = "validation";  // what held-out samples hold
+
+// UserError that names what `now` has otherwise than the run's checkpoint in `directory`, by field and both values. The
+// cut may differ, options of the data if their samples are equal, and held-out samples.
+void refuse_other_fields(const Fields& now, const Fields& saved, const std::filesystem::path& directory);
 
 class Checkpoints {
  public:
@@ -36,7 +47,9 @@ class Checkpoints {
   }
   // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.
   void save(Session& session, const CheckpointState& state);
-  // Restores the last one. UserError if it was made under other numerics or other data than `now` has.
+  // The state of the last one.
+  CheckpointState last_state() const;
+  // Restores the last one. UserError if it was made under other fields than `now` has.
   CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:

@@ -10,6 +10,8 @@
 namespace snug {
 namespace {
 
+constexpr int64_t kFormat = 1;
+
 uint64_t hash_in(const JsonObject& fields, std::string_view key) {
   const std::string text = fields.string(key);
   uint64_t value = 0;
@@ -18,39 +20,77 @@ uint64_t hash_in(const JsonObject& fields, std::string_view key) {
   return value;
 }
 
-nlohmann::ordered_json fields_of(const CheckpointState& state) {
-  nlohmann::ordered_json json{{"step", state.step},
-                              {"numerics_hash", hex(state.numerics_hash)},
-                              {"data_order", hex(state.data_order)},
-                              {"program_hash", hex(state.program_hash)},
+nlohmann::ordered_json json_of(const CheckpointState& state) {
+  nlohmann::ordered_json json{{"format", kFormat},
+                              {"step", state.step},
                               {"best_step", state.best_step},
-                              {"best_eval_loss", nullptr}};
+                              {"best_eval_loss", nullptr},
+                              {"program_hash", hex(state.program_hash)},
+                              {"fields", nlohmann::ordered_json::object()}};
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
+  for (const Field& field : state.fields)
+    if (!field.is_usual()) json["fields"][field.group][field.name] = field.value;
   return json;
+}
+
+// UserError unless the text is to the byte what some version of write_state() made.
+nlohmann::ordered_json checked(std::string_view text, const std::string& place) {
+  parse_json(text, place);  // refuses what is no JSON
+  auto json = nlohmann::ordered_json::parse(text);
+  const std::string as_written = json.dump(2) + "\n";
+  const nlohmann::ordered_json checksum = json.is_object() && json.contains("checksum") ? json["checksum"] : nullptr;
+  if (json.is_object()) json.erase("checksum");
+  if (as_written != text || checksum != hex(hash_of(json.dump()))) user_error("{}: its checksum is another", place);
+  return json;
+}
+
+// Made by this version, or by one that writes the same.
+void require_format(const JsonObject& fields, const std::string& source) {
+  if (!fields.has("format"))
+    user_error(
+        "{}: found no 'format', expected {}: an earlier snug made it and did not keep all that it was made under; that "
+        "version goes on with it, --overwrite begins anew",
+        source, kFormat);
+  const int64_t format = fields.integer("format", 1, std::numeric_limits<int64_t>::max());
+  if (format > kFormat)
+    user_error("{}: found format {}, expected {} at most: a newer snug made it", source, format, kFormat);
+}
+
+Fields read_fields(const nlohmann::ordered_json& groups, const JsonObject& place) {
+  Fields fields;
+  if (!groups.is_object()) place.fail("fields", "groups of fields");
+  for (const auto& [group, named] : groups.items()) {
+    if (!named.is_object()) place.fail("fields", "groups of fields");
+    for (const auto& [name, value] : named.items()) {
+      if (!value.is_string()) place.fail("fields", "texts");
+      fields.push_back({group, name, value.get<std::string>()});
+    }
+  }
+  return fields;
 }
 
 }  // namespace
 
 std::string write_state(const CheckpointState& state) {
-  nlohmann::ordered_json json = fields_of(state);
+  nlohmann::ordered_json json = json_of(state);
   json["checksum"] = hex(hash_of(json.dump()));
   return json.dump(2) + "\n";
 }
 
 CheckpointState parse_state(std::string_view text, const std::string& source) {
   const std::string place = source + ": damaged";
-  const Json json = parse_json(text, place);
-  const JsonObject fields(json, place);
+  const nlohmann::ordered_json ordered = checked(text, place);
+  const Json json = ordered;
+  const JsonObject fields(json, source);
+  require_format(fields, source);
   constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
   constexpr double kLargest = std::numeric_limits<double>::max();
   CheckpointState state;
   state.step = fields.integer("step", 0, kMost);
-  state.numerics_hash = hash_in(fields, "numerics_hash");
-  state.data_order = hash_in(fields, "data_order");
   state.program_hash = hash_in(fields, "program_hash");
   state.best_step = fields.integer("best_step", 0, kMost);
   if (fields.has("best_eval_loss")) state.best_eval_loss = fields.number("best_eval_loss", -kLargest, kLargest);
-  if (write_state(state) != text) user_error("{}: its checksum is another", place);
+  state.fields = read_fields(ordered.contains("fields") ? ordered["fields"] : nullptr, fields);
   return state;
 }
 

@@ -8,23 +8,53 @@
 namespace snug {
 namespace {
 
-// The original config.json with the dtype of what was written and the vocabulary and head that its adapter gave it, and
-// no word of how the base was quantised.
+// The original config.json as it is for what was written: with its dtype, unless each tensor has the base's own, with
+// the vocabulary and head that its adapter gave it, and no word of how the base was quantised.
 std::string written_config(const std::filesystem::path& path, const JobSpec& spec) {
   auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfigBytes));
-  const std::string word = spec.export_dtype == DType::F32 ? "float32" : "bfloat16";
-  const bool old_spelling = json.contains("torch_dtype");
   json.erase("quantization_config");
+  std::optional<DType> dtype = spec.export_dtype;
+  for (size_t i = 0; i < spec.table.params.size(); i++)
+    if (!dtype && !spec.table.params[i].adapter && !spec.sources.dtypes[i]) dtype = spec.numerics.compute;
+  if (dtype)
+    json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = *dtype == DType::F32 ? "float32" : "bfloat16";
   json["vocab_size"] = spec.config.vocabulary;
-  if (!spec.config.tie_word_embeddings) json["tie_word_embeddings"] = false;
-  json[old_spelling ? "torch_dtype" : "dtype"] = word;
+  if (!spec.config.tie_word_embeddings && json.value("tie_word_embeddings", false)) json["tie_word_embeddings"] = false;
   return json.dump(2) + "\n";
+}
+
+// fp16 has no number beyond 65504.
+void refuse_overflow(const std::filesystem::path& directory, const std::vector<std::string>& halves, Purpose purpose,
+                     const Alive& alive) {
+  if (halves.empty()) return;
+  constexpr uint16_t kExponent = 0x7c00;  // of infinities and of what is no number
+  constexpr uint64_t kChunk = 1 << 20;
+  const auto index = SafetensorsIndex::open_model(directory);
+  std::vector<Float16> values;
+  for (const std::string& name : halves) {
+    const SafetensorsEntry& entry = *index.find(name);
+    const File file = File::open_read(index.files()[entry.file], IoMode::Buffered);
+    for (uint64_t begin = 0; begin < entry.bytes; begin += kChunk) {
+      call(alive);
+      values.resize(std::min(kChunk, entry.bytes - begin) / sizeof(Float16));
+      file.read(entry.offset + begin, std::as_writable_bytes(std::span(values)));
+      if (std::ranges::any_of(values, [](Float16 x) { return (x.bits & kExponent) == kExponent; }))
+        user_error("tensor '{}': found a value beyond 65504, the largest of fp16, in which the model has it; {}", name,
+                   purpose == Purpose::Merge ? "--base-format bf16 or fp32 writes the model in that"
+                                             : "the run's last checkpoint holds it as it is");
+    }
+  }
+}
+
+void copy_side_file(const std::filesystem::path& from, const std::filesystem::path& to) {
+  std::filesystem::create_directories(to.parent_path());
+  std::filesystem::copy_file(from, to);
 }
 
 }  // namespace
 
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
-                    const std::filesystem::path& base_model) {
+                    const std::filesystem::path& base_model, const WriteBeside& beside) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, Existing::Replace);
   PeftConfig config = adapter;
@@ -32,21 +62,24 @@ void export_adapter(Session& session, const std::filesystem::path& directory, co
   std::ranges::sort(config.target_modules);
   session.write(Task::Export, pending.path());
   write_text(pending.path() / kPeftConfigFile, write_peft_config(config));
+  if (beside) beside(pending.path());
   pending.publish();
 }
 
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
-                  Existing existing) {
+                  Existing existing, const WriteBeside& beside) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
+  refuse_overflow(pending.path(), session.compiled().exported.halves, session.spec().purpose, session.alive());
   for (const std::string& name : side_files(source)) {
     if (name == "config.json")
       write_text(pending.path() / name, written_config(source / name, session.spec()));
     else
-      std::filesystem::copy_file(source / name, pending.path() / name);
+      copy_side_file(source / name, pending.path() / name);
     call(session.alive());
   }
+  if (beside) beside(pending.path());
   pending.publish();
 }
 

@@ -1,17 +1,22 @@
 // What a run leaves for others: PEFT adapters and Hugging Face model directories. All ranks call these; rank 0 writes.
 #pragma once
 
+#include <functional>
+
 #include "train/session.h"
 
 namespace snug {
 
+// Writes what else belongs into a directory; called by rank 0 before the directory takes its name.
+using WriteBeside = std::function<void(const std::filesystem::path& directory)>;
+
 // Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one); `adapter` without its
 // base model, which is named here.
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
-                    const std::filesystem::path& base_model);
+                    const std::filesystem::path& base_model, const WriteBeside& beside = {});
 
 // Makes `directory` a model directory: weights, and the side files of `source`.
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
-                  Existing existing);
+                  Existing existing, const WriteBeside& beside = {});
 
 }  // namespace snug

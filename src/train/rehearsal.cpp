@@ -18,15 +18,6 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kProbe = 64 << 10;
 
-uint64_t bytes_in(const fs::path& directory) {
-  uint64_t bytes = 0;
-  std::error_code error;
-  for (auto entry = fs::recursive_directory_iterator(directory, error); !error && entry != fs::end(entry);
-       entry.increment(error))
-    if (const uint64_t size = entry->file_size(error); !error) bytes += size;
-  return bytes;
-}
-
 // The file itself is what can be refused: by rights, a quota, a read-only or broken disk, a limit of its size.
 void write_and_remove(const fs::path& path, uint64_t longest) {
   static constexpr std::array<std::byte, kProbe> kZeros{};

@@ -7,6 +7,8 @@
 #include "base/disk.h"
 #include "base/hash.h"
 #include "base/parallel.h"
+#include "plan/fingerprint.h"
+#include "train/checksum.h"
 #include "train/trace_json.h"
 
 namespace snug {
@@ -30,9 +32,9 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     : spec_(std::move(spec)), compiled_(std::move(compiled)), comm_(means.comm) {
   set_threads(means.threads);
   if (comm_) {
-    comm_->agree("what is trained, or how", compiled_.numerics_hash);
-    const Cut& cut = spec_.cut;
-    comm_->agree("the cut of a step", static_cast<uint64_t>(cut.micro_batch) << 32 | static_cast<uint64_t>(cut.passes));
+    const Fields fields = fields_of(spec_);
+    comm_->agree("what is trained, or how", hash_of_fields(fields, kResultFields));
+    comm_->agree("the cut of a step", hash_of_fields(fields, {kCutFields}));
     comm_->agree("the program of a step", compiled_.joint_hash);
   }
   backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
@@ -98,19 +100,6 @@ const OutputFiles& Session::files_of(Task task) const {
   return task == Task::Export ? compiled_.exported : compiled_.saved;
 }
 
-namespace {
-
-std::filesystem::path checksum_name(std::filesystem::path path) { return path += ".xxh3"; }
-
-void require_checksum(const std::filesystem::path& path, const Alive& alive) {
-  const std::string expected = read_text(checksum_name(path), 64), found = hex(file_checksum(path, alive)) + "\n";
-  if (found != expected)
-    user_error("{}: damaged: found checksum {}, expected {}", path.string(), found.substr(0, 16),
-               expected.substr(0, 16));
-}
-
-}  // namespace
-
 void Session::write(Task task, const std::filesystem::path& directory) {
   const OutputFiles& outputs = files_of(task);
   std::vector<File> files;
@@ -121,7 +110,12 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     files.back().allocate(outputs.layouts[i].file_bytes, alive());
     if (task == Task::Save) files.back().start_checksum();
   }
-  for (File& file : files) pointers.push_back(&file);
+  std::vector<File> sources;
+  const std::vector<Op>& ops = compiled_.set.programs[at(task)].ops;
+  if (std::ranges::any_of(ops, [](const Op& op) { return std::holds_alternative<ReadFile>(op.attrs); }))
+    for (const auto& path : spec_.sources.files) sources.push_back(File::open_read(path, IoMode::Direct));
+  for (std::vector<File>* const opened : {&files, &sources})
+    for (File& file : *opened) pointers.push_back(&file);
   on(HostJob::FillHeader, [&](const HostTask& task, std::span<const TensorView> views, PassFacts&) {
     const std::string& header = outputs.layouts[static_cast<size_t>(task.index)].header;
     std::ranges::copy(header, views[0].as<uint8_t>());
@@ -134,7 +128,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     call(alive());
   }
   if (task == Task::Save)
-    for (const File& file : files) write_text(checksum_name(file.path()), hex(file.checksum()) + "\n");
+    for (const File& file : files) write_checksum(file);
   if (writes && !outputs.index_json.empty()) write_text(directory / "model.safetensors.index.json", outputs.index_json);
 }
 

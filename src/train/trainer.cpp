@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "plan/fingerprint.h"
 
 namespace snug {
 namespace {
@@ -67,9 +68,9 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
       validation_passes_(validation_passes),
       options_(std::move(options)),
       checkpoints_(options_.out, options_.keep) {
-  state_.numerics_hash = session.compiled().numerics_hash;
+  state_.fields = fields_of(session.spec());
+  state_.fields.insert(state_.fields.end(), options_.fields.begin(), options_.fields.end());
   state_.program_hash = session.compiled().hash;
-  state_.data_order = options_.data_order;
   session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     loss_sum_ = views[0].as<float>()[0];
     norm_ = views[1].as<float>()[0];
@@ -79,8 +80,24 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
 
 void Trainer::restore() {
   if (checkpoints_.steps().empty()) return;
-  state_ = checkpoints_.restore_last(session_, state_);
-  state_.program_hash = session_.compiled().hash;  // another strategy may go on
+  const CheckpointState saved = checkpoints_.restore_last(session_, state_);
+  const auto changed = [&](std::string_view group) { return differences(state_.fields, saved.fields, {group}); };
+  const auto say = [&](const std::string& line) {
+    if (session_.rank() == 0) options_.log(line);
+  };
+  state_.step = saved.step;
+  if (const auto cut = changed(kCutFields); !cut.empty())
+    say(fmt::format(
+        "a step is cut otherwise than in the checkpoint ({}): the data are the same, sums go in another order",
+        fmt::join(cut, ", ")));
+  const auto validation = changed(kValidationFields);
+  if (validation.empty()) {
+    state_.best_eval_loss = saved.best_eval_loss;
+    state_.best_step = saved.best_step;
+  } else if (saved.best_eval_loss) {
+    say(fmt::format("other samples are held out ({}): the best step so far, {}, counts no more",
+                    fmt::join(validation, ", "), saved.best_step));
+  }
 }
 
 void Trainer::agree() {
@@ -89,7 +106,7 @@ void Trainer::agree() {
                                  e.epochs, s.steps, s.seconds, s.epochs, validation_ ? validation_passes_ : -1);
   for (const int64_t step : {int64_t{1}, (options_.steps + 1) / 2, options_.steps})
     text += fmt::format(" {}", options_.schedule.at(step));
-  session_.agree("the data, or its order", options_.data_order);
+  session_.agree("the data, or its order", hash_of_fields(options_.fields, {kBlockFields, kContentFields}));
   session_.agree("the schedule of steps", hash_of(text));
   session_.agree("the step that was done last", static_cast<uint64_t>(state_.step));
 }

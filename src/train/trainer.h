@@ -41,7 +41,8 @@ struct TrainerOptions {
   int64_t keep = 2;
   std::filesystem::path trace;  // a Chrome trace of the first steps is written there; empty: none
   PerSpace<uint64_t> beside{};  // bytes taken beside the arenas
-  uint64_t data_order = 0;      // hash of what decides which tokens each step sees; resuming checks it
+  Fields fields{};              // of the data and of the weights that are not trained: what resuming compares, besides
+                                // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
@@ -81,6 +82,10 @@ class Trainer {
   // The last step that was done, and its loss if it was done here.
   int64_t step() const { return state_.step; }
   std::optional<double> loss() const { return metrics_.step > 0 ? std::optional(metrics_.loss) : std::nullopt; }
+  // The step with the least held-out loss, and that loss, if any was evaluated.
+  std::optional<std::pair<int64_t, double>> best() const {
+    return state_.best_eval_loss ? std::optional(std::pair(state_.best_step, *state_.best_eval_loss)) : std::nullopt;
+  }
 
  private:
   void do_step(int64_t number);

@@ -22,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string state = read_and_written(bytes);
   snug::check(state.empty() || read_and_written(state) == state, "written and read: {}", state);
   // A state that was damaged: the checksum covers all that is read.
-  const std::string whole = snug::write_state({12, 0x1234, 0x5678, 0x9abc, 2.5, 8});
+  const std::string whole =
+      snug::write_state({12, {{"model", "rope_theta", "500000"}, {"data", "samples", "40"}}, 0x9abc, 2.5, 8});
   if (bytes.empty()) return 0;
   std::string damaged = whole;
   damaged.replace(data[0] % whole.size(), bytes.size() - 1, bytes.substr(1));

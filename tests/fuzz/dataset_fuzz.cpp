@@ -1,5 +1,5 @@
-// Data files of every kind: anything but a UserError or samples that hold together is a fault. The first byte chooses
-// the kind; a fake tokenizer takes bytes as ids.
+// Data files of every kind of text, compressed or not: anything but a UserError or samples that hold together is a
+// fault. The first byte chooses the kind; a fake tokenizer takes bytes as ids.
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -16,13 +16,19 @@
 namespace {
 
 // The chat template too is a foreign text: the file's bytes stand in for it.
-snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file) {
+snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, const std::string& bytes) {
   snug::DataOptions options;
   options.files = {file};
   options.vocabulary = 259;
-  options.chat_template = kind & 4 ? "chatml" : "auto";
+  try {
+    const snug::SpecialTexts special = snug::byte_encoder().special;
+    options.prompt_format.chat = snug::ChatTemplate::choose(kind & 4 ? "chatml" : "auto", bytes, special);
+  } catch (const snug::UserError& error) {
+    options.prompt_format.refusal = error.what();
+  }
   if (kind & 8) options.shape.prompt = "{instruction}: ";
   if (kind & 16) options.train_on = snug::TrainOn::All;
+  options.text_split = static_cast<snug::TextSplit>(kind % 3);
   return options;
 }
 
@@ -31,15 +37,16 @@ snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   static const std::filesystem::path folder = std::filesystem::temp_directory_path();
-  const char* endings[] = {".jsonl", ".json", ".txt"};
-  const auto file = folder / ("snug-dataset-fuzz-" + std::to_string(getpid()) + endings[data[0] % 4 % 3]);
+  const char* endings[] = {".jsonl", ".json", ".txt", ".csv"};
+  const char* compressions[] = {".gz", ".zst", "", ""};
+  const auto file = folder / ("snug-dataset-fuzz-" + std::to_string(getpid()) + endings[data[0] & 3] +
+                              compressions[data[0] >> 5 & 3]);
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   std::ofstream(file, std::ios::binary) << bytes;
   snug::set_threads(1);
-  snug::TextEncoder encoder = snug::byte_encoder();
-  encoder.model_template = bytes;
+  const snug::TextEncoder encoder = snug::byte_encoder();
   try {
-    const snug::Dataset dataset = snug::load_dataset(options_for(data[0], file), &encoder);
+    const snug::Dataset dataset = snug::load_dataset(options_for(data[0], file, bytes), &encoder);
     for (int64_t s = 0; s < dataset.samples(); ++s) {
       if (dataset.length(s) < 1 || dataset.loss_tokens(s, 0, dataset.length(s)) >= dataset.length(s)) abort();
     }

@@ -1,13 +1,25 @@
 foreach(name
-        cli_test cli_inputs_test cli_learning_test cli_models_test
-        cli_owner_test cli_plan_test cli_use_test
-        scaling_test scenarios_test unequal_ranks_test)
+        cli_test
+        cli_checkpoint_test
+        cli_dtypes_test
+        cli_inputs_test
+        cli_learning_test
+        cli_models_test
+        cli_owner_test
+        cli_plan_test
+        cli_use_test
+        prompting_test
+        scaling_test
+        scenarios_test
+        unequal_ranks_test)
   snug_test(${name})
   target_link_libraries(${name} PRIVATE nlohmann_json::nlohmann_json)
   target_compile_definitions(${name} PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>")
   add_dependencies(${name} snug)
 endforeach()
 target_link_libraries(scaling_test PRIVATE snug_base)
+target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
+target_link_libraries(prompting_test PRIVATE snug_cli)
 foreach(name scenarios_test scaling_test)
   target_compile_definitions(${name} PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
   set_tests_properties(${name} PROPERTIES LABELS slow)
@@ -41,6 +53,11 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
   set_tests_properties(host_peak_test PROPERTIES LABELS slow RUN_SERIAL ON)
   add_dependencies(host_peak_test snug snug_mpi)
 endif()
+snug_test(limits_test)
+target_link_libraries(limits_test PRIVATE nlohmann_json::nlohmann_json)
+target_compile_definitions(limits_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>")
+set_tests_properties(limits_test PROPERTIES LABELS slow)
+add_dependencies(limits_test snug)
 # The program itself, on a disk that fills up.
 add_executable(snug_full_disk ${PROJECT_SOURCE_DIR}/src/cli/main.cpp full_disk.cpp)
 target_link_libraries(snug_full_disk PRIVATE snug_cli ${CMAKE_DL_LIBS})

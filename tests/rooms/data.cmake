@@ -1,4 +1,6 @@
 snug_test(chat_template_test ROOMS format)
+snug_test(prompt_format_test ROOMS format)
 snug_test(data_test ROOMS data)
 snug_test(shapes_test ROOMS data)
+snug_test(data_files_test ROOMS data)
 snug_test(packing_test SOURCES count_allocations.cpp ROOMS data)

@@ -5,4 +5,5 @@ snug_test(hf_config_test ROOMS format)
 snug_test(bnb_test ROOMS format)
 snug_test(peft_test ROOMS format)
 snug_test(gguf_test ROOMS format)
+snug_test(parquet_test ROOMS format)
 

@@ -9,6 +9,7 @@ snug_test(exact_test SOURCES count_allocations.cpp ROOMS train)
 snug_test(fit_test ROOMS train)
 snug_test(lower_test ROOMS train)
 snug_test(checkpoint_test ROOMS train)
+snug_test(fingerprint_test ROOMS train)
 snug_test(smollm2_test ROOMS cli)
 target_compile_definitions(smollm2_test PRIVATE
   SNUG_DEMO_GGUF="${PROJECT_SOURCE_DIR}/build/demo/SmolLM2-135M-Instruct.Q4_1.gguf")

@@ -1,0 +1,100 @@
+// Records as named fields: one visitor a record serves hashing, comparing, printing and files.
+//
+// A visitor is a function template beside its record, which binds all of the record's members, so that one that is
+// added does not compile until it is visited or said to decide nothing:
+//   template <RecordOf<Numerics> R, class Visit>
+//   void visit_fields(R& record, Visit&& visit) {
+//     auto& [compute, seed] = record;
+//     visit("compute", compute);
+//     visit("seed", seed);
+//   }
+#pragma once
+
+#include <fmt/format.h>
+
+#include <concepts>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+namespace snug {
+
+template <class R, class Record>
+concept RecordOf = std::same_as<std::remove_const_t<R>, Record>;
+
+// Of what decides a run's results, one thing as text.
+struct Field {
+  std::string group, name;  // "model", "rope_theta"
+  std::string value;        // "" for nothing
+  std::string usual = {};   // its default, which never changes: a field that is not said is at it
+  bool is_usual() const { return value == usual; }
+};
+using Fields = std::vector<Field>;
+
+inline std::string field_text(bool value) { return value ? "true" : "false"; }
+inline std::string field_text(const std::string& value) { return value; }
+template <class T>
+std::string field_text(const T& value);
+
+template <class T>
+std::string field_text(const std::optional<T>& value) {
+  return value ? field_text(*value) : "";
+}
+
+// Runs of equal items are counted: "4096 x3, 0".
+template <class T>
+std::string field_text(const std::vector<T>& values) {
+  std::string text;
+  for (size_t i = 0; i < values.size();) {
+    size_t end = i + 1;
+    while (end < values.size() && values[end] == values[i]) end++;
+    text += text.empty() ? "" : ", ";
+    text += field_text(values[i]);
+    if (end - i > 1) text += fmt::format(" x{}", end - i);
+    i = end;
+  }
+  return text;
+}
+
+// A number, an enumerator by its name() where it has one, or a record by its fields: "factor 8, low_freq_factor 1".
+template <class T>
+std::string field_text(const T& value) {
+  if constexpr (requires { visit_fields(value, [](std::string_view, const auto&) {}); }) {
+    std::string text;
+    visit_fields(value, [&](std::string_view name, const auto& field) {
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, field_text(field));
+    });
+    return text;
+  } else if constexpr (requires { std::string(name(value)); }) {
+    return std::string(name(value));
+  } else if constexpr (std::is_enum_v<T>) {
+    return fmt::format("{}", static_cast<int64_t>(value));
+  } else {
+    return fmt::format("{}", value);
+  }
+}
+
+// Adds the fields of a record to those of a group; their defaults are those of `usual`.
+template <class Record>
+void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& usual = {}) {
+  const size_t first = fields.size();
+  visit_fields(record, [&](std::string_view name, const auto& field) {
+    fields.push_back({std::string(group), std::string(name), field_text(field)});
+  });
+  size_t next = first;
+  visit_fields(usual, [&](std::string_view, const auto& field) { fields[next++].usual = field_text(field); });
+}
+
+// Returns a hash of the fields of some groups, of all where none is named. Those at their defaults are left out, so
+// that a new one orphans nothing that was made before.
+uint64_t hash_of_fields(const Fields& fields, const std::vector<std::string_view>& groups = {});
+
+// Returns in words which fields of some groups differ: "rope_theta: found 500000, expected 10000". `expected` may lack
+// those at their defaults.
+std::vector<std::string> differences(const Fields& found, const Fields& expected,
+                                     const std::vector<std::string_view>& groups);
+
+}  // namespace snug

@@ -1,0 +1,126 @@
+#include "cli/numerics.h"
+
+namespace snug {
+namespace {
+
+DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
+
+// Of a word of base_format; Plain for bf16 and fp32.
+BaseFormat format_option(std::string_view word) {
+  for (const BaseFormat format : {BaseFormat::Int8, BaseFormat::Nf4, BaseFormat::Fp8})
+    if (word == name(format)) return format;
+  return BaseFormat::Plain;
+}
+
+// A model that is stored quantised stays as it is. `frozen`: its linears are not trained.
+void choose_base(Numerics& n, const Options& options, const WeightSources& sources, bool frozen) {
+  const bool plain = sources.format == BaseFormat::Plain;
+  n.base_format = options.base_format                 ? format_option(*options.base_format)
+                  : plain && frozen && n.fp8_products ? BaseFormat::Fp8
+                                                      : sources.format;
+  n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
+  n.plain_scales = sources.plain_scales;
+  if (!plain && n.base_format != sources.format)
+    user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
+               name(sources.format), options.model);
+  if (n.fp8_products && frozen && n.base_format != BaseFormat::Fp8)
+    user_error("compute fp8: found base_format {}, expected fp8, which its products are made of",
+               options.base_format.value_or(std::string(name(n.base_format))));
+}
+
+// A merged model is stored as its base is, unless base_format says how.
+void keep_base_exact(JobSpec& spec, const Options& options) {
+  Numerics& n = spec.numerics;
+  if (options.base_format && !n.coded_base()) spec.export_dtype = dtype_option(*options.base_format);
+  n.base = DType::F32;  // of what does not stay in its file
+  if (spec.sources.format != BaseFormat::Plain)
+    spec.sources.notes.push_back(fmt::format("{}: linears are stored in {}; they are merged, and written, in {}",
+                                             options.model, name(spec.sources.format), name(n.compute)));
+}
+
+// A line for each type of which something is kept with fewer bits than it is stored with.
+void note_narrowed(JobSpec& spec) {
+  const Numerics& n = spec.numerics;
+  const std::vector<Form> forms = forms_of(spec);
+  for (const auto& [dtype, bits] : {std::pair(DType::F16, 3), std::pair(DType::F32, 16)}) {
+    std::vector<std::string> narrowed;
+    size_t all = 0;
+    bool trained = false;
+    for (size_t i = 0; i < forms.size(); i++) {
+      const ParamSpec& param = spec.table.params[i];
+      all += !param.adapter;
+      const bool exact = param.trainable ? n.split_master() || n.compute == DType::F32 : n.base == DType::F32;
+      if (param.adapter || spec.sources.dtypes[i] != dtype || forms[i] != Form::Plain || exact) continue;
+      narrowed.push_back(param.name);
+      trained = trained || param.trainable;
+    }
+    if (narrowed.empty()) continue;
+    spec.sources.notes.push_back(fmt::format(
+        "{} stored in {}, and kept in bf16, {} bits of mantissa less{}",
+        narrowed.size() == all ? "weights are"
+                               : fmt::format("{} of {} tensors ('{}') are", narrowed.size(), all, narrowed[0]),
+        name(dtype), bits,
+        trained          ? "; --state-format fp32 keeps them as they are"
+        : n.fp8_products ? ""
+                         : "; --compute fp32 keeps them as they are"));
+  }
+}
+
+// Rows and blocks are coded as a whole.
+void require_codable(const JobSpec& spec) {
+  const std::vector<Form> forms = forms_of(spec);
+  for (size_t i = 0; i < forms.size(); i++) {
+    const ParamSpec& param = spec.table.params[i];
+    if (spec.numerics.base_format == BaseFormat::Nf4 && forms[i] == Form::Coded && param.shape.count() % kNf4Block != 0)
+      user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
+                 param.shape.count(), kNf4Block);
+  }
+  for (const ParamSpec& param : spec.table.params)
+    if (spec.numerics.fp8_products && param.linear &&
+        (param.shape.rows() % kFp8Multiple != 0 || param.shape.cols() % kFp8Multiple != 0))
+      user_error("compute fp8: '{}' is {}, expected multiples of {}; bf16 takes any", param.name,
+                 to_string(param.shape), kFp8Multiple);
+}
+
+}  // namespace
+
+Numerics numerics_of(const Options& options) {
+  Numerics n;
+  n.compute = dtype_option(options.compute);
+  n.fp8_products = options.compute == "fp8";
+  n.accumulator = dtype_option(options.gradient_accumulator);
+  n.beta1 = options.beta1;
+  n.beta2 = options.beta2;
+  n.epsilon = options.epsilon;
+  n.weight_decay = options.weight_decay;
+  n.max_grad_norm = static_cast<float>(options.max_grad_norm);
+  n.seed = options.seed;
+  n.reduce_every_step = options.reduce_every == "step";
+  n.state = options.state_format == "8bit"   ? StateFormat::Bit8
+            : options.state_format == "bf16" ? StateFormat::Bf16
+                                             : StateFormat::Fp32;
+  if (n.state == StateFormat::Bit8 && n.compute != DType::BF16)
+    user_error("state_format 8bit keeps weights in bf16 alone: found compute {}, expected bf16", options.compute);
+  return n;
+}
+
+void settle_base(JobSpec& spec, const Options& options) {
+  const bool all_trained = spec.purpose == Purpose::Train && options.method == "full";
+  choose_base(spec.numerics, options, spec.sources, !all_trained);
+  if (spec.purpose == Purpose::Merge) keep_base_exact(spec, options);
+  note_narrowed(spec);
+  if (spec.numerics.fp8_products && all_trained && options.sequence_length % kFp8Multiple != 0)
+    user_error(
+        "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "
+        "tokens; bf16 takes any",
+        options.sequence_length, kFp8Multiple);
+  if (spec.numerics.coded_base() && all_trained)
+    user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
+               name(spec.numerics.base_format));
+  if (all_trained && spec.numerics.base != spec.numerics.compute)
+    user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
+               name(spec.numerics.base), name(spec.numerics.compute));
+  require_codable(spec);
+}
+
+}  // namespace snug

@@ -1,0 +1,73 @@
+#include "cli/prompting.h"
+
+#include "base/say.h"
+#include "plan/sources.h"
+
+namespace snug {
+namespace {
+
+PromptFiles prompt_files(const PromptFormat& format, const RecordKinds& taught) {
+  PromptFiles files;
+  if (taught.conversations || format.template_of_adapter) files.jinja = format.jinja;
+  if (taught.conversations || taught.texts || format.template_of_adapter || format.ends_of_adapter)
+    files.end_tokens = format.end_tokens;
+  return files;
+}
+
+// Of the base's weight files, without an adapter's; nothing where the seed draws the weights.
+std::optional<uint64_t> hash_of_base(const JobSpec& spec) {
+  const auto of_base = [&](size_t i) { return !spec.table.params[i].adapter; };
+  for (size_t i = 0; i < spec.table.params.size(); i++)
+    if (of_base(i) && std::holds_alternative<RandomFill>(spec.sources.params[i])) return std::nullopt;
+  return hash_of_files(spec.sources, {}, of_base);
+}
+
+SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& spec) {
+  SnugFacts facts{.version = SNUG_VERSION, .train_on = options.train_on, .base = hash_of_base(spec)};
+  const PromptFormat& format = corpus.prompt_format;
+  const bool conversations = corpus.training.kinds().conversations;
+  if ((conversations || format.template_of_adapter) && format.chat) facts.template_name = format.chat->name();
+  if (conversations) facts.prompt_pattern = options.prompt_pattern;
+  return facts;
+}
+
+}  // namespace
+
+WriteBeside write_prompt_format(const Options& options, const Corpus& corpus, const JobSpec& spec) {
+  const PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
+  if (options.method == "full")
+    return [files](const std::filesystem::path& directory) { write_model_format(directory, files); };
+  const auto texts = adapter_format_files(options.model, files, facts_of(options, corpus, spec));
+  return [texts](const std::filesystem::path& directory) {
+    for (const auto& [name, text] : texts) write_text(directory / name, text);
+  };
+}
+
+WriteBeside write_adapters_format(const Options& options) {
+  const HfConfig config = read_hf_config(options.model);
+  const bool named = options.chat_template != "auto";
+  std::optional<Tokenizer> tokenizer;
+  try {
+    tokenizer = Tokenizer::load(options.model);
+  } catch (const UserError&) {  // there is none, or none that is read: merging needs none
+    if (named) throw;
+  }
+  const PromptFormat format = prompt_format_of(options, config, tokenizer ? &*tokenizer : nullptr);
+  if (named) format.for_conversations();
+  say_lines(format.notes);
+  const PromptFiles files = prompt_files(format, {.conversations = named});
+  return [files](const std::filesystem::path& directory) { write_model_format(directory, files); };
+}
+
+std::string how_asked(const Options& options, const Corpus& corpus) {
+  const PromptFormat& format = corpus.prompt_format;
+  if (!corpus.training.kinds().conversations || !format.chat) return "";
+  const std::string end = format.chat->end_of_turn();
+  std::string line = fmt::format("template {}: {}; tokens that end one: {}", format.chat->name(),
+                                 end.empty() ? "nothing ends a reply" : fmt::format("replies end with {}", end),
+                                 fmt::join(format.end_tokens, ", "));
+  if (options.method == "full" && format.jinja.empty()) line += "; the model keeps the chat template that its base has";
+  return line;
+}
+
+}  // namespace snug

@@ -1,0 +1,182 @@
+#include "cli/room.h"
+
+#include <pthread.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "base/descriptors.h"
+#include "base/disk.h"
+#include "base/file.h"
+#include "base/memory.h"
+#include "cli/job.h"
+
+namespace snug {
+namespace {
+
+// Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
+constexpr uint64_t kSystemReserve = 512u << 20;
+
+// What processes take beside arenas, seen on the CPU with 1 to 8 ranks: 10 to 20 MiB, and 1 to 4 for each rank; those
+// that MPI connects have its libraries and segments in shared memory besides.
+constexpr uint64_t kOfProcess = 40u << 20, kOfMpi = 64u << 20, kOfRank = 8u << 20;
+
+uint64_t stack_bytes() {
+  pthread_attr_t attributes;
+  size_t bytes = 8u << 20;
+  if (pthread_getattr_default_np(&attributes) != 0) return bytes;
+  pthread_attr_getstacksize(&attributes, &bytes);
+  pthread_attr_destroy(&attributes);
+  return bytes;
+}
+
+// Stacks are address space and data from the start: a rank has a team and a thread for each lane, and the process one
+// that waits for signals.
+uint64_t stacks_of_process(const Options& options, const Processes& processes) {
+  const int team = thread_count(options, static_cast<int>(processes.count * processes.ranks), processes.launched);
+  return (static_cast<uint64_t>(processes.ranks * (team + static_cast<int>(kLanes))) + 1) * stack_bytes();
+}
+
+// What is left to arenas of all ranks here. A process's own limit is each one's.
+uint64_t left_to_arenas(const MemoryLimit& limit, const Options& options, const Processes& processes) {
+  const auto count = static_cast<uint64_t>(processes.count), ranks = static_cast<uint64_t>(processes.ranks);
+  const uint64_t of_process = kOfProcess + ranks * kOfRank + (processes.launched ? kOfMpi : 0);
+  uint64_t reserve = kSystemReserve, times = 1;
+  if (limit.of == MemoryLimit::Of::Group) {
+    reserve = count * of_process + limit.left / 16;
+    if (processes.count == 1) reserve = std::min(reserve, std::max(kSystemReserve, of_process));
+  } else if (limit.of == MemoryLimit::Of::Process) {
+    reserve = of_process + stacks_of_process(options, processes);
+    times = count;
+  }
+  return times * (limit.left - std::min(limit.left, reserve));
+}
+
+// What is free on the machine in question, of its memory and of its disk, and what leaves no more of memory.
+struct Room {
+  uint64_t memory = 0, disk = 0;
+  std::string limit{};
+};
+
+Room room_here(const Options& options, const Processes& processes) {
+  Room room{.memory = UINT64_MAX};
+  for (const MemoryLimit& limit : memory_limits())
+    if (const uint64_t left = left_to_arenas(limit, options, processes); left < room.memory) {
+      room.memory = left;
+      room.limit = limit.of == MemoryLimit::Of::Machine ? "" : limit.name;
+    }
+  room.disk = free_bytes(existing_part(disk_directory(options)));
+  // Of a run that goes on or is replaced: what is there is among what it will have saved.
+  if (const std::filesystem::path out = out_directory(options); is_in_memory(existing_part(out)))
+    for (const char* name : {"checkpoints", "adapter", "model"}) room.memory += bytes_in(out / name);
+  return room;
+}
+
+}  // namespace
+
+Caps caps_of(const Options& options, const Target& target, Aim aim, const Processes& processes) {
+  const bool look = aim == Aim::Look, elsewhere = look && !options.machine.empty();
+  Room room;
+  if (elsewhere) {
+    const Machine& there = *target.machine();
+    room = {there.free_bytes - std::min(there.free_bytes, kSystemReserve), there.disk.free_bytes};
+  } else {
+    room = room_here(options, processes);
+  }
+  // Who only looks may say more than is free here; a card that is named has what it has.
+  const bool named_card = target.cuda() && !options.machine.empty();
+  const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {
+    return given && beyond ? *given : std::min(given.value_or(there), there);
+  };
+  Caps caps;
+  caps.host_bytes = cap(options.host_memory, room.memory, look);
+  if (options.host_memory != caps.host_bytes) caps.host_limit = room.limit;
+  caps.disk_bytes = cap(options.disk_memory, room.disk, look);
+  caps.disk_is_memory = !elsewhere && is_in_memory(existing_part(disk_directory(options)));
+  caps.shared = !target.cuda();
+  uint64_t device = room.memory;
+  if (target.cuda()) {
+    const Cards& cards = *target.machine()->cards;
+    device = cards.free_bytes;
+    // Whatever machine is planned for, the run is on this one.
+    if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
+    caps.driver_bytes = cards.driver_bytes;
+  }
+  caps.device_bytes = cap(options.device_memory, device, look && !named_card);
+  return caps;
+}
+
+std::filesystem::path out_directory(const Options& options) {
+  return options.out.empty() ? std::filesystem::path(".") : std::filesystem::path(options.out);
+}
+
+std::filesystem::path disk_directory(const Options& options) {
+  return options.disk_dir.empty() ? out_directory(options) : std::filesystem::path(options.disk_dir);
+}
+
+void refuse_disk_dir(const Options& options, Aim aim) {
+  if (options.disk_dir.empty() || (aim == Aim::Look && !options.machine.empty())) return;
+  if (!std::filesystem::is_directory(options.disk_dir))
+    user_error("disk_dir: found {} '{}', expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
+               options.disk_dir);
+  if (::access(options.disk_dir.c_str(), W_OK | X_OK) != 0)
+    user_error("disk_dir: found '{}', where no file can be made ({}), expected a directory to write to",
+               options.disk_dir, std::generic_category().message(errno));
+}
+
+namespace {
+
+void require_length(const Compiled& compiled) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) return;
+  const auto require = [&](uint64_t bytes, std::string_view what) {
+    if (bytes > limit.rlim_cur)
+      device_error("files: found a limit of {} bytes for each (ulimit -f), expected at least {}, for {}",
+                   limit.rlim_cur, bytes, what);
+  };
+  require(compiled.plan.reserved_bytes[index(Space::Disk)], "what a rank offloads to the disk");
+  for (const SafetensorsLayout& layout : compiled.saved.layouts) require(layout.file_bytes, "a rank's checkpoint");
+  for (const SafetensorsLayout& layout : compiled.exported.layouts) require(layout.file_bytes, "what is exported");
+}
+
+void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes) {
+  // A file that is read or written directly is opened twice; a rank has a ring of io_uring for each lane. The rest is
+  // for drivers, connections and what is opened for a moment.
+  constexpr uint64_t kRest = 64;
+  const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size());
+  const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
+  const OpenFiles files = open_files();
+  const uint64_t needed = files.open + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
+  if (needed <= files.limit) return;
+  device_error(
+      "open files: found a limit of {} in each process (ulimit -n), expected at least {}, for {} files of each of {} "
+      "ranks; a higher limit (ulimit -Hn, LimitNOFILE of systemd), fewer --ranks of a process or fewer shards",
+      files.limit, needed, at_once, processes.ranks);
+}
+
+}  // namespace
+
+void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes) {
+  require_open_files(spec, compiled, processes);
+  require_length(compiled);
+}
+
+std::string limits_text(const std::filesystem::path& disk_directory) {
+  std::string text;
+  for (const MemoryLimit& limit : memory_limits())
+    if (limit.of != MemoryLimit::Of::Machine)
+      text += fmt::format("{:<13} {} allows {} of memory, {} left\n", "limit", limit.name, format_size(limit.limit),
+                          format_size(limit.left));
+  const OpenFiles files = open_files();
+  text += fmt::format("{:<13} {} at a time in a process (ulimit -n)\n", "open files", files.limit);
+  rlimit longest{};
+  if (getrlimit(RLIMIT_FSIZE, &longest) == 0 && longest.rlim_cur != RLIM_INFINITY)
+    text += fmt::format("{:<13} no file is longer than {} (ulimit -f)\n", "limit", format_size(longest.rlim_cur));
+  if (is_in_memory(disk_directory))
+    text += fmt::format("{:<13} {} is on tmpfs, which is memory: what is written there counts to the host\n", "disk",
+                        disk_directory.string());
+  return text;
+}
+
+}  // namespace snug

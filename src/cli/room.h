@@ -1,0 +1,40 @@
+// What a job may take of this machine: one inventory of limits, which plans keep to and runs therefore meet.
+#pragma once
+
+#include "cli/options.h"
+#include "cli/target.h"
+#include "plan/caps.h"
+#include "plan/compile.h"
+
+namespace snug {
+
+// What a plan is for: to be read, or to be run here and now.
+enum class Aim : uint8_t { Look, Run };
+
+// Of a job, on this machine: so many, of so many ranks each.
+struct Processes {
+  int count = 1;
+  int64_t ranks = 1;
+  bool launched = false;  // by MPI, whose libraries take memory too
+};
+
+// What a job may take: of memory what the machine, the control groups and the limits of each process leave beside what
+// a process takes for itself. On the CPU device and host are one memory. A run takes no more than is free; who only
+// looks may say what a machine elsewhere has, by options or by its profile.
+Caps caps_of(const Options& options, const Target& target, Aim aim, const Processes& processes = {});
+
+// Where the run directory is, or will be made.
+std::filesystem::path out_directory(const Options& options);
+// Where what is offloaded to disk lies.
+std::filesystem::path disk_directory(const Options& options);
+// UserError if --disk-dir names no directory that can be written to; a plan for a machine elsewhere may.
+void refuse_disk_dir(const Options& options, Aim aim);
+
+// DeviceError where a process of a job opens more files at once than it may (ulimit -n), with how many these are, or
+// one is longer than it may be (ulimit -f).
+void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes);
+
+// For people: every limit that is in force for a process here, a line each, with what it leaves.
+std::string limits_text(const std::filesystem::path& disk_directory);
+
+}  // namespace snug

@@ -1,0 +1,19 @@
+// The fields of how samples become blocks (base/fields.h).
+#pragma once
+
+#include "base/fields.h"
+#include "data/packing.h"
+
+namespace snug {
+
+// Not visited: the seed, which Numerics has too, a heartbeat, and a name for messages.
+template <RecordOf<PackingOptions> R, class Visit>
+void visit_fields(R& options, Visit&& visit) {
+  auto& [sequence_length, packing, long_samples, shuffle, seed, alive, name] = options;
+  visit("sequence_length", sequence_length);
+  visit("packing", packing);
+  visit("long_samples", long_samples);
+  visit("shuffle", shuffle);
+}
+
+}  // namespace snug

@@ -1,0 +1,54 @@
+// Parquet files row by row, as JSON. A reader of our own: the format's library is not packaged by the distributions
+// that snug is built on, and of what it can do a data set of texts uses little.
+// https://github.com/apache/parquet-format
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <filesystem>
+#include <set>
+#include <string>
+#include <string_view>
+
+#include "base/file.h"
+#include "format/parquet_column.h"
+#include "format/parquet_schema.h"
+
+namespace snug {
+
+// Reads columns of text, numbers, booleans and times, structs and lists of them at any depth, with nulls anywhere;
+// plain and dictionary pages of both versions; uncompressed, snappy, gzip and zstd. Times and dates are the numbers
+// that are stored. Numbers that are not finite become null (NaN, as pandas has what is missing) or the texts "inf" and
+// "-inf". Holds one page of each leaf, and its dictionary.
+class ParquetReader {
+ public:
+  // `json_columns`: names of columns whose texts are lists or objects written as JSON, and become those. UserError with
+  // file and column for a file that is broken, or that has what cannot be read (above, and parse_parquet_footer()).
+  explicit ParquetReader(const std::filesystem::path& path, std::set<std::string, std::less<>> json_columns = {});
+
+  int64_t rows_read() const { return row_; }
+  // Appends the next row as a JSON object with a key for each column; false at the end. UserError with file and column
+  // for what is broken, for text that is not UTF-8, and for a row of more than `max_bytes`.
+  bool next(std::string& out, uint64_t max_bytes);
+
+ private:
+  void begin_group();
+  void write(const ParquetNode& node, std::string& out);
+  void write_list(const ParquetNode& node, std::string& out);
+  void write_leaf(ParquetColumn& column, std::string& out);
+  void write_text(const ParquetColumn& column, std::string& out) const;
+  // Takes an entry of each leaf within a node that is not there, or is an empty list.
+  void skip(const ParquetNode& node, int definition);
+
+  std::string name_;
+  File file_;
+  ParquetSchema schema_;
+  size_t group_ = 0;       // the next one
+  int64_t rows_left_ = 0;  // of the current group
+  int64_t row_ = 0;
+  std::deque<ParquetColumn> columns_;  // by leaf
+  std::set<std::string, std::less<>> json_columns_;
+  uint64_t max_bytes_ = 0;
+};
+
+}  // namespace snug

@@ -1,0 +1,104 @@
+// The files by which other programs ask and stop as a model was trained.
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "format/json.h"
+#include "format/prompt_format.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr const char* kTemplateFile = "chat_template.jinja";
+constexpr const char* kGenerationFile = "generation_config.json";
+constexpr const char* kTokenizerConfig = "tokenizer_config.json";
+constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+// An empty object where there is no such file.
+OrderedJson read_object(const fs::path& path) {
+  if (!is_file(path)) return OrderedJson::object();
+  const std::string text = read_text(path, kMaxTextBytes);
+  JsonObject(parse_json(text, path.string()), path.string());  // refuses what is broken
+  return OrderedJson::parse(text);
+}
+
+std::string text_of(const OrderedJson& json) { return json.dump(2) + "\n"; }
+
+OrderedJson ends_json(const std::vector<int32_t>& ends) {
+  return ends.size() == 1 ? OrderedJson(ends[0]) : OrderedJson(ends);
+}
+
+// Whether a configuration names all of these ends.
+bool names(const OrderedJson& config, const std::vector<int32_t>& ends) {
+  const OrderedJson found = config.value("eos_token_id", OrderedJson());
+  return std::ranges::all_of(ends, [&](int32_t id) {
+    return found.is_array() ? std::ranges::find(found, OrderedJson(id)) != found.end() : found == OrderedJson(id);
+  });
+}
+
+// A base's generation_config.json; where it has none, what config.json says of its special tokens.
+OrderedJson generation_config_of(const fs::path& base) {
+  if (is_file(base / kGenerationFile)) return read_object(base / kGenerationFile);
+  const OrderedJson config = read_object(base / "config.json");
+  OrderedJson made = OrderedJson::object();
+  for (const char* key : {"bos_token_id", "eos_token_id", "pad_token_id"})
+    if (config.contains(key) && !config[key].is_null()) made[key] = config[key];
+  return made;
+}
+
+void write_ends(const fs::path& directory, const std::vector<int32_t>& ends) {
+  OrderedJson generation = generation_config_of(directory);
+  if (ends.empty() || names(generation, ends)) return;
+  generation["eos_token_id"] = ends_json(ends);
+  write_text(directory / kGenerationFile, text_of(generation));
+  OrderedJson config = read_object(directory / "config.json");
+  config["eos_token_id"] = ends_json(ends);
+  write_text(directory / "config.json", text_of(config));
+}
+
+// transformers takes chat_template.jinja, and older programs the text in tokenizer_config.json: both get the same.
+// Templates beside it (for tools and the like, or of a processor) are of a model that was asked otherwise.
+void write_template(const fs::path& directory, const std::string& jinja) {
+  OrderedJson tokenizer = read_object(directory / kTokenizerConfig);
+  const fs::path file = directory / kTemplateFile;
+  const bool within = tokenizer.contains("chat_template");
+  if (jinja.empty()) return;
+  if (is_file(file) ? read_text(file, kMaxTextBytes) == jinja : within && tokenizer["chat_template"] == jinja) return;
+  write_text(file, jinja);
+  if (within) {
+    tokenizer["chat_template"] = jinja;
+    write_text(directory / kTokenizerConfig, text_of(tokenizer));
+  }
+  fs::remove(directory / "chat_template.json");
+  fs::remove_all(directory / kAdditionalTemplates);
+}
+
+}  // namespace
+
+std::map<std::string, std::string> adapter_format_files(const fs::path& base, const PromptFiles& files,
+                                                        const SnugFacts& facts) {
+  std::map<std::string, std::string> texts;
+  if (!files.jinja.empty()) texts[kTemplateFile] = files.jinja;
+  OrderedJson generation = generation_config_of(base);
+  if (!files.end_tokens.empty()) generation["eos_token_id"] = ends_json(files.end_tokens);
+  if (!generation.empty()) texts[kGenerationFile] = text_of(generation);
+  const auto or_null = [](const std::string& text) { return text.empty() ? OrderedJson() : OrderedJson(text); };
+  OrderedJson snug{{"format", 1},
+                   {"version", facts.version},
+                   {"template", or_null(facts.template_name)},
+                   {"train_on", facts.train_on},
+                   {"base", facts.base ? OrderedJson(fmt::format("{:016x}", *facts.base)) : OrderedJson()}};
+  if (!facts.prompt_pattern.empty()) snug["prompt"] = facts.prompt_pattern;
+  texts[kSnugFile] = text_of(snug);
+  return texts;
+}
+
+void write_model_format(const fs::path& directory, const PromptFiles& files) {
+  write_template(directory, files.jinja);
+  write_ends(directory, files.end_tokens);
+}
+
+}  // namespace snug

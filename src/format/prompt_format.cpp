@@ -1,0 +1,152 @@
+#include "format/prompt_format.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "format/json.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSnugFormat = 1;  // of snug.json
+constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
+
+std::string spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
+  return id ? tokenizer.token(*id).value_or("") : "";
+}
+
+SpecialTexts special_texts(const Tokenizer* tokenizer) {
+  if (!tokenizer) return {};
+  return {spelling(*tokenizer, tokenizer->bos_id()), spelling(*tokenizer, tokenizer->eos_id())};
+}
+
+// Why the tokenizer cannot ask by a template; empty if it can.
+std::string what_is_lacking(const ChatTemplate& chat, const Tokenizer* tokenizer) {
+  if (!tokenizer) return "";
+  const std::vector<std::string> lacking = chat.lacking([&](std::string_view text) {
+    const auto id = tokenizer->token_id(text);
+    return id && tokenizer->encode(text) == std::vector<int32_t>{*id};
+  });
+  if (lacking.empty()) return "";
+  return fmt::format(
+      "template {}: the tokenizer lacks {}, expected single tokens, which mark where a reply begins and ends; "
+      "--template "
+      "takes another, or none",
+      chat.name(), fmt::join(lacking, ", "));
+}
+
+void add_end(PromptFormat& format, int64_t id, int64_t vocabulary, std::string_view what) {
+  if (id >= vocabulary) {
+    format.notes.push_back(
+        fmt::format("{} is token {}, beyond the model's {} rows: it ends no reply", what, id, vocabulary));
+  } else if (std::ranges::find(format.end_tokens, id) == format.end_tokens.end()) {
+    format.end_tokens.push_back(static_cast<int32_t>(id));
+  }
+}
+
+void collect_ends(PromptFormat& format, const HfConfig& config, const Tokenizer* tokenizer,
+                  const AdapterFormat* adapter) {
+  if (format.chat && tokenizer) {
+    const std::string end = format.chat->end_of_turn();
+    if (const auto id = tokenizer->token_id(end))
+      add_end(format, *id, config.vocabulary, fmt::format("'{}', the template's end of turn,", end));
+  }
+  for (const int64_t id : adapter && adapter->end_tokens ? *adapter->end_tokens : config.eos)
+    add_end(format, id, config.vocabulary, "eos_token_id");
+  if (tokenizer && tokenizer->eos_id())
+    add_end(format, *tokenizer->eos_id(), config.vocabulary, "the tokenizer's eos_token");
+  if (format.end_tokens.empty())
+    format.notes.emplace_back("neither template nor model nor tokenizer names a token that ends a reply");
+}
+
+// Says where what the user names is not what an adapter was trained with.
+void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, const SpecialTexts& special) {
+  std::string trained = adapter.template_name;
+  bool same = format.chat && trained == format.chat->name();
+  if (!adapter.jinja.empty()) try {
+      const ChatTemplate chat = ChatTemplate::choose("auto", adapter.jinja, special);
+      trained = chat.name();
+      same = format.chat && format.chat->renders_as(chat);
+    } catch (const UserError&) {
+      format.notes.push_back(
+          fmt::format("{} was trained with a chat template of no family known here", adapter.directory));
+      return;
+    }
+  if (same || trained.empty()) return;
+  format.notes.push_back(fmt::format("{} was trained with template {}{}; without --template it is asked as trained",
+                                     adapter.directory, trained,
+                                     format.chat && trained == format.chat->name() ? " of other texts" : ""));
+}
+
+}  // namespace
+
+const ChatTemplate& PromptFormat::for_conversations() const {
+  if (!chat) user_error("{}", refusal);
+  return *chat;
+}
+
+const ChatTemplate* PromptFormat::for_prompts() const {
+  if (!chat && plain) return nullptr;
+  return &for_conversations();
+}
+
+PromptFormat decide_prompt_format(const std::string& name, const HfConfig& config, const Tokenizer* tokenizer,
+                                  const AdapterFormat* adapter) {
+  PromptFormat format;
+  const SpecialTexts special = special_texts(tokenizer);
+  const std::string own = tokenizer ? tokenizer->chat_template_text().value_or("") : "";
+  const bool automatic = name == "auto", trained = automatic && adapter && !adapter->jinja.empty();
+  const bool bare = automatic && adapter && adapter->template_name == "none";
+  format.jinja = trained ? adapter->jinja : own;
+  format.plain = automatic && format.jinja.empty();
+  format.template_of_adapter = trained || bare;
+  format.ends_of_adapter = adapter && adapter->end_tokens;
+  if (adapter) format.notes = adapter->notes;
+  try {
+    format.chat =
+        ChatTemplate::choose(bare ? "none" : name, format.jinja, special, trained ? "the adapter" : "the model");
+    format.refusal = what_is_lacking(*format.chat, tokenizer);
+    if (!format.refusal.empty()) format.chat.reset();
+    if (format.chat) format.jinja = format.chat->jinja();
+  } catch (const UserError& error) {
+    format.refusal = error.what();
+  }
+  collect_ends(format, config, tokenizer, adapter);
+  if (!automatic && adapter) compare_with_adapter(format, *adapter, special);
+  if (automatic && adapter && !adapter->prompt_pattern.empty())
+    format.notes.push_back(fmt::format("{} was trained with --prompt \"{}\": prompts are asked as they stand",
+                                       adapter->directory, adapter->prompt_pattern));
+  return format;
+}
+
+void parse_snug_file(std::string_view json, std::string_view source, AdapterFormat& format) {
+  const Json parsed = parse_json(json, source);
+  const JsonObject facts(parsed, std::string(source));
+  if (facts.integer("format", 1, INT32_MAX) > kSnugFormat)
+    facts.fail("format", fmt::format("{}: it was made by a newer snug", kSnugFormat));
+  format.by_snug = true;
+  format.template_name = facts.string("template", "");
+  format.prompt_pattern = facts.string("prompt", "");
+}
+
+AdapterFormat read_adapter_format(const fs::path& directory, int64_t vocabulary) {
+  AdapterFormat format;
+  format.directory = directory.string();
+  const auto text_of = [&](const char* name) {
+    const fs::path path = directory / name;
+    return is_file(path) ? read_text(path, kMaxTextBytes) : std::string();
+  };
+  const auto place_of = [&](const char* name) { return (directory / name).string(); };
+  format.jinja = text_of("chat_template.jinja");
+  if (const std::string config = text_of("tokenizer_config.json"); format.jinja.empty() && !config.empty())
+    format.jinja = parse_chat_template(config, place_of("tokenizer_config.json")).value_or("");
+  if (const std::string config = text_of("generation_config.json"); !config.empty())
+    format.end_tokens = parse_generation_config(config, place_of("generation_config.json"), vocabulary, format.notes);
+  if (const std::string facts = text_of(kSnugFile); !facts.empty()) parse_snug_file(facts, place_of(kSnugFile), format);
+  return format;
+}
+
+}  // namespace snug

@@ -1,0 +1,85 @@
+// How a model is asked and where its replies end: decided once, from what the user names, what an adapter was trained
+// with and what the model's files say; used by every command, and written with whatever is trained.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/chat_template.h"
+#include "format/hf_config.h"
+#include "format/tokenizer.h"
+
+namespace snug {
+
+struct PromptFormat {
+  // How conversations are rendered. Absent where no template is named and the model's own cannot be used: then
+  // `refusal` says why. A model without one is asked by bare text (`plain`).
+  std::optional<ChatTemplate> chat = {};
+  std::string refusal = {};
+  bool plain = false;
+  // The Jinja program, also where it is not understood; empty for none.
+  std::string jinja = {};
+  bool template_of_adapter = false, ends_of_adapter = false;  // that is where they come from
+  // Any of them ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS, in this order.
+  // All lie below the vocabulary.
+  std::vector<int32_t> end_tokens = {};
+  // What the user should know of the decision, a line each.
+  std::vector<std::string> notes = {};
+
+  // UserError(refusal) where there is none.
+  const ChatTemplate& for_conversations() const;
+  // The template of a prompt that is a user's turn; null where prompts are asked as bare text. UserError where the
+  // model has a template that cannot be used.
+  const ChatTemplate* for_prompts() const;
+};
+
+// What stands beside an adapter about how it was trained. Other tools write the first two too.
+struct AdapterFormat {
+  std::string directory = {};
+  std::string jinja = {};                               // chat_template.jinja, or of tokenizer_config.json
+  std::optional<std::vector<int64_t>> end_tokens = {};  // of generation_config.json
+  // Of snug.json: the template's name, empty where none was asked by; the pattern of --prompt, empty for none.
+  bool by_snug = false;
+  std::string template_name = {}, prompt_pattern = {};
+  std::vector<std::string> notes = {};  // a line for each end token that is left out
+};
+
+inline constexpr const char* kSnugFile = "snug.json";
+// Where transformers keeps templates that have names (for tools and the like).
+inline constexpr const char* kAdditionalTemplates = "additional_chat_templates";
+
+AdapterFormat read_adapter_format(const std::filesystem::path& directory, int64_t vocabulary);
+// The fields of `format` that snug.json holds; `source` is the file's name for messages. UserError for a newer format.
+void parse_snug_file(std::string_view json, std::string_view source, AdapterFormat& format);
+
+// `name`: as ChatTemplate::choose() takes it. auto is the adapter's template where it has one, else the model's own. A
+// template is refused whose markers the tokenizer has not as single tokens; a tokenizer that is null has no say.
+PromptFormat decide_prompt_format(const std::string& name, const HfConfig& config, const Tokenizer* tokenizer,
+                                  const AdapterFormat* adapter);
+
+// What is written of it with what was trained.
+struct PromptFiles {
+  std::string jinja = {};                // empty: no template is written
+  std::vector<int32_t> end_tokens = {};  // empty: the base's are kept
+};
+
+// What snug.json says of a run.
+struct SnugFacts {
+  std::string version = {}, template_name = {}, prompt_pattern = {}, train_on = {};
+  std::optional<uint64_t> base = {};  // hash_of_files() of the base's weights
+};
+
+// The files that stand beside an adapter, by name: chat_template.jinja, generation_config.json (the base's, with these
+// ends) and snug.json. Reads the base.
+std::map<std::string, std::string> adapter_format_files(const std::filesystem::path& base, const PromptFiles& files,
+                                                        const SnugFacts& facts);
+// Changes the files of a model directory, copies of its base's: where the template is another than its own,
+// chat_template.jinja and the copy within tokenizer_config.json; where an end is not among its own, eos_token_id in
+// generation_config.json and config.json.
+void write_model_format(const std::filesystem::path& directory, const PromptFiles& files);
+
+}  // namespace snug

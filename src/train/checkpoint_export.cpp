@@ -1,0 +1,122 @@
+#include "train/checkpoint_export.h"
+
+#include <algorithm>
+
+#include "backend/master.h"
+#include "base/error.h"
+#include "plan/layout.h"
+#include "plan/persist.h"
+#include "train/checksum.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kChunk = 1 << 20;  // values that are held at a time
+
+class TrainedValues {
+ public:
+  TrainedValues(const std::filesystem::path& checkpoint, const ParamTable& table, const Alive& alive)
+      : saved_(find_saved_state(checkpoint)),
+        table_(table),
+        layout_(table, {}, std::vector<Form>(table.params.size(), Form::Plain)) {
+    for (const auto& path : saved_.files) {
+      require_checksum(path, alive);
+      files_.push_back(File::open_read(path, IoMode::Buffered));
+    }
+  }
+
+  // Values [begin, end) of a trained parameter.
+  std::vector<float> read(ParamId id, int64_t begin, int64_t end) const {
+    const std::vector<Layout::Run>& runs = layout_.segment(table_[id].group, SegmentKind::Trained).runs;
+    const auto run =
+        std::ranges::find_if(runs, [&](const Layout::Run& r) { return r.first <= id && id < r.first + r.count; });
+    check(run != runs.end(), "'{}' is not trained", table_[id].name);
+    const int64_t start = layout_.span(id).begin - run->span.begin;
+    const Span wanted{start + begin, start + end};
+    const std::string& name = table_[run->first].name;
+    if (dtype_in(name + ".value") == DType::F32) return array<float>(name + ".value", wanted);
+    const std::vector<BFloat16> high = array<BFloat16>(name + ".value", wanted);
+    std::vector<float> values(high.begin(), high.end());
+    if (!saved_.arrays.contains(name + ".low")) return values;
+    const std::vector<int16_t> low = array<int16_t>(name + ".low", wanted);
+    for (size_t i = 0; i < values.size(); i++) values[i] = join(high[i], low[i]);
+    return values;
+  }
+
+ private:
+  DType dtype_in(const std::string& name) const {
+    const auto found = saved_.arrays.find(name);
+    if (found == saved_.arrays.end())
+      user_error("{}: found no array '{}', expected what the run trained", saved_.files[0].string(), name);
+    return found->second.front().place.dtype;
+  }
+
+  // Of an array of one value an element.
+  template <class T>
+  std::vector<T> array(const std::string& name, const Span& wanted) const {
+    std::vector<T> values(static_cast<size_t>(wanted.count()));
+    int64_t next = wanted.begin;
+    for (const auto& [stretch, place] : saved_.arrays.at(name)) {
+      const Span part = intersection(stretch, {next, wanted.end});
+      if (part.count() == 0 || part.begin != next || place.dtype != dtype_of<T>()) continue;
+      const auto out =
+          std::span(values).subspan(static_cast<size_t>(next - wanted.begin), static_cast<size_t>(part.count()));
+      const uint64_t offset = place.offset + static_cast<uint64_t>(part.begin - stretch.begin) * sizeof(T);
+      files_[static_cast<size_t>(place.file)].read(offset, std::as_writable_bytes(out));
+      next = part.end;
+    }
+    if (next != wanted.end)
+      user_error("{}: found '{}' up to element {}, expected {}", saved_.files[0].parent_path().string(), name, next,
+                 wanted.end);
+    return values;
+  }
+
+  SavedState saved_;
+  const ParamTable& table_;
+  Layout layout_;
+  std::vector<File> files_;
+};
+
+template <class T>
+void write_as(File& file, uint64_t offset, const std::vector<float>& values) {
+  std::vector<T> rounded;
+  for (const float value : values) rounded.push_back(T(value));
+  file.write(offset, std::as_bytes(std::span<const T>(rounded)));
+}
+
+}  // namespace
+
+void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
+                   const std::function<DType(const std::string&)>& dtype, const std::filesystem::path& file,
+                   const Alive& alive) {
+  const TrainedValues source(checkpoint, table, alive);
+  std::vector<ParamId> ids;
+  std::vector<SafetensorsTensor> tensors;
+  for (size_t i = 0; i < table.params.size(); i++) {
+    const ParamSpec& param = table.params[i];
+    if (!param.trainable) continue;
+    ids.push_back(static_cast<ParamId>(i));
+    tensors.push_back({param.name, dtype(param.name), param.shape});
+  }
+  const SafetensorsLayout layout = layout_safetensors(tensors);
+  File out = File::create(file, IoMode::Buffered);
+  out.resize(layout.file_bytes);
+  out.write(0, std::as_bytes(std::span(layout.header)));
+  for (size_t i = 0; i < ids.size(); i++) {
+    const int64_t count = table[ids[i]].shape.count();
+    for (int64_t begin = 0; begin < count; begin += kChunk) {
+      const std::vector<float> values = source.read(ids[i], begin, std::min(begin + kChunk, count));
+      const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);
+      if (tensors[i].dtype == DType::BF16)
+        write_as<BFloat16>(out, offset, values);
+      else if (tensors[i].dtype == DType::F16)
+        write_as<Float16>(out, offset, values);
+      else
+        write_as<float>(out, offset, values);
+      call(alive);
+    }
+  }
+  out.sync();
+}
+
+}  // namespace snug

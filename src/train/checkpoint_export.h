@@ -1,0 +1,19 @@
+// A checkpoint as others read it: the trained parameters without the optimizer's state.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+
+#include "base/alive.h"
+#include "model/params.h"
+
+namespace snug {
+
+// Writes the trained parameters that a checkpoint holds to a safetensors file, each with all the bits it has there,
+// rounded to dtype(its name). `table`: of the job that trained, whatever ranks it had. UserError for files that are
+// damaged, or do not hold them.
+void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
+                   const std::function<DType(const std::string&)>& dtype, const std::filesystem::path& file,
+                   const Alive& alive = {});
+
+}  // namespace snug

@@ -1,0 +1,210 @@
+// What a run is resumed under: every field counts, is said by name, and is kept in state.json.
+#include "plan/fingerprint.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "base/hash.h"
+#include "data/packing_fields.h"
+#include "expect_error.h"
+#include "format/config_fields.h"
+#include "tiny_model.h"
+#include "train/checkpoint.h"
+
+namespace snug {
+namespace {
+
+// Other values than the field has.
+void perturb(bool& value) { value = !value; }
+template <class T>
+requires std::is_arithmetic_v<T>
+void perturb(T& value) { value = value + T{1}; }
+template <class T>
+requires std::is_enum_v<T>
+void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1 : 0); }
+void perturb(std::vector<int64_t>& values) { values.push_back(4096); }
+void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); }
+void perturb(std::optional<Llama3RopeScaling>& scaling) {
+  if (!scaling)
+    scaling.emplace();
+  else
+    scaling->low_freq_factor += 1;
+}
+
+template <class Record>
+Fields fields_with(const Record& record) {
+  Fields fields;
+  add_fields(fields, "group", record);
+  return fields;
+}
+
+// Changes each field that is visited, one at a time, of a record with default values and of `used`: the hash is another
+// and the difference is said by that field's name with both values, whether or not the file has the field.
+template <class Record>
+void expect_every_field_counts(const Record& used) {
+  for (const Record& record : {Record{}, used}) {
+    const Fields before = fields_with(record);
+    Fields stored = before;
+    std::erase_if(stored, [](const Field& field) { return field.is_usual(); });
+    for (size_t i = 0; i < before.size(); i++) {
+      Record other = record;
+      size_t next = 0;
+      visit_fields(other, [&](std::string_view, auto& field) {
+        if (next++ == i) perturb(field);
+      });
+      const Fields now = fields_with(other);
+      EXPECT_NE(hash_of_fields(now), hash_of_fields(before)) << before[i].name;
+      const auto shown = [](const std::string& value) { return value.empty() ? "nothing" : value; };
+      EXPECT_EQ(differences(now, stored, {"group"}),
+                std::vector<std::string>{fmt::format("{}: found {}, expected {}", before[i].name, shown(now[i].value),
+                                                     shown(before[i].value))});
+    }
+    EXPECT_EQ(differences(before, stored, {"group"}), std::vector<std::string>{});
+  }
+}
+
+TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
+  HfConfig config = read_hf_config(models() / "llama");
+  config.rope_scaling = Llama3RopeScaling{8, 1, 4, 8192};
+  config.windows = {16, 16, 0};
+  expect_every_field_counts(config);
+  expect_every_field_counts(Llama3RopeScaling{8, 1, 4, 4096});
+  expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
+  Numerics numerics;
+  numerics.weight_decay = 0.1;
+  numerics.base_format = BaseFormat::Nf4;
+  expect_every_field_counts(numerics);
+  expect_every_field_counts(Cut{40, 2, 3, 4});
+  PackingOptions packing;
+  packing.sequence_length = 40;
+  expect_every_field_counts(packing);
+}
+
+TEST(Fingerprint, TextsAreThoseOfConfigurations) {
+  HfConfig config;
+  config.rope_scaling = Llama3RopeScaling{8, 1, 4, 8192};
+  config.windows = {4096, 4096, 4096, 0};
+  std::map<std::string, std::string> texts;
+  for (const Field& field : fields_with(config)) texts[field.name] = field.value;
+  EXPECT_EQ(texts["rope_scaling"], "factor 8, low_freq_factor 1, high_freq_factor 4, original_max_position 8192");
+  EXPECT_EQ(texts["sliding_window"], "4096 x3, 0");
+  EXPECT_EQ(texts["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(fields_with(Numerics{})[0].value, "bf16");
+}
+
+// A field that a later version adds is at its default in what was made before.
+TEST(Fingerprint, ANewFieldAtItsDefaultOrphansNothing) {
+  const Fields before{{"model", "heads", "4", "0"}};
+  Fields now = before;
+  now.push_back({"model", "softcap", "0", "0"});
+  EXPECT_EQ(hash_of_fields(now), hash_of_fields(before));
+  EXPECT_TRUE(differences(now, before, {"model"}).empty());
+  now.back().value = "30";
+  EXPECT_NE(hash_of_fields(now), hash_of_fields(before));
+  EXPECT_EQ(differences(now, before, {"model"}), (std::vector<std::string>{"softcap: found 30, expected 0"}));
+}
+
+TEST(Fingerprint, AllRecordsOfAJobAreInIt) {
+  const JobSpec job = tiny_job("qwen2", "adapter_init", DType::BF16);
+  const auto differs = [&](const JobSpec& other, const std::string& field) {
+    const auto words =
+        differences(fields_of(other), fields_of(job), {kMethodFields, kModelFields, kNumericsFields, kCutFields});
+    return words.size() == 1 && words[0].starts_with(field + ": found ");
+  };
+  JobSpec other = job;
+  other.config.rope_theta *= 2;
+  EXPECT_TRUE(differs(other, "rope_theta"));
+  other = job;
+  other.numerics.beta2 = 0.5;
+  EXPECT_TRUE(differs(other, "beta2"));
+  other = job;
+  other.adapter->alpha += 1;
+  EXPECT_TRUE(differs(other, "lora_alpha"));
+  other = job;
+  other.cut.passes++;
+  EXPECT_TRUE(differs(other, "gradient_accumulation_steps"));
+}
+
+// The base that an adapter is for, by what its files hold; where all is trained, it is in the checkpoint.
+TEST(Fingerprint, WeightsThatAreNotTrainedCount) {
+  const auto value = [](const JobSpec& job) { return weights_field(job, {}).value; };
+  const JobSpec job = tiny_job("llama", "adapter_init", DType::F32);
+  JobSpec full = tiny_job("llama", std::nullopt, DType::F32), drawn = job, other_adapter = job;
+  drawn.sources = find_sources(drawn.table, {models() / "llama", true, 1, std::nullopt});
+  other_adapter.sources = find_sources(job.table, {models() / "llama", false, 1, std::nullopt});
+  EXPECT_EQ(value(job).size(), 16u);
+  EXPECT_EQ(value(other_adapter), value(job)) << "an adapter is in the checkpoint";
+  EXPECT_NE(value(tiny_job("qwen2", "adapter_init", DType::F32)), value(job));
+  EXPECT_EQ(value(drawn), "init random");
+  EXPECT_EQ(value(full), "");
+}
+
+CheckpointState some_state() {
+  return {12,
+          {{"model", "rope_theta", "10000", "0"}, {"numerics", "seed", "42", "42"}, {"data", "samples", "40"}},
+          0x9abc,
+          2.5,
+          8};
+}
+
+TEST(State, KeepsItsFieldsButThoseAtTheirDefaults) {
+  const std::string text = write_state(some_state());
+  EXPECT_EQ(nlohmann::json::parse(text)["fields"],
+            nlohmann::json::parse(R"({"model": {"rope_theta": "10000"}, "data": {"samples": "40"}})"));
+  EXPECT_EQ(nlohmann::json::parse(text)["format"], 1);
+  const CheckpointState read = parse_state(text, "state.json");
+  EXPECT_EQ(write_state(read), text);
+  EXPECT_EQ(read.step, 12);
+  EXPECT_EQ(read.best_step, 8);
+  EXPECT_TRUE(differences(some_state().fields, read.fields, {"model", "numerics", "data"}).empty());
+}
+
+// As another version would have written it.
+std::string with_format(const nlohmann::ordered_json& format) {
+  auto json = nlohmann::ordered_json::parse(write_state(some_state()));
+  json.erase("checksum");
+  if (format.is_null())
+    json.erase("format");
+  else
+    json["format"] = format;
+  json["checksum"] = hex(hash_of(json.dump()));
+  return json.dump(2) + "\n";
+}
+
+TEST(State, OtherVersionsAreNamed) {
+  const auto refused = [](const std::string& text, const char* why) {
+    return fails_with<UserError>([&] { parse_state(text, "state.json"); }, why);
+  };
+  EXPECT_NO_THROW(parse_state(with_format(1), "state.json"));
+  EXPECT_TRUE(refused(with_format(2), "state.json: found format 2, expected 1 at most: a newer snug made it"));
+  EXPECT_TRUE(refused(with_format(nullptr), "state.json: found no 'format', expected 1: an earlier snug made it"));
+  std::string edited = with_format(2);
+  edited.replace(edited.find("10000"), 5, "20000");
+  EXPECT_TRUE(refused(edited, "damaged"));
+}
+
+TEST(Resuming, SaysWhatIsOtherwise) {
+  const auto of = [](const std::string& theta, const std::string& tokens, const std::string& file) {
+    return Fields{{"model", "rope_theta", theta}, {"data", "tokens", tokens}, {"options", "data", file}};
+  };
+  const Fields saved = of("10000", "70", "a.jsonl");
+  const auto said = [&](const Fields& now) -> std::string {
+    try {
+      refuse_other_fields(now, saved, "run/step-3");
+    } catch (const UserError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(said(saved), "");
+  EXPECT_EQ(said(of("5000", "70", "a.jsonl")), "run/step-3: rope_theta: found 5000, expected 10000, as the run has it");
+  EXPECT_EQ(said(of("10000", "70", "b.jsonl")), "") << "the same tokens from elsewhere";
+  EXPECT_EQ(said(of("10000", "71", "b.jsonl")), "run/step-3: data: found b.jsonl, expected a.jsonl, as the run has it");
+  EXPECT_EQ(said(of("10000", "71", "a.jsonl")),
+            "run/step-3: the content of the data has changed, or what the model's tokenizer and template make of it "
+            "(tokens: found 71, expected 70), as the run has it");
+}
+
+}  // namespace
+}  // namespace snug

@@ -1,0 +1,133 @@
+// How to ask and where to stop, from the run that teaches it to the commands that use what it wrote.
+#include "cli/text.h"
+#include "cli_fixture.h"
+
+namespace snug {
+namespace {
+
+using nlohmann::json;
+using ::testing::ElementsAre;
+
+// A base model: EOS is <|endoftext|> (0), and it has no chat template.
+class Prompting : public Cli {
+ protected:
+  void SetUp() override {
+    fs::create_directory(at("base"));
+    fs::copy(kModels.parent_path() / "tokenizer" / "smollm" / "tokenizer.json", at("base"));
+    put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "eos_token": "<|endoftext|>"})");
+    auto config = json::parse(text_of(kModels / "llama" / "config.json"));
+    config["vocab_size"] = 2620;
+    config["bos_token_id"] = config["eos_token_id"] = 0;
+    put(at("base/config.json"), config.dump());
+    put(at("chats.jsonl"),
+        R"({"messages": [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hi"}]})");
+    put(at("texts.jsonl"), R"({"text": "Hello, world"})");
+  }
+
+  json json_of(const std::string& file) const { return json::parse(text_of(at(file))); }
+
+  static Words train(const std::string& model, const std::string& out, const Words& more) {
+    return with({"train", "--model", model, "--out", out, "--max-steps", "2", "--batch-size", "1", "--sequence-length",
+                 "96", "--threads", "1", "--compute", "fp32"},
+                more);
+  }
+  void run_well(const Words& words) const {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 0) << ::testing::PrintToString(words) << outcome.err;
+  }
+  // What a model is asked, as ids, and the reply.
+  std::string asked(const Words& more) const {
+    const Outcome outcome =
+        run(with({"generate", "--prompt", "Hello", "--max-new-tokens", "4", "--threads", "1", "--json"}, more));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.out;
+  }
+  // A base with weights: all of them trained for two steps on what needs no tokenizer.
+  void make_weights() const {
+    run_well(train("base", "made", {"--init", "random", "--method", "full", "--data", kModels / "data.jsonl"}));
+    fs::rename(at("made/model"), at("model"));
+  }
+};
+
+TEST_F(Prompting, AModelThatIsGivenATemplateIsAskedByItAfterwards) {
+  run_well(
+      train("base", "run", {"--init", "random", "--method", "full", "--data", "chats.jsonl", "--template", "chatml"}));
+  EXPECT_EQ(text_of(at("run/model/chat_template.jinja")),
+            text_of(fs::path(SNUG_FIXTURES) / "templates" / "named" / "chatml.jinja"));
+  EXPECT_THAT(json_of("run/model/generation_config.json")["eos_token_id"], ElementsAre(2, 0));
+  EXPECT_THAT(json_of("run/model/config.json")["eos_token_id"], ElementsAre(2, 0));
+  const Words tokenize{"tokenize", "--model", "run/model", "--data", "chats.jsonl", "--json"};
+  EXPECT_EQ(run(tokenize).out,
+            run({"tokenize", "--model", "base", "--data", "chats.jsonl", "--json", "--template", "chatml"}).out);
+  EXPECT_EQ(asked({"--model", "run/model"}), asked({"--model", "run/model", "--template", "chatml"}));
+}
+
+TEST_F(Prompting, AnAdapterIsAskedAndMergedAsItWasTrained) {
+  make_weights();
+  EXPECT_FALSE(fs::exists(at("model/chat_template.jinja")));  // nothing was asked
+  EXPECT_EQ(json_of("model/config.json")["eos_token_id"], 0);
+  run_well(train("model", "run", {"--data", "chats.jsonl", "--template", "qwen", "--learning-rate", "1e-2"}));
+  const json facts = json_of("run/adapter/snug.json");
+  EXPECT_EQ(facts["template"], "chatml");
+  EXPECT_EQ(facts["format"], 1);
+  EXPECT_EQ(facts["base"].get<std::string>().size(), 16u);
+  EXPECT_THAT(json_of("run/adapter/generation_config.json")["eos_token_id"], ElementsAre(2, 0));
+  const std::string jinja = text_of(fs::path(SNUG_FIXTURES) / "templates" / "named" / "qwen.jinja");
+  EXPECT_EQ(text_of(at("run/adapter/chat_template.jinja")), jinja);
+
+  const Words adapter{"--model", "model", "--adapter", "run/adapter"};
+  const std::string reply = asked(adapter);
+  EXPECT_EQ(reply, asked(with(adapter, {"--template", "qwen"})));
+  const Words tokenize = with({"tokenize", "--data", "chats.jsonl", "--json"}, adapter);
+  EXPECT_EQ(run(tokenize).out, run(with(tokenize, {"--template", "qwen"})).out);
+  EXPECT_NE(run(tokenize).out, run(with(tokenize, {"--template", "chatml"})).out);
+  EXPECT_THAT(run(with(tokenize, {"--template", "chatml"})).err,
+              HasSubstr("was trained with template chatml of other"));
+
+  run_well(with({"merge", "--out", "merged"}, adapter));
+  EXPECT_EQ(text_of(at("merged/chat_template.jinja")), jinja);
+  EXPECT_THAT(json_of("merged/config.json")["eos_token_id"], ElementsAre(2, 0));
+  EXPECT_EQ(run({"tokenize", "--data", "chats.jsonl", "--json", "--model", "merged"}).out, run(tokenize).out);
+
+  // Texts teach nothing of how to ask: what the adapter was trained with stays.
+  run_well(train("model", "more", {"--data", "texts.jsonl", "--adapter", "run/adapter"}));
+  EXPECT_EQ(text_of(at("more/adapter/chat_template.jinja")), jinja);
+}
+
+TEST_F(Prompting, WhatIsNotAskedByATemplateGetsNone) {
+  run_well(train("base", "run", {"--init", "random", "--data", "texts.jsonl"}));
+  EXPECT_FALSE(fs::exists(at("run/adapter/chat_template.jinja")));
+  EXPECT_EQ(json_of("run/adapter/snug.json")["template"], nullptr);
+  run_well(train("base", "bare", {"--init", "random", "--data", "chats.jsonl", "--template", "none"}));
+  EXPECT_FALSE(fs::exists(at("bare/adapter/chat_template.jinja")));
+  EXPECT_EQ(json_of("bare/adapter/snug.json")["template"], "none");
+}
+
+TEST_F(Prompting, ATemplateWhoseMarkersAreNoTokensIsRefusedByEveryCommand) {
+  const Words lacking{"template llama3", "'<|eot_id|>'", "'<|start_header_id|>'"};
+  for (const Words& command : {Words{"train", "--init", "random"}, Words{"tokenize"}, Words{"plan"},
+                               Words{"eval", "--init", "random", "--sequence-length", "32"}})
+    expect_refusal(with(command, {"--model", "base", "--data", "chats.jsonl", "--template", "llama3"}), lacking);
+  expect_refusal({"generate", "--init", "random", "--model", "base", "--prompt", "Hi", "--template", "llama3"},
+                 lacking);
+  put(at("base/chat_template.jinja"), text_of(fs::path(SNUG_FIXTURES) / "templates" / "llama3.jinja"));
+  expect_refusal({"tokenize", "--model", "base", "--data", "chats.jsonl"}, lacking);
+}
+
+TEST_F(Prompting, APromptThatSaysBosHasOne) {
+  put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "add_bos_token": true})");
+  Options options;
+  options.model = at("base");
+  const HfConfig config = read_hf_config(options.model);
+  const PromptEncoder bare(options, config);
+  const std::vector<int32_t> ids = bare.encode("Hello", "prompt", config);
+  ASSERT_GT(ids.size(), 1u);
+  EXPECT_EQ(std::ranges::count(ids, 0), 1);
+  EXPECT_EQ(bare.encode("<|endoftext|>Hello", "prompt", config), ids);
+  EXPECT_EQ(std::ranges::count(bare.encode("<|endoftext|><|endoftext|>Hello", "prompt", config), 0), 2);
+  options.chat_template = "chatml";  // which has no BOS
+  EXPECT_EQ(std::ranges::count(PromptEncoder(options, config).encode("Hello", "prompt", config), 0), 0);
+}
+
+}  // namespace
+}  // namespace snug
