@@ -90,6 +90,19 @@ TEST_F(Dtypes, MergedTensorsHaveTheBasesTypesAndUntouchedOnesItsBytes) {
   }
 }
 
+// What a run took as the format of its base is no wish of who merges by its job file.
+TEST_F(Dtypes, ARunsJobFileMergesInTheBasesTypes) {
+  make_model("base", [](const std::string&) { return "F16"; });
+  ASSERT_EQ(run({"train", "--model", "base", "--data", "data.jsonl", "--batch-size", "1", "--sequence-length", "24",
+                 "--max-steps", "1", "--out", "run"})
+                .code,
+            0);
+  const Outcome merged = run({"merge", "run/job.yaml", "--adapter", "run/adapter", "--out", "merged"});
+  ASSERT_EQ(merged.code, 0) << merged.err;
+  for (const auto& [name, tensor] : read_model(at("merged")))
+    EXPECT_EQ(tensor.dtype, read_model(at("base")).at(name).dtype) << name;
+}
+
 TEST_F(Dtypes, AMergedValueBeyondFp16IsRefusedByTensor) {
   make_model("half", [](const std::string&) { return "F16"; });
   fs::copy(kModels / "llama" / "adapter_qv", at("adapter"));
@@ -133,20 +146,40 @@ TEST_F(Dtypes, ATrainedModelHasTheBasesTypes) {
 }
 
 // tie_word_embeddings is true, and a head lies there.
-TEST_F(Dtypes, AHeadThatDiffersFromATiedEmbeddingIsTheHead) {
-  const fs::path tied = kModels / "qwen2_tied";
-  StoredTensors tensors = read_model(tied);
-  const StoredTensor embedding = tensors.at("model.embed_tokens.weight");
-  const auto make = [&](const std::string& out, const StoredTensor& head, bool says_tied) {
+class TiedHead : public Dtypes {
+ protected:
+  void make(const std::string& out, const StoredTensor& head, bool says_tied) const {
+    StoredTensors tensors = read_model(tied);
     fs::create_directories(at(out));
     fs::copy_file(tied / "config.json", at(out) / "config.json");
     change_config(out, "tie_word_embeddings", says_tied);
     tensors["lm_head.weight"] = head;
     write_stored(at(out) / "model.safetensors", tensors);
-  };
-  std::vector<float> values = numbers_of(embedding);
-  std::ranges::reverse(values);
-  const StoredTensor other = stored_as(embedding.dtype, embedding.shape, values);
+  }
+  StoredTensor reversed() const {
+    std::vector<float> values = numbers_of(embedding);
+    std::ranges::reverse(values);
+    return stored_as(embedding.dtype, embedding.shape, values);
+  }
+
+  const fs::path tied = kModels / "qwen2_tied";
+  const StoredTensor embedding = read_model(tied).at("model.embed_tokens.weight");
+  const StoredTensor other = reversed();
+};
+
+TEST_F(TiedHead, OfACheckpointIsTheOneThatWasTrained) {
+  make("differs", other, true);
+  const Outcome outcome = run({"train", "--model", "differs", "--data", "data.jsonl", "--method", "full",
+                               "--batch-size", "1", "--sequence-length", "24", "--max-steps", "2", "--out", "run"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const StoredTensors written = read_model(at("run/model"));
+  fs::remove_all(at("run/model"));  // as of a run that was killed
+  loss_of({"--model", "run", "--checkpoint", "last"});
+  EXPECT_EQ(read_model(at("run/checkpoints/step-2/model")), written);
+  EXPECT_EQ(config_of("run/checkpoints/step-2/model")["tie_word_embeddings"], false);
+}
+
+TEST_F(TiedHead, ThatDiffersFromTheEmbeddingIsTheHead) {
   make("equal", embedding, true);
   make("wide", stored_as("F32", embedding.shape, numbers_of(embedding)), true);  // equal in value
   make("differs", other, true);

@@ -26,8 +26,9 @@ class Owner : public ::testing::Test {
   // As a process of another host leaves it, and goes on writing it.
   void put_holder(const std::string& host, int64_t process, int64_t beat) const {
     fs::create_directories(out_);
-    std::ofstream(out_ / ".owner.new") << host << "\n" << process << "\n2026-01-02 03:04:05\n" << beat << "\n";
-    fs::rename(out_ / ".owner.new", out_ / ".owner");
+    std::ofstream file(out_ / ".owner", std::ios::in | std::ios::out);  // in place, as its holder does it
+    if (!file) file.open(out_ / ".owner");
+    file << host << "\n" << process << "\n2026-01-02 03:04:05\n" << beat << "\nanother start of its kernel\n";
   }
 
   TempDirectory directory_;
@@ -95,13 +96,25 @@ TEST_F(Owner, AHolderOnAnotherHostIsKnownByItsBeat) {
     std::ofstream file;
     for (int64_t beat = 4;; beat++) {
       usleep(50'000);
-      file.open(out_ / ".owner", std::ios::in | std::ios::out);  // in place, as its holder does it
-      file << "far\n77\n2026-01-02 03:04:05\n" << beat << "\n";
+      file.open(out_ / ".owner", std::ios::in | std::ios::out);
+      file << "far\n77\n2026-01-02 03:04:05\n" << beat << "\nanother start of its kernel\n";
       file.close();
     }
   }
   EXPECT_TRUE(fails_with<UserError>([&] { DirectoryOwner(out_, terms(false)); }, "process 77 on far"));
   kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+// Both found the directory free: the one that wrote last has it.
+TEST_F(Owner, OfTwoThatBeginAtOnceOneGoesOn) {
+  const pid_t child = fork();
+  if (child == 0) {
+    usleep(25'000);  // within the first one's first beat
+    put_holder("far", 77, 0);
+    _exit(0);
+  }
+  EXPECT_TRUE(fails_with<UserError>([&] { DirectoryOwner(out_, {false, 0.2, 0.5, {}}); }, "process 77 on far"));
   waitpid(child, nullptr, 0);
 }
 

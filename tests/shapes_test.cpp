@@ -421,6 +421,18 @@ TEST_F(Shapes, AFieldThatOptionsNameOccursInEachFile) {
   EXPECT_TRUE(refused(R"({"messages": [{"from": "user", "value": "x"}]})", "found no field 'body'"));
 }
 
+// Followed by half, an advice would teach the records without their input.
+TEST_F(Shapes, AFieldInOtherLettersIsNamed) {
+  options_.shape.columns = {{"instruction", "Instruction"}, {"output", "Output"}};
+  EXPECT_TRUE(refused(R"({"Instruction": "a", "Input": "b", "Output": "c"})", "--columns input=Input names it"));
+}
+
+TEST_F(Shapes, WhatAKeyLinksOrNamesIsContentWhereItIsNoText) {
+  EXPECT_TRUE(refused(R"({"messages": [{"role": "user", "content": "a", "video_url": "v.mp4"}]})", "video_url"));
+  EXPECT_TRUE(
+      refused(R"({"messages": [{"role": "assistant", "content": "", "function_name": "f"}]})", "function_name"));
+}
+
 TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(
       refused(R"({"prompt": "a", "completion": "b"})", "--columns instruction=prompt,output=completion names them"));

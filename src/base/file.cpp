@@ -373,9 +373,13 @@ PendingDirectory::PendingDirectory(const fs::path& path, Existing existing)
     user_error("{}: exists already, expected a new name or an empty directory", path_.string());
   }
   lock();
-  for (auto entry = fs::directory_iterator(partial_, error); !error && entry != fs::end(entry); entry.increment(error))
+  for (auto entry = fs::directory_iterator(partial_, error); !error && entry != fs::end(entry);) {
     fs::remove_all(entry->path(), error);
-  if (error) name_error("empty the directory", partial_, error.value());
+    if (!error) entry.increment(error);
+  }
+  if (!error) return;
+  if (lock_ >= 0) ::close(lock_);
+  name_error("empty the directory", partial_, error.value());
 }
 
 // Makes the directory and locks it; again where whoever held it has renamed it meanwhile.
@@ -401,7 +405,8 @@ void PendingDirectory::lock() {
 PendingDirectory::~PendingDirectory() {
   std::error_code ignored;
   if (!published_) fs::remove_all(partial_, ignored);
-  if (lock_ >= 0) ::close(lock_);
+  for (const int locked : {lock_, replaced_})
+    if (locked >= 0) ::close(locked);
 }
 
 void PendingDirectory::publish() {
@@ -413,7 +418,10 @@ void PendingDirectory::publish() {
   if (error) name_error("list", partial_, error.value());
   sync_path(partial_);
   if (existing_ == Existing::Replace && fs::exists(path_, error)) {
-    exchange_paths(partial_, path_);  // what was there is partial now, and goes with it
+    // What was there is partial now, and goes with it: locked, as others would take that name for theirs.
+    replaced_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (replaced_ >= 0) ::flock(replaced_, LOCK_EX | LOCK_NB);
+    exchange_paths(partial_, path_);
     sync_parent(path_);
     return;
   }

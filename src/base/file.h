@@ -132,7 +132,8 @@ class PendingDirectory {
 
   std::filesystem::path path_, partial_;
   Existing existing_;
-  int lock_ = -1;  // the directory, locked by flock() where its file system can
+  // The directory, and what had its name before, locked by flock() where their file system can.
+  int lock_ = -1, replaced_ = -1;
   bool published_ = false;
 };
 

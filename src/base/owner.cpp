@@ -14,11 +14,13 @@
 #include <chrono>
 #include <cstring>
 #include <ctime>
+#include <fstream>
 #include <optional>
 #include <sstream>
 
 #include "base/disk.h"
 #include "base/error.h"
+#include "base/say.h"
 
 namespace snug {
 namespace {
@@ -27,11 +29,14 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostBytes = 1024;
 
-// What `.owner` holds, a word a line: the host, the process, when it started (in the host's local time), and how often
-// it has shown that it goes on.
+// What `.owner` holds, a word a line: the host, the process, when it started (in the host's local time), how often it
+// has shown that it goes on, and what the host's kernel drew when it started, as hosts may have one name.
 struct Holder {
-  std::string host, started;
+  std::string host, started, boot;
   int64_t process = 0, beat = 0;
+  bool is(const Holder& other) const {
+    return host == other.host && boot == other.boot && process == other.process && started == other.started;
+  }
   std::string words() const { return fmt::format("process {} on {}, since {}", process, host, started); }
 };
 
@@ -39,6 +44,16 @@ std::string own_host() {
   std::array<char, 256> name{};
   if (gethostname(name.data(), name.size() - 1) != 0) return "a host without a name";
   return name.data();
+}
+
+std::string own_boot() {
+  std::string drawn;  // stays empty where a container does not show it
+  std::ifstream("/proc/sys/kernel/random/boot_id") >> drawn;
+  return drawn;
+}
+
+Holder this_process(const std::string& started) {
+  return {.host = own_host(), .started = started, .boot = own_boot(), .process = getpid()};
 }
 
 std::string now_in_words() {
@@ -68,6 +83,7 @@ std::optional<Holder> read_holder(int fd) {
     return std::nullopt;
   const auto number = number_in(process), beats = number_in(beat);
   if (!number || !beats) return std::nullopt;
+  std::getline(lines, holder.boot);
   holder.process = *number;
   holder.beat = *beats;
   return holder;
@@ -99,6 +115,7 @@ DirectoryOwner::DirectoryOwner(const fs::path& directory, const Terms& terms)
   try {
     refuse_if_held(terms);
     write(0);
+    if (!locked_) refuse_if_another_was_later(terms.beat_seconds);
   } catch (...) {
     close(fd_);
     throw;
@@ -133,27 +150,41 @@ void DirectoryOwner::lock(const Terms& terms) {
 void DirectoryOwner::refuse_if_held(const Terms& terms) {
   const std::optional<Holder> before = read_holder(fd_);
   if (!before) return;
-  const bool gone = before->host == own_host() && kill(static_cast<pid_t>(before->process), 0) != 0 && errno == ESRCH;
+  const bool here = before->host == own_host() && before->boot == own_boot();
+  const bool gone = here && kill(static_cast<pid_t>(before->process), 0) != 0 && errno == ESRCH;
   const auto end = std::chrono::steady_clock::now() + std::chrono::duration<double>(terms.watch_seconds);
   while (!locked_ && !gone && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::duration<double>(terms.beat_seconds / 10));
     const std::optional<Holder> now = read_holder(fd_);
-    if (now && (now->host != before->host || now->process != before->process || now->beat != before->beat))
-      refuse(directory_, now);
+    if (now && (!now->is(*before) || now->beat != before->beat)) refuse(directory_, now);
   }
   if (terms.took_over) terms.took_over(before->words());
 }
 
+// Of several that begin at once where locks do not reach, the last to write has the directory.
+void DirectoryOwner::refuse_if_another_was_later(double beat_seconds) const {
+  std::this_thread::sleep_for(std::chrono::duration<double>(beat_seconds));
+  const std::optional<Holder> now = read_holder(fd_);
+  if (!now || !now->is(this_process(started_))) refuse(directory_, now);
+}
+
+// In one call and always of one length: nobody finds the file empty.
 void DirectoryOwner::write(int64_t beat) const {
-  const std::string text = fmt::format("{}\n{}\n{}\n{}\n", own_host(), getpid(), started_, beat);
-  if (ftruncate(fd_, 0) != 0 || pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()))
+  const Holder own = this_process(started_);
+  std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", own.host, own.process, own.started, beat, own.boot);
+  text.resize(kMostBytes, '\n');
+  if (pwrite(fd_, text.data(), text.size(), 0) != static_cast<ssize_t>(text.size()) || fdatasync(fd_) != 0)
     device_error("{}: cannot be written: {}", file_.string(), std::strerror(errno));
 }
 
+// Until the end, or until another has taken the directory over while this process was held up.
 void DirectoryOwner::go_on_beating(double seconds) {
   std::unique_lock lock(mutex_);
   for (int64_t beat = 1; !ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }); beat++)
     try {
+      const std::optional<Holder> now = read_holder(fd_);
+      lost_ = now && !now->is(this_process(started_));
+      if (lost_) return say(fmt::format("{}: {}, has taken it over\n", directory_.string(), now->words()));
       write(beat);
     } catch (const DeviceError&) {  // a full disk is for the run itself to find
     }
@@ -168,9 +199,9 @@ DirectoryOwner::~DirectoryOwner() {
     ended_.notify_all();
     beating_.join();
   }
-  unlink(file_.c_str());
+  if (!lost_) unlink(file_.c_str());
   close(fd_);
-  if (made_.empty()) return;
+  if (made_.empty() || lost_) return;
   std::error_code ignored;
   for (fs::path path = fs::absolute(directory_);; path = path.parent_path()) {
     if (!fs::remove(path, ignored) || path == made_) return;  // only while it is empty

@@ -37,6 +37,7 @@ class DirectoryOwner {
  private:
   void lock(const Terms& terms);
   void refuse_if_held(const Terms& terms);
+  void refuse_if_another_was_later(double beat_seconds) const;
   void write(int64_t beat) const;
   void go_on_beating(double seconds);
 
@@ -48,6 +49,7 @@ class DirectoryOwner {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool over_ = false;
+  bool lost_ = false;  // another has taken the directory over
   std::thread beating_;
 };
 

@@ -8,9 +8,12 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/say.h"
+#include "cli/inputs.h"
 #include "cli/job.h"
+#include "cli/launch.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_export.h"
+#include "train/export.h"
 
 namespace snug {
 namespace {
@@ -58,13 +61,6 @@ int64_t step_of(const std::string& word, const Checkpoints& checkpoints, const f
   return step;
 }
 
-// Whether this process is the only one, or the first that a launcher started.
-bool is_first() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* const rank = std::getenv(name); rank && std::atoi(rank) != 0) return false;
-  return true;
-}
-
 // Copies what lies beside the weights in the adapter or model that the run itself wrote, if it has.
 void copy_beside(const fs::path& from, const fs::path& to) {
   if (!fs::is_directory(from)) return;
@@ -80,7 +76,7 @@ void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path
   const ParamTable table = lora_parameters(read_hf_config(run.model), adapter, true);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
-      checkpoint, table, [](const std::string&) { return DType::F32; }, pending.path() / kPeftWeightsFile);
+      checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
   copy_beside(fs::path(run.out) / "adapter", pending.path());
   if (!is_file(pending.path() / kPeftConfigFile)) {
     adapter.base_model = run.model;
@@ -92,21 +88,14 @@ void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path
 
 // Each tensor in the format that the base has it in; of a base that was drawn, in that of products.
 void make_model(const fs::path& checkpoint, const Options& run, const fs::path& out) {
-  const ParamTable table = full_parameters(read_hf_config(run.model), true);
-  std::optional<SafetensorsIndex> base;
-  if (run.init != "random") base = SafetensorsIndex::open_model(run.model);
-  const auto dtype = [&](const std::string& name) {
-    const SafetensorsEntry* const entry = base ? base->find(name) : nullptr;
-    return entry && entry->dtype ? *entry->dtype : run.compute == "fp32" ? DType::F32 : DType::BF16;
+  const JobSpec spec = make_job(run, Purpose::Train);
+  const auto dtype = [&](ParamId id) {
+    return spec.sources.dtypes[static_cast<size_t>(id)].value_or(spec.numerics.compute);
   };
   PendingDirectory pending(out, Existing::Replace);
-  write_trained(checkpoint, table, dtype, pending.path() / "model.safetensors");
+  write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors");
   const fs::path written = fs::path(run.out) / "model";
-  if (fs::is_directory(written))
-    copy_beside(written, pending.path());
-  else
-    for (const std::string& name : side_files(run.model))
-      fs::copy_file(fs::path(run.model) / name, pending.path() / name);
+  write_side_files(pending.path(), fs::is_directory(written) ? written : fs::path(run.model), spec);
   pending.publish();
 }
 
@@ -133,6 +122,8 @@ void choose_checkpoint(Options& options) {
   read_job_file((named->run / "job.yaml").string(), run);
   run.out = named->run.string();
   run.adapter.clear();  // that it began from; what it trained is as its own options say
+  run.given_adapter.clear();
+  find_inputs(run);
   const bool lora = run.method == "lora";
   const std::string word = options.checkpoint.empty() ? named->checkpoint : options.checkpoint;
   const int64_t step = step_of(word, Checkpoints(named->run, -1), named->run);
@@ -140,14 +131,17 @@ void choose_checkpoint(Options& options) {
   const fs::path made = checkpoint / (lora ? "adapter" : "model");
   if (!lora && place == &options.adapter)
     user_error("--adapter: {} trained all weights (method full), expected --model {}", *place, *place);
-  if (is_first()) {
+  if (is_first_process()) {
     say(fmt::format("step {} of {}: {}\n", step, named->run.string(), made.string()));
     if (!fs::is_directory(made)) lora ? make_adapter(checkpoint, run, made) : make_model(checkpoint, run, made);
   } else if (!is_directory_within(kFirstProcessSeconds, made, {})) {
     user_error("{}: found nothing within {} s, expected what the first process makes there", made.string(),
                kFirstProcessSeconds);
   }
-  if (lora && (place == &options.model || options.model.empty())) options.model = run.model;
+  if (lora && (place == &options.model || options.model.empty())) options.model = model_as_given(run);
+  // A run that has not ended has written nowhere how it asks.
+  if (options.chat_template == "auto" && !fs::is_directory(named->run / (lora ? "adapter" : "model")))
+    options.chat_template = run.chat_template;
   (lora ? options.adapter : options.model) = made.string();
   options.checkpoint.clear();
 }

@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/say.h"
+#include "cli/launch.h"
 #include "format/gguf_import.h"
 #include "format/model_path.h"
 
@@ -19,13 +20,6 @@ namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Whether this process is the first or the only one that a launcher started.
-bool is_first_process() {
-  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
-    if (const char* rank = std::getenv(name); rank && std::atoi(rank) != 0) return false;
-  return true;
-}
 
 // ---- GGUF files -----------------------------------------------------------------------------------------------------
 
@@ -103,9 +97,9 @@ void say_notes(const JobSpec& spec) {
   for (const auto* notes : {&spec.config.notes, &spec.sources.notes})
     for (const std::string& note : *notes) say(fmt::format("note: {}\n", note));
   if (spec.purpose == Purpose::Train && !spec.config.dropout.empty())
-    fmt::print(stderr,
-               "note: config.json asks for {}, which is not applied: the model trains without dropout of its own\n",
-               fmt::join(spec.config.dropout, ", "));
+    say(fmt::format(
+        "note: config.json asks for {}, which is not applied: the model trains without dropout of its own\n",
+        fmt::join(spec.config.dropout, ", ")));
 }
 
 }  // namespace snug

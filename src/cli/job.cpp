@@ -31,8 +31,18 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 
 }  // namespace
 
-HfConfig config_of(const Options& options) {
+HfConfig base_config_of(const Options& options) {
   HfConfig config = read_hf_config(options.model);
+  if (!config.tie_word_embeddings || options.init == "random" || !has_own_head(options.model)) return config;
+  config.tie_word_embeddings = false;
+  config.notes.push_back(fmt::format(
+      "{}: config.json says tie_word_embeddings, but lm_head.weight is not the embedding: it is taken as the head",
+      options.model));
+  return config;
+}
+
+HfConfig config_of(const Options& options) {
+  HfConfig config = base_config_of(options);
   if (!options.adapter.empty()) fit_to_adapter(config, open_adapter(options.adapter));
   return config;
 }
@@ -99,10 +109,8 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
 JobSpec make_job(const Options& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
-  spec.config = read_hf_config(options.model);
+  spec.config = base_config_of(options);
   const bool training = purpose == Purpose::Train, random = options.init == "random";
-  const bool own_head = spec.config.tie_word_embeddings && !random && has_own_head(options.model);
-  if (own_head) spec.config.tie_word_embeddings = false;
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   if (training) refuse_other_adapters(options);
@@ -129,10 +137,6 @@ JobSpec make_job(const Options& options, Purpose purpose) {
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
   spec.sources = find_sources(spec.table, request);
-  if (own_head)
-    spec.sources.notes.push_back(fmt::format(
-        "{}: config.json says tie_word_embeddings, but lm_head.weight is not the embedding: it is taken as the head",
-        options.model));
   settle_base(spec, options);
   if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
   spec.cut.sequence_length = options.sequence_length;
@@ -362,6 +366,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   set_threads(pricing.threads);
   Planned planned{
       .target = std::move(target), .aim = aim, .spec = std::move(spec), .free = free, .caps = caps, .pricing = pricing};
+  for (uint64_t* bytes : {&planned.free.device_bytes, &planned.free.host_bytes, &planned.free.disk_bytes})
+    *bytes = least_of_ranks(launched, *bytes);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
   planned.caps.host_bytes = least_of_ranks(launched, planned.caps.host_bytes);
   planned.caps.disk_bytes = least_of_ranks(launched, planned.caps.disk_bytes);

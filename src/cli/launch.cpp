@@ -77,6 +77,12 @@ std::unique_ptr<Comm> launched(std::string_view command) {
   return comm;
 }
 
+bool is_first_process() {
+  for (const char* name : {"OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK"})
+    if (const char* rank = std::getenv(name); rank && std::atoi(rank) != 0) return false;
+  return true;
+}
+
 void require_one_process(std::string_view command) {
   const std::unique_ptr<Comm> comm = joined_by_mpi(command);
   if (const int ranks = comm ? comm->topology().ranks : 1; ranks > 1)

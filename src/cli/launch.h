@@ -15,6 +15,9 @@ namespace snug {
 // that is not MPI's started several processes, each of which would run the whole job.
 std::unique_ptr<Comm> launched(std::string_view command);
 
+// Whether this process is the first or the only one that a launcher started; asks nobody.
+bool is_first_process();
+
 // UserError if a launcher started several processes: of a command that would do the same in each of them.
 void require_one_process(std::string_view command);
 

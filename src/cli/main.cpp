@@ -41,7 +41,7 @@ const std::vector<std::string> kDataKeys{"data",        "data_format", "columns"
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
 // Named in the interface, and not built yet.
-const std::vector<std::string> kLaterCommands{"report", "translate"};
+const std::vector<std::string> kLaterCommands{"report", "translate", "export"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -58,7 +58,8 @@ std::vector<Command> commands() {
        join(join(kModelKeys, kRankKeys), {"template"}), generate_command},
       {"chat", "a conversation: a line is a turn; without a chat template each line is completed by itself",
        join(join(kModelKeys, kRankKeys), {"template", "sequence_length"}), chat_command},
-      {"merge", "base + adapter -> a model directory", join(kModelKeys, {"out", "overwrite"}), merge_command},
+      {"merge", "base + adapter -> a model directory", join(kModelKeys, {"template", "out", "overwrite"}),
+       merge_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
       {"doctor",
        "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs two, "

@@ -113,7 +113,7 @@ std::vector<float> logits_of(const Options& options, const std::vector<int32_t>&
   spec.cache_positions = static_cast<int64_t>(ids.size());
   spec.cut.sequence_length = 1;
   std::vector<float> logits;
-  use_model(plan_use(std::move(spec), options, nullptr), options, nullptr,
+  use_model(plan_use(std::move(spec), options, nullptr, false), options, nullptr,
             [&](Session& session) { logits = Generator(session, {}).score(ids); });
   return logits;
 }

@@ -61,15 +61,21 @@ struct Room {
 
 Room room_here(const Options& options, const Processes& processes) {
   Room room{.memory = UINT64_MAX};
-  for (const MemoryLimit& limit : memory_limits())
-    if (const uint64_t left = left_to_arenas(limit, options, processes); left < room.memory) {
+  // Of a run that goes on or is replaced: what is there is among what it will have saved. It counts to the machine and
+  // to control groups, not to a process.
+  uint64_t replaced = 0;
+  if (const std::filesystem::path out = out_directory(options);
+      !options.out.empty() && (options.resume || options.overwrite) && is_in_memory(existing_part(out)))
+    for (const char* name : {"checkpoints", "adapter", "model"}) replaced += bytes_in(out / name);
+  for (const MemoryLimit& limit : memory_limits()) {
+    const uint64_t left =
+        left_to_arenas(limit, options, processes) + (limit.of == MemoryLimit::Of::Process ? 0 : replaced);
+    if (left < room.memory) {
       room.memory = left;
       room.limit = limit.of == MemoryLimit::Of::Machine ? "" : limit.name;
     }
+  }
   room.disk = free_bytes(existing_part(disk_directory(options)));
-  // Of a run that goes on or is replaced: what is there is among what it will have saved.
-  if (const std::filesystem::path out = out_directory(options); is_in_memory(existing_part(out)))
-    for (const char* name : {"checkpoints", "adapter", "model"}) room.memory += bytes_in(out / name);
   return room;
 }
 
@@ -144,7 +150,9 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   // A file that is read or written directly is opened twice; a rank has a ring of io_uring for each lane. The rest is
   // for drivers, connections and what is opened for a moment.
   constexpr uint64_t kRest = 64;
-  const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size());
+  // A merge reads what it copies while it writes.
+  const size_t read_too = spec.purpose == Purpose::Merge ? spec.sources.files.size() : 0;
+  const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size() + read_too);
   const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
   const uint64_t needed = files.open + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);

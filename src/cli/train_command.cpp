@@ -105,7 +105,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
   effective.learning_rate = learning_rate(options);
   const Numerics& numerics = planned.spec.numerics;
-  effective.base_format = numerics.coded_base() ? name(numerics.base_format) : name(numerics.base);
+  if (numerics.coded_base()) effective.base_format = name(numerics.base_format);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
   effective.trace = "";
@@ -266,7 +266,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
   std::exception_ptr refused;
   if (!comm || comm->topology().rank == 0) try {
       check();
-    } catch (const UserError&) {
+    } catch (...) {
       refused = std::current_exception();
     }
   if (comm && comm->tell(refused ? 1 : 0, "the check of --out")[0] && !refused)

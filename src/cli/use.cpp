@@ -21,13 +21,11 @@ void refuse_whole_copies(const Options& options) {
 
 }  // namespace
 
-Planned plan_use(JobSpec spec, const Options& options, Comm* launched) {
+Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says) {
   const Target target(options);
   target.require_here();
   refuse_disk_dir(options, Aim::Run);
   require_weights(spec.sources);
-  // Of a merge, which has base and adapter run first, once.
-  const bool says = spec.purpose == Purpose::Merge || options.out.empty();
   if (says && (!launched || launched->topology().rank == 0)) say_notes(spec);
   Options settled = options;
   if (options.ranks == 0 && !launched && spec.purpose == Purpose::Generate && target.cuda() &&

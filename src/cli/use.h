@@ -8,7 +8,8 @@ namespace snug {
 // Plans such a job for here and now, with ranks as the options, the launcher or the machine have them: where weights
 // lie is all that is open. Without --ranks a model that one GPU holds is generated with on one, as more would be no
 // faster. CapacityError if nothing fits.
-Planned plan_use(JobSpec spec, const Options& options, Comm* launched);
+// `says`: whether the first process prints the notes of the job.
+Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says = true);
 
 // Runs `work` on every rank, with a session that has loaded the model. Rank 0 first says on standard error how it is
 // held, unless one device has all of it.

@@ -91,6 +91,7 @@ class CsvRecords : public RecordFormat {
     row_line_ = cursor_.line();
     row_bytes_ = 0;
     do {
+      count(sizeof(std::string));
       cells.emplace_back();
       if (cursor_.peek() == '"') {
         read_quoted(cells.back());
@@ -141,11 +142,17 @@ class CsvRecords : public RecordFormat {
   }
 
   void add(std::string& cell, int byte) {
-    if (++row_bytes_ > options_.max_record_bytes) {
+    count(1);
+    cell += static_cast<char>(byte);
+  }
+
+  // Counts what a row takes, its cells too.
+  void count(uint64_t bytes) {
+    row_bytes_ += bytes;
+    if (row_bytes_ > options_.max_record_bytes) {
       user_error("{}, line {}: found a row of more than {} bytes; is a quote not closed?", name(), row_line_,
                  options_.max_record_bytes);
     }
-    cell += static_cast<char>(byte);
   }
 
   TextCursor cursor_;

@@ -71,7 +71,9 @@ std::vector<fs::path> files_below(const fs::path& directory) {
     const bool hidden = it->path().filename().string().starts_with('.');
     std::error_code unseen;
     if (hidden && it->is_directory(unseen)) it.disable_recursion_pending();
-    if (!hidden && !it->is_directory(unseen)) found.push_back(it->path().lexically_relative(directory));
+    // Links to directories are not followed, and so are named with what is passed over.
+    if (!hidden && (!it->is_directory(unseen) || it->is_symlink(unseen)))
+      found.push_back(it->path().lexically_relative(directory));
   }
   if (error) user_error("{}: the directory cannot be read: {}", directory.string(), error.message());
   std::sort(found.begin(), found.end());

@@ -176,9 +176,9 @@ class SampleMaker {
 };
 
 // Fields that are lists or objects, which tables that know text alone hold as JSON.
-constexpr std::string_view kJsonFields[] = {"conversations",   "messages",  "history",      "input_ids",
-                                            "labels",          "tools",     "tool_calls",   "attention_mask",
-                                            "completion_mask", "loss_mask", "position_ids", "assistant_masks"};
+constexpr std::string_view kJsonFields[] = {
+    "conversations",  "messages",        "history",   "input_ids",    "labels",          "tools",         "tool_calls",
+    "attention_mask", "completion_mask", "loss_mask", "position_ids", "assistant_masks", "token_type_ids"};
 
 RecordOptions record_options(const DataOptions& options) {
   RecordOptions out;

@@ -96,16 +96,21 @@ bool is_among(std::string_view key, std::string_view keys) {
   return false;
 }
 
+// What is named or linked by a key with a harmless ending is content all the same: "video_url", "function_name".
+constexpr std::string_view kContent =
+    "image images img video videos audio audios media tool tools function functions call tool_call attachment";
+
 bool is_harmless(std::string_view key) {
   for (const std::string_view ending : kHarmlessEndings) {
-    if (key.ends_with(ending)) return true;
+    if (key.ends_with(ending)) return !is_among(key.substr(0, key.size() - ending.size()), kContent);
   }
   return key.starts_with("num_") || key.starts_with("n_") || is_among(key, kHarmless);
 }
 
-// Tables have a column in every row; what a row has not is null, or a text of nothing.
+// Tables have a column in every row; what a row has not is null, a text of nothing, or made of nothing else.
 bool is_nothing(const Json& value) {
-  if (value.is_null() || value.is_object() || value.is_array()) return value.empty();
+  if (value.is_null() || value.is_object() || value.is_array())
+    return std::all_of(value.begin(), value.end(), [](const Json& part) { return is_nothing(part); });
   const auto* text = value.get_ptr<const std::string*>();
   return text && (text->empty() || *text == "[]" || *text == "{}" || *text == "null");
 }

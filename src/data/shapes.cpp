@@ -283,7 +283,13 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
   check_keys(
       fields.object(), keys_of(format, options),
       [&](std::string_view key) {
-        return std::any_of(read.begin(), read.end(), [&](const std::string& name) { return fields.key(name) == key; });
+        const auto is = [&](const std::string& name) { return fields.key(name) == key; };
+        if (std::any_of(read.begin(), read.end(), is)) return true;
+        // In other letters it would be passed over, and the field be missing.
+        for (const std::string& name : read)
+          if (same_key(fields.key(name), key) && !fields.has(name))
+            fields.object().fail(key, fmt::format("'{}'; --columns {}={} names it", fields.key(name), name, key));
+        return false;
       },
       example.ignored);
   const std::string weight = fields.key("weight");

@@ -129,9 +129,14 @@ void ParquetColumn::read_dictionary(ParquetPage page) {
   if (page.encoding != kPlain && page.encoding != kPlainDictionary) {
     user_error("{}: found a dictionary in encoding {}, expected PLAIN", place_, encoding_name(page.encoding));
   }
+  // Writers end dictionaries near 1 MiB. Each value takes more here than an empty text does there.
+  constexpr uint64_t kMaxDictionaryBytes = uint64_t{64} << 20;
+  if (leaf_.type == ParquetType::Boolean || page.bytes.size() > kMaxDictionaryBytes) {
+    user_error("{}: found a dictionary of {} bytes{}, expected at most {}, and none of booleans", place_,
+               page.bytes.size(), leaf_.type == ParquetType::Boolean ? " of booleans" : "", kMaxDictionaryBytes);
+  }
   dictionary_bytes_ = std::move(page.bytes);
-  const uint64_t most =
-      leaf_.type == ParquetType::Boolean ? 8 * dictionary_bytes_.size() : dictionary_bytes_.size() / 4;
+  const uint64_t most = dictionary_bytes_.size() / 4;
   if (static_cast<uint64_t>(page.values) > most) {
     user_error("{}: found a dictionary of {} values in {} bytes", place_, page.values, dictionary_bytes_.size());
   }

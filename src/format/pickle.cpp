@@ -17,6 +17,7 @@ namespace {
 constexpr size_t kMaxValues = 1u << 22;
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kMaxName = 1024;
+constexpr size_t kMaxKey = 64;  // of a storage: torch numbers them
 
 // A storage type or dtype of torch and how safetensors spells it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 28> kTypes{{
@@ -379,7 +380,7 @@ class Unpickler {
     const auto is = [&](size_t i, Kind kind) { return (*this)[id.items[i]].kind == kind; };
     const bool known = id.kind == Kind::Tuple && (id.items.size() == 5 || id.items.size() == 6) && is(0, Kind::Text) &&
                        (*this)[id.items[0]].text == "storage" && is(1, Kind::Global) && is(2, Kind::Text) &&
-                       (*this)[id.items[2]].text.size() <= kMaxName && is(4, Kind::Integer) &&
+                       (*this)[id.items[2]].text.size() <= kMaxKey && is(4, Kind::Integer) &&
                        (id.items.size() == 5 || is(5, Kind::None));
     const auto type = known ? look_up(kTypes, (*this)[id.items[1]].text) : std::nullopt;
     if (!type) refuse("a persistent id of another form than torch's storages");
@@ -393,7 +394,7 @@ class Unpickler {
     if (!callable || arguments.kind != Kind::Tuple)
       refuse(global.kind == Kind::Global ? fmt::format("a call of '{}'", global.text)
                                          : fmt::format("a call of {}", words(global.kind)));
-    const std::vector<Index> items = arguments.items;
+    const std::vector<Index>& items = arguments.items;  // they stay where they are: values are never moved
     const auto require_arguments = [&](size_t least) {
       if (items.size() < least) fail("found {} arguments of '{}', expected {}", items.size(), global.text, least);
     };
@@ -403,9 +404,11 @@ class Unpickler {
         return push(Kind::Dictionary);
       case Callable::Tensor:
         require_arguments(4);
+        refuse_metadata(items, 6);
         return push_tensor(items, {});
       case Callable::TypedTensor:
         require_arguments(7);
+        refuse_metadata(items, 7);
         if (const Value& dtype = (*this)[items[6]]; dtype.kind == Kind::Global)
           if (const auto type = look_up(kTypes, dtype.text)) return push_tensor(items, *type);
         refuse("a tensor without a dtype");
@@ -418,6 +421,14 @@ class Unpickler {
         if ((*this)[items[0]].kind != Kind::Tuple) refuse("a torch.Size that is no tuple");
         return stack_.push_back(items[0]);
     }
+  }
+
+  // Of a tensor that is to be negated or conjugated when it is looked at.
+  void refuse_metadata(const std::vector<Index>& items, size_t i) {
+    if (items.size() <= i) return;
+    const Value& metadata = (*this)[items[i]];
+    if (metadata.kind != Kind::None && !metadata.items.empty())
+      refuse("a tensor with metadata, such as one negated lazily");
   }
 
   void push_tensor(const std::vector<Index>& items, std::string_view type) {

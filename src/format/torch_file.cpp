@@ -137,9 +137,12 @@ class ZipArchive {
     ZipEntry entry{value_at<uint32_t>(directory, at + 42), value_at<uint32_t>(directory, at + 24)};
     read_extra(name, directory.substr(at + kEntryBytes + name_bytes, extra_bytes), entry, packed);
     if (flags & 1) fail(name, "encryption");
-    if (method != 0 || packed != entry.bytes)
+    if (method != 0)
       user_error("{}, zip entry '{}': found compression method {}, expected 0: stored as it is, as torch.save does",
                  source_, name, method);
+    if (packed != entry.bytes)
+      user_error("{}, zip entry '{}': found {} stored bytes of {}, expected as many", source_, name, packed,
+                 entry.bytes);
     entries_.emplace(name, entry);
     return at + kEntryBytes + name_bytes + extra_bytes + comment_bytes;
   }

@@ -169,7 +169,7 @@ PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std:
     if (!target) continue;
     adapted[last].push_back(path);
     if (*target != usual_target(adapter))
-      refuse(adapter.rank_pattern.empty() ? "alpha_pattern" : "rank_pattern", "adapters of several ranks or scales");
+      refuse(target->rank == adapter.rank ? "alpha_pattern" : "rank_pattern", "adapters of several ranks or scales");
   }
   for (const std::string& name : adapter.target_modules)
     if (std::ranges::none_of(linears, [&](const auto& paths) {

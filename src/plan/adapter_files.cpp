@@ -55,6 +55,11 @@ class Opener {
                                [&](const auto& tensor) { return tensor.first.find(name + ".") != std::string::npos; }))
         user_error("{}: found no tensor of '{}', which {}, key 'modules_to_save', names",
                    files_.index.files()[0].string(), name, kPeftConfigFile);
+    for (const auto& [module, rows] : files_.config.trainable_token_indices)
+      if (std::ranges::none_of(files_.tokens,
+                               [&](const auto& tokens) { return module_of(tokens.first).ends_with(module); }))
+        user_error("{}: found no rows of '{}', which {}, key 'trainable_token_indices', names",
+                   files_.index.files()[0].string(), module, kPeftConfigFile);
   }
 
   AdapterFiles files_;

@@ -1,6 +1,7 @@
 #include "train/checkpoint_export.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "backend/master.h"
 #include "base/error.h"
@@ -78,17 +79,21 @@ class TrainedValues {
 };
 
 template <class T>
-void write_as(File& file, uint64_t offset, const std::vector<float>& values) {
+void write_as(File& file, uint64_t offset, const std::vector<float>& values, const std::string& tensor) {
   std::vector<T> rounded;
-  for (const float value : values) rounded.push_back(T(value));
+  for (const float value : values) {
+    rounded.push_back(T(value));
+    if (std::isfinite(value) && !std::isfinite(static_cast<float>(rounded.back())))
+      user_error("{}: tensor '{}' has a value of {}, beyond the type in which its base is stored", file.path().string(),
+                 tensor, value);
+  }
   file.write(offset, std::as_bytes(std::span<const T>(rounded)));
 }
 
 }  // namespace
 
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
-                   const std::function<DType(const std::string&)>& dtype, const std::filesystem::path& file,
-                   const Alive& alive) {
+                   const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file, const Alive& alive) {
   const TrainedValues source(checkpoint, table, alive);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
@@ -96,7 +101,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     const ParamSpec& param = table.params[i];
     if (!param.trainable) continue;
     ids.push_back(static_cast<ParamId>(i));
-    tensors.push_back({param.name, dtype(param.name), param.shape});
+    tensors.push_back({param.name, dtype(ids.back()), param.shape});
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   File out = File::create(file, IoMode::Buffered);
@@ -108,11 +113,11 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
       const std::vector<float> values = source.read(ids[i], begin, std::min(begin + kChunk, count));
       const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);
       if (tensors[i].dtype == DType::BF16)
-        write_as<BFloat16>(out, offset, values);
+        write_as<BFloat16>(out, offset, values, tensors[i].name);
       else if (tensors[i].dtype == DType::F16)
-        write_as<Float16>(out, offset, values);
+        write_as<Float16>(out, offset, values, tensors[i].name);
       else
-        write_as<float>(out, offset, values);
+        write_as<float>(out, offset, values, tensors[i].name);
       call(alive);
     }
   }

@@ -10,10 +10,10 @@
 namespace snug {
 
 // Writes the trained parameters that a checkpoint holds to a safetensors file, each with all the bits it has there,
-// rounded to dtype(its name). `table`: of the job that trained, whatever ranks it had. UserError for files that are
+// rounded to dtype(its id). `table`: of the job that trained, whatever ranks it had. UserError for files that are
 // damaged, or do not hold them.
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
-                   const std::function<DType(const std::string&)>& dtype, const std::filesystem::path& file,
+                   const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
                    const Alive& alive = {});
 
 }  // namespace snug

@@ -66,19 +66,24 @@ void export_adapter(Session& session, const std::filesystem::path& directory, co
   pending.publish();
 }
 
+void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,
+                      const Alive& alive) {
+  for (const std::string& name : side_files(source)) {
+    if (name == "config.json")
+      write_text(directory / name, written_config(source / name, spec));
+    else
+      copy_side_file(source / name, directory / name);
+    call(alive);
+  }
+}
+
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
                   Existing existing, const WriteBeside& beside) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
   refuse_overflow(pending.path(), session.compiled().exported.halves, session.spec().purpose, session.alive());
-  for (const std::string& name : side_files(source)) {
-    if (name == "config.json")
-      write_text(pending.path() / name, written_config(source / name, session.spec()));
-    else
-      copy_side_file(source / name, pending.path() / name);
-    call(session.alive());
-  }
+  write_side_files(pending.path(), source, session.spec(), session.alive());
   if (beside) beside(pending.path());
   pending.publish();
 }

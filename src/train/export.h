@@ -15,6 +15,11 @@ using WriteBeside = std::function<void(const std::filesystem::path& directory)>;
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model, const WriteBeside& beside = {});
 
+// Copies into `directory` what lies beside the weights of the model `source`; config.json as it is for what a job
+// writes.
+void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,
+                      const Alive& alive = {});
+
 // Makes `directory` a model directory: weights, and the side files of `source`.
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
                   Existing existing, const WriteBeside& beside = {});
