@@ -158,7 +158,7 @@ std::string base_of(const fs::path& adapter) {
 // ---- Ids of the hub -------------------------------------------------------------------------------------------------
 
 bool may_be_hub_id(std::string_view text) {
-  if (text.empty() || std::ranges::count(text, '/') != 1) return false;
+  if (text.empty() || std::ranges::count(text, '/') != 1 || text.ends_with(".gguf")) return false;
   const auto letter = [](char c) { return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z'); };
   const auto part = [&](std::string_view p) {
     return !p.empty() && letter(p[0]) && p.find("--") == p.npos &&
@@ -230,7 +230,10 @@ fs::path find_directory(const std::string& given, const Wanted& wanted) {
   if (fs::is_symlink(path, ignored))
     user_error("{}: is a link to '{}', where nothing is", given, fs::read_symlink(path, ignored).string());
   if (may_be_hub_id(given)) return find_snapshot(given, wanted);
-  user_error("{}: found nothing there, expected {}, with {}", given, wanted.noun, wanted.marker);
+  user_error("{}: found nothing there, expected {}, with {}{}", given, wanted.noun, wanted.marker,
+             wanted.option == kModel.option && std::string_view(given).ends_with(".gguf")
+                 ? ", or a GGUF file ('snug import' makes a directory of one)"
+                 : "");
 }
 
 }  // namespace
