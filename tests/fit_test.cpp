@@ -9,6 +9,7 @@
 #include "backend/cpu/facts.h"
 #include "base/rng.h"
 #include "expect_error.h"
+#include "no_scratch.h"
 #include "plan/dials.h"
 #include "tiny_model.h"
 
@@ -275,7 +276,7 @@ TEST(Fit, WithoutClippingMostGradientsNeedNoRoom) {
 }
 
 TEST(Fit, TakesAFewDozenCompilations) {
-  const CpuFacts facts;
+  const NoScratch facts;
   const JobSpec spec = job();
   Choices choices;
   choices.batch_size = 64;

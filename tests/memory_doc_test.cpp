@@ -7,17 +7,11 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "no_scratch.h"
 #include "plan/fit.h"
 
 namespace snug {
 namespace {
-
-// What kernels need for themselves differs from processor to processor; the tables leave it out.
-class NoScratch : public OpFacts {
- public:
-  uint64_t scratch_bytes(const Attrs&, std::span<const Operand>) const override { return 0; }
-  uint64_t alignment() const override { return 256; }
-};
 
 struct Table {
   std::string model;  // in tests/fixtures/configs
