@@ -156,7 +156,9 @@ std::string column_for(std::string_view name, const JsonObject& record) {
   for (const auto& [ours, others] : kOtherNames) {
     if (ours != name) continue;
     for (const auto& [key, value] : record.value().items()) {
-      const auto names_it = [&](std::string_view other) { return !other.empty() && same_key(key, other); };
+      const auto names_it = [name = std::string_view(key)](std::string_view other) {
+        return !other.empty() && same_key(name, other);
+      };
       if (value.is_null()) continue;
       if (names_it(name) || std::any_of(others.begin(), others.end(), names_it)) {
         return fmt::format("{}={}", name, key);

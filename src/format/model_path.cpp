@@ -256,7 +256,8 @@ void refuse_other_weights(const fs::path& model) {
   for (const auto& [stem, tail, index] : {std::tuple("model-", ".safetensors", "model.safetensors.index.json"),
                                           std::tuple("pytorch_model-", ".bin", "pytorch_model.bin.index.json")}) {
     std::vector<std::string> shards = ending(names, tail);
-    std::erase_if(shards, [&](const std::string& n) { return !n.starts_with(stem) || n.find("-of-") == n.npos; });
+    std::erase_if(shards,
+                  [start = stem](const std::string& n) { return !n.starts_with(start) || n.find("-of-") == n.npos; });
     if (!shards.empty())
       user_error(
           "{}: found the shards {}, but not their index {}, which says what lies in which; fetch it from where "

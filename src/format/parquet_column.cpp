@@ -21,7 +21,7 @@ std::string encoding_name(int64_t encoding) {
   return encoding >= 0 && encoding < 10 ? std::string(kNames[encoding]) : fmt::format("{}", encoding);
 }
 
-int bits_for(int most) { return std::bit_width(static_cast<unsigned>(most)); }
+int bits_for(int most) { return static_cast<int>(std::bit_width(static_cast<unsigned>(most))); }
 
 }  // namespace
 

@@ -25,7 +25,8 @@ Desc matrix(int64_t rows, int64_t cols, DType dtype, int64_t row_stride, int64_t
   return Desc({rows, cols}, library_dtype(dtype), {row_stride, col_stride});
 }
 
-// Primitives remember the size of the team they are made under.
+// Primitives remember the size of the team they are made under, and some (gemm:jit, which processors without AVX-512
+// have) ask again when they run.
 class OneThread {
  public:
   OneThread() : before_(threads()) { set_threads(1); }
@@ -137,6 +138,7 @@ MatmulCall::~MatmulCall() = default;
 
 void MatmulCall::operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias,
                             std::byte* d, std::byte* scratch) {
+  const OneThread one_thread;
   Arguments& use = *arguments_;
   // The library takes inputs without const, and only reads them.
   use.a.set_data_handle(const_cast<std::byte*>(a));
