@@ -57,7 +57,7 @@ class Opener {
                    files_.index.files()[0].string(), name, kPeftConfigFile);
     for (const auto& [module, rows] : files_.config.trainable_token_indices)
       if (std::ranges::none_of(files_.tokens,
-                               [&](const auto& tokens) { return module_of(tokens.first).ends_with(module); }))
+                               [&end = module](const auto& tokens) { return module_of(tokens.first).ends_with(end); }))
         user_error("{}: found no rows of '{}', which {}, key 'trainable_token_indices', names",
                    files_.index.files()[0].string(), module, kPeftConfigFile);
   }
