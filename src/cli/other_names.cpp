@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
+
 namespace snug {
 namespace {
 
@@ -352,13 +354,6 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-std::string lower(std::string_view name) {
-  std::string text(name);
-  for (char& c : text)
-    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
-  return text;
-}
-
 // "a,b" -> "'a', 'b'"
 std::string quoted(std::string_view names) {
   std::string text = "'";
@@ -371,7 +366,7 @@ std::string quoted(std::string_view names) {
 std::span<const OtherName> other_names() { return kNames; }
 
 std::string advice_on_name(std::string_view name, const std::vector<std::string>& known) {
-  const std::string word = lower(name);
+  const std::string word = lower_case(name);
   const auto* const other = std::ranges::find(kNames, word, &OtherName::name);
   if (other != std::end(kNames)) {
     if (other->ours.empty()) return fmt::format("; {}", other->remark);

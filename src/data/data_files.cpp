@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/file.h"
 
@@ -44,12 +45,6 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kAdvice 
 // Files that lie beside data and describe it.
 constexpr std::array<std::string_view, 4> kDescriptions = {"dataset_info.json", "dataset_infos.json",
                                                            "dataset_dict.json", "state.json"};
-
-std::string lower(std::string text) {
-  std::transform(text.begin(), text.end(), text.begin(),
-                 [](unsigned char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c); });
-  return text;
-}
 
 // "a, b, c and 4 more"
 std::string listed(const std::vector<std::string>& names) {
@@ -108,7 +103,7 @@ void add_directory(const fs::path& directory, DataFiles& out) {
 }  // namespace
 
 std::optional<DataFileType> find_data_file_type(const fs::path& path) {
-  fs::path name = lower(path.filename().string());
+  fs::path name = lower_case(path.filename().string());
   DataFileType type;
   if (name.extension() == ".gz") type.compression = Compression::Gzip;
   if (name.extension() == ".zst") type.compression = Compression::Zstd;
@@ -124,7 +119,7 @@ std::optional<DataFileType> find_data_file_type(const fs::path& path) {
 
 DataFileType data_file_type(const fs::path& path) {
   if (const auto type = find_data_file_type(path)) return *type;
-  fs::path name = lower(path.filename().string());
+  fs::path name = lower_case(path.filename().string());
   if (name.extension() == ".gz" || name.extension() == ".zst") {
     if (name.stem().extension() == ".parquet") {
       user_error("{}: found a Parquet file compressed as a whole, expected .parquet alone: unpack it", path.string());

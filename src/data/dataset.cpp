@@ -293,10 +293,6 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
   if (reader.json()) seen.finish(path.string(), maker.keys(), options);
 }
 
-std::string spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
-  return id ? tokenizer.token(*id).value_or("") : "";
-}
-
 }  // namespace
 
 TextEncoder encoder_of(const Tokenizer& tokenizer) {
@@ -305,7 +301,7 @@ TextEncoder encoder_of(const Tokenizer& tokenizer) {
   encoder.bos_id = tokenizer.bos_id();
   encoder.eos_id = tokenizer.eos_id();
   encoder.adds_bos = tokenizer.adds_bos();
-  encoder.special = {spelling(tokenizer, encoder.bos_id), spelling(tokenizer, encoder.eos_id)};
+  encoder.special = special_texts(&tokenizer);
   return encoder;
 }
 

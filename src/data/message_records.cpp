@@ -14,11 +14,6 @@ constexpr std::array<std::string_view, 10> kUnknownRoles = {"tool",        "tool
                                                             "tool_result", "function", "function_call", "observation",
                                                             "developer",   "ipython"};
 
-template <class Names>
-bool is_in(const Names& names, std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
-
 ChatRole role_of(const JsonObject& message, const std::string& key, const ShapeOptions& options) {
   const std::string role = message.string(key);
   if (const auto named = options.roles.find(role); named != options.roles.end()) return named->second;
@@ -50,7 +45,7 @@ std::string content_of(const JsonObject& message, const std::string& key, const 
 }
 
 // What the keys of a message say of its loss. A weight of 1 changes nothing.
-std::optional<bool> loss_of(const JsonObject& message, const Fields& fields) {
+std::optional<bool> loss_of(const JsonObject& message, const RecordFields& fields) {
   std::optional<bool> loss;
   const auto say = [&](const std::string& key, bool carries) {
     if (loss.value_or(carries) != carries) message.fail(key, "what the message's other keys say of its loss");
@@ -65,11 +60,11 @@ std::optional<bool> loss_of(const JsonObject& message, const Fields& fields) {
   return loss;
 }
 
-bool is_flag(const Fields& fields, std::string_view key) {
+bool is_flag(const RecordFields& fields, std::string_view key) {
   return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
 }
 
-Message read_message(const Fields& fields, const JsonObject& message, const std::string& within,
+Message read_message(const RecordFields& fields, const JsonObject& message, const std::string& within,
                      std::vector<std::string>& ignored) {
   const bool sharegpt = message.has(fields.key("from"));
   const std::string role = fields.key(sharegpt ? "from" : "role");
@@ -89,12 +84,12 @@ Message read_message(const Fields& fields, const JsonObject& message, const std:
 
 }  // namespace
 
-void add_system(const Fields& fields, Conversation& out) {
+void add_system(const RecordFields& fields, Conversation& out) {
   std::string text = fields.text_or_nothing("system");
   if (!text.empty()) out.push_back({ChatRole::System, std::move(text)});
 }
 
-Conversation read_messages(const Fields& fields, const std::string& name, std::vector<std::string>& ignored) {
+Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
   Conversation out;
   add_system(fields, out);
   const bool begins_with_system = !out.empty();

@@ -1,6 +1,8 @@
 // The fields of one record under the names that snug looks for, for the readers of shapes.
 #pragma once
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 
@@ -9,10 +11,16 @@
 
 namespace snug {
 
+// Whether a list of names has one.
+template <class Names>
+bool is_in(const Names& names, std::string_view name) {
+  return std::find(std::begin(names), std::end(names), name) != std::end(names);
+}
+
 // Refers to all three, which must outlive it.
-class Fields {
+class RecordFields {
  public:
-  Fields(const Json& record, const ShapeOptions& options, const std::string& place)
+  RecordFields(const Json& record, const ShapeOptions& options, const std::string& place)
       : record_(record, place), options_(options), place_(place) {}
 
   // The record's name of a field.
@@ -49,14 +57,14 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
 constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
 
 // Adds the record's own system text, if it has one, as a turn.
-void add_system(const Fields& fields, Conversation& out);
+void add_system(const RecordFields& fields, Conversation& out);
 // The messages of the list under a name, behind that turn; unknown keys that are passed over are added to `ignored`.
-Conversation read_messages(const Fields& fields, const std::string& name, std::vector<std::string>& ignored);
+Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored);
 
 // The documents of a record of token ids: several where position_ids begin again at 0.
 //   attention_mask                               0 at the ends alone: what is cut off
 //   loss_mask, completion_mask, assistant_masks  0: no loss, in any of them
 //   token_type_ids                               0 alone
-std::vector<TokenSample> read_tokens(const Fields& fields);
+std::vector<TokenSample> read_tokens(const RecordFields& fields);
 
 }  // namespace snug

@@ -16,7 +16,7 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{D
                                                                               {DataFormat::Messages, "messages"},
                                                                               {DataFormat::Text, "text"},
                                                                               {DataFormat::Tokens, "tokens"}}};
-// Fields that columns may name: of records, and of the messages of a conversation.
+// RecordFields that columns may name: of records, and of the messages of a conversation.
 constexpr std::array<std::string_view, 10> kFields = {"instruction",   "input",    "output", "system",    "history",
                                                       "conversations", "messages", "text",   "input_ids", "labels"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
@@ -27,11 +27,6 @@ constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNam
     {"output", {"response", "completion", "answer", "solution", "assistant", "target", "reply"}},
     {"text", {"content", "document", "body", "raw_content", "code", "story", "article"}},
     {"input_ids", {"tokens", "token_ids", "ids", "input_tokens", "", "", ""}}};
-
-template <class Names>
-bool is_in(const Names& names, std::string_view name) {
-  return std::find(std::begin(names), std::end(names), name) != std::end(names);
-}
 
 // Calls text(part) and field(name) for the parts of a prompt pattern in order.
 template <class Text, class Field>
@@ -66,7 +61,7 @@ std::vector<std::string> prompt_fields(const ShapeOptions& options) {
   return names;
 }
 
-Conversation read_alpaca(const Fields& fields) {
+Conversation read_alpaca(const RecordFields& fields) {
   Conversation out;
   add_system(fields, out);
   if (fields.has("history")) {
@@ -132,7 +127,7 @@ std::vector<std::string> fields_of(DataFormat format, const ShapeOptions& option
           "assistant_masks", "weight", "token_type_ids", "position_ids"};
 }
 
-std::optional<DataFormat> shape_of(const Fields& fields) {
+std::optional<DataFormat> shape_of(const RecordFields& fields) {
   if (fields.has("input_ids")) return DataFormat::Tokens;
   if (fields.has("conversations")) return DataFormat::ShareGpt;
   if (fields.has("messages")) return DataFormat::Messages;
@@ -239,7 +234,7 @@ bool occurs(const NamedField& named, const Json& record) {
   return std::any_of(record.begin(), record.end(), in_list);
 }
 
-std::string Fields::missing(const std::string& name) const {
+std::string RecordFields::missing(const std::string& name) const {
   const std::optional<DataFormat> shape = shape_of(*this);
   if (shape && fields_of(*shape, options_).front() != name && name != "output") {
     user_error(
@@ -267,7 +262,7 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
 }
 
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place) {
-  const Fields fields(record, options, place);
+  const RecordFields fields(record, options, place);
   if (const auto shape = shape_of(fields)) return *shape;
   std::vector<std::string> ignored;
   check_keys(
@@ -279,7 +274,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 }
 
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place) {
-  const Fields fields(record, options, place);
+  const RecordFields fields(record, options, place);
   const std::vector<std::string> read = fields_of(format, options);
   Example example;
   check_keys(

@@ -14,7 +14,7 @@ bool is_no_label(const Json& value) {
 }
 
 // Integers from 0 to `highest`, and -100 where they are labels.
-std::vector<int32_t> read_integers(const Fields& fields, const std::string& name, int32_t highest, bool labels,
+std::vector<int32_t> read_integers(const RecordFields& fields, const std::string& name, int32_t highest, bool labels,
                                    std::string_view expected) {
   const Json& list = fields.list(name);
   std::vector<int32_t> out;
@@ -34,7 +34,7 @@ std::vector<int32_t> read_integers(const Fields& fields, const std::string& name
 }
 
 // The same of a list that goes with the ids; empty if it is not there.
-std::vector<int32_t> read_beside(const Fields& fields, const std::string& name, size_t count, int32_t highest,
+std::vector<int32_t> read_beside(const RecordFields& fields, const std::string& name, size_t count, int32_t highest,
                                  bool labels, std::string_view expected) {
   if (!fields.has(name)) return {};
   std::vector<int32_t> out = read_integers(fields, name, highest, labels, expected);
@@ -45,7 +45,7 @@ std::vector<int32_t> read_beside(const Fields& fields, const std::string& name, 
 }
 
 // Takes away what a mask of attention hides, which is padding.
-void cut_padding(const Fields& fields, TokenSample& sample, std::vector<int32_t>& positions) {
+void cut_padding(const RecordFields& fields, TokenSample& sample, std::vector<int32_t>& positions) {
   const std::string key = "attention_mask";
   const std::vector<int32_t> mask = read_beside(fields, key, sample.ids.size(), 1, false, "0 or 1");
   if (mask.empty()) return;
@@ -67,7 +67,7 @@ std::vector<int32_t> slice(const std::vector<int32_t>& values, size_t begin, siz
   return {values.begin() + static_cast<std::ptrdiff_t>(begin), values.begin() + static_cast<std::ptrdiff_t>(end)};
 }
 
-std::vector<TokenSample> split(const Fields& fields, TokenSample sample, const std::vector<int32_t>& positions) {
+std::vector<TokenSample> split(const RecordFields& fields, TokenSample sample, const std::vector<int32_t>& positions) {
   std::vector<size_t> starts{0};
   for (size_t i = 0; i < positions.size(); ++i) {
     if (positions[i] == 0 && i > 0) starts.push_back(i);
@@ -90,7 +90,7 @@ std::vector<TokenSample> split(const Fields& fields, TokenSample sample, const s
 
 }  // namespace
 
-std::vector<TokenSample> read_tokens(const Fields& fields) {
+std::vector<TokenSample> read_tokens(const RecordFields& fields) {
   TokenSample sample;
   sample.ids = read_integers(fields, "input_ids", kAnyId, /*labels=*/false, "a token id");
   const size_t count = sample.ids.size();

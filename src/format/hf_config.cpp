@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "format/json.h"
@@ -40,12 +41,6 @@ constexpr std::array<std::string_view, 9> kDropoutKeys{
     "resid_pdrop",       "residual_dropout",    "embd_pdrop",
     "hidden_dropout",    "hidden_dropout_prob", "attention_probs_dropout_prob"};
 
-std::string lower(std::string text) {
-  std::ranges::transform(text, text.begin(),
-                         [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
-  return text;
-}
-
 // UserError for names of models that end in another head than a language model's, or in none.
 void refuse_other_heads(const JsonObject& config, std::string_view name) {
   constexpr std::array<std::string_view, 4> kHeadless{"LlamaModel", "LLaMAModel", "Qwen2Model", "AutoModel"};
@@ -73,8 +68,8 @@ Architecture parse_architecture(const JsonObject& config, std::vector<std::strin
   const std::string type = config.string("model_type", "");
   for (const Architecture architecture : {Architecture::LlamaForCausalLM, Architecture::Qwen2ForCausalLM}) {
     const bool llama = architecture == Architecture::LlamaForCausalLM;
-    const std::string usual = lower(std::string(name(architecture)));
-    const bool named = std::ranges::any_of(names, [&](const std::string& name) { return lower(name) == usual; });
+    const std::string usual = lower_case(std::string(name(architecture)));
+    const bool named = std::ranges::any_of(names, [&](const std::string& name) { return lower_case(name) == usual; });
     if (type.empty() ? !named : type != (llama ? "llama" : "qwen2")) continue;
     if (!names.empty() && !named)
       notes.push_back(fmt::format("config.json: architectures names '{}'; model_type decides: {}", names[0], type));

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "base/file.h"
 #include "format/json.h"
@@ -97,9 +98,7 @@ PeftModules parse_modules(const JsonObject& config, std::string_view key, std::s
   if (!config.at(key).is_string())
     return {parse_names(config, key, "a list of module names, or a regular expression as text"), {}};
   std::string text = config.string(key);
-  std::string lower = text;
-  std::ranges::transform(lower, lower.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  if (lower == "all-linear") text = ".*";  // of the linears, which alone are asked for
+  if (lower_case(text) == "all-linear") text = ".*";  // of the linears, which alone are asked for
   return {{}, Pattern(text, fmt::format("{}, key '{}'", source, key))};
 }
 

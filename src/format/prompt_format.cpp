@@ -18,11 +18,6 @@ std::string spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   return id ? tokenizer.token(*id).value_or("") : "";
 }
 
-SpecialTexts special_texts(const Tokenizer* tokenizer) {
-  if (!tokenizer) return {};
-  return {spelling(*tokenizer, tokenizer->bos_id()), spelling(*tokenizer, tokenizer->eos_id())};
-}
-
 // Why the tokenizer cannot ask by a template; empty if it can.
 std::string what_is_lacking(const ChatTemplate& chat, const Tokenizer* tokenizer) {
   if (!tokenizer) return "";
@@ -82,6 +77,11 @@ void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, co
 }
 
 }  // namespace
+
+SpecialTexts special_texts(const Tokenizer* tokenizer) {
+  if (!tokenizer) return {};
+  return {spelling(*tokenizer, tokenizer->bos_id()), spelling(*tokenizer, tokenizer->eos_id())};
+}
 
 const ChatTemplate& PromptFormat::for_conversations() const {
   if (!chat) user_error("{}", refusal);

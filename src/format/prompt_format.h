@@ -56,6 +56,9 @@ AdapterFormat read_adapter_format(const std::filesystem::path& directory, int64_
 // The fields of `format` that snug.json holds; `source` is the file's name for messages. UserError for a newer format.
 void parse_snug_file(std::string_view json, std::string_view source, AdapterFormat& format);
 
+// How a tokenizer spells its special tokens; empty for those that it lacks, and without one.
+SpecialTexts special_texts(const Tokenizer* tokenizer);
+
 // `name`: as ChatTemplate::choose() takes it. auto is the adapter's template where it has one, else the model's own. A
 // template is refused whose markers the tokenizer has not as single tokens; a tokenizer that is null has no say.
 PromptFormat decide_prompt_format(const std::string& name, const HfConfig& config, const Tokenizer* tokenizer,
