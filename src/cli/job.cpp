@@ -29,8 +29,8 @@ Need tightest(const Footprint& rank, int ranks, const Caps& caps) {
 // further one, and for each op that a rank has bound, with what the driver has for it.
 constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20, kOpHostBytes = 1200;
 
-}  // namespace
-
+// With a head of its own where the model's files hold one that is not the embedding, whatever config.json says. Reads
+// both, as far as they are equal.
 HfConfig base_config_of(const Options& options) {
   HfConfig config = read_hf_config(options.model);
   if (!config.tie_word_embeddings || options.init == "random" || !has_own_head(options.model)) return config;
@@ -41,8 +41,10 @@ HfConfig base_config_of(const Options& options) {
   return config;
 }
 
+}  // namespace
+
 HfConfig config_of(const Options& options) {
-  HfConfig config = base_config_of(options);
+  HfConfig config = read_hf_config(options.model);
   if (!options.adapter.empty()) fit_to_adapter(config, open_adapter(options.adapter));
   return config;
 }

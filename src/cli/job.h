@@ -13,10 +13,6 @@ namespace snug {
 // The job without cut and strategy; reads config.json, the adapter's configuration and the headers of weight files.
 JobSpec make_job(const Options& options, Purpose purpose);
 
-// The configuration of --model: with a head of its own where the files hold one that is not the embedding, whatever
-// config.json says. Reads both, as far as they are equal.
-HfConfig base_config_of(const Options& options);
-
 // config.json of the model with --adapter: some bring a vocabulary of their own.
 HfConfig config_of(const Options& options);
 // The adapter that is trained: of --adapter, or of the lora options.
