@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <vector>
 
-#include "backend/cpu/onednn.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/tile_product.h"
 #include "base/parallel.h"

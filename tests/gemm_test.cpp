@@ -3,7 +3,7 @@
 
 #include <cmath>
 
-#include "backend/cpu/onednn.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
 #include "expect_error.h"

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
-#include "backend/cpu/onednn.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "backend/shortage.h"
 #include "base/memory.h"

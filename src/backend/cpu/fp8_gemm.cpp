@@ -1,7 +1,7 @@
 // Products of fp8 codes: every code is a bf16 number, so that a bf16 product with fp32 sums is theirs.
 #include <array>
 
-#include "backend/cpu/onednn.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/runs.h"
 #include "backend/product.h"

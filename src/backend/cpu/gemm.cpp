@@ -6,7 +6,7 @@
 #include <memory>
 #include <vector>
 
-#include "backend/cpu/onednn.h"
+#include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
 
@@ -80,7 +80,8 @@ class PartProducts {
     const std::array<int64_t, 2> cols{made.parts_.cols, p.n - (made.parts_.across - 1) * made.parts_.cols};
     for (size_t i = 0; i < 4; i++) {
       made.specs_[i] = part_spec(p, rows[i / 2], cols[i % 2]);
-      made.products_[i] = Matmul::make(made.specs_[i]);
+      const auto same = static_cast<size_t>(std::ranges::find(made.specs_, made.specs_[i]) - made.specs_.begin());
+      made.products_[i] = same < i ? made.products_[same] : Matmul::make(made.specs_[i]);
       if (!made.products_[i]) return std::nullopt;
     }
     return made;

@@ -79,7 +79,7 @@ int step_argument(int step) { return DNNL_ARG_ATTR_MULTIPLE_POST_OP(step) | DNNL
 
 }  // namespace
 
-struct Matmul::Primitive {
+struct LibraryMatmul::Primitive {
   Primitive(const MatmulSpec& spec, const Descs& descs, const dnnl::matmul::primitive_desc& description)
       : spec(spec),
         descs(descs),
@@ -94,11 +94,11 @@ struct Matmul::Primitive {
   dnnl::matmul matmul;
 };
 
-std::optional<Matmul> Matmul::make(const MatmulSpec& spec) {
+std::optional<LibraryMatmul> LibraryMatmul::make(const MatmulSpec& spec) {
   const OneThread one_thread;
   const Descs descs(spec);
   try {
-    return Matmul(std::make_shared<const Primitive>(spec, descs, describe(spec, descs)));
+    return LibraryMatmul(std::make_shared<const Primitive>(spec, descs, describe(spec, descs)));
   } catch (const dnnl::error& error) {
     if (error.status == dnnl_unimplemented) return std::nullopt;
     internal_error("oneDNN refuses a product [{}, {}] x [{}, {}] of {}: {}", spec.m, spec.k, spec.k, spec.n,
@@ -106,11 +106,12 @@ std::optional<Matmul> Matmul::make(const MatmulSpec& spec) {
   }
 }
 
-uint64_t Matmul::scratch_bytes() const { return primitive_->scratchpad.get_size(); }
-std::string_view Matmul::implementation() const { return primitive_->name; }
+uint64_t LibraryMatmul::scratch_bytes() const { return primitive_->scratchpad.get_size(); }
+std::string_view LibraryMatmul::implementation() const { return primitive_->name; }
 
-struct MatmulCall::Arguments {
-  explicit Arguments(std::shared_ptr<const Matmul::Primitive> made) : primitive(std::move(made)), stream(cpu_engine()) {
+struct LibraryCall::Arguments {
+  explicit Arguments(std::shared_ptr<const LibraryMatmul::Primitive> made)
+      : primitive(std::move(made)), stream(cpu_engine()) {
     const Descs& descs = primitive->descs;
     const MatmulSpec& spec = primitive->spec;
     const auto add = [&](int argument, const Desc& desc) {
@@ -126,18 +127,18 @@ struct MatmulCall::Arguments {
     if (spec.bias) bias = add(step_argument(step), descs.bias);
   }
 
-  std::shared_ptr<const Matmul::Primitive> primitive;
+  std::shared_ptr<const LibraryMatmul::Primitive> primitive;
   dnnl::stream stream;
   std::unordered_map<int, dnnl::memory> memories;
   dnnl::memory a, b, c, bias, d, scratch;  // the same ones
 };
 
-MatmulCall::MatmulCall(const Matmul& matmul) : arguments_(std::make_unique<Arguments>(matmul.primitive_)) {}
-MatmulCall::MatmulCall(MatmulCall&&) noexcept = default;
-MatmulCall::~MatmulCall() = default;
+LibraryCall::LibraryCall(const LibraryMatmul& matmul) : arguments_(std::make_unique<Arguments>(matmul.primitive_)) {}
+LibraryCall::LibraryCall(LibraryCall&&) noexcept = default;
+LibraryCall::~LibraryCall() = default;
 
-void MatmulCall::operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias,
-                            std::byte* d, std::byte* scratch) {
+void LibraryCall::operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias,
+                             std::byte* d, std::byte* scratch) {
   const OneThread one_thread;
   Arguments& use = *arguments_;
   // The library takes inputs without const, and only reads them.
@@ -148,13 +149,6 @@ void MatmulCall::operator()(const std::byte* a, const std::byte* b, const std::b
   if (use.c) use.c.set_data_handle(const_cast<std::byte*>(c));
   if (use.bias) use.bias.set_data_handle(const_cast<std::byte*>(bias));
   use.primitive->matmul.execute(use.stream, use.memories);
-}
-
-MatmulCalls::Lanes MatmulCalls::of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes) {
-  Lanes& calls = by_spec_[spec];
-  if (!calls) calls = std::make_shared<std::vector<MatmulCall>>();
-  while (calls->size() < lanes) calls->emplace_back(matmul);
-  return calls;
 }
 
 }  // namespace snug::cpu

@@ -1,14 +1,13 @@
-// A product on one thread by oneDNN, versions 2 and 3: the only file that knows the library.
+// A product on one thread by oneDNN, versions 2 and 3: the only file that knows the library. Whoever wants a product
+// takes it from matmul.h.
 //
 // With several threads the library cuts sums differently for different team sizes, so results change with the number of
 // threads. Here it only ever sees one; whoever wants more gives each its own part of the result.
 #pragma once
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string_view>
-#include <vector>
 
 #include "tensor/view.h"
 
@@ -29,49 +28,36 @@ struct MatmulSpec {
   auto operator<=>(const MatmulSpec&) const = default;
 };
 
-class Matmul {
+class LibraryMatmul {
  public:
   // Nothing where the library has no implementation for this processor.
-  static std::optional<Matmul> make(const MatmulSpec& spec);
+  static std::optional<LibraryMatmul> make(const MatmulSpec& spec);
 
   uint64_t scratch_bytes() const;
   // "brg:avx512_core_amx_bf16": what the library runs.
   std::string_view implementation() const;
 
  private:
-  friend class MatmulCall;
+  friend class LibraryCall;
   struct Primitive;
-  explicit Matmul(std::shared_ptr<const Primitive> primitive) : primitive_(std::move(primitive)) {}
+  explicit LibraryMatmul(std::shared_ptr<const Primitive> primitive) : primitive_(std::move(primitive)) {}
   std::shared_ptr<const Primitive> primitive_;
 };
 
-// A product made ready for one thread at a time; several calls of one Matmul may run at once.
-class MatmulCall {
+// A product made ready for one thread at a time; several calls of one LibraryMatmul may run at once.
+class LibraryCall {
  public:
-  explicit MatmulCall(const Matmul& matmul);
-  MatmulCall(MatmulCall&&) noexcept;
-  ~MatmulCall();
+  explicit LibraryCall(const LibraryMatmul& matmul);
+  LibraryCall(LibraryCall&&) noexcept;
+  ~LibraryCall();
 
-  // c and bias are not read where the spec has none; scratch has Matmul::scratch_bytes(), aligned to 64.
+  // c and bias are not read where the spec has none; scratch has LibraryMatmul::scratch_bytes(), aligned to 64.
   void operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias, std::byte* d,
                   std::byte* scratch);
 
  private:
   struct Arguments;
   std::unique_ptr<Arguments> arguments_;
-};
-
-// The calls of all products of a backend, one for each thread that works at once: products of one spec share them, as
-// ops of one lane never run at once and every use sets all addresses. A call takes some kilobytes, and large models
-// have tens of thousands of products of a few dozen specs.
-class MatmulCalls {
- public:
-  using Lanes = std::shared_ptr<std::vector<MatmulCall>>;
-  // At least `lanes` calls of the product that was made from the spec.
-  Lanes of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes);
-
- private:
-  std::map<MatmulSpec, Lanes> by_spec_;
 };
 
 }  // namespace snug::cpu

@@ -11,7 +11,7 @@
 
 namespace snug::cpu {
 
-class MatmulCalls;  // onednn.h
+class MatmulCalls;  // matmul.h
 
 Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);
 Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, MatmulCalls& calls);

@@ -1,7 +1,8 @@
 #include "backend/cpu/tile_product.h"
 
 #include <array>
-#include <cmath>
+#include <bit>
+#include <cstring>
 
 #if defined(__AVX512F__) || defined(__AMX_BF16__)
 #include <immintrin.h>
@@ -113,19 +114,51 @@ void vector_product(const T* a, int64_t a_stride, const T* b, int64_t b_width, f
 }
 #endif
 
-// ---- Any processor --------------------------------------------------------------------------------------------------
+// ---- Any processor: 4 rows x 16 columns of sums in registers --------------------------------------------------------
+
+using Floats = float __attribute__((vector_size(32)));
+using Words = uint32_t __attribute__((vector_size(32)));
+constexpr int64_t kLanes = 8, kPlainRows = 4;
+
+template <class Vector>
+Vector load(const void* from) {
+  Vector values;
+  std::memcpy(&values, from, sizeof(values));
+  return values;
+}
+
+// One group of B's rows, as fp32: a word holds two bf16 numbers, the row that comes first in its lower half.
+inline std::array<Floats, 1> group_of(const float* b) { return {load<Floats>(b)}; }
+inline std::array<Floats, 2> group_of(const BFloat16* b) {
+  const auto words = load<Words>(b);
+  return {std::bit_cast<Floats>(words << 16), std::bit_cast<Floats>(words & 0xffff0000u)};
+}
 
 template <class T>
 [[maybe_unused]] void plain_product(const T* a, int64_t a_stride, const T* b, int64_t b_width, float* c,
                                     int64_t c_stride, int64_t m, int64_t n, int64_t k, bool accumulate) {
-  for (int64_t i = 0; i < m; i++) {
-    float* row = c + i * c_stride;
-    if (!accumulate)
-      for (int64_t j = 0; j < n; j++) row[j] = 0;
-    for (int64_t p = 0; p < k; p++) {
-      const auto factor = static_cast<float>(a[i * a_stride + p]);
-      const T* b_row = b + p / kGroup<T> * kGroup<T> * b_width + p % kGroup<T>;
-      for (int64_t j = 0; j < n; j++) row[j] += factor * static_cast<float>(b_row[j * kGroup<T>]);
+  for (int64_t j = 0; j < n; j += 2 * kLanes) {
+    for (int64_t i = 0; i < m; i += kPlainRows) {
+      Floats sums[kPlainRows][2] = {};
+      float* const first = c + i * c_stride + j;
+      if (accumulate)
+        for (int64_t r = 0; r < kPlainRows; r++)
+          for (int64_t h = 0; h < 2; h++) sums[r][h] = load<Floats>(first + r * c_stride + h * kLanes);
+      for (int64_t p = 0; p < k; p += kGroup<T>) {
+        const T* group = b + p * b_width + j * kGroup<T>;
+        const auto left = group_of(group), right = group_of(group + kLanes * kGroup<T>);
+#pragma GCC unroll 4
+        for (int64_t r = 0; r < kPlainRows; r++) {
+#pragma GCC unroll 2
+          for (int64_t g = 0; g < kGroup<T>; g++) {
+            const auto factor = static_cast<float>(a[(i + r) * a_stride + p + g]);
+            sums[r][0] += factor * left[static_cast<size_t>(g)];
+            sums[r][1] += factor * right[static_cast<size_t>(g)];
+          }
+        }
+      }
+      for (int64_t r = 0; r < kPlainRows; r++)
+        for (int64_t h = 0; h < 2; h++) std::memcpy(first + r * c_stride + h * kLanes, &sums[r][h], sizeof(Floats));
     }
   }
 }

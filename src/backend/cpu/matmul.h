@@ -1,0 +1,69 @@
+// A product on one thread: the library's own, or, where it has none for this processor (bf16 without AVX-512), its fp32
+// product of factors that are widened to fp32 first. Both have fp32 sums and are rounded once; their bits may differ.
+#pragma once
+
+#include <array>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "backend/cpu/onednn.h"
+
+namespace snug::cpu {
+
+// Factors are widened a slice of the dimension summed over at a time, so that scratch does not grow with it.
+struct Widened {
+  int64_t first_k = 0, slice_k = 0, slices = 1;  // every slice has `slice_k` but the first, which has what is left over
+  std::optional<LibraryMatmul> first, next;      // sums = a b, and sums += a b
+};
+
+class Matmul {
+ public:
+  // Nothing where the library has no implementation of the product, nor of the widened one, for this processor.
+  static std::optional<Matmul> make(const MatmulSpec& spec);
+
+  uint64_t scratch_bytes() const;
+  // "brg:avx512_core_amx_bf16", "widened, gemm:jit": what runs.
+  std::string implementation() const;
+
+ private:
+  friend class MatmulCall;
+  explicit Matmul(const MatmulSpec& spec) : spec_(spec) {}
+
+  MatmulSpec spec_;
+  std::optional<LibraryMatmul> whole_;
+  Widened widened_;  // used without whole_
+};
+
+// A product made ready for one thread at a time; several calls of one Matmul may run at once.
+class MatmulCall {
+ public:
+  explicit MatmulCall(const Matmul& matmul);
+
+  // c and bias are not read where the spec has none; scratch has Matmul::scratch_bytes(), aligned to 64.
+  void operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias, std::byte* d,
+                  std::byte* scratch);
+
+ private:
+  void run_widened(const std::byte* a, const std::byte* b, std::byte* scratch);
+
+  std::shared_ptr<const Matmul> matmul_;
+  std::vector<LibraryCall> calls_;  // of the whole; or of the first and the next slices
+};
+
+// The calls of all products of a backend, one for each thread that works at once: products of one spec share them, as
+// ops of one lane never run at once and every use sets all addresses. A call takes some kilobytes, and large models
+// have tens of thousands of products of a few dozen specs.
+class MatmulCalls {
+ public:
+  using Lanes = std::shared_ptr<std::vector<MatmulCall>>;
+  // At least `lanes` calls of the product that was made from the spec.
+  Lanes of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes);
+
+ private:
+  std::map<MatmulSpec, Lanes> by_spec_;
+};
+
+}  // namespace snug::cpu
