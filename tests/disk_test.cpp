@@ -5,11 +5,21 @@
 
 #include "backend/arena.h"
 #include "backend/cpu/backend.h"
+#include "base/disk.h"
 #include "cli_fixture.h"
 #include "expect_error.h"
 
 namespace snug {
 namespace {
+
+TEST(Quota, LeavesWhatItsLimitDoes) {
+  constexpr uint64_t kNone = std::numeric_limits<uint64_t>::max();
+  EXPECT_EQ(left_of_quota(0, 0, 5), kNone);
+  EXPECT_EQ(left_of_quota(100, 0, 5), 95u);
+  EXPECT_EQ(left_of_quota(100, 50, 60), 40u);  // beyond the soft limit there is a time of grace
+  EXPECT_EQ(left_of_quota(0, 50, 5), 45u);
+  EXPECT_EQ(left_of_quota(100, 0, 120), 0u);
+}
 
 class Disk : public Cli {
  protected:

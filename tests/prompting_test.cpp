@@ -94,6 +94,47 @@ TEST_F(Prompting, AnAdapterIsAskedAndMergedAsItWasTrained) {
   EXPECT_EQ(text_of(at("more/adapter/chat_template.jinja")), jinja);
 }
 
+TEST_F(Prompting, ATokenizerThatWasSavedWithAnAdapterIsUsedAndWrittenWithIt) {
+  make_weights();
+  const Words data{"--data", "chats.jsonl", "--template", "chatml"};
+  run_well(train("model", "run", data));
+  auto tokenizer = json_of("model/tokenizer.json");
+  const int added = 2610;  // the next that is free
+  auto call = tokenizer["added_tokens"].back();
+  call["id"] = added;
+  call["content"] = "<call>";
+  tokenizer["added_tokens"].push_back(call);
+  put(at("run/adapter/tokenizer.json"), tokenizer.dump());
+  fs::copy(at("model/tokenizer_config.json"), at("run/adapter"));
+  put(at("calls.jsonl"), R"({"text": "<call>"})");
+  const Words adapter{"--model", "model", "--adapter", "run/adapter"};
+  const auto ids = [&](const Words& model) {
+    const Outcome outcome = run(with({"tokenize", "--data", "calls.jsonl", "--json"}, model));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return std::pair(json::parse(outcome.out)["ids"], outcome.err);
+  };
+  EXPECT_THAT(ids(adapter).first, testing::Contains(added));
+  EXPECT_THAT(ids({"--model", "model"}).first, testing::Not(testing::Contains(added)));
+  EXPECT_THAT(ids(adapter).second, HasSubstr("the tokenizer is the one in run/adapter, which is not the one in model"));
+  EXPECT_EQ(ids({"--model", "model"}).second, "");
+
+  run_well(with({"merge", "--out", "merged"}, adapter));
+  EXPECT_EQ(text_of(at("merged/tokenizer.json")), tokenizer.dump());
+  run_well(train("model", "more", with(data, {"--adapter", "run/adapter"})));
+  EXPECT_EQ(text_of(at("more/adapter/tokenizer.json")), tokenizer.dump());
+}
+
+TEST_F(Prompting, AnAdapterOnOtherWeightsThanItsBasesIsSaid) {
+  make_weights();
+  run_well(train("base", "other",
+                 {"--init", "random", "--method", "full", "--seed", "2", "--data", kModels / "data.jsonl"}));
+  run_well(train("model", "run", {"--data", "texts.jsonl"}));
+  const Words ask{"generate",  "--prompt", "Hello",     "--max-new-tokens", "1",
+                  "--threads", "1",        "--adapter", "run/adapter",      "--model"};
+  EXPECT_THAT(run(with(ask, {"other/model"})).err, HasSubstr("run/adapter was trained on other weights ("));
+  EXPECT_THAT(run(with(ask, {"model"})).err, testing::Not(HasSubstr("other weights")));
+}
+
 TEST_F(Prompting, WhatIsNotAskedByATemplateGetsNone) {
   run_well(train("base", "run", {"--init", "random", "--data", "texts.jsonl"}));
   EXPECT_FALSE(fs::exists(at("run/adapter/chat_template.jinja")));

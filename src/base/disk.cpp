@@ -1,11 +1,17 @@
 #include "base/disk.h"
 
+#include <fcntl.h>
+#include <linux/quota.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
+#include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
+#include <limits>
 #include <string>
 #include <thread>
 
@@ -14,11 +20,41 @@
 namespace snug {
 namespace fs = std::filesystem;
 
+namespace {
+
+constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
+
+// What a quota of the file system that `descriptor` lies on leaves; kNoLimit where there is none, or the system does
+// not tell (Linux before 5.14, NFS). See quotactl(2): limits are in units of QIF_DQBLKSIZE.
+uint64_t told_quota(int descriptor, int kind, uint32_t id) {
+  constexpr long kQuotactlFd = 443;  // of every architecture
+  struct if_dqblk quota {};
+  if (::syscall(kQuotactlFd, descriptor, QCMD(Q_GETQUOTA, kind), id, &quota) != 0) return kNoLimit;
+  return left_of_quota(quota.dqb_bhardlimit * QIF_DQBLKSIZE, quota.dqb_bsoftlimit * QIF_DQBLKSIZE, quota.dqb_curspace);
+}
+
+uint64_t left_of_quotas(const fs::path& directory) {
+  if (::geteuid() == 0) return kNoLimit;  // quotas do not bind root
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (descriptor < 0) return kNoLimit;
+  const uint64_t left =
+      std::min(told_quota(descriptor, USRQUOTA, ::geteuid()), told_quota(descriptor, GRPQUOTA, ::getegid()));
+  ::close(descriptor);
+  return left;
+}
+
+}  // namespace
+
+uint64_t left_of_quota(uint64_t hard, uint64_t soft, uint64_t used) {
+  const uint64_t limit = hard != 0 ? hard : soft;
+  return limit == 0 ? kNoLimit : limit - std::min(limit, used);
+}
+
 uint64_t free_bytes(const fs::path& directory) {
   std::error_code error;
   const uint64_t bytes = fs::space(directory, error).available;
   if (error) device_error("{}: cannot find what is free there: {}", directory.string(), error.message());
-  return bytes;
+  return std::min(bytes, left_of_quotas(directory));
 }
 
 namespace {

@@ -8,8 +8,12 @@
 
 namespace snug {
 
-// Bytes that may still be written to the file system of a directory. DeviceError if that is not known.
+// Bytes that may still be written to the file system of a directory, by the quotas of this user and group too, where
+// the system tells them. DeviceError if that is not known.
 uint64_t free_bytes(const std::filesystem::path& directory);
+// What a quota leaves, in bytes: its hard limit decides, or the soft one where that is all there is. A limit of 0 is
+// none.
+uint64_t left_of_quota(uint64_t hard, uint64_t soft, uint64_t used);
 // Whether what is written to a directory is kept in memory: on tmpfs or ramfs, or an overlay whose upper directory is.
 bool is_in_memory(const std::filesystem::path& directory);
 // Bytes of all files in a directory; 0 where it is not there.

@@ -19,9 +19,9 @@ std::optional<double> validation_fraction(const Options& options) {
 namespace {
 
 std::optional<Tokenizer> tokenizer_of(const Options& options) {
-  if (options.data_format == "tokens" || !is_file(std::filesystem::path(options.model) / "tokenizer.json"))
-    return std::nullopt;
-  return Tokenizer::load(options.model);
+  const std::filesystem::path directory = tokenizer_directory(options);
+  if (options.data_format == "tokens" || !is_file(directory / "tokenizer.json")) return std::nullopt;
+  return Tokenizer::load(directory);
 }
 
 }  // namespace

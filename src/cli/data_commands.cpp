@@ -15,7 +15,7 @@
 namespace snug {
 
 int tokenize_command(const Options& options, const CommandFlags& flags) {
-  const Tokenizer tokenizer = Tokenizer::load(options.model);
+  const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
   auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
     if (flags.json)
       fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));

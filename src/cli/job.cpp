@@ -5,12 +5,14 @@
 
 #include "base/cores.h"
 #include "base/disk.h"
+#include "base/hash.h"
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cli/launch.h"
 #include "cli/numerics.h"
 #include "cli/saving.h"
 #include "format/peft.h"
+#include "format/prompt_format.h"
 #include "plan/adapter_files.h"
 #include "train/metrics.h"
 
@@ -108,6 +110,20 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
   return std::max(1, (launched ? unbound_cores() : usable_cores()) / node_ranks);
 }
 
+namespace {
+
+// A line where the adapter was trained on other weights than the model's.
+void note_other_base(JobSpec& spec, const Options& options) {
+  if (options.adapter.empty()) return;
+  const std::string trained_on = read_adapter_format(options.adapter, spec.config.vocabulary).base;
+  const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);
+  if (trained_on.empty() || !base || trained_on == hex(*base)) return;
+  spec.sources.notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})",
+                                           options.adapter, trained_on, kSnugFile, options.model, hex(*base)));
+}
+
+}  // namespace
+
 JobSpec make_job(const Options& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
@@ -140,6 +156,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
     request.quantization = stored;
   spec.sources = find_sources(spec.table, request);
   settle_base(spec, options);
+  note_other_base(spec, options);
   if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table.blocks.size());

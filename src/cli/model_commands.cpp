@@ -97,7 +97,7 @@ std::vector<int32_t> tokens_to_compare(const Options& options, const HfConfig& c
       "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
       "rainbow is. Then write a Python function that returns the n-th prime number.";
   try {
-    if (is_file(std::filesystem::path(options.model) / "tokenizer.json"))
+    if (is_file(tokenizer_directory(options) / "tokenizer.json"))
       return PromptEncoder(options, config).encode(std::string(kText), options.model, config);
   } catch (const UserError&) {  // of a kind that is not read: merging needs none
   }

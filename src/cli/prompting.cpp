@@ -6,6 +6,8 @@
 namespace snug {
 namespace {
 
+namespace fs = std::filesystem;
+
 PromptFiles prompt_files(const PromptFormat& format, const RecordKinds& taught) {
   PromptFiles files;
   if (taught.conversations || format.template_of_adapter) files.jinja = format.jinja;
@@ -14,16 +16,17 @@ PromptFiles prompt_files(const PromptFormat& format, const RecordKinds& taught) 
   return files;
 }
 
-// Of the base's weight files, without an adapter's; nothing where the seed draws the weights.
-std::optional<uint64_t> hash_of_base(const JobSpec& spec) {
-  const auto of_base = [&](size_t i) { return !spec.table.params[i].adapter; };
-  for (size_t i = 0; i < spec.table.params.size(); i++)
-    if (of_base(i) && std::holds_alternative<RandomFill>(spec.sources.params[i])) return std::nullopt;
-  return hash_of_files(spec.sources, {}, of_base);
+// Copies the tokenizer that was saved with the options' adapter, if one was, over what lies in `directory`.
+void copy_adapters_tokenizer(const Options& options, const fs::path& directory) {
+  const fs::path from = tokenizer_directory(options);
+  if (from == fs::path(options.model)) return;
+  for (const std::string& name : tokenizer_files(from))
+    fs::copy_file(from / name, directory / name, fs::copy_options::overwrite_existing);
 }
 
 SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& spec) {
-  SnugFacts facts{.version = SNUG_VERSION, .train_on = options.train_on, .base = hash_of_base(spec)};
+  SnugFacts facts{
+      .version = SNUG_VERSION, .train_on = options.train_on, .base = hash_of_base(spec.table, spec.sources)};
   const PromptFormat& format = corpus.prompt_format;
   const bool conversations = corpus.training.kinds().conversations;
   if ((conversations || format.template_of_adapter) && format.chat) facts.template_name = format.chat->name();
@@ -35,10 +38,10 @@ SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& 
 
 WriteBeside write_prompt_format(const Options& options, const Corpus& corpus, const JobSpec& spec) {
   const PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
-  if (options.method == "full")
-    return [files](const std::filesystem::path& directory) { write_model_format(directory, files); };
+  if (options.method == "full") return [files](const fs::path& directory) { write_model_format(directory, files); };
   const auto texts = adapter_format_files(options.model, files, facts_of(options, corpus, spec));
-  return [texts](const std::filesystem::path& directory) {
+  return [texts, options](const fs::path& directory) {
+    copy_adapters_tokenizer(options, directory);
     for (const auto& [name, text] : texts) write_text(directory / name, text);
   };
 }
@@ -48,7 +51,7 @@ WriteBeside write_adapters_format(const Options& options) {
   const bool named = options.chat_template != "auto";
   std::optional<Tokenizer> tokenizer;
   try {
-    tokenizer = Tokenizer::load(options.model);
+    tokenizer = Tokenizer::load(tokenizer_directory(options));
   } catch (const UserError&) {  // there is none, or none that is read: merging needs none
     if (named) throw;
   }
@@ -56,7 +59,10 @@ WriteBeside write_adapters_format(const Options& options) {
   if (named) format.for_conversations();
   say_lines(format.notes);
   const PromptFiles files = prompt_files(format, {.conversations = named});
-  return [files](const std::filesystem::path& directory) { write_model_format(directory, files); };
+  return [files, options](const fs::path& directory) {
+    copy_adapters_tokenizer(options, directory);
+    write_model_format(directory, files);
+  };
 }
 
 std::string how_asked(const Options& options, const Corpus& corpus) {

@@ -3,10 +3,14 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/file.h"
 #include "data/data_files.h"
 #include "format/unicode.h"
 
 namespace snug {
+
+namespace fs = std::filesystem;
+
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
                          PromptFormat format, std::function<void(const std::string&)> note) {
   DataOptions data;
@@ -26,16 +30,41 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   return data;
 }
 
+namespace {
+
+constexpr const char* kTokenizerFile = "tokenizer.json";
+constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 30;
+
+// Whether both directories have a tokenizer, and these are not the same file.
+bool tokenizers_differ(const fs::path& a, const fs::path& b) {
+  const fs::path one = a / kTokenizerFile, other = b / kTokenizerFile;
+  if (!is_file(one) || !is_file(other)) return false;
+  return fs::file_size(one) != fs::file_size(other) ||
+         read_text(one, kMaxTokenizerBytes) != read_text(other, kMaxTokenizerBytes);
+}
+
+}  // namespace
+
+fs::path tokenizer_directory(const Options& options) {
+  const fs::path adapter = options.adapter;
+  return !adapter.empty() && is_file(adapter / kTokenizerFile) ? adapter : fs::path(options.model);
+}
+
 PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer) {
   std::optional<AdapterFormat> adapter;
   if (!options.adapter.empty()) adapter = read_adapter_format(options.adapter, config.vocabulary);
   const bool whole_prompt = !options.prompt_pattern.empty() && options.chat_template == "auto";
-  return decide_prompt_format(whole_prompt ? "none" : options.chat_template, config, tokenizer,
-                              adapter ? &*adapter : nullptr);
+  PromptFormat format = decide_prompt_format(whole_prompt ? "none" : options.chat_template, config, tokenizer,
+                                             adapter ? &*adapter : nullptr);
+  if (adapter && tokenizers_differ(options.adapter, options.model))
+    format.notes.push_back(
+        fmt::format("the tokenizer is the one in {}, which is not the one in {}", options.adapter, options.model));
+  return format;
 }
 
 PromptEncoder::PromptEncoder(const Options& options, const HfConfig& config)
-    : tokenizer_(Tokenizer::load(options.model)), format_(prompt_format_of(options, config, &tokenizer_)) {
+    : tokenizer_(Tokenizer::load(tokenizer_directory(options))),
+      format_(prompt_format_of(options, config, &tokenizer_)) {
   format_.for_prompts();
 }
 

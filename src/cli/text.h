@@ -1,6 +1,7 @@
 // Between text and tokens, as the options ask.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 
@@ -35,8 +36,13 @@ auto at_place(const std::string& place, F&& f) {
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
                          PromptFormat format, std::function<void(const std::string&)> note);
 
+// The directory whose tokenizer is used: the adapter's, where it has one (which training may have given tokens of its
+// own), else the model's.
+std::filesystem::path tokenizer_directory(const Options& options);
+
 // How the model of the options is asked and where its replies end, with their adapter if there is one. With a prompt
-// pattern auto means none: the pattern is all of the prompt. `tokenizer`: the model's; null where it has none.
+// pattern auto means none: the pattern is all of the prompt. `tokenizer`: of
+// tokenizer_directory(); null where there is none.
 PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer);
 
 // Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.

@@ -79,4 +79,7 @@ HfConfig read_hf_config(const std::filesystem::path& directory);
 // they exist, as names within the directory.
 std::vector<std::string> side_files(const std::filesystem::path& directory);
 
+// Those of them that a tokenizer is made of, without chat templates in files of their own.
+std::vector<std::string> tokenizer_files(const std::filesystem::path& directory);
+
 }  // namespace snug

@@ -130,6 +130,7 @@ void parse_snug_file(std::string_view json, std::string_view source, AdapterForm
   format.by_snug = true;
   format.template_name = facts.string("template", "");
   format.prompt_pattern = facts.string("prompt", "");
+  format.base = facts.string("base", "");
 }
 
 AdapterFormat read_adapter_format(const fs::path& directory, int64_t vocabulary) {

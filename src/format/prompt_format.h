@@ -45,6 +45,7 @@ struct AdapterFormat {
   // Of snug.json: the template's name, empty where none was asked by; the pattern of --prompt, empty for none.
   bool by_snug = false;
   std::string template_name = {}, prompt_pattern = {};
+  std::string base = {};                // the hash of the base's weights, empty for none
   std::vector<std::string> notes = {};  // a line for each end token that is left out
 };
 

@@ -435,6 +435,14 @@ uint64_t hash_of_files(const WeightSources& sources, const Alive& alive, const s
   return hash;
 }
 
+std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources) {
+  if (sources.assumed) return std::nullopt;
+  const auto of_base = [&](size_t i) { return !table.params[i].adapter; };
+  for (size_t i = 0; i < table.params.size(); i++)
+    if (of_base(i) && std::holds_alternative<RandomFill>(sources.params[i])) return std::nullopt;
+  return hash_of_files(sources, {}, of_base);
+}
+
 void require_weights(const WeightSources& sources) {
   if (sources.assumed)
     user_error(

@@ -57,6 +57,9 @@ uint64_t hash_of_files(
     const WeightSources& sources, const Alive& alive,
     const std::function<bool(size_t)>& counts = [](size_t) { return true; });
 
+// That of the base's weights, without an adapter's; nothing where the seed draws them, or there are no files.
+std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources);
+
 // UserError if weight files were only assumed.
 void require_weights(const WeightSources& sources);
 
