@@ -28,3 +28,10 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
 endif()
 snug_test(trace_test ROOMS train)
 snug_test(alive_test ROOMS train)
+
+# The programs of a few hundred jobs against fixtures/census.txt; `census > tests/fixtures/census.txt` writes it anew.
+add_executable(census census.cpp)
+target_include_directories(census PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
+target_compile_definitions(census PRIVATE SNUG_FIXTURES="${CMAKE_CURRENT_SOURCE_DIR}/fixtures")
+target_link_libraries(census PRIVATE snug_train snug_options GTest::gtest)
+add_test(NAME census COMMAND census --check ${CMAKE_CURRENT_SOURCE_DIR}/fixtures/census.txt)
