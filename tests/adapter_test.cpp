@@ -92,21 +92,26 @@ class Changed {
 
   // In every name, the first occurrence.
   Changed& rename(const std::string& from, const std::string& to) {
-    const auto path = directory_.path() / "adapter_model.safetensors";
-    const std::string bytes = read_text(path, 1 << 24);
-    uint64_t size = 0;
-    std::memcpy(&size, bytes.data(), sizeof size);
-    const auto header_before = nlohmann::json::parse(bytes.substr(8, size));
-    nlohmann::json renamed;
-    for (const auto& [name, entry] : header_before.items()) {
-      std::string other = name;
-      if (const size_t at = name.find(from); at != std::string::npos) other.replace(at, from.size(), to);
-      renamed[other] = entry;
-    }
-    const std::string header = renamed.dump();
-    const uint64_t length = header.size();
-    write_text(path, std::string(reinterpret_cast<const char*>(&length), 8) + header + bytes.substr(8 + size));
-    return *this;
+    return rewrite([&](nlohmann::json& header, std::string&) {
+      nlohmann::json renamed;
+      for (const auto& [name, entry] : header.items()) {
+        std::string other = name;
+        if (const size_t at = name.find(from); at != std::string::npos) other.replace(at, from.size(), to);
+        renamed[other] = entry;
+      }
+      header = renamed;
+    });
+  }
+
+  // A tensor once more, under another name.
+  Changed& repeat(const std::string& name, const std::string& other) {
+    return rewrite([&](nlohmann::json& header, std::string& data) {
+      auto entry = header.at(name);
+      const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1], at = data.size();
+      data += data.substr(begin, end - begin);
+      entry["data_offsets"] = {at, data.size()};
+      header[other] = entry;
+    });
   }
 
   Options options() const {
@@ -117,10 +122,40 @@ class Changed {
     EXPECT_TRUE(fails_with<UserError>([&] { make_job(options(), purpose); }, message));
   }
 
+  double expected_loss() const { return read_json(adapters() / "expected.json")[name_]["loss"]; }
+
  private:
+  Changed& rewrite(const std::function<void(nlohmann::json& header, std::string& data)>& change) {
+    const auto path = directory_.path() / "adapter_model.safetensors";
+    const std::string bytes = read_text(path, 1 << 24);
+    uint64_t size = 0;
+    std::memcpy(&size, bytes.data(), sizeof size);
+    auto header = nlohmann::json::parse(bytes.substr(8, size));
+    std::string data = bytes.substr(8 + size);
+    change(header, data);
+    const std::string text = header.dump();
+    const uint64_t length = text.size();
+    write_text(path, std::string(reinterpret_cast<const char*>(&length), 8) + text + data);
+    return *this;
+  }
+
   std::string name_;
   TempDirectory directory_;
 };
+
+// As PEFT saves embeddings that were resized: once as a module that is saved whole, once as themselves; and a tied
+// head's rows beside those of the embedding.
+TEST(Adapters, WhatIsSavedTwiceCountsOnce) {
+  const std::string base = "base_model.model.", delta = ".token_adapter.trainable_tokens_delta";
+  Changed saved("saved"), tokens("tied_tokens");
+  saved.repeat(base + "lm_head.weight", base + "lm_head.modules_to_save.weight");
+  tokens.repeat(base + "model.embed_tokens" + delta, base + "lm_head" + delta);
+  for (const Changed* adapter : {&saved, &tokens})
+    EXPECT_NEAR(loss_of(adapter->options()), adapter->expected_loss(), 2e-5);
+  Changed("tied_tokens")
+      .rename("model.embed_tokens.token_adapter", "lm_head.token_adapter")
+      .refused("no token ids for them");
+}
 
 TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {
   Changed("plain")

@@ -110,9 +110,14 @@ TEST_F(Learning, AWarmupNeverTakesTheWholeRun) {
   EXPECT_THAT(rates({"--max-steps", "1", "--warmup-ratio", "1"}), ::testing::ElementsAre(1e-3));
 }
 
-TEST_F(Learning, ARateOfZeroIsSaid) {
+TEST_F(Learning, ARateOfZeroIsRefused) {
   for (const std::string command : {"plan", "train"})
-    EXPECT_THAT(run(job(command, {"--learning-rate", "0"})).err, HasSubstr("nothing is learnt: --learning-rate is 0"));
+    expect_refusal(job(command, {"--learning-rate", "0"}), {"learning_rate: found 0, expected more"});
+}
+
+TEST_F(Learning, NoWarmupIsHadByAskingForNone) {
+  EXPECT_THAT(rates({"--max-steps", "40", "--schedule", "linear"})[0], 0);
+  EXPECT_THAT(rates({"--max-steps", "40", "--schedule", "linear", "--warmup-steps", "0"})[0], 1e-3);
 }
 
 }  // namespace

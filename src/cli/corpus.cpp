@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/hash.h"
+#include "base/memory.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -17,6 +18,16 @@ std::optional<double> validation_fraction(const Options& options) {
 }
 
 namespace {
+
+// CapacityError where memory does not hold the samples: whoever reads on is killed.
+void require_memory_for_data(uint64_t bytes) {
+  constexpr uint64_t kSmall = 1 << 20, kLeft = 8 << 20;  // for what is read and encoded at a time
+  if (bytes < kSmall) return;
+  if (const uint64_t left = free_memory(); left < bytes + kLeft)
+    throw CapacityError(fmt::format(
+        "data: the samples take {} MiB more, and {} MiB of memory are left; --max-samples takes fewer of each file",
+        (bytes + kLeft) >> 20, left >> 20));
+}
 
 std::optional<Tokenizer> tokenizer_of(const Options& options) {
   const std::filesystem::path directory = tokenizer_directory(options);
@@ -41,6 +52,7 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
   const auto read = [&](const std::vector<std::string>& files) {
     DataOptions data = data_options(options, files, config.vocabulary, corpus.prompt_format, note);
     data.alive = alive;
+    data.take = require_memory_for_data;
     return load_dataset(data, encoder ? &*encoder : nullptr);
   };
   corpus.training = read(options.data);

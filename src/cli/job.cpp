@@ -89,7 +89,8 @@ void refuse_other_adapters(Options options) {
   for (const char* key : {"lora_rank", "lora_alpha", "lora_rslora", "lora_dropout", "lora_targets"}) {
     const OptionSpec& spec = find_option(key, "job");
     const std::string found = spec.get(options);
-    if (found == spec.get(usual) || found == spec.get(own)) continue;
+    const bool passed_over = found == spec.get(usual) && (full || !options.given.contains(key));
+    if (passed_over || found == spec.get(own)) continue;
     if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);
   }

@@ -10,7 +10,7 @@ namespace {
 int64_t wanted_warmup(const Options& options, int64_t steps) {
   constexpr double kUsualRatio = 0.03;
   const auto all = static_cast<double>(steps);
-  if (options.warmup_steps > 0) return options.warmup_steps;
+  if (options.warmup_steps) return *options.warmup_steps;
   if (options.warmup_ratio) return static_cast<int64_t>(std::ceil(*options.warmup_ratio * all));
   return options.schedule == "constant" ? 0 : static_cast<int64_t>(kUsualRatio * all);
 }
@@ -44,7 +44,8 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const HfConfi
     notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
                                 options.sequence_length, config.max_position));
   const int64_t steps = stream.steps();
-  if (learning_rate(options) == 0) notes.push_back("nothing is learnt: --learning-rate is 0");
+  if (learning_rate(options) == 0)
+    user_error("learning_rate: found 0, expected more: nothing would be learnt; snug eval computes a loss alone");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)
     notes.push_back(
         fmt::format("a warm-up of {} steps was asked for; of the run's {} it takes {}, so that the last has "

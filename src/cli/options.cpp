@@ -141,8 +141,9 @@ OptionSpec integer_option(const std::string& key, int64_t Options::*field, int64
 }
 
 OptionSpec open_integer_option(const std::string& key, std::optional<int64_t> Options::*field, std::string help,
-                               int64_t most = kMaxOpenCount) {
-  return {key, std::move(help), [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, 1, most); },
+                               int64_t most = kMaxOpenCount, int64_t least = 1) {
+  return {key, std::move(help),
+          [=](Options& o, const std::string& t) { o.*field = parse_integer(t, key, least, most); },
           [field](const Options& o) { return o.*field ? fmt::format("{}", *(o.*field)) : std::string(); }};
 }
 
@@ -285,7 +286,8 @@ std::vector<OptionSpec> training_specs() {
 
       open_number_option("learning_rate", &O::learning_rate, 1e3, "2e-4 for lora, 1e-5 for full"),
       word_option("schedule", &O::schedule, {"constant", "linear", "cosine"}, "how the learning rate falls"),
-      integer_option("warmup_steps", &O::warmup_steps, 0, "steps of rising learning rate; above 0 it wins (0)"),
+      open_integer_option("warmup_steps", &O::warmup_steps, "steps of rising learning rate; wins over warmup_ratio",
+                          kMaxCount, 0),
       open_number_option(
           "warmup_ratio", &O::warmup_ratio, 1,
           "warm-up as a share of all steps, rounded up (the first 3 %, rounded down; none for constant)"),
@@ -396,6 +398,13 @@ void require_format(const YAML::Node& node, const std::string& path) {
 
 bool is_control(char c) { return (c >= 0 && c < ' ') || c == 0x7f; }
 
+void note_as_given(OptionSpec& spec) {
+  spec.set = [set = std::move(spec.set), key = spec.key](Options& o, const std::string& text) {
+    set(o, text);
+    o.given.insert(key);
+  };
+}
+
 // A job file leaves out what is empty, and would be read back with the default.
 void refuse_empty(OptionSpec& spec) {
   const std::string usual = spec.get(Options());
@@ -413,6 +422,7 @@ const std::vector<OptionSpec>& option_specs() {
     std::vector<OptionSpec> all = training_specs();
     std::ranges::move(machine_specs(), std::back_inserter(all));
     std::ranges::for_each(all, refuse_empty);
+    std::ranges::for_each(all, note_as_given);
     return all;
   }();
   return specs;

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ struct Cadence {
 
 struct Options {
   std::string model, init = "pretrained", adapter, checkpoint;
+  std::set<std::string> given;  // keys that a job file or the command line named
   // What the two were given as, where find_inputs() has put the directories that are meant in their place.
   std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
@@ -45,7 +47,7 @@ struct Options {
 
   std::optional<double> learning_rate;  // by method
   std::string schedule = "cosine";
-  int64_t warmup_steps = 0;
+  std::optional<int64_t> warmup_steps;
   std::optional<double> warmup_ratio;  // by schedule and steps
   double min_learning_rate_ratio = 0;
   double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;

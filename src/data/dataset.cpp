@@ -328,6 +328,15 @@ void Dataset::add(const Sample& sample, std::string_view place) {
   starts_.push_back(ids_.size());
 }
 
+uint64_t Dataset::growth(const Sample& sample) const {
+  const auto grown = [](const auto& values, uint64_t more) -> uint64_t {
+    const uint64_t needed = values.size() + more, capacity = values.capacity();
+    return needed <= capacity ? 0 : std::max(needed, 2 * capacity) * sizeof(values[0]);
+  };
+  const uint64_t tokens = sample.ids.size();
+  return grown(ids_, tokens) + grown(has_label_, tokens / 64 + 1) + grown(starts_, 1) + grown(other_labels_, tokens);
+}
+
 std::span<const int32_t> Dataset::ids(int64_t sample) const {
   const auto s = static_cast<size_t>(sample);
   return std::span(ids_).subspan(starts_[s], starts_[s + 1] - starts_[s]);
@@ -359,8 +368,10 @@ int64_t Dataset::loss_tokens(int64_t sample, int64_t begin, int64_t end) const {
 
 Dataset load_dataset(const DataOptions& options, const TextEncoder* encoder) {
   Dataset dataset;
-  dataset.set_kinds(for_each_sample(
-      options, encoder, [&](const Sample& sample, const std::string& place) { dataset.add(sample, place); }));
+  dataset.set_kinds(for_each_sample(options, encoder, [&](const Sample& sample, const std::string& place) {
+    if (const uint64_t bytes = dataset.growth(sample); bytes > 0 && options.take) options.take(bytes);
+    dataset.add(sample, place);
+  }));
   if (dataset.samples() == 0) user_error("data: found no file, expected at least one");
   return dataset;
 }

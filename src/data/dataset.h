@@ -43,6 +43,8 @@ struct DataOptions {
   TextSplit text_split = TextSplit::Document;
   int64_t vocabulary = 0;  // ids must lie below it
   Alive alive{};           // called for each lot of samples
+  // Called before so many bytes more are taken to hold samples; throws where there is no room for them.
+  std::function<void(uint64_t bytes)> take{};
   // Takes a line for each thing that was settled by looking at a file, or passed over in it or its records.
   std::function<void(const std::string&)> note{};
 };
@@ -79,6 +81,8 @@ class Dataset {
  public:
   // UserError if the sample has 2^32 tokens or more; `place` says for messages where it comes from.
   void add(const Sample& sample, std::string_view place = "data");
+  // Bytes that the next add() takes while it grows what holds the samples; 0 where it grows nothing.
+  uint64_t growth(const Sample& sample) const;
 
   const RecordKinds& kinds() const { return kinds_; }
   void set_kinds(RecordKinds kinds) { kinds_ = kinds; }

@@ -8,6 +8,22 @@
 #include "format/peft_tensors.h"
 
 namespace snug {
+bool same_bytes(const SafetensorsIndex& index, const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  if (a.dtype_name != b.dtype_name || a.shape != b.shape || a.bytes != b.bytes) return false;
+  constexpr uint64_t kChunk = 1 << 20;
+  std::vector<std::byte> left(kChunk), right(kChunk);
+  const File of_a = File::open_read(index.files()[a.file], IoMode::Buffered),
+             of_b = File::open_read(index.files()[b.file], IoMode::Buffered);
+  for (uint64_t done = 0; done < a.bytes; done += kChunk) {
+    const auto count = std::min(kChunk, a.bytes - done);
+    const auto x = std::span(left).first(count), y = std::span(right).first(count);
+    of_a.read(a.offset + done, x);
+    of_b.read(b.offset + done, y);
+    if (!std::ranges::equal(x, y)) return false;
+  }
+  return true;
+}
+
 namespace {
 
 std::string module_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
@@ -21,6 +37,7 @@ class Opener {
     for (const SafetensorsEntry& entry : files_.index.entries())
       if (!entry.name.ends_with(".rotary_emb.inv_freq")) take(entry.name, parse_peft_tensor(entry.name));
     for (const auto& [param, tensor] : bases_) files_.tensors.try_emplace(param, tensor);
+    require_ids();
     require_what_config_names();
     return std::move(files_);
   }
@@ -36,7 +53,14 @@ class Opener {
     if (tensor.kind == PeftTensorKind::Tokens) return take_rows(name, tensor.param);
     auto& tensors = tensor.kind == PeftTensorKind::Base ? bases_ : files_.tensors;
     const auto [other, fresh] = tensors.try_emplace(tensor.param, name);
-    if (!fresh) user_error("{}: found '{}' beside it, which means the same", files_.where(name), other->second);
+    if (!fresh && !are_equal(name, other->second))
+      user_error("{}: found '{}' beside it, which means the same, with other values", files_.where(name),
+                 other->second);
+  }
+
+  // Where PEFT resized an embedding it saves the embedding twice, and a tied head's rows as the embedding's.
+  bool are_equal(const std::string& a, const std::string& b) const {
+    return same_bytes(files_.index, *files_.index.find(a), *files_.index.find(b));
   }
 
   void take_rows(const std::string& name, const std::string& param) {
@@ -45,8 +69,17 @@ class Opener {
         files_.tokens[param] = {name, rows};
         return;
       }
-    user_error("{}: found rows of an embedding, but no token ids for them in {}, key 'trainable_token_indices'",
-               files_.where(name), kPeftConfigFile);
+    rows_without_ids_.push_back(name);
+  }
+
+  // Rows of the head, that token ids are given of for the embedding alone, are the embedding's: the two are tied.
+  void require_ids() const {
+    const auto embedding = files_.tokens.find(std::string(kEmbedding));
+    for (const std::string& name : rows_without_ids_)
+      if (parse_peft_tensor(name).param != kHead || embedding == files_.tokens.end() ||
+          !are_equal(name, embedding->second.tensor))
+        user_error("{}: found rows of an embedding, but no token ids for them in {}, key 'trainable_token_indices'",
+                   files_.where(name), kPeftConfigFile);
   }
 
   void require_what_config_names() const {
@@ -65,6 +98,7 @@ class Opener {
   AdapterFiles files_;
   std::map<std::string, std::string> bases_;  // counted where nothing replaces them
   std::set<std::string> adapters_;
+  std::vector<std::string> rows_without_ids_;
 };
 
 // The rows that the model has of a matrix, if the adapter holds it.
@@ -120,22 +154,6 @@ void fit_to_adapter(HfConfig& config, const AdapterFiles& files) {
         "has {}, expected as many of both",
         files.index.files()[0].string(), rows, head.value_or(base), base);
   config.vocabulary = rows;
-}
-
-bool same_bytes(const SafetensorsIndex& index, const SafetensorsEntry& a, const SafetensorsEntry& b) {
-  if (a.dtype_name != b.dtype_name || a.shape != b.shape || a.bytes != b.bytes) return false;
-  constexpr uint64_t kChunk = 1 << 20;
-  std::vector<std::byte> left(kChunk), right(kChunk);
-  const File of_a = File::open_read(index.files()[a.file], IoMode::Buffered),
-             of_b = File::open_read(index.files()[b.file], IoMode::Buffered);
-  for (uint64_t done = 0; done < a.bytes; done += kChunk) {
-    const auto count = std::min(kChunk, a.bytes - done);
-    const auto x = std::span(left).first(count), y = std::span(right).first(count);
-    of_a.read(a.offset + done, x);
-    of_b.read(b.offset + done, y);
-    if (!std::ranges::equal(x, y)) return false;
-  }
-  return true;
 }
 
 }  // namespace snug
