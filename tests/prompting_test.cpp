@@ -155,6 +155,25 @@ TEST_F(Prompting, ATemplateWhoseMarkersAreNoTokensIsRefusedByEveryCommand) {
   expect_refusal({"tokenize", "--model", "base", "--data", "chats.jsonl"}, lacking);
 }
 
+TEST_F(Prompting, WhatARecordOfAPromptAsksForIsRefusedAndTheRestIsNamed) {
+  const Words generate{"generate",         "--model", "base",      "--init", "random",    "--prompts", "p.jsonl",
+                       "--max-new-tokens", "1",       "--threads", "1",      "--compute", "fp32"};
+  for (const auto& [key, expected] :
+       {std::pair("system", "a system text"), std::pair("messages", "'snug chat'"),
+        std::pair("temperature", "--temper"), std::pair("max_tokens", "--max-new-tokens"),
+        std::pair("max_new_tokens", "--max-new-tokens"), std::pair("top_p", "not there yet"),
+        std::pair("seed", "--seed"), std::pair("stop", "not there yet")}) {
+    put(at("p.jsonl"), json({{"prompt", "Hi"}}).dump() + "\n" + json({{"prompt", "Hi"}, {key, "x"}}).dump());
+    expect_refusal(generate,
+                   {std::string("p.jsonl, line 2, key '") + key + "': found \"x\", expected none: ", expected});
+  }
+  put(at("p.jsonl"), R"({"prompt": "Hi", "id": 3, "answer": "a", "system": null}
+                        {"prompt": "Hi", "id": 4})");
+  const Outcome outcome = run(generate);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("p.jsonl: keys ignored: \"answer\" (1 record), \"id\" (2 records)\n"));
+}
+
 TEST_F(Prompting, APromptThatSaysBosHasOne) {
   put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "add_bos_token": true})");
   Options options;

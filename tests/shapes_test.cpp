@@ -5,8 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <fstream>
+#include <iterator>
 #include <map>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -104,12 +106,18 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
       {kAll, {"image", "images", "audio", "videos", "image_url"}, "images, sound and video are not there yet"},
       {kAll, {"documents"}, "documents"},
       {kAll, {"weights", "sample_weight", "loss_scale"}, "--columns weight=FIELD"},
+      {kAll, {"chat_template_kwargs"}, "what a template is told beside messages is not rendered yet"},
+      {kAll, {"chat_template"}, "--template names one for all records"},
       {{"alpaca"}, {"context", "passage"}, "--columns input=FIELD"},
       {kLists, {"context", "passages"}, "make it part of a message"},
       {kChats, {"system_prompt", "system_message"}, "--columns system=FIELD"},
       {kAll, {"mask", "loss", "train"}, "expected none"},
       {{"alpaca", "sharegpt", "messages", "text"}, {"labels"}, "beside 'input_ids'"},
-      {{"tokens"}, {"prompt_mask", "seq_lengths", "segment_ids", "advantages"}, "expected none"}};
+      {{"alpaca", "sharegpt", "messages", "text"}, {"assistant_masks", "completion_mask"}, "a record has 'weight'"},
+      {{"text"}, {"num_prompt_tokens", "source_len", "prompt_length"}, "expected none: all of a text carries loss"},
+      {{"tokens"}, {"num_prompt_tokens", "source_len", "prompt_length"}, "labels of -100, or 'loss_mask' with 0"},
+      {{"tokens"}, {"assistant_mask", "assistantMask"}, "'loss_mask' has 1 for tokens"},
+      {{"tokens"}, {"prompt_mask", "seq_lengths", "segment_ids", "doc_ids", "advantages"}, "expected none"}};
   for (const auto& c : cases) {
     for (const std::string& shape : c.shapes) {
       for (const std::string& key : c.keys) {
@@ -136,6 +144,45 @@ TEST_F(Shapes, KeysThatChangeNothingArePassedOver) {
       for (const Json& nothing : {Json(), Json(""), Json::array(), Json::object(), Json("[]")}) {
         EXPECT_EQ(read(with(kRecords.at(shape), key, nothing)), plain) << shape << ", " << key;
         EXPECT_THAT(notes_, ElementsAre()) << shape << ", " << key;
+      }
+    }
+  }
+}
+
+TEST_F(Shapes, AnEndingIsHarmlessWithOneValueAndWithoutAWordOfLearning) {
+  for (const std::string& shape : kAll) {
+    const Json& record = kRecords.at(shape);
+    const std::vector<std::string> plain = read(record);
+    for (const char* key : {"loss_index", "num_turns_to_train", "weight_score", "trainSource", "mask_id", "split",
+                            "num_examples", "response_index"}) {
+      EXPECT_EQ(read(with(record, key, 3)), plain) << shape << ", " << key;
+      EXPECT_THAT(notes_, ElementsAre(HasSubstr(fmt::format("keys ignored: \"{}\" (1 record)", key)))) << shape;
+    }
+    for (const char* key : {"sample_score", "turns", "quality_rating", "id", "n_turns"}) {
+      for (const Json& value : {Json::array({1, 2}), Json{{"a", 1}}}) {
+        EXPECT_EQ(read(with(record, key, value)), plain) << shape << ", " << key;
+        EXPECT_THAT(notes_, ElementsAre(HasSubstr(fmt::format("keys ignored: \"{}\" (1 record)", key)))) << shape;
+      }
+      EXPECT_EQ(read(with(record, key, 2)), plain) << shape << ", " << key;
+      EXPECT_THAT(notes_, ElementsAre()) << shape << ", " << key;
+    }
+    EXPECT_EQ(read(with(record, "metadata", Json{{"a", Json::array({1})}})), plain);
+    EXPECT_THAT(notes_, ElementsAre());
+  }
+}
+
+TEST_F(Shapes, AValueThatMeansAsUsualPasses) {
+  for (const std::string& shape : kAll) {
+    const Json& record = kRecords.at(shape);
+    const std::vector<std::string> plain = read(record);
+    for (const auto& [key, usual] : {std::pair("is_train", true), std::pair("should_train", true),
+                                     std::pair("do_not_train", false), std::pair("parallel_tool_calls", false)}) {
+      for (const Json& value : {Json(usual), Json(usual ? 1 : 0), Json(usual ? "True" : "0")}) {
+        EXPECT_EQ(read(with(with(record, key, value), "tools", Json::array())), plain) << shape << ", " << key;
+        EXPECT_THAT(notes_, ElementsAre()) << shape << ", " << key;
+      }
+      for (const Json& value : {Json(!usual), Json(usual ? 0 : 1), Json("maybe"), Json::array({usual})}) {
+        EXPECT_TRUE(refused(with(record, key, value), fmt::format("key '{}': found ", key))) << shape;
       }
     }
   }
@@ -193,61 +240,14 @@ TEST_F(Shapes, ASystemTextAtTheTopIsOneTurn) {
 
 // 200 keys with a meaning, in shapes, places, spellings and values drawn by the seed.
 TEST_F(Shapes, NoRecordWithAMeaningfulKeyIsLearntFromInSilence) {
-  const std::vector<std::string> keys = {"tools",
-                                         "tool_calls",
-                                         "function_call",
-                                         "functions",
-                                         "weight",
-                                         "mask",
-                                         "train",
-                                         "loss",
-                                         "label",
-                                         "chosen",
-                                         "rejected",
-                                         "reasoning_content",
-                                         "thinking",
-                                         "thoughts",
-                                         "image",
-                                         "images",
-                                         "audio",
-                                         "video",
-                                         "prefix",
-                                         "documents",
-                                         "context",
-                                         "system_prompt",
-                                         "labels",
-                                         "margin",
-                                         "kto_tag",
-                                         "loss_mask",
-                                         "masked",
-                                         "trainable",
-                                         "weights",
-                                         "train_detail",
-                                         "recipient",
-                                         "channel",
-                                         "tool_call_id",
-                                         "instruction_2",
-                                         "style",
-                                         "persona",
-                                         "emotion",
-                                         "response",
-                                         "hint",
-                                         "constraints",
-                                         "few_shot",
-                                         "examples",
-                                         "answer",
-                                         "completion",
-                                         "output_format",
-                                         "attention_mask_2d",
-                                         "stop",
-                                         "eos",
-                                         "bos",
-                                         "template",
-                                         "chat_template_kwargs",
-                                         "enable_thinking",
-                                         "safety",
-                                         "critique",
-                                         "feedback"};
+  std::istringstream words(
+      "tools tool_calls function_call functions weight mask train loss label chosen rejected "
+      "reasoning_content thinking thoughts image images audio video prefix documents context system_prompt "
+      "labels margin kto_tag loss_mask masked trainable weights train_detail recipient channel tool_call_id "
+      "instruction_2 style persona emotion response hint constraints few_shot examples answer completion "
+      "output_format attention_mask_2d stop eos bos template chat_template_kwargs enable_thinking safety "
+      "critique feedback");
+  const std::vector<std::string> keys{std::istream_iterator<std::string>(words), {}};
   std::mt19937 draw(35);
   const auto below = [&](size_t n) { return draw() % n; };
   for (int i = 0; i < 200; ++i) {
@@ -314,10 +314,21 @@ TEST_F(Shapes, UnknownKeysOfMessagesAreRefused) {
       EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, nullptr)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
     }
     EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "prefix", false)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
-    for (const char* key : {"id", "name", "timestamp", "language", "turn_id", "toxic"}) {
+    for (const char* key : {"loss_rating", "weight_score", "train_index", "is_train", "do_not_train", "mask_id"}) {
+      for (const Json& value : {Json(true), Json(false), Json(3)}) {
+        EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), key, value), "[1]." + std::string(key) + "': found "));
+      }
+    }
+    EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), "turn_id", Json::array({1})), "[1].turn_id': found [1]"));
+    for (const char* key : {"id", "timestamp", "language", "turn_id", "toxic"}) {
       EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, 7)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
       EXPECT_THAT(notes_, ElementsAre());
     }
+    Json named = with_in_reply(kRecords.at(shape), "name", "Ann");
+    const std::string list = named.begin().key();
+    named[list][0]["name"] = "Bob";
+    EXPECT_THAT(read(named), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_THAT(notes_, ElementsAre(HasSubstr(": keys ignored: \"" + list + "[].name\" (1 record)")));
   }
 }
 
@@ -335,7 +346,40 @@ TEST_F(Shapes, RolesAreThoseOfEitherListAndThoseThatAreNamed) {
       refused(named, "key 'messages[1].role': found \"tool\", expected system, user or assistant: this role is"));
   options_.shape.roles["tool"] = ChatRole::Assistant;
   EXPECT_THAT(read(named), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  options_.shape.roles["Bot"] = ChatRole::Assistant;
+  EXPECT_TRUE(refused(named, "a.jsonl: found no message of the role 'Bot', expected it as --roles names it"));
+  EXPECT_TRUE(refused(R"({"text": "Bot"})", "found no message of the role 'Bot'"));
   EXPECT_TRUE(fails_with<UserError>([] { role_from_name("bot"); }, "roles: found 'bot', expected system, user"));
+}
+
+TEST_F(Shapes, APromptAndItsCompletionAreOneConversationWithLossOnTheCompletion) {
+  const Json record = Json::parse(
+      R"({"prompt": [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}, {"role": "user",
+          "content": "r"}], "completion": [{"role": "assistant", "content": "b"}]})");
+  const std::string whole = "<user\nq>\n<assistant\na>\n<user\nr>\n<assistant\n|b>|\n";
+  EXPECT_THAT(read(record), ElementsAre(whole));
+  EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_THAT(read(with(record, "system", "s")), ElementsAre("<system\ns>\n" + whole));
+  EXPECT_THAT(read(with(record, "weight", 0)), ElementsAre("<user\nq>\n<assistant\na>\n<user\nr>\n<assistant\nb>\n"));
+  Json trained = record;
+  trained["prompt"][1]["train"] = true;
+  EXPECT_THAT(read(trained), ElementsAre("<user\nq>\n<assistant\n|a>|\n<user\nr>\n<assistant\n|b>|\n"));
+  EXPECT_TRUE(refused(with(record, "chosen", "x"), "preference objectives"));
+  trained["completion"][0]["foo"] = 1;
+  EXPECT_TRUE(refused(trained, "key 'completion[0].foo'"));
+  // Beside messages they are fields like others.
+  EXPECT_THAT(read(with(record, "messages", kRecords.at("messages")["messages"])),
+              ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr(R"("completion" (1 record), "prompt" (1 record))")));
+  options_.train_on = TrainOn::All;  // which takes what is between messages too
+  EXPECT_THAT(read(record), ElementsAre("<|user\n|q>|\n<assistant\n|a>|\n<user\n|r>|\n<assistant\nb>\n|"));
+}
+
+TEST_F(Shapes, EmptyRepliesAreCounted) {
+  EXPECT_THAT(read(std::vector<std::string>{R"({"instruction": "q", "output": ""})",
+                                            R"({"instruction": "q", "output": "", "weight": 0})"}),
+              ElementsAre("<user\nq>\n<assistant\n|>|\n", "<user\nq>\n<assistant\n>\n"));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("a.jsonl: 1 reply is empty: to end at once is what is taught")));
 }
 
 TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
@@ -397,6 +441,19 @@ TEST_F(Shapes, MasksBesideTokensThatCannotBeHonouredAreRefused) {
   EXPECT_TRUE(says(R"("token_type_ids": [0, 1, 1])", "key 'token_type_ids[1]': found 1, expected 0 alone"));
 }
 
+TEST_F(Shapes, ListsOfAValueATokenThatNobodyKnowsAreRefused) {
+  const Json& record = kRecords.at("tokens");
+  for (const char* key : {"sequence_id", "document_id", "segment_id", "seq_idx", "doc_ids", "sequence_ids"}) {
+    EXPECT_TRUE(refused(with(record, key, {0, 0, 1}), "'position_ids' that begin again at 0 say where documents begin"))
+        << key;
+  }
+  EXPECT_THAT(read(with(record, "document_id", "d-7")), ElementsAre("A|BC|"));
+  EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_TRUE(refused(with(record, "foo", {0, 0, 1}), "key 'foo': found [0,0,1], expected no list of a value a token"));
+  EXPECT_THAT(read(with(record, "foo", {0, 0, 1, 1})), ElementsAre("A|BC|"));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("keys ignored: \"foo\"")));
+}
+
 // ---- Fields that options name, and shapes ---------------------------------------------------------------------------
 
 TEST_F(Shapes, AFieldThatOptionsNameOccursInEachFile) {
@@ -450,6 +507,14 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
 }
 
+TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {
+  EXPECT_TRUE(refused(R"({"instruction": "a", "output": null})",
+                      "a.jsonl, line 1, key 'output': found null, expected a value: what is null, as an empty cell"));
+  EXPECT_TRUE(refused(R"({"instruction": null, "output": "b"})", "key 'instruction': found null"));
+  EXPECT_TRUE(
+      refused(std::vector<std::string>{R"({"text": "a"})", R"({"text": null})"}, "line 2, key 'text': found null"));
+}
+
 TEST_F(Shapes, ARecordOfAnotherShapeThanTheFirstIsRefusedByItsLine) {
   EXPECT_TRUE(
       refused(std::vector<std::string>{R"({"text": "a"})", R"({"messages": [{"role": "user", "content": "a"}]})"},
@@ -467,6 +532,18 @@ TEST_F(Shapes, WhatTheTextHasAlreadyIsNotAddedAgain) {
   EXPECT_THAT(read(R"({"text": "<s>q"})"), ElementsAre("^|q>|"));
   EXPECT_THAT(read(R"({"text": "q<|im_end|>r"})"), ElementsAre("^|q>r>|"));
   EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_THAT(read(R"({"text": "q<|im_end|><|im_end|>"})"), ElementsAre("^|q>|"));
+  EXPECT_THAT(notes_,
+              ElementsAre(HasSubstr("a.jsonl: 1 record has a text with more than one end, or the tokenizer's")));
+  encoder_.special.eos = "<|endoftext|>";
+  const char* ends[] = {R"({"instruction": "q", "output": "a<|endoftext|>"})",
+                        R"({"instruction": "q", "output": "a<|endoftext|><|im_end|>"})"};
+  for (const char* record : ends) {
+    EXPECT_THAT(read(record), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_THAT(notes_, ElementsAre(HasSubstr("a.jsonl: 1 record has a text with more than one end")));
+  }
+  encoder_ = byte_encoder();
   options_.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("^q|a>|"));
   EXPECT_THAT(read(R"({"instruction": "<s>q", "output": "a"})"), ElementsAre("^q|a>|"));

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
 
@@ -31,7 +32,39 @@ struct Prompt {
   std::string text, place;
 };
 
-std::vector<Prompt> read_prompts(const CommandFlags& flags) {
+// Keys of a file of prompts that ask for something, divided by blanks, and what does it.
+constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
+    {"max_new_tokens max_tokens max_completion_tokens max_length", "none: --max-new-tokens is for all prompts"},
+    {"temperature", "none: --temperature is for all prompts"},
+    {"seed", "none: --seed is for all prompts"},
+    {"top_p top_k min_p typical_p repetition_penalty frequency_penalty presence_penalty do_sample num_beams stop "
+     "stop_sequences stop_token_ids logit_bias logprobs n num_return_sequences response_format",
+     "none: it is not there yet"},
+    {"system system_prompt system_message", "none: prompts with a system text are not there yet"},
+    {"messages conversations history", "none: a prompt is one text, under 'prompt'; 'snug chat' is for several turns"},
+    {"tools functions tool_choice", "none: tools are not there yet"},
+    {"image images image_url audio video", "none: images, sound and video are not there yet"},
+    {"chat_template chat_template_kwargs enable_thinking add_generation_prompt",
+     "none: --template is for all prompts, and thinking is not rendered yet"}};
+
+bool is_among(std::string_view key, std::string_view names) {
+  const std::string padded = fmt::format(" {} ", names);
+  return padded.find(fmt::format(" {} ", key)) != padded.npos;
+}
+
+// The text of a record. Keys that ask for nothing are counted in `ignored`.
+std::string prompt_of(const JsonObject& record, std::map<std::string, int64_t>& ignored) {
+  for (const auto& [key, value] : record.value().items()) {
+    if (key == "prompt" || value.is_null()) continue;
+    for (const auto& [names, expected] : kAskedOfPrompts)
+      if (is_among(key, names)) record.fail(key, expected);
+    ++ignored[key];
+  }
+  return record.string("prompt");
+}
+
+// The prompts of the command line and of the file; `note` is what to say of the file, empty for nothing.
+std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) prompts.push_back({text, fmt::format("--prompt '{}'", text)});
   if (flags.prompts_file.empty()) return prompts;
@@ -39,14 +72,22 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags) {
   record_options.max_record_bytes = kMaxPrompts;
   record_options.text_split = TextSplit::Line;
   RecordReader reader(flags.prompts_file, std::move(record_options));
+  std::map<std::string, int64_t> ignored;
   for (Record record; reader.next(record); record = {}) {
     if (reader.json()) {
       const Json object = parse_json(record.text, record.place, record.line);
-      prompts.push_back({JsonObject(object, record.place).string("prompt"), record.place});
+      prompts.push_back({prompt_of(JsonObject(object, record.place), ignored), record.place});
     } else {
       prompts.push_back({record.text, record.place});
     }
   }
+  constexpr size_t kShownKeys = 20;
+  std::vector<std::string> words;
+  for (const auto& [key, count] : ignored)
+    if (words.size() < kShownKeys)
+      words.push_back(fmt::format("{} ({} record{})", shortened(key), count, count == 1 ? "" : "s"));
+  if (ignored.size() > words.size()) words.push_back(fmt::format("{} more", ignored.size() - words.size()));
+  if (!words.empty()) note = fmt::format("{}: keys ignored: {}", flags.prompts_file, fmt::join(words, ", "));
   return prompts;
 }
 
@@ -177,13 +218,17 @@ int merge_command(Options options, const CommandFlags& flags) {
 
 int generate_command(Options options, const CommandFlags& flags) {
   std::unique_ptr<Comm> comm = launched("generate");
-  const std::vector<Prompt> prompts = read_prompts(flags);
+  std::string note;
+  const std::vector<Prompt> prompts = read_prompts(flags, note);
   if (prompts.empty() && !flags.prompts_file.empty())
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options, spec.config);
-  if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(encoder.format().notes);
+    if (!note.empty()) say_lines({note});
+  }
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
   for (const Prompt& prompt : prompts) {

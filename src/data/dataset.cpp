@@ -41,13 +41,18 @@ struct Made {
   std::vector<Sample> samples;
   std::vector<std::string> ignored;  // keys
   std::vector<bool> occurs;          // of the fields that options name
+  std::vector<bool> has_role;        // of the roles that options name
+  int64_t empty_replies = 0;         // that carry loss
+  bool ended_again = false;          // it ended twice, or by another token than the template's
 };
 
 // Turns the records of one file into samples.
 class SampleMaker {
  public:
   SampleMaker(const DataOptions& options, const TextEncoder* encoder)
-      : options_(options), encoder_(encoder), named_(named_fields(options.shape)) {}
+      : options_(options), encoder_(encoder), named_(named_fields(options.shape)) {
+    for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
+  }
 
   // Settles, by the first record of a file, what the others must be. The JSON of plain text is not looked at.
   void look_at(const Record& first, bool json) {
@@ -81,15 +86,17 @@ class SampleMaker {
       const Json json = parse_json(record.text, record.place, record.line);
       example = read_example(json, format_, options_.shape, record.place);
       for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
+      for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
     } else {
       example.content = Document{record.text};
     }
     made.ignored = std::move(example.ignored);
     try {
       if (auto* tokens = std::get_if<std::vector<TokenSample>>(&example.content)) made.samples = std::move(*tokens);
-      if (auto* document = std::get_if<Document>(&example.content)) made.samples.push_back(encode(document->text));
+      if (auto* document = std::get_if<Document>(&example.content))
+        made.samples.push_back(encode(document->text, made));
       if (auto* conversation = std::get_if<Conversation>(&example.content)) {
-        made.samples.push_back(encode(*conversation));
+        made.samples.push_back(encode(*conversation, made));
       }
     } catch (const UserError& error) {
       user_error("{}: {}", record.place, error.what());
@@ -98,11 +105,13 @@ class SampleMaker {
       finish(sample, record.place);
       if (!example.carries_loss) std::fill(sample.labels.begin(), sample.labels.end(), kNoLabel);
     }
+    if (!example.carries_loss) made.empty_replies = 0;
     return made;
   }
 
   const RecordKinds& kinds() const { return kinds_; }
   const std::vector<NamedField>& named() const { return named_; }
+  const std::vector<std::string>& roles() const { return roles_; }
   const std::string& keys() const { return keys_; }  // of the file's first record, for messages
 
  private:
@@ -132,16 +141,25 @@ class SampleMaker {
     append({*encoder_->bos_id}, false, sample);
   }
 
-  Sample encode(std::string& text) const {
+  // Takes away every end that a text has, as one is put behind it.
+  void take_ends(std::string& text, std::string_view end, Made& made) const {
+    take_end(text, end);
+    for (bool more = true; more;) {
+      more = take_end(text, end) || take_end(text, encoder_->special.eos);
+      made.ended_again = made.ended_again || more;
+    }
+  }
+
+  Sample encode(std::string& text, Made& made) const {
     Sample sample;
     append_habitual_bos(text, sample);
-    take_end(text, encoder_->special.eos);
+    take_ends(text, encoder_->special.eos, made);
     append(encoder_->encode(text), true, sample);
     if (encoder_->eos_id) append({*encoder_->eos_id}, true, sample);
     return sample;
   }
 
-  Sample encode(Conversation& conversation) const {
+  Sample encode(Conversation& conversation, Made& made) const {
     const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
     for (Message& message : conversation) {
       if (message.role == ChatRole::Assistant) {
@@ -150,7 +168,8 @@ class SampleMaker {
               "found <think> in a reply, which the model's own chat template sets apart from it, expected none: "
               "thinking is not rendered yet");
         }
-        take_end(message.content, template_->end_of_turn());
+        take_ends(message.content, template_->end_of_turn(), made);
+        made.empty_replies += message.content.empty() && message.loss.value_or(true);
       } else if (!all && message.loss == false) {
         message.loss.reset();  // what carries no loss anyway is no piece, hence has no tokens, of its own
       }
@@ -167,6 +186,7 @@ class SampleMaker {
   const DataOptions& options_;
   const TextEncoder* encoder_;
   std::vector<NamedField> named_;
+  std::vector<std::string> roles_;  // that options name
   std::string keys_;
   bool json_ = true;
   bool treats_thinking_ = false;  // the chat template does
@@ -224,12 +244,16 @@ Lot read_lot(RecordReader& reader, int64_t limit) {
 // What the records of a file have in common.
 class SeenKeys {
  public:
-  explicit SeenKeys(const std::vector<NamedField>& named) : named_(named), occurs_(named.size()) {}
+  SeenKeys(const std::vector<NamedField>& named, std::vector<bool>& roles)
+      : named_(named), occurs_(named.size()), roles_(roles) {}
 
   void add(const Made& made) {
     ++records_;
     for (const std::string& key : made.ignored) ++ignored_[key];
     for (size_t i = 0; i < made.occurs.size(); ++i) occurs_[i] = occurs_[i] || made.occurs[i];
+    for (size_t i = 0; i < made.has_role.size(); ++i) roles_[i] = roles_[i] || made.has_role[i];
+    empty_replies_ += made.empty_replies;
+    ended_again_ += made.ended_again;
   }
 
   // UserError for a field that options name and that no record has.
@@ -250,20 +274,39 @@ class SeenKeys {
     options.note(fmt::format("{}: keys ignored: {}", path, fmt::join(words, ", ")));
   }
 
+  // Notes for what ends at once or more than once.
+  void say_of_ends(const std::string& path, const DataOptions& options) const {
+    if (!options.note) return;
+    if (empty_replies_ > 0) {
+      options.note(fmt::format("{}: {} empty: to end at once is what {} taught", path,
+                               empty_replies_ == 1 ? "1 reply is" : fmt::format("{} replies are", empty_replies_),
+                               empty_replies_ == 1 ? "is" : "they are"));
+    }
+    if (ended_again_ > 0) {
+      options.note(fmt::format(
+          "{}: {} more than one end, or the tokenizer's in place of the template's: each is left with the one end that "
+          "is put behind it",
+          path,
+          ended_again_ == 1 ? "1 record has a text with" : fmt::format("{} records have texts with", ended_again_)));
+    }
+  }
+
  private:
   static constexpr size_t kShownKeys = 20;
 
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
+  std::vector<bool>& roles_;  // of all files
+  int64_t empty_replies_ = 0, ended_again_ = 0;
   std::map<std::string, int64_t> ignored_;
   int64_t records_ = 0;
 };
 
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options,
-                const std::function<void(const Sample&, const std::string&)>& visit) {
+                std::vector<bool>& roles, const std::function<void(const Sample&, const std::string&)>& visit) {
   RecordReader reader(path, record_options(options));
   int64_t left = options.max_samples.value_or(INT64_MAX);
-  SeenKeys seen(maker.named());
+  SeenKeys seen(maker.named(), roles);
   for (bool first = true; left > 0; first = false) {
     const auto [lot, error] = read_lot(reader, left);
     if (lot.empty() && error) std::rethrow_exception(error);
@@ -291,6 +334,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     if (error) std::rethrow_exception(error);
   }
   if (reader.json()) seen.finish(path.string(), maker.keys(), options);
+  seen.say_of_ends(path.string(), options);
 }
 
 }  // namespace
@@ -309,7 +353,14 @@ RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encod
                             const std::function<void(const Sample&, const std::string& place)>& visit) {
   validate(options.shape);
   SampleMaker maker(options, encoder);
-  for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, visit);
+  std::vector<bool> roles(maker.roles().size());
+  for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, roles, visit);
+  const auto unseen = std::find(roles.begin(), roles.end(), false);
+  if (unseen != roles.end() && !options.files.empty()) {
+    user_error("{}{}: found no message of the role '{}', expected it as --roles names it", options.files[0].string(),
+               options.files.size() > 1 ? fmt::format(" and {} more", options.files.size() - 1) : "",
+               maker.roles()[static_cast<size_t>(unseen - roles.begin())]);
+  }
   return maker.kinds();
 }
 

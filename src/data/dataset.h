@@ -56,8 +56,9 @@ struct DataOptions {
 //                  none BOS comes by the tokenizer's habit.
 //   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
 //   tokens         ids and labels as they are, whatever train_on says
-// BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside. A record
-// of weight 0 has no label.
+// BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside; of several
+// at the end, also the tokenizer's EOS where the template ends turns by another, one end-of-turn is left, and a note
+// counts such records. A record of weight 0 has no label.
 using Sample = TokenSample;
 
 // Of which kinds the records of the files are.
@@ -70,8 +71,8 @@ struct RecordKinds {
 // text and the record that goes beyond are held, which may have 256 MiB itself, and their tokens. Records are encoded
 // on the threads of parallel_for(), with the same result for any number of them. `encoder` may be null where every file
 // is of tokens. UserError with file, line or element, key, what was found and what was expected; the earliest bad
-// record is the one that is named. UserError for a file that holds none, and for one none of whose records has a field
-// that columns or the prompt name.
+// record is the one that is named. UserError for a file that holds none, for one none of whose records has a field
+// that columns or the prompt name, and for a role that options name and no message of any file has.
 RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encoder,
                             const std::function<void(const Sample&, const std::string& place)>& visit);
 

@@ -91,17 +91,21 @@ void add_system(const RecordFields& fields, Conversation& out) {
 
 Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
   Conversation out;
-  add_system(fields, out);
-  const bool begins_with_system = !out.empty();
+  std::vector<std::string> keys;
   const Json& list = fields.list(name);
   if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
+  const bool has_system = !fields.text_or_nothing("system").empty();
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", fields.key(name), i);
     const JsonObject message(list[i], fields.place(), place);
-    out.push_back(read_message(fields, message, fmt::format("{}, key '{}'", fields.place(), place), ignored));
-    if (begins_with_system && out.back().role == ChatRole::System) {
+    out.push_back(read_message(fields, message, fmt::format("{}, key '{}'", fields.place(), place), keys));
+    if (has_system && out.back().role == ChatRole::System) {
       fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", place));
     }
+  }
+  for (const std::string& key : keys) {
+    std::string whole = fmt::format("{}[].{}", fields.key(name), key);
+    if (!is_in(ignored, whole)) ignored.push_back(std::move(whole));
   }
   return out;
 }

@@ -41,7 +41,7 @@ class RecordFields {
   const JsonObject& object() const { return record_; }
   const ShapeOptions& options() const { return options_; }
   const std::string& place() const { return place_; }
-  // UserError that says which keys there are instead.
+  // UserError that says that it is null, or which keys there are instead.
   [[noreturn]] std::string missing(const std::string& name) const;
 
  private:
@@ -58,7 +58,8 @@ constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
 
 // Adds the record's own system text, if it has one, as a turn.
 void add_system(const RecordFields& fields, Conversation& out);
-// The messages of the list under a name, behind that turn; unknown keys that are passed over are added to `ignored`.
+// The messages of the list under a name; unknown keys that are passed over are added to `ignored`. UserError for a
+// system message where the record has a system text of its own.
 Conversation read_messages(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored);
 
 // The documents of a record of token ids: several where position_ids begin again at 0.

@@ -14,11 +14,19 @@ constexpr unsigned kRecords = kChats | bit(KeysOf::Text) | bit(KeysOf::Tokens);
 constexpr unsigned kMessage = bit(KeysOf::Message);
 constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 
+// Which values of a key are refused; the others change nothing, or are for the tables below.
+enum class When { Always, IsList, IsNotTrue, IsNotFalse };
+
 // Keys, divided by blanks, that are refused in some objects, and what is said of them.
 struct RefusedKeys {
   unsigned of;
   std::string_view keys, expected;
+  When when = When::Always;
 };
+
+constexpr std::string_view kNoTools = "none: tools and their calls are not rendered yet";
+constexpr std::string_view kWhereDocumentsBegin =
+    "none: 'position_ids' that begin again at 0 say where documents begin";
 
 constexpr RefusedKeys kRefused[] = {
     {kRecords | kMessage,
@@ -27,13 +35,16 @@ constexpr RefusedKeys kRefused[] = {
      "dispreferred winner loser ranking",
      "none: preference objectives are not there yet"},
     {kRecords | kMessage,
-     "tools tool_calls tool_call tool_call_id tool_choice parallel_tool_calls functions function function_call "
-     "available_tools tool_definitions tool_responses tool_results",
-     "none: tools and their calls are not rendered yet"},
+     "tools tool_calls tool_call tool_call_id tool_choice functions function function_call available_tools "
+     "tool_definitions tool_responses tool_results",
+     kNoTools},
+    {kRecords | kMessage, "parallel_tool_calls", kNoTools, When::IsNotFalse},
     {kRecords | kMessage,
      "reasoning_content reasoning reasoning_details thinking thinking_content thinking_blocks thought thoughts think "
      "chain_of_thought cot rationale scratchpad enable_thinking",
      "none: thinking is not rendered yet"},
+    {kRecords | kMessage, "chat_template_kwargs", "none: what a template is told beside messages is not rendered yet"},
+    {kRecords | kMessage, "chat_template", "none: --template names one for all records"},
     {kEverywhere,
      "image images image_path image_paths image_file image_files image_url image_urls img imgs pixel_values audio "
      "audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data",
@@ -46,15 +57,38 @@ constexpr RefusedKeys kRefused[] = {
     {kChats, "system_prompt system_message system_instruction sys_prompt", "none: name it with --columns system=FIELD"},
     {kRecords, "weights sample_weight sample_weights example_weight loss_weight loss_weights loss_scale token_weights",
      "'weight', 0 or 1; --columns weight=FIELD names it"},
+    {kRecords, "is_train is_trained is_trainable is_training should_train use_for_training",
+     "true, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotTrue},
+    {kRecords, "do_not_train dont_train no_train not_trained skip_training exclude_from_training no_loss ignore_loss",
+     "false, or none: 'weight', 0 or 1, says whether a record teaches", When::IsNotFalse},
     {kChats | bit(KeysOf::Text),
-     "mask loss train trainable masked loss_mask message_loss_mask train_on_input train_on_inputs train_on_turn "
-     "mask_history",
+     "mask loss train trainable masked loss_mask message_loss_mask assistant_mask assistant_masks completion_mask "
+     "completion_masks prompt_mask train_on_input train_on_inputs train_on_turn mask_history",
      "none: a record has 'weight', 0 or 1, and each message may have 'train' or 'loss', true or false"},
-    {bit(KeysOf::Tokens), "mask loss train masked prompt_mask response_mask target_mask",
+    {bit(KeysOf::Text),
+     "source_len source_length num_source_tokens prompt_length prompt_len prompt_lengths prompt_tokens "
+     "num_prompt_tokens n_prompt_tokens prompt_token_count prompt_num_tokens",
+     "none: all of a text carries loss; --columns instruction=FIELD,output=FIELD name a prompt and its reply"},
+    {bit(KeysOf::Tokens),
+     "mask loss train masked prompt_mask response_mask target_mask assistant_mask assistant_tokens_mask "
+     "assistant_token_mask completion_masks loss_masks",
      "none: 'loss_mask' has 1 for tokens that carry loss"},
     {bit(KeysOf::Tokens),
-     "seq_lengths seqlens cu_seqlens document_ids segment_ids sequence_ids prompt_length prompt_len",
-     "none: 'position_ids' that begin again at 0 say where documents begin"},
+     "source_len source_length source_lens num_source_tokens prompt_length prompt_len prompt_lengths prompt_lens "
+     "prompt_tokens num_prompt_tokens n_prompt_tokens prompt_token_count prompt_num_tokens instruction_length "
+     "instruction_len query_length query_len response_length response_len completion_length completion_len "
+     "answer_length num_response_tokens num_completion_tokens response_start response_start_index response_start_idx "
+     "answer_start answer_start_index completion_start completion_start_index target_start target_start_index",
+     "none: labels of -100, or 'loss_mask' with 0, say which tokens carry no loss"},
+    {bit(KeysOf::Tokens),
+     "seq_lengths seq_lens seqlens sequence_lengths document_lengths doc_lens doc_lengths cu_seqlens cu_seq_lens "
+     "cu_seqlens_q cu_seqlens_k cu_seq_lens_q cu_seq_lens_k document_ids doc_ids segment_ids seg_ids sequence_ids "
+     "seq_ids",
+     kWhereDocumentsBegin},
+    {bit(KeysOf::Tokens),
+     "sequence_id seq_id seq_idx sequence_idx sequence_index document_id doc_id doc_idx document_idx document_index "
+     "segment_id seg_id segment_idx segment_index sample_id sample_ids sample_idx example_id",
+     kWhereDocumentsBegin, When::IsList},
     {bit(KeysOf::Tokens), "decoder_input_ids advantages logprobs log_probs old_logprobs",
      "none: what it would do is not there yet"},
     {kChats | bit(KeysOf::Text), "labels", "none: labels stand beside 'input_ids'"},
@@ -66,24 +100,38 @@ constexpr RefusedKeys kRefused[] = {
     {kMessage, "prefix recipient channel end_turn refusal", "none: what it changes in a template is not rendered yet"},
 };
 
-// Keys that say where a record comes from and what somebody thinks of it.
+// Keys that say where a record comes from and what somebody thinks of it, as far as they have one value.
 constexpr std::string_view kHarmless =
-    "id idx index uid uuid guid key hash md5 sha256 checksum source sources src dataset dataset_name data_source "
-    "datasource subset split config origin provenance url urls link links uri file filename file_name filepath "
-    "file_path path repo repository repo_name language languages lang langs locale programming_language score scores "
-    "rating ratings quality quality_score grade votes upvotes downvotes likes views category categories class_name "
-    "task tasks task_type task_name topic topics tag tags domain domains subject difficulty level license licence "
-    "author authors annotator annotators user_name username date datetime timestamp timestamps time created created_at "
-    "updated_at created_time creation_date metadata meta meta_data meta_info info comment comments note notes version "
-    "revision model models model_name engine generator generated_by generation_model teacher turn turns turn_idx "
-    "turn_index turn_identifier round length len size tokens_count token_count word_count char_count perplexity ppl "
-    "toxic toxicity redacted moderation openai_moderation detoxify_moderation pii flagged country state hashed_ip "
-    "header headers dump snapshot snippet_count is_synthetic synthetic usage finish_reason logprob_stats name names "
-    "cache_control markdown __index_level_0__ special_tokens_mask offset_mapping overflow_to_sample_mapping "
-    "num_truncated_tokens";
-constexpr std::array<std::string_view, 13> kHarmlessEndings = {"_id",    "_uid",   "_uuid",   "_hash",   "_url",
-                                                               "_count", "_score", "_rating", "_source", "_date",
-                                                               "_time",  "_index", "_name"};
+    "id idx index uid uuid guid key hash md5 sha256 checksum src dataset_name data_source datasource subset config uri "
+    "file filename file_name filepath file_path path repo repository repo_name lang locale programming_language score "
+    "rating quality quality_score grade upvotes downvotes likes views class_name task task_name difficulty level "
+    "license licence user_name username date datetime timestamp time created created_at updated_at created_time "
+    "creation_date version revision model model_name engine generator generated_by generation_model teacher turn "
+    "turns turn_idx turn_index turn_identifier round length len size tokens_count token_count word_count "
+    "char_count perplexity ppl toxic toxicity redacted pii flagged country state hashed_ip dump snapshot snippet_count "
+    "is_synthetic synthetic finish_reason name names markdown __index_level_0__ num_truncated_tokens";
+// The same of what is often a list or an object.
+constexpr std::string_view kDescriptions =
+    "metadata meta meta_data meta_info info source sources dataset origin provenance url urls link links language "
+    "languages langs scores ratings votes category categories topic topics tag tags domain domains subject tasks "
+    "task_type author authors annotator annotators timestamps comment comments note notes models header headers usage "
+    "moderation openai_moderation detoxify_moderation logprob_stats cache_control special_tokens_mask offset_mapping "
+    "overflow_to_sample_mapping";
+constexpr std::array<std::string_view, 12> kHarmlessEndings = {
+    "_id", "_uid", "_uuid", "_hash", "_url", "_count", "_score", "_rating", "_source", "_date", "_time", "_name"};
+// What is counted by "num_turns" and "n_turns".
+constexpr std::string_view kCounted =
+    "turns messages rounds tokens words chars characters sentences lines files comments likes votes upvotes downvotes "
+    "views stars forks downloads edits citations";
+// What has a number by "message_index".
+constexpr std::string_view kNumbered =
+    "message dialog dialogue conversation sample example row line sentence paragraph chunk page shard doc document "
+    "question data source global original";
+// A key with one of these words is about what is learnt, whatever its ending.
+constexpr std::string_view kOfLearning =
+    "loss losses weight weights weighted train trains trained training trainable mask masks masked masking";
+// Keys of messages that some templates render and most do not.
+constexpr std::string_view kSaidInMessages = "name split";
 
 int folded(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
@@ -100,11 +148,52 @@ bool is_among(std::string_view key, std::string_view keys) {
 constexpr std::string_view kContent =
     "image images img video videos audio audios media tool tools function functions call tool_call attachment";
 
-bool is_harmless(std::string_view key) {
+// Whether one of the words of a key ("lossWeight", "loss_weight") is among some.
+bool has_word_among(std::string_view key, std::string_view words) {
+  const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
+  const auto is_capital = [](char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; };
+  for (size_t begin = 0; begin < key.size();) {
+    size_t end = begin + 1;
+    while (end < key.size() && is_letter(key[end]) && (!is_capital(key[end]) || is_capital(key[end - 1]))) ++end;
+    if (is_letter(key[begin]) && is_among(key.substr(begin, end - begin), words)) return true;
+    begin = end;
+  }
+  return false;
+}
+
+bool is_harmless(std::string_view key, const Json& value) {
+  if (is_among(key, kDescriptions)) return true;
+  if (value.is_structured() || has_word_among(key, kOfLearning)) return false;
   for (const std::string_view ending : kHarmlessEndings) {
     if (key.ends_with(ending)) return !is_among(key.substr(0, key.size() - ending.size()), kContent);
   }
-  return key.starts_with("num_") || key.starts_with("n_") || is_among(key, kHarmless);
+  for (const std::string_view prefix : {"num_", "n_"}) {
+    if (key.starts_with(prefix) && is_among(key.substr(prefix.size()), kCounted)) return true;
+  }
+  constexpr std::string_view kIndex = "_index";
+  if (key.ends_with(kIndex) && is_among(key.substr(0, key.size() - kIndex.size()), kNumbered)) return true;
+  return is_among(key, kHarmless);
+}
+
+// Whether a value says yes or no, in any of the spellings of read_flag().
+bool says(const Json& value, bool yes) {
+  if (value.is_boolean()) return value == yes;
+  if (value.is_number()) return value == (yes ? 1 : 0);
+  return value.is_string() && is_among(value.get<std::string>(), yes ? "1 1.0 true" : "0 0.0 false");
+}
+
+bool refuses(When when, const Json& value) {
+  switch (when) {
+    case When::IsList:
+      return value.is_structured();
+    case When::IsNotTrue:
+      return !says(value, true);
+    case When::IsNotFalse:
+      return !says(value, false);
+    case When::Always:
+      break;
+  }
+  return true;
 }
 
 // Tables have a column in every row; what a row has not is null, a text of nothing, or made of nothing else.
@@ -134,11 +223,16 @@ void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(st
   for (const auto& [key, value] : object.value().items()) {
     if (is_nothing(value) || is_read(key)) continue;
     if (of == KeysOf::Message && key == "prefix" && value == false) continue;  // a reply that is whole
+    bool as_usual = false;  // the table knows the key, and its value asks for nothing
     for (const RefusedKeys& refused : kRefused) {
-      if ((refused.of & bit(of)) != 0 && is_among(key, refused.keys)) object.fail(key, refused.expected);
+      if ((refused.of & bit(of)) == 0 || !is_among(key, refused.keys)) continue;
+      if (refuses(refused.when, value)) object.fail(key, refused.expected);
+      as_usual = as_usual || refused.when != When::IsList;
     }
-    if (is_harmless(key)) continue;
-    if (of == KeysOf::Message) {
+    if (as_usual) continue;
+    const bool said = of == KeysOf::Message && is_among(key, kSaidInMessages) && !value.is_structured();
+    if (!said && is_harmless(key, value)) continue;
+    if (of == KeysOf::Message && !said) {
       object.fail(key,
                   "none of that name: a message has a role, its content, and 'weight', 'train', 'loss' or "
                   "'masked'; ids, times and the like are passed over");

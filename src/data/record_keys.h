@@ -15,8 +15,10 @@ namespace snug {
 enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Message, Part };
 
 // Goes through the keys for which is_read(key) is false; null, "" and what is empty is passed over. UserError for one
-// that is known to change what a sample teaches, and, in messages and parts, for one that is not known to be harmless.
-// The other unknown ones are added to `ignored`. Names are compared without regard to case, '_' and '-'.
+// that is known to change what a sample teaches, and, in messages and parts, for one that is not known to be harmless,
+// but for a message's name, which some templates render. That and other unknown ones are added to `ignored`. A list or
+// an object is harmless under few names, and nothing is whose name has one of the words loss, weight, train and mask.
+// Names are compared without regard to case, '_' and '-'.
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
                 std::vector<std::string>& ignored);
 

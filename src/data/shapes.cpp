@@ -21,6 +21,9 @@ constexpr std::array<std::string_view, 10> kFields = {"instruction",   "input", 
                                                       "conversations", "messages", "text",   "input_ids", "labels"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 
+constexpr std::string_view kNoNull =
+    "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
+
 // What others call the fields of a record.
 constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
     {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
@@ -90,6 +93,50 @@ Conversation read_alpaca(const RecordFields& fields) {
   return out;
 }
 
+bool is_conversation(const Json& value) {
+  if (!value.is_array() || value.empty() || !value[0].is_object()) return false;
+  return value[0].contains("role") || value[0].contains("from");
+}
+
+// Whether a record is a conversation in two lists, its prompt and what completes it, as TRL has them.
+bool is_prompt_and_completion(const RecordFields& fields) {
+  const Json& record = fields.object().value();
+  const auto is_list = [&](const char* key) { return record.contains(key) && is_conversation(record.at(key)); };
+  return !fields.has("messages") && is_list("prompt") && is_list("completion");
+}
+
+// The conversation of one list, or of a prompt, which carries no loss, and its completion.
+Conversation read_conversation(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
+  Conversation out;
+  add_system(fields, out);
+  const auto add = [&](const std::string& list, bool is_prompt) {
+    for (Message& message : read_messages(fields, list, ignored)) {
+      if (is_prompt) message.loss = message.loss.value_or(false);
+      out.push_back(std::move(message));
+    }
+  };
+  if (name == "messages" && is_prompt_and_completion(fields)) {
+    add("prompt", true);
+    add("completion", false);
+  } else {
+    add(name, false);
+  }
+  return out;
+}
+
+// What lies beside token ids as one value a token, and is not known, would say something of each.
+void refuse_lists_beside_tokens(const RecordFields& fields, const std::vector<std::string>& unknown) {
+  const size_t tokens = fields.has("input_ids") ? fields.object().at(fields.key("input_ids")).size() : 0;
+  for (const std::string& key : unknown) {
+    const Json& value = fields.object().at(key);
+    if (tokens > 1 && value.is_array() && value.size() == tokens) {
+      fields.object().fail(key,
+                           "no list of a value a token under this name: 'loss_mask' says which tokens carry loss, "
+                           "'position_ids' where documents begin");
+    }
+  }
+}
+
 KeysOf keys_of(DataFormat format, const ShapeOptions& options) {
   switch (format) {
     case DataFormat::Alpaca:
@@ -106,7 +153,8 @@ KeysOf keys_of(DataFormat format, const ShapeOptions& options) {
 }
 
 // The fields that a shape reads of a record.
-std::vector<std::string> fields_of(DataFormat format, const ShapeOptions& options) {
+std::vector<std::string> fields_of(DataFormat format, const RecordFields& record) {
+  const ShapeOptions& options = record.options();
   switch (format) {
     case DataFormat::Alpaca: {
       std::vector<std::string> fields = prompt_fields(options);
@@ -117,6 +165,7 @@ std::vector<std::string> fields_of(DataFormat format, const ShapeOptions& option
     case DataFormat::ShareGpt:
       return {"conversations", "system", "weight"};
     case DataFormat::Messages:
+      if (is_prompt_and_completion(record)) return {"prompt", "completion", "system", "weight"};
       return {"messages", "system", "weight"};
     case DataFormat::Text:
       return {"text", "weight"};
@@ -130,15 +179,10 @@ std::vector<std::string> fields_of(DataFormat format, const ShapeOptions& option
 std::optional<DataFormat> shape_of(const RecordFields& fields) {
   if (fields.has("input_ids")) return DataFormat::Tokens;
   if (fields.has("conversations")) return DataFormat::ShareGpt;
-  if (fields.has("messages")) return DataFormat::Messages;
+  if (fields.has("messages") || is_prompt_and_completion(fields)) return DataFormat::Messages;
   if (fields.has(fields.options().prompt ? "output" : "instruction")) return DataFormat::Alpaca;
   if (fields.has("text")) return DataFormat::Text;
   return {};
-}
-
-bool is_conversation(const Json& value) {
-  if (!value.is_array() || value.empty() || !value[0].is_object()) return false;
-  return value[0].contains("role") || value[0].contains("from");
 }
 
 // "output=response", as --columns takes it, where the record has such a field; empty otherwise.
@@ -224,24 +268,42 @@ std::vector<NamedField> named_fields(const ShapeOptions& options) {
   return named;
 }
 
+namespace {
+
+// Whether an object in one of the record's lists is so.
+template <class Predicate>
+bool in_lists(const Json& record, Predicate&& is_so) {
+  return std::any_of(record.begin(), record.end(), [&](const Json& list) {
+    return list.is_array() &&
+           std::any_of(list.begin(), list.end(), [&](const Json& item) { return item.is_object() && is_so(item); });
+  });
+}
+
+}  // namespace
+
 bool occurs(const NamedField& named, const Json& record) {
-  if (record.contains(named.field)) return true;
-  const auto in_list = [&](const Json& list) {
-    return list.is_array() && std::any_of(list.begin(), list.end(), [&](const Json& item) {
-             return item.is_object() && item.contains(named.field);
-           });
-  };
-  return std::any_of(record.begin(), record.end(), in_list);
+  return record.contains(named.field) || in_lists(record, [&](const Json& item) { return item.contains(named.field); });
+}
+
+bool has_role(const std::string& role, const ShapeOptions& options, const Json& record) {
+  for (const char* name : {"role", "from"}) {
+    const auto column = options.columns.find(name);
+    const std::string key = column == options.columns.end() ? name : column->second;
+    const auto is_role = [&](const Json& item) { return item.contains(key) && item.at(key) == role; };
+    if (in_lists(record, is_role)) return true;
+  }
+  return false;
 }
 
 std::string RecordFields::missing(const std::string& name) const {
   const std::optional<DataFormat> shape = shape_of(*this);
-  if (shape && fields_of(*shape, options_).front() != name && name != "output") {
+  if (shape && fields_of(*shape, *this).front() != name && name != "output") {
     user_error(
         "{}: key '{}' is missing, which the file's first record has or --data-format asks for; found the keys "
         "of '{}': expected one shape a file",
         place_, key(name), snug::name(*shape));
   }
+  if (record_.value().contains(key(name))) record_.fail(key(name), kNoNull);
   const std::string column = column_for(name, record_);
   user_error("{}: key '{}' is missing, found the keys {}; --columns {} names it", place_, key(name),
              names_of_keys(record_.value()), column.empty() ? name + "=FIELD" : column);
@@ -267,6 +329,8 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
   std::vector<std::string> ignored;
   check_keys(
       fields.object(), KeysOf::Text, [](std::string_view) { return false; }, ignored);
+  const std::string instruction = fields.key(options.prompt ? "output" : "instruction");
+  if (record.contains(instruction)) fields.object().fail(instruction, kNoNull);
   user_error(
       "{}: found the keys {}, expected one of \"instruction\", \"conversations\", \"messages\", \"text\", "
       "\"input_ids\"; {}",
@@ -275,7 +339,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 
 Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place) {
   const RecordFields fields(record, options, place);
-  const std::vector<std::string> read = fields_of(format, options);
+  const std::vector<std::string> read = fields_of(format, fields);
   Example example;
   check_keys(
       fields.object(), keys_of(format, options),
@@ -296,15 +360,16 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       example.content = read_alpaca(fields);
       break;
     case DataFormat::ShareGpt:
-      example.content = read_messages(fields, "conversations", example.ignored);
+      example.content = read_conversation(fields, "conversations", example.ignored);
       break;
     case DataFormat::Messages:
-      example.content = read_messages(fields, "messages", example.ignored);
+      example.content = read_conversation(fields, "messages", example.ignored);
       break;
     case DataFormat::Text:
       example.content = Document{fields.text("text")};
       break;
     case DataFormat::Tokens:
+      refuse_lists_beside_tokens(fields, example.ignored);
       example.content = read_tokens(fields);
       break;
   }

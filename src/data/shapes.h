@@ -46,6 +46,8 @@ struct NamedField {
 std::vector<NamedField> named_fields(const ShapeOptions& options);
 // Whether the record, or an object in a list of it, has the key, whatever its value.
 bool occurs(const NamedField& named, const Json& record);
+// Whether a message in a list of the record has the role, by the file's name of it.
+bool has_role(const std::string& role, const ShapeOptions& options, const Json& record);
 
 using Conversation = std::vector<Message>;
 struct Document {
@@ -68,16 +70,17 @@ struct Example {
   std::vector<std::string> ignored;  // keys that no table knows
 };
 
-// Looks at a record's keys: input_ids -> tokens; conversations -> sharegpt; messages -> messages; instruction, or
-// output where there is a prompt pattern -> alpaca; text -> text. UserError with `place` where none is there, which
-// says what would help.
+// Looks at a record's keys: input_ids -> tokens; conversations -> sharegpt; messages, or prompt and completion where
+// both are lists of messages -> messages; instruction, or output where there is a prompt pattern -> alpaca; text ->
+// text. UserError with `place` where none is there, which says what would help.
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place);
 
 // UserError with `place`, key, what was found and what was expected.
 //   alpaca    {instruction, input?, output, system?, history?: [[user, assistant], ...]}: the input follows the
 //             instruction after a newline, in one user turn
 //   sharegpt  {conversations: [{from, value}, ...], system?}
-//   messages  {messages: [{role, content}, ...], system?}
+//   messages  {messages: [{role, content}, ...], system?}, or {prompt: [...], completion: [...], system?}: one
+//             conversation, whose prompt carries no loss
 //             Messages of either kind stand in either list. Roles: those of options.roles, system, user or human,
 //             assistant or gpt; content: text or [{type: "text", text}, ...]. Whether a message carries loss: train,
 //             trainable, loss or loss_mask (true, false), masked (the other way round), or weight (0: none)
