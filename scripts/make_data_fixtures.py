@@ -115,6 +115,8 @@ def main():
     decimals = pa.table({"d": pa.array([decimal.Decimal(t) for t in ("-0.05", "123.40", "0.00")], pa.decimal128(5, 2))})
     pq.write_table(decimals, out / "decimals.parquet", store_decimal_as_integer=True)
     (out / "decimals.jsonl").write_text('{"d": -0.05}\n{"d": 123.4}\n{"d": 0}\n', encoding="utf-8")
+    # A table without rows.
+    pq.write_table(pa.table({"instruction": ["q"], "output": ["a"], "turns": [[1, 2]]}).slice(0, 0), out / "empty.parquet")
     # What is refused.
     pq.write_table(chats, out / "refused_lz4.parquet", compression="lz4")
     pq.write_table(pa.table({"text": ["a", "b"]}), out / "refused_delta.parquet", use_dictionary=False, column_encoding="DELTA_BYTE_ARRAY")

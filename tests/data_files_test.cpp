@@ -228,6 +228,12 @@ TEST_F(DataFilesTest, ADirectoryIsTheDataFilesInIt) {
                                                     "over: README.md, dataset_infos.json"));
 }
 
+TEST_F(DataFilesTest, ATableWithoutRowsHasNoRecord) {
+  RecordReader reader(std::filesystem::path(SNUG_FIXTURES) / "parquet/empty.parquet");
+  Record record;
+  EXPECT_FALSE(reader.next(record));
+}
+
 TEST_F(DataFilesTest, ADirectoryWithoutDataIsRefusedByWhatLiesThere) {
   write("d/notes.doc", "");
   std::filesystem::create_directories(directory_.path() / "empty");

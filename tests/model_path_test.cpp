@@ -113,6 +113,20 @@ TEST_F(ModelPath, WeightsThatCannotBeReadAreNamed) {
   EXPECT_TRUE(refuses_weights("'model-00002-of-00003.safetensors', but not their index model.safetensors.index.json"));
 }
 
+TEST_F(ModelPath, WhatATrainerLeavesWithoutWeightsIsNamed) {
+  put("training_args.bin");
+  EXPECT_TRUE(refuses_weights("found 'training_args.bin', which holds a trainer's settings, and no weights"));
+  put("global_step5/bf16_zero_pp_rank_0_mp_rank_00_optim_states.pt");
+  EXPECT_TRUE(
+      refuses_weights("found 'global_step5', a training checkpoint of DeepSpeed, expected model.safetensors: "
+                      "DeepSpeed's program zero_to_fp32.py makes one file of its parts"));
+  put("zero_to_fp32.py");
+  EXPECT_TRUE(refuses_weights("the program beside it, zero_to_fp32.py makes one file of its parts"));
+  put("c/zero_to_fp32.py");
+  put("c/latest", "global_step5");
+  EXPECT_TRUE(refuses_model("c", "found 'zero_to_fp32.py', a training checkpoint of DeepSpeed"));
+}
+
 TEST_F(ModelPath, AnIdOfTheHubIsTheSnapshotOfItsMainBranch) {
   ::setenv("HF_HUB_CACHE", at("hub").c_str(), 1);
   const fs::path repository = "hub/models--maker--a.model-1";

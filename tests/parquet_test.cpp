@@ -74,6 +74,8 @@ TEST(ParquetFiles, WhatCannotBeReadIsRefusedByFileAndColumn) {
   EXPECT_TRUE(refused("refused_bytes.parquet", "column 'image', row 1: found byte 0xff, which is not UTF-8"));
 }
 
+TEST(ParquetFiles, ATableWithoutRowsHasNone) { EXPECT_TRUE(rows_of(kFixtures / "empty.parquet").empty()); }
+
 TEST(ParquetFiles, FilesThatEndEarlyAreRefused) {
   const TempDirectory directory;
   const fs::path path = directory.path() / "a.parquet";

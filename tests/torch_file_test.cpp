@@ -117,6 +117,26 @@ TEST(Pickle, RefusesOpcodesThatMakeObjects) {
   EXPECT_TRUE(fails("\x80\x02}(NNu.", "found None as a key"));
 }
 
+// Each of these bytes takes many times its own of memory.
+TEST(Pickle, WhatIsKeptOfAPickleIsBounded) {
+  constexpr size_t kMany = (1 << 20) + 2;
+  const auto fails = [](const std::string& pickle, std::string_view part) {
+    return fails_with<UserError>(
+        [&] {
+          size_t at = 0;
+          read_pickle(pickle, at, "x");
+        },
+        part);
+  };
+  EXPECT_TRUE(
+      fails("\x80\x04]" + std::string(kMany, '\x94'), "more than 1048576 values that are stored to be referred"));
+  EXPECT_TRUE(fails("\x80\x04" + std::string(kMany, '('), "more than 1048576 marks"));
+  EXPECT_TRUE(fails("\x80\x04" + std::string(kMany, 'N'), "more than 1048576 values on the stack"));
+  std::string recalled = "\x80\x04]\x94";
+  for (size_t i = 0; i < kMany; i++) recalled += std::string("h\0", 2);
+  EXPECT_TRUE(fails(recalled, "more than 1048576 values on the stack"));
+}
+
 TEST(SafetensorsIndex, PrefersSafetensorsToPickles) {
   const TempDirectory directory;
   fs::copy(kFixtures / "eighth.bin", directory.path() / "pytorch_model.bin");
@@ -127,6 +147,24 @@ TEST(SafetensorsIndex, PrefersSafetensorsToPickles) {
   EXPECT_TRUE(SafetensorsIndex::open_adapter(directory.path()).find("eighth"));
   fs::copy(kFixtures / "values.safetensors", directory.path() / "adapter_model.safetensors");
   EXPECT_FALSE(SafetensorsIndex::open_adapter(directory.path()).find("eighth"));
+}
+
+TEST(SafetensorsIndex, NamesOfAWrapperAreNamedWhereAModelsAreMissing) {
+  const TempDirectory directory;
+  const fs::path file = directory.path() / "model.safetensors";
+  const auto refused_as = [&](const std::string& before, std::string_view part) {
+    const std::vector<SafetensorsTensor> tensors{{before + "model.norm.weight", DType::F32, Shape{}}};
+    const SafetensorsLayout layout = layout_safetensors(tensors);
+    write_text(file, layout.header + std::string(layout.file_bytes - layout.header.size(), '\0'));
+    const SafetensorsIndex index = SafetensorsIndex::open_file(file);
+    return fails_with<UserError>([&] { index.require("model.norm.weight", Shape{}, ""); }, part);
+  };
+  EXPECT_TRUE(refused_as("_orig_mod.",
+                         "found tensor '_orig_mod.model.norm.weight', expected 'model.norm.weight': torch.compile's "
+                         "wrapper of a model was saved, take '_orig_mod.' off the names of its tensors"));
+  EXPECT_TRUE(refused_as("module.", "a data-parallel wrapper of a model was saved, take 'module.' off"));
+  EXPECT_TRUE(refused_as("language_model.", "expected 'model.norm.weight': take 'language_model.' off"));
+  EXPECT_TRUE(refused_as("other_", "tensor 'model.norm.weight' is missing"));
 }
 
 TEST(SafetensorsIndex, JoinsPickledShards) {

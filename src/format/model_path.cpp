@@ -123,6 +123,19 @@ std::string base_of(const fs::path& adapter) {
   return "that of its base";
 }
 
+// Refuses a directory with a training checkpoint of DeepSpeed's, which has weights in parts of its own.
+void refuse_deepspeed(const fs::path& directory, const std::vector<std::string>& names) {
+  constexpr std::string_view kScript = "zero_to_fp32.py";
+  const auto step = std::ranges::find_if(names, [](const std::string& n) { return n.starts_with("global_step"); });
+  const bool script = std::ranges::find(names, kScript) != names.end();
+  if (step == names.end() && !script) return;
+  user_error(
+      "{}: found '{}', a training checkpoint of DeepSpeed, expected model.safetensors: {} {} makes one file of its "
+      "parts",
+      directory.string(), step == names.end() ? kScript : *step,
+      script ? "the program beside it," : "DeepSpeed's program", kScript);
+}
+
 // What lies in a directory without the wanted marker.
 [[noreturn]] void refuse_directory(const fs::path& directory, const Wanted& wanted) {
   const std::string path = directory.string();
@@ -151,6 +164,7 @@ std::string base_of(const fs::path& adapter) {
         "{}: found {}, Meta's own layout, expected Hugging Face's, with config.json: transformers' "
         "convert_llama_weights_to_hf.py makes one",
         path, listed(names));
+  if (model) refuse_deepspeed(directory, names);
   if (names.empty()) user_error("{}: is empty, expected {}, with {}", path, wanted.noun, wanted.marker);
   user_error("{}: found {}, but no {}, expected {}", path, listed(names), wanted.marker, wanted.noun);
 }
@@ -284,6 +298,12 @@ void refuse_other_weights(const fs::path& model) {
       user_error("{}: found {}, expected weights under the names model.safetensors, pytorch_model.bin or their shards'",
                  path, listed(files));
   }
+  refuse_deepspeed(model, names);
+  if (is_file(model / "training_args.bin"))
+    user_error(
+        "{}: found 'training_args.bin', which holds a trainer's settings, and no weights, expected model.safetensors: "
+        "save_model() of the trainer writes it",
+        path);
 }
 
 }  // namespace snug

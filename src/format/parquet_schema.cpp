@@ -293,6 +293,10 @@ ParquetChunk read_chunk_facts(ThriftReader& in, const ParquetNode& leaf, uint64_
   }
   chunk.codec = codec_of(*codec, leaf, name);
   chunk.values = *values;
+  if (*values == 0) {  // a table without rows: pyarrow has no pages then, and an offset of 0
+    chunk.begin = chunk.end = data_bytes;
+    return chunk;
+  }
   // Some writers leave 0 where there is no dictionary.
   const int64_t begin = dictionary && *dictionary > 0 ? std::min(*dictionary, *data) : *data;
   if (*values < 0 || begin < 4 || *bytes < 0 || static_cast<uint64_t>(begin) > data_bytes ||

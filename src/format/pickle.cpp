@@ -15,6 +15,7 @@ namespace {
 
 // Limits of memory, far above what models have: half a million tensors.
 constexpr size_t kMaxValues = 1u << 22;
+constexpr size_t kMaxStack = 1u << 20;  // values on it, marks, and values that are stored to be referred to
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kMaxName = 1024;
 constexpr size_t kMaxKey = 64;  // of a storage: torch numbers them
@@ -165,8 +166,12 @@ class Unpickler {
 
   void push(Value value) {
     if (values_.size() >= kMaxValues) fail("found more than {} values", kMaxValues);
-    stack_.push_back(static_cast<Index>(values_.size()));
+    push_index(static_cast<Index>(values_.size()));
     values_.push_back(std::move(value));
+  }
+  void push_index(Index value) {
+    if (stack_.size() >= kMaxStack) fail("found more than {} values on the stack", kMaxStack);
+    stack_.push_back(value);
   }
   void push(Kind kind, int64_t number = 0) { push(Value{.kind = kind, .number = number}); }
   void push_text(Kind kind, std::string_view text) { push(Value{.kind = kind, .text = std::string(text)}); }
@@ -268,6 +273,7 @@ class Unpickler {
   bool use_stack(uint8_t opcode) {
     switch (opcode) {
       case '(':
+        if (marks_.size() >= kMaxStack) fail("found more than {} marks on the stack", kMaxStack);
         return marks_.push_back(stack_.size()), true;
       case '0':
         return pop(), true;
@@ -331,11 +337,12 @@ class Unpickler {
   void memorize(uint32_t key) {
     require(1);
     memo_[key] = stack_.back();
+    if (memo_.size() > kMaxStack) fail("found more than {} values that are stored to be referred to", kMaxStack);
   }
   void recall(uint32_t key) {
     const auto found = memo_.find(key);
     if (found == memo_.end()) fail("found a reference to value {}, which was not stored", key);
-    stack_.push_back(found->second);
+    push_index(found->second);
   }
 
   bool call(uint8_t opcode) {
@@ -415,11 +422,11 @@ class Unpickler {
       case Callable::Parameter:
         require_arguments(1);
         if ((*this)[items[0]].kind != Kind::Tensor) refuse("a parameter that is no tensor");
-        return stack_.push_back(items[0]);
+        return push_index(items[0]);
       case Callable::Size:
         require_arguments(1);
         if ((*this)[items[0]].kind != Kind::Tuple) refuse("a torch.Size that is no tuple");
-        return stack_.push_back(items[0]);
+        return push_index(items[0]);
     }
   }
 

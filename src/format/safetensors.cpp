@@ -244,6 +244,18 @@ const SafetensorsEntry* SafetensorsIndex::find(std::string_view name) const {
   return found != entries_.end() && found->name == name ? &*found : nullptr;
 }
 
+void SafetensorsIndex::refuse_wrapped(std::string_view name) const {
+  const std::string behind = fmt::format(".{}", name);
+  const auto wrapped = std::ranges::find_if(entries_, [&](const auto& entry) { return entry.name.ends_with(behind); });
+  if (wrapped == entries_.end()) return;
+  const std::string before = wrapped->name.substr(0, wrapped->name.size() - name.size());
+  const std::string_view whose = before == "_orig_mod." ? "torch.compile's wrapper of a model was saved, "
+                                 : before == "module."  ? "a data-parallel wrapper of a model was saved, "
+                                                        : "";
+  user_error("{}: found tensor '{}', expected '{}': {}take '{}' off the names of its tensors",
+             files_[wrapped->file].string(), wrapped->name, name, whose, before);
+}
+
 const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const Shape& shape,
                                                   std::string_view reason) const {
   const SafetensorsEntry* entry = find(name);
@@ -253,6 +265,7 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
   if (!entry && name.starts_with("model.") && find(name.substr(std::string_view("model.").size())))
     user_error("{}: found tensor '{}', expected '{}': a base model whose language-model head is missing",
                files_[0].string(), name.substr(std::string_view("model.").size()), name);
+  if (!entry) refuse_wrapped(name);
   if (!entry) {
     user_error("{}: tensor '{}' is missing{}, expected {} ({})", files_.empty() ? "" : files_[0].string(), name,
                files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason);

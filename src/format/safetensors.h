@@ -82,6 +82,8 @@ class SafetensorsIndex {
  private:
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& list);
+  // UserError where a tensor has the name behind something else, as wrappers of a model put it there.
+  void refuse_wrapped(std::string_view name) const;
   void sort_entries();
 
   std::vector<std::filesystem::path> files_;
