@@ -1,4 +1,10 @@
 // Checkpoints as a user meets them: what may be resumed, and what else is made of one.
+#include <sched.h>
+#include <sys/mount.h>
+
+#include <csignal>
+#include <map>
+
 #include "cli_fixture.h"
 
 namespace snug {
@@ -84,10 +90,17 @@ class Kept : public Cli {
     for (std::string line; std::getline(lines, line);) result.push_back(nlohmann::json::parse(line)["eval_loss"]);
     return result;
   }
+  // What was made of a step; empty if nothing was.
+  fs::path made_of(const std::string& step) const {
+    if (fs::exists(at("cache")))
+      for (const auto& entry : fs::recursive_directory_iterator(at("cache")))
+        if (entry.path().filename().string().starts_with(step + "-")) return entry.path();
+    return {};
+  }
   double evaluated(const Words& more) const {
-    const Outcome outcome = run(with(
-        {"eval", "--data", "held.jsonl", "--sequence-length", "48", "--compute", "fp32", "--threads", "1", "--json"},
-        more));
+    const Outcome outcome = run(with({"eval", "--data", "held.jsonl", "--sequence-length", "48", "--compute", "fp32",
+                                      "--threads", "1", "--json", "--cache-dir", "cache"},
+                                     more));
     EXPECT_EQ(outcome.code, 0) << outcome.err;
     return outcome.code == 0 ? nlohmann::json::parse(outcome.out)["loss"].get<double>() : 0;
   }
@@ -109,8 +122,11 @@ TEST_F(Kept, EveryCheckpointOfAnAdapterCanBeUsed) {
   EXPECT_EQ(evaluated({"--adapter", "run", "--checkpoint", "last"}),
             evaluated({"--model", "m", "--adapter", "run/adapter"}));
   for (const char* file : {"adapter_model.safetensors", "adapter_config.json"})
-    EXPECT_EQ(text_of(at("run/checkpoints/step-6/adapter") / file), text_of(at("run/adapter") / file)) << file;
-  EXPECT_EQ(run({"merge", "--adapter", "run", "--checkpoint", "best", "--compute", "fp32", "--out", "merged"}).code, 0)
+    EXPECT_EQ(text_of(made_of("step-6") / file), text_of(at("run/adapter") / file)) << file;
+  EXPECT_EQ(run({"merge", "--adapter", "run", "--checkpoint", "best", "--compute", "fp32", "--out", "merged",
+                 "--cache-dir", "cache"})
+                .code,
+            0)
       << text_of(at("stderr"));
   EXPECT_NEAR(evaluated({"--model", "merged"}), losses[best], 1e-4 * losses[best]);
   EXPECT_EQ(run({"train", "--out", "run", "--resume", "--max-steps", "7"}).code, 0) << "and resumed";
@@ -130,7 +146,7 @@ TEST_F(Kept, EveryCheckpointOfAllWeightsCanBeUsed) {
 TEST_F(Kept, CheckpointsThatAreNotThereAreNamed) {
   ASSERT_EQ(run(job("train", {"--save-every", "2", "--keep", "1"})).code, 0) << text_of(at("stderr"));
   const auto refusal = [&](const Words& more) {
-    const Outcome outcome = run(with({"eval", "--data", "held.jsonl", "--model", "m"}, more));
+    const Outcome outcome = run(with({"eval", "--data", "held.jsonl", "--model", "m", "--cache-dir", "cache"}, more));
     EXPECT_EQ(outcome.code, 2);
     return outcome.err;
   };
@@ -145,7 +161,61 @@ TEST_F(Kept, CheckpointsThatAreNotThereAreNamed) {
   bytes.back() ^= 1;
   put(state, bytes);
   EXPECT_THAT(refusal({"--adapter", "run", "--checkpoint", "last"}), HasSubstr("damaged"));
-  EXPECT_FALSE(fs::exists(at("run/checkpoints/step-6/adapter")));
+  EXPECT_EQ(made_of("step-6"), "");
+}
+
+// It may be going on, or lie where nothing can be written.
+TEST_F(Kept, NothingIsWrittenIntoTheRunWhoseCheckpointIsUsed) {
+  ASSERT_EQ(train({}).code, 0);
+  const auto files = [&] {
+    std::map<fs::path, fs::file_time_type> times;
+    for (const auto& entry : fs::recursive_directory_iterator(at("run"))) times[entry.path()] = entry.last_write_time();
+    return times;
+  };
+  const auto before = files();
+  evaluated({"--adapter", "run", "--checkpoint", "last"});
+  EXPECT_EQ(files(), before);
+  const fs::path made = made_of("step-6");
+  evaluated({"--adapter", "run", "--checkpoint", "step-5"});
+  fs::rename(at("run/checkpoints/step-6"), at("away"));
+  evaluated({"--adapter", "run", "--checkpoint", "step-4"});
+  EXPECT_FALSE(fs::exists(made)) << "as its checkpoint";
+  EXPECT_NE(made_of("step-5"), "");
+}
+
+TEST_F(Kept, EvaluatingARunThatGoesOnEndsNeither) {
+  const pid_t child = start(job("train", {"--save-every", "1", "--keep", "1", "--max-steps", "100000"}, "m"));
+  wait_for_steps(2);
+  for (int i = 0; i < 12; i++) {
+    const Words words = {"eval", "--data",      "held.jsonl", "--adapter",         "run", "--checkpoint",
+                         "last", "--cache-dir", "cache",      "--sequence-length", "48",  "--threads",
+                         "1"};
+    const pid_t eval = start(words, SNUG_BINARY);
+    EXPECT_EQ(finish(eval).code, 0) << text_of(at("stderr"));
+  }
+  kill(child, SIGTERM);
+  EXPECT_EQ(finish(child).code, 130) << text_of(at("stderr"));
+}
+
+// A mount in the place of a file that somebody has open on NFS: the kernel refuses to remove it.
+TEST_F(Kept, WhatCannotBeRemovedEndsNoRunAndIsTriedAgain) {
+  const Words words{"--save-every", "1", "--keep", "1"};
+  ASSERT_EQ(run(job("train", with(words, {"--max-steps", "1"}))).code, 0);
+  fs::create_directory(at("run/checkpoints/step-1/held"));
+  const auto resume = [&](const std::string& steps, bool held) {
+    return finish(start(job("train", with(words, {"--max-steps", steps, "--resume"})), SNUG_BINARY, [=] {
+      return !held || (unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                       mount("none", "run/checkpoints/step-1/held", "tmpfs", 0, nullptr) == 0);
+    }));
+  };
+  const Outcome kept = resume("3", true);
+  if (kept.code == 126) GTEST_SKIP() << "nothing can be mounted here";
+  EXPECT_EQ(kept.code, 0) << kept.err;
+  EXPECT_THAT(kept.err, HasSubstr("step-1.old/held: cannot remove it: Device or resource busy; the next checkpoint "));
+  EXPECT_TRUE(fs::exists(at("run/checkpoints/step-1.old")));
+  EXPECT_EQ(resume("4", false).code, 0);
+  EXPECT_FALSE(fs::exists(at("run/checkpoints/step-1.old")));
+  EXPECT_TRUE(fs::exists(at("run/checkpoints/step-4")));
 }
 
 }  // namespace

@@ -79,6 +79,21 @@ TEST_F(OwnedRun, AReaderThatWentAwayEndsNoRun) {
   EXPECT_EQ(steps(), 30u);
 }
 
+// What it would have printed at its end is lost, what it has made is not.
+TEST_F(OwnedRun, AReaderOfItsJsonThatWentAwayChangesNoExit) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  std::string line = std::string("exec ") + SNUG_BINARY;
+  for (const std::string& word : job("train", {"--json"})) line += " '" + word + "'";
+  const pid_t child =
+      start({"-c", line + " >&" + std::to_string(ends[1])}, "/bin/sh", [&] { return close(ends[0]) == 0; });
+  close(ends[1]);
+  close(ends[0]);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_TRUE(fs::exists(at("run/adapter")));
+}
+
 TEST_F(OwnedRun, ProcessesOfTorchrunAreRefusedWithTheLineThatDoesTheSame) {
   const auto under = [&](const Words& words, const char* local) {
     return finish(start(words, SNUG_BINARY, [=] {

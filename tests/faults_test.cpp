@@ -143,5 +143,27 @@ TEST_F(Cli, MemoryThatALimitOfAddressesForbidsDoesNotFit) {
 }
 #endif
 
+// Held up for so long that another host took its directory over.
+TEST_F(Cli, ARunThatHasLostItsDirectoryEndsAndWritesNothingMoreThere) {
+  for (const char* ranks : {"1", "2"}) {
+    const pid_t child = start(job("train", {"--max-steps", "100000", "--save-every", "100000", "--ranks", ranks}),
+                              SNUG_FAULTY_DEVICE, [] { return setenv("SNUG_FAULT_LOCKS", "1", 1) == 0; });
+    wait_for_steps(2);
+    std::fstream(at("run/.owner"), std::ios::in | std::ios::out) << "far\n77\n2026-01-02 03:04:05\n0\nanother start\n";
+    usleep(200'000);  // a step may be at its end
+    const size_t steps = losses("run").size();
+    const Outcome outcome = finish(child);
+    EXPECT_EQ(outcome.code, 4);
+    EXPECT_EQ(
+        outcome.err.substr(outcome.err.rfind("snug: ")),
+        "snug: run: process 77 on far, since 2026-01-02 03:04:05, has taken it over, as this process gave no sign "
+        "of life; nothing more is written there\n");
+    EXPECT_EQ(losses("run").size(), steps);
+    EXPECT_TRUE(fs::is_empty(at("run/checkpoints")));
+    EXPECT_FALSE(fs::exists(at("run/adapter")));
+    fs::remove_all(at("run"));
+  }
+}
+
 }  // namespace
 }  // namespace snug

@@ -2,6 +2,7 @@
 // SNUG_FAULT_RANK the backend is lost at launch SNUG_FAULT_AT (from 1) of the kind SNUG_FAULT_KIND, or of any.
 // SNUG_FAULT_STREAMS: on the CPU, all backends have streams, so that the error comes later than the launch.
 #include <cstdlib>
+#include <filesystem>
 
 #include "deferred_backend.h"
 #include "faulty_backend.h"
@@ -39,6 +40,14 @@ void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session* s
   changed.backend = [&] { return faulty(means); };
   __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(session, std::move(spec), std::move(compiled),
                                                                    changed);
+}
+
+// SNUG_FAULT_LOCKS: no lock of the kernel holds, as on a file system that hosts share.
+bool __real__ZN4snug17kernel_locks_holdERKNSt10filesystem7__cxx114pathE(const std::filesystem::path&);
+
+bool __wrap__ZN4snug17kernel_locks_holdERKNSt10filesystem7__cxx114pathE(const std::filesystem::path& directory) {
+  return setting("SNUG_FAULT_LOCKS").empty() &&
+         __real__ZN4snug17kernel_locks_holdERKNSt10filesystem7__cxx114pathE(directory);
 }
 
 }  // extern "C"

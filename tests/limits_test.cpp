@@ -94,6 +94,22 @@ TEST_F(Limits, OfAddressSpaceAndDataAreWhatPlansGoBy) {
   }
   EXPECT_GE(fitting, 3);
 }
+
+// Too little to start a thread in, or for a kernel's stack: said before anything is done.
+TEST_F(Limits, WhatIsTooLittleForAProcessIsSaid) {
+  for (const std::string command : {"plan", "train"}) {
+    const auto refusal = [&](__rlimit_resource resource, uint64_t bytes, int code) {
+      const Outcome refused = run_limited(job(command), resource, bytes);
+      EXPECT_EQ(refused.code, code) << command << refused.err;
+      return refused.err;
+    };
+    EXPECT_THAT(refusal(RLIMIT_DATA, 10 << 20, 3), HasSubstr("snug: ulimit -d: found "));
+    EXPECT_THAT(refusal(RLIMIT_DATA, 20 << 20, 3), HasSubstr(" for what a process takes before it plans"));
+    EXPECT_THAT(refusal(RLIMIT_STACK, 100 << 10, 4),
+                HasSubstr("stacks: found a limit of 102400 bytes for each thread"));
+  }
+  EXPECT_EQ(run_limited(job("train"), RLIMIT_STACK, 1 << 20).code, 0);
+}
 #endif
 
 TEST_F(Limits, ASoftLimitOfOpenFilesIsRaisedAndAHardOneNamed) {
@@ -112,6 +128,17 @@ TEST_F(Limits, ASoftLimitOfOpenFilesIsRaisedAndAHardOneNamed) {
     EXPECT_EQ(refused.code, 4) << refused.err;
     EXPECT_THAT(refused.err, HasSubstr("found a limit of 64 in each process (ulimit -n), expected at least "));
   }
+}
+
+// To the last file.
+TEST_F(Limits, OfOpenFilesPlanAndRunNeedTheSame) {
+  const Words plan = job("plan", {"--max-steps", "1"}), train = job("train", {"--max-steps", "1"});
+  const Outcome refused = run_limited(plan, RLIMIT_NOFILE, 40);
+  const size_t at = refused.err.find("expected at least ");
+  ASSERT_NE(at, refused.err.npos) << refused.err;
+  const uint64_t least = std::stoull(refused.err.substr(at + 18));
+  for (const Words& words : {plan, train}) EXPECT_EQ(run_limited(words, RLIMIT_NOFILE, least - 1).code, 4) << words[0];
+  for (const Words& words : {plan, train}) EXPECT_EQ(run_limited(words, RLIMIT_NOFILE, least).code, 0) << words[0];
 }
 
 // Plan and run say the same, before anything is made.

@@ -118,6 +118,23 @@ TEST_F(Owner, OfTwoThatBeginAtOnceOneGoesOn) {
   waitpid(child, nullptr, 0);
 }
 
+// It was held up for so long that another took the directory over: it writes nothing more there.
+TEST_F(Owner, WhoHasLostTheDirectoryIsToldByWhom) {
+  {
+    DirectoryOwner owner(out_, terms(false));
+    EXPECT_NO_THROW(owner.require_held());
+    put_holder("far", 77, 0);
+    for (int i = 0; i < 2; i++)
+      EXPECT_TRUE(fails_with<DeviceError>([&] { owner.require_held(); },
+                                          "process 77 on far, since 2026-01-02 03:04:05, has taken it over"));
+  }
+  EXPECT_TRUE(fs::exists(out_ / ".owner")) << "which is the other's";
+  fs::remove(out_ / ".owner");
+  DirectoryOwner owner(out_, terms(true));
+  put_holder("far", 77, 0);
+  EXPECT_NO_THROW(owner.require_held()) << "where the kernel's lock says who has it";
+}
+
 TEST_F(Owner, LocksOfTheFileSystemsOfOneHostHoldForAll) {
   EXPECT_TRUE(kernel_locks_hold("/dev/shm"));
   EXPECT_FALSE(kernel_locks_hold("/proc"));

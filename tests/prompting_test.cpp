@@ -1,5 +1,8 @@
 // How to ask and where to stop, from the run that teaches it to the commands that use what it wrote.
 #include "cli/text.h"
+
+#include <csignal>
+
 #include "cli_fixture.h"
 
 namespace snug {
@@ -92,6 +95,33 @@ TEST_F(Prompting, AnAdapterIsAskedAndMergedAsItWasTrained) {
   // Texts teach nothing of how to ask: what the adapter was trained with stays.
   run_well(train("model", "more", {"--data", "texts.jsonl", "--adapter", "run/adapter"}));
   EXPECT_EQ(text_of(at("more/adapter/chat_template.jinja")), jinja);
+}
+
+// The run says so from its start: the base has a template of its own, which is not how it is asked.
+TEST_F(Prompting, ACheckpointOfARunThatGoesOnIsAskedAsItIsTrained) {
+  make_weights();
+  put(at("model/chat_template.jinja"), "{% for m in messages %}{{ m['content'] }}{% endfor %}");
+  for (const char* method : {"lora", "full"}) {
+    const bool lora = method == std::string("lora");
+    const std::string result = lora ? "adapter" : "model", option = lora ? "--adapter" : "--model";
+    const pid_t child = start(train("model", "run",
+                                    {"--method", method, "--data", "chats.jsonl", "--template", "chatml", "--overwrite",
+                                     "--save-every", "2", "--keep", "all", "--max-steps", "100000"}));
+    wait_for_steps(5);
+    ASSERT_FALSE(fs::exists(at("run") / result));
+    const Words use{option, "run", "--checkpoint", "step-2", "--cache-dir", "cache"};
+    const std::string as_trained = asked(with(use, {"--template", "chatml"}));
+    EXPECT_EQ(asked(use), as_trained) << method;
+    kill(child, SIGTERM);
+    EXPECT_EQ(finish(child).code, 130);
+    EXPECT_EQ(asked(use), as_trained) << method;
+    for (const auto& entry : fs::recursive_directory_iterator(at("run") / result)) {
+      const fs::path name = entry.path().lexically_relative(at("run") / result);
+      if (!entry.is_regular_file() || name.extension() == ".safetensors") continue;
+      EXPECT_EQ(text_of(at("run/format") / name), text_of(entry.path())) << name;
+    }
+    fs::remove_all(at("run"));
+  }
 }
 
 TEST_F(Prompting, ATokenizerThatWasSavedWithAnAdapterIsUsedAndWrittenWithIt) {

@@ -20,7 +20,6 @@
 
 #include "base/disk.h"
 #include "base/error.h"
-#include "base/say.h"
 
 namespace snug {
 namespace {
@@ -177,14 +176,29 @@ void DirectoryOwner::write(int64_t beat) const {
     device_error("{}: cannot be written: {}", file_.string(), std::strerror(errno));
 }
 
+// Whether another has taken the directory over.
+bool DirectoryOwner::look_who_holds_it() {
+  const std::lock_guard lock(looking_);
+  if (lost_) return true;
+  const std::optional<Holder> now = read_holder(fd_);
+  if (!now || now->is(this_process(started_))) return false;
+  taker_ = now->words();
+  lost_ = true;
+  return true;
+}
+
+void DirectoryOwner::require_held() {
+  if (locked_ || !look_who_holds_it()) return;
+  device_error("{}: {}, has taken it over, as this process gave no sign of life; nothing more is written there",
+               directory_.string(), taker_);
+}
+
 // Until the end, or until another has taken the directory over while this process was held up.
 void DirectoryOwner::go_on_beating(double seconds) {
   std::unique_lock lock(mutex_);
   for (int64_t beat = 1; !ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }); beat++)
     try {
-      const std::optional<Holder> now = read_holder(fd_);
-      lost_ = now && !now->is(this_process(started_));
-      if (lost_) return say(fmt::format("{}: {}, has taken it over\n", directory_.string(), now->words()));
+      if (look_who_holds_it()) return;
       write(beat);
     } catch (const DeviceError&) {  // a full disk is for the run itself to find
     }

@@ -1,6 +1,7 @@
 // Who writes into a directory: one process at a time, on whatever host.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <filesystem>
 #include <functional>
@@ -34,12 +35,17 @@ class DirectoryOwner {
   DirectoryOwner(const DirectoryOwner&) = delete;
   DirectoryOwner& operator=(const DirectoryOwner&) = delete;
 
+  // DeviceError that says who has the directory, where another has taken it over while this process was held up. To be
+  // called before anything is written there: where locks hold it does nothing, else it reads the file anew.
+  void require_held();
+
  private:
   void lock(const Terms& terms);
   void refuse_if_held(const Terms& terms);
   void refuse_if_another_was_later(double beat_seconds) const;
   void write(int64_t beat) const;
   void go_on_beating(double seconds);
+  bool look_who_holds_it();
 
   std::filesystem::path directory_, file_;
   std::filesystem::path made_;  // the topmost directory that was made; empty if none was
@@ -49,7 +55,9 @@ class DirectoryOwner {
   std::mutex mutex_;
   std::condition_variable ended_;
   bool over_ = false;
-  bool lost_ = false;  // another has taken the directory over
+  std::mutex looking_;
+  std::string taker_;               // who has taken the directory over; empty while nobody has
+  std::atomic<bool> lost_ = false;  // somebody has: stays so
   std::thread beating_;
 };
 

@@ -1,5 +1,8 @@
 #include "base/say.h"
 
+#include <stdio_ext.h>
+
+#include <cerrno>
 #include <cstdio>
 
 namespace snug {
@@ -8,6 +11,13 @@ void say(std::string_view text) {
   std::fwrite(text.data(), 1, text.size(), stderr);
   std::fflush(stderr);
   std::clearerr(stderr);
+}
+
+void print(std::string_view text) {
+  std::fwrite(text.data(), 1, text.size(), stdout);
+  if (std::fflush(stdout) == 0 || errno != EPIPE) return;
+  __fpurge(stdout);  // else it would be written again at exit, when SIGPIPE may end the process
+  std::clearerr(stdout);
 }
 
 void say_lines(const std::vector<std::string>& lines) {

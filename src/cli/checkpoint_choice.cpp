@@ -2,15 +2,17 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdlib>
+#include <optional>
+#include <vector>
 
-#include "base/disk.h"
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/say.h"
 #include "cli/inputs.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "cli/run_directory.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_export.h"
 #include "train/export.h"
@@ -20,7 +22,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr double kFirstProcessSeconds = 600;  // seconds for the first process to make what is not there yet
+constexpr int kTries = 5;  // of checkpoints that the run removes meanwhile
 
 // A directory that --model or --adapter names, as part of a run.
 struct Named {
@@ -61,54 +63,117 @@ int64_t step_of(const std::string& word, const Checkpoints& checkpoints, const f
   return step;
 }
 
-// Copies what lies beside the weights in the adapter or model that the run itself wrote, if it has.
-void copy_beside(const fs::path& from, const fs::path& to) {
-  if (!fs::is_directory(from)) return;
-  for (const auto& entry : fs::directory_iterator(from)) {
-    const std::string name = entry.path().filename().string();
-    if (entry.is_regular_file() && !name.ends_with(".safetensors") && !name.ends_with(".safetensors.index.json"))
-      fs::copy_file(entry.path(), to / name);
-  }
+// The files that stand beside the weights, as the run wrote them at its start, or with its result. Empty for a run of
+// an earlier version that has not ended.
+fs::path files_beside(const Options& run) {
+  const std::string result = run.method == "lora" ? "adapter" : "model";
+  for (const std::string& name : {std::string(kRunFormat), result})
+    if (fs::is_directory(fs::path(run.out) / name)) return fs::path(run.out) / name;
+  return {};
 }
 
-void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& out) {
-  PeftConfig adapter = adapter_of(run);
+std::vector<fs::path> files_but_weights(const fs::path& directory) {
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(directory)) {
+    const std::string name = entry.path().filename().string();
+    if (entry.is_regular_file() && !name.ends_with(".safetensors") && !name.ends_with(".safetensors.index.json"))
+      files.push_back(entry.path());
+  }
+  std::ranges::sort(files);
+  return files;
+}
+
+void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
+  const PeftConfig adapter = adapter_of(run);
   const ParamTable table = lora_parameters(read_hf_config(run.model), adapter, true);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
       checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
-  copy_beside(fs::path(run.out) / "adapter", pending.path());
-  if (!is_file(pending.path() / kPeftConfigFile)) {
-    adapter.base_model = run.model;
-    std::ranges::sort(adapter.target_modules);
-    write_text(pending.path() / kPeftConfigFile, write_peft_config(adapter));
-  }
+  if (!beside.empty())
+    for (const fs::path& file : files_but_weights(beside)) fs::copy_file(file, pending.path() / file.filename());
+  if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), adapter, run.model);
   pending.publish();
 }
 
 // Each tensor in the format that the base has it in; of a base that was drawn, in that of products.
-void make_model(const fs::path& checkpoint, const Options& run, const fs::path& out) {
+void make_model(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
   const JobSpec spec = make_job(run, Purpose::Train);
   const auto dtype = [&](ParamId id) {
     return spec.sources.dtypes[static_cast<size_t>(id)].value_or(spec.numerics.compute);
   };
   PendingDirectory pending(out, Existing::Replace);
   write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors");
-  const fs::path written = fs::path(run.out) / "model";
-  write_side_files(pending.path(), fs::is_directory(written) ? written : fs::path(run.model), spec);
+  write_side_files(pending.path(), beside.empty() ? fs::path(run.model) : beside, spec);
   pending.publish();
+}
+
+// Of all that the adapter or model is made of, by names, sizes and times where that is much.
+uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs::path& beside) {
+  std::string text = SNUG_VERSION;
+  const auto add = [&](const fs::path& file, bool reads) {
+    text += fmt::format(
+        "\n{} {} {}", file.string(), fs::file_size(file),
+        reads ? file_checksum(file) : static_cast<uint64_t>(fs::last_write_time(file).time_since_epoch().count()));
+  };
+  add(fs::path(run.out) / "job.yaml", true);
+  std::vector<fs::path> files;
+  for (const auto& entry : fs::directory_iterator(checkpoint))
+    if (entry.is_regular_file()) files.push_back(entry.path());
+  std::ranges::sort(files);
+  for (const fs::path& file : files) add(file, file.filename() == "state.json");
+  if (!beside.empty())
+    for (const fs::path& file : files_but_weights(beside)) add(file, true);
+  return hash_of(text);
+}
+
+// What was made of checkpoints that the run has removed since goes too, unless a command uses it.
+void remove_made_of_removed(const fs::path& made_of_run, const Checkpoints& checkpoints) {
+  const std::vector<int64_t> steps = checkpoints.steps();
+  std::error_code error;
+  std::vector<fs::path> removed;
+  for (const auto& entry : fs::directory_iterator(made_of_run, error)) {
+    const std::string name = entry.path().filename().string();
+    const auto is_of = [&](int64_t step) { return name.starts_with(fmt::format("step-{}-", step)); };
+    if (std::ranges::none_of(steps, is_of)) removed.push_back(entry.path());
+  }
+  for (const fs::path& path : removed)
+    if (FileLock::unused(path).holds()) fs::remove_all(path, error);
+}
+
+struct Made {
+  fs::path directory;
+  FileLock used;
+};
+
+// Makes it in the cache, once; never in the run, which may be another process's by now, or not to be written to.
+Made make_of_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
+  const fs::path of_run = cache / fmt::format("run-{:016x}", hash_of(run.out));
+  const fs::path beside = files_beside(run);
+  const FileLock alone = FileLock::alone(of_run / "lock");
+  const fs::path made =
+      of_run / fmt::format("{}-{:016x}", checkpoint.filename().string(), hash_of_parts(checkpoint, run, beside));
+  if (!fs::is_directory(made)) {
+    remove_made_of_removed(of_run, Checkpoints(run.out, -1));
+    (run.method == "lora" ? make_adapter : make_model)(checkpoint, run, beside, made);
+  }
+  return {made, FileLock::in_use(made)};
 }
 
 }  // namespace
 
-void choose_checkpoint(Options& options) {
+bool is_checkpoint(const std::string& path) {
+  const std::optional<Named> named = run_of(path);
+  return named && !named->checkpoint.empty();
+}
+
+FileLock choose_checkpoint(Options& options) {
   std::string* place = &options.adapter;
   std::optional<Named> named = run_of(options.adapter);
   if (!named || (options.checkpoint.empty() && named->checkpoint.empty())) {
     place = &options.model;
     named = run_of(options.model);
   }
-  if (options.checkpoint.empty() && (!named || named->checkpoint.empty())) return;
+  if (options.checkpoint.empty() && (!named || named->checkpoint.empty())) return {};
   if (!named)
     user_error(
         "checkpoint: found no run in {}, expected --adapter RUN, or --model RUN of a run of all weights: a "
@@ -123,27 +188,38 @@ void choose_checkpoint(Options& options) {
   run.out = named->run.string();
   run.adapter.clear();  // that it began from; what it trained is as its own options say
   run.given_adapter.clear();
+  if (!options.cache_dir.empty()) run.cache_dir = options.cache_dir;
   find_inputs(run);
   const bool lora = run.method == "lora";
   const std::string word = options.checkpoint.empty() ? named->checkpoint : options.checkpoint;
-  const int64_t step = step_of(word, Checkpoints(named->run, -1), named->run);
-  const fs::path checkpoint = named->run / "checkpoints" / fmt::format("step-{}", step);
-  const fs::path made = checkpoint / (lora ? "adapter" : "model");
   if (!lora && place == &options.adapter)
     user_error("--adapter: {} trained all weights (method full), expected --model {}", *place, *place);
-  if (is_first_process()) {
-    say(fmt::format("step {} of {}: {}\n", step, named->run.string(), made.string()));
-    if (!fs::is_directory(made)) lora ? make_adapter(checkpoint, run, made) : make_model(checkpoint, run, made);
-  } else if (!is_directory_within(kFirstProcessSeconds, made, {})) {
-    user_error("{}: found nothing within {} s, expected what the first process makes there", made.string(),
-               kFirstProcessSeconds);
-  }
+  const fs::path cache = cache_directory(options, *place + ": is a run");
+  fs::path checkpoint;
+  const auto make = [&]() -> std::optional<Made> {
+    checkpoint = named->run / "checkpoints" / fmt::format("step-{}", step_of(word, {named->run, -1}, named->run));
+    try {
+      return make_of_checkpoint(checkpoint, run, cache);
+    } catch (const std::exception&) {
+      if (fs::is_directory(checkpoint)) throw;
+      return std::nullopt;
+    }
+  };
+  // A run that goes on removes old ones; then there is a newer one.
+  std::optional<Made> made = make();
+  for (int tries = 1; !made && word == "last" && tries < kTries; tries++) made = make();
+  if (!made)
+    device_error("{}: the run removed it while it was read, as --keep says; --checkpoint last takes its newest",
+                 checkpoint.string());
+  if (is_first_process())
+    say(fmt::format("{} of {}: {}\n", checkpoint.filename().string(), named->run.string(), made->directory.string()));
   if (lora && (place == &options.model || options.model.empty())) options.model = model_as_given(run);
-  // A run that has not ended has written nowhere how it asks.
-  if (options.chat_template == "auto" && !fs::is_directory(named->run / (lora ? "adapter" : "model")))
-    options.chat_template = run.chat_template;
-  (lora ? options.adapter : options.model) = made.string();
+  // A run of an earlier version that has not ended has written nowhere how it asks.
+  if (options.chat_template == "auto" && files_beside(run).empty()) options.chat_template = run.chat_template;
+  (lora ? options.adapter : options.model) = made->directory.string();
+  (lora ? options.given_adapter : options.given_model) = checkpoint.string();
   options.checkpoint.clear();
+  return std::move(made->used);
 }
 
 }  // namespace snug

@@ -1,17 +1,12 @@
 #include "cli/inputs.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
 #include <filesystem>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "base/say.h"
+#include "cli/cache.h"
 #include "cli/launch.h"
 #include "format/gguf_import.h"
 #include "format/model_path.h"
@@ -23,45 +18,12 @@ namespace fs = std::filesystem;
 
 // ---- GGUF files -----------------------------------------------------------------------------------------------------
 
-fs::path cache_directory(const Options& options) {
-  if (!options.cache_dir.empty()) return options.cache_dir;
-  for (const auto& [name, folder] : {std::pair("XDG_CACHE_HOME", "snug"), std::pair("HOME", ".cache/snug")})
-    if (const char* value = std::getenv(name); value && *value) return fs::path(value) / folder;
-  user_error(
-      "{}: is a GGUF file, and there is no home directory to keep the model in that is made of it; --cache-dir "
-      "names one",
-      options.model);
-}
-
-// Held by one process at a time; the kernel drops it with the process.
-class FileLock {
- public:
-  explicit FileLock(const fs::path& path) : descriptor_(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644)) {
-    int result = -1;
-    while (descriptor_ >= 0 && (result = ::flock(descriptor_, LOCK_EX)) != 0 && errno == EINTR) {
-    }
-    if (result == 0) return;
-    const int error = errno;
-    if (descriptor_ >= 0) ::close(descriptor_);
-    user_error("{}: cannot be locked ({}); --cache-dir names another directory", path.string(), std::strerror(error));
-  }
-  ~FileLock() { ::close(descriptor_); }
-  FileLock(const FileLock&) = delete;
-  FileLock& operator=(const FileLock&) = delete;
-
- private:
-  int descriptor_;
-};
-
 // The model directory of a GGUF file: made once, under the hash of the file's bytes.
 fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
   const fs::path directory = cache / fmt::format("gguf-{:016x}", file_checksum(file));
   fs::path lock = directory;
   lock += ".lock";
-  std::error_code error;
-  fs::create_directories(cache, error);
-  if (error) user_error("{}: cannot be made ({}); --cache-dir names another", cache.string(), error.message());
-  const FileLock held(lock);
+  const FileLock held = FileLock::alone(lock);
   if (is_file(directory / "config.json")) return directory;
   try {
     read_gguf(file);  // what cannot be read is refused before anything is announced
@@ -86,11 +48,19 @@ void find_input(std::string& path, std::string& given, const fs::path& directory
 void find_inputs(Options& options) {
   if (!options.model.empty())
     find_input(options.model, options.given_model,
-               is_gguf_file(options.model) ? import_to_cache(options.model, cache_directory(options))
-                                           : find_model_directory(options.model),
+               is_gguf_file(options.model)
+                   ? import_to_cache(options.model, cache_directory(options, options.model + ": is a GGUF file"))
+                   : find_model_directory(options.model),
                "--model");
   if (!options.adapter.empty())
     find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), "--adapter");
+}
+
+void agree_on_inputs(const Options& options, Comm& launched) {
+  std::string names;
+  for (const std::string* given : {&options.given_model, &options.given_adapter})
+    names += fs::path(*given).filename().string() + "\n";
+  launched.agree("the checkpoint that is used (--checkpoint step-N names one)", hash_of(names));
 }
 
 void say_notes(const JobSpec& spec) {

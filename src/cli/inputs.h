@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
+#include "comm/comm.h"
 #include "plan/compile.h"
 
 namespace snug {
@@ -10,6 +11,10 @@ namespace snug {
 // and says so on standard error; a GGUF file is imported to --cache-dir first, where it has not been yet. UserError
 // that says what lies there, if they are none of these.
 void find_inputs(Options& options);
+
+// UserError in all launched processes unless they use the same checkpoint: of a run that goes on, one may have found a
+// newer one to be the last.
+void agree_on_inputs(const Options& options, Comm& launched);
 
 // Prints a line on standard error for each thing in the model's files that is passed over, and for dropout of a model
 // that is trained.

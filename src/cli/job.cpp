@@ -395,7 +395,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   search(planned, options, launched);
   give_back_freed_memory();
   const bool elsewhere = aim == Aim::Look && !options.machine.empty();
-  if (planned.fit.chosen && !elsewhere) require_files(planned.spec, planned.compiled, here);
+  if (planned.fit.chosen && !elsewhere) require_files(planned.spec, planned.compiled, here, aim);
   return planned;
 }
 

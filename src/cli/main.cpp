@@ -16,6 +16,7 @@
 #include "cli/inputs.h"
 #include "cli/job.h"
 #include "cli/launch.h"
+#include "cli/room.h"
 #include "cli/target.h"
 
 namespace {
@@ -208,8 +209,9 @@ int dispatch(int argc, char** argv) {
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
+      require_room_for_process();
       Options options = effective_options(given[i]);
-      choose_checkpoint(options);
+      const FileLock used = choose_checkpoint(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")

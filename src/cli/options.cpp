@@ -363,7 +363,7 @@ std::vector<OptionSpec> machine_specs() {
           "out", &O::out,
           "what is made: the run's directory (runs/<date>-<model>), the model's, or doctor's profile (machine.json)"),
       text_option("cache_dir", &O::cache_dir,
-                  "directory for models made of GGUF files ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
+                  "directory for what is made of GGUF files and checkpoints ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),

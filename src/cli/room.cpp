@@ -8,6 +8,7 @@
 
 #include "base/descriptors.h"
 #include "base/disk.h"
+#include "base/error.h"
 #include "base/file.h"
 #include "base/memory.h"
 #include "cli/job.h"
@@ -30,6 +31,10 @@ uint64_t stack_bytes() {
   pthread_attr_destroy(&attributes);
   return bytes;
 }
+
+// Beside a thread's stack, seen to be enough on the CPU: with 10 MiB left, planning runs out of memory where nothing
+// can be said any more. Kernels of oneDNN overflow stacks of up to 640 KiB.
+constexpr uint64_t kLeastLeft = 16u << 20, kLeastStack = 1u << 20;
 
 // Stacks are address space and data from the start: a rank has a team and a thread for each lane, and the process one
 // that waits for signals.
@@ -80,6 +85,18 @@ Room room_here(const Options& options, const Processes& processes) {
 }
 
 }  // namespace
+
+void require_room_for_process() {
+  const uint64_t stack = stack_bytes(), needed = kLeastLeft + stack;
+  if (stack < kLeastStack)
+    device_error("stacks: found a limit of {} bytes for each thread (ulimit -s), expected at least {}", stack,
+                 kLeastStack);
+  for (const MemoryLimit& limit : memory_limits())
+    if (limit.of == MemoryLimit::Of::Process && limit.left < needed)
+      throw CapacityError(
+          fmt::format("{}: found {} bytes left of {}, expected at least {}, for what a process takes before it plans",
+                      limit.name, limit.left, limit.limit, needed));
+}
 
 Caps caps_of(const Options& options, const Target& target, Aim aim, const Processes& processes) {
   const bool look = aim == Aim::Look, elsewhere = look && !options.machine.empty();
@@ -146,7 +163,7 @@ void require_length(const Compiled& compiled) {
   for (const SafetensorsLayout& layout : compiled.exported.layouts) require(layout.file_bytes, "what is exported");
 }
 
-void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes) {
+void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, Aim aim) {
   // A file that is read or written directly is opened twice; a rank has a ring of io_uring for each lane. The rest is
   // for drivers, connections and what is opened for a moment.
   constexpr uint64_t kRest = 64;
@@ -155,7 +172,9 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size() + read_too);
   const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
-  const uint64_t needed = files.open + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
+  // A run has its directory's `.owner` open already where a plan has not.
+  const uint64_t owner = aim == Aim::Look && spec.purpose == Purpose::Train ? 1 : 0;
+  const uint64_t needed = files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
   if (needed <= files.limit) return;
   device_error(
       "open files: found a limit of {} in each process (ulimit -n), expected at least {}, for {} files of each of {} "
@@ -165,8 +184,8 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
 
 }  // namespace
 
-void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes) {
-  require_open_files(spec, compiled, processes);
+void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, Aim aim) {
+  require_open_files(spec, compiled, processes, aim);
   require_length(compiled);
 }
 

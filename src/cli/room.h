@@ -23,6 +23,11 @@ struct Processes {
 // looks may say what a machine elsewhere has, by options or by its profile.
 Caps caps_of(const Options& options, const Target& target, Aim aim, const Processes& processes = {});
 
+// Before any command: CapacityError where this process's own limits (ulimit -v, -d) leave too little to plan in or to
+// start a thread, DeviceError where its stacks (ulimit -s) are too small for the CPU library's kernels. Beyond that it
+// would crash.
+void require_room_for_process();
+
 // Where the run directory is, or will be made.
 std::filesystem::path out_directory(const Options& options);
 // Where what is offloaded to disk lies.
@@ -31,8 +36,8 @@ std::filesystem::path disk_directory(const Options& options);
 void refuse_disk_dir(const Options& options, Aim aim);
 
 // DeviceError where a process of a job opens more files at once than it may (ulimit -n), with how many these are, or
-// one is longer than it may be (ulimit -f).
-void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes);
+// one is longer than it may be (ulimit -f). Who only looks says what the run would.
+void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, Aim aim);
 
 // For people: every limit that is in force for a process here, a line each, with what it leaves.
 std::string limits_text(const std::filesystem::path& disk_directory);

@@ -17,7 +17,7 @@ namespace fs = std::filesystem;
 
 constexpr const char* kJob = "job.yaml";
 constexpr const char* kPlan = "plan.json";
-constexpr const char* kResults[] = {"metrics.jsonl", "adapter", "model", "checkpoints"};
+constexpr const char* kResults[] = {"metrics.jsonl", "adapter", "model", "checkpoints", kRunFormat};
 
 fs::path plain(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
 
@@ -104,8 +104,8 @@ void refuse_out(const Options& options) {
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
   refuse_what_is_no_runs(out);
   if (options.overwrite)
-    for (const std::string& input : {options.model, options.adapter}) {
-      if (!input.empty() && lies_in(input, out))
+    for (const std::string& input : {options.model, options.adapter, options.given_model, options.given_adapter}) {
+      if (fs::exists(input) && lies_in(input, out))
         user_error("{}: lies in the run that --overwrite would remove; --out names another", input);
     }
   refuse_trace(options);

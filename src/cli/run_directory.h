@@ -10,6 +10,9 @@
 
 namespace snug {
 
+// Of a run's directory: where the files lie that stand beside the weights of what is made of its checkpoints.
+inline constexpr const char* kRunFormat = "format";
+
 // UserError, which names the option, unless a file can be made there, or replaced.
 void require_file_can_be_made(const std::filesystem::path& file, std::string_view option);
 

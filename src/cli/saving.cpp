@@ -36,13 +36,15 @@ uint64_t largest_file(const Compiled& compiled) {
 
 SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps) {
   const auto ranks = static_cast<uint64_t>(planned.spec.cut.ranks);
+  // The files beside the weights are written when the run starts, too.
+  const uint64_t copies = planned.spec.purpose == Purpose::Train ? 2 : 1;
   const auto here = static_cast<uint64_t>(planned.caps.ranks_of_node(planned.spec.cut.ranks));
   return {.out = options.out,
           .keep = options.keep,
           .saves = saves_of(options.save_every, steps.value_or(std::numeric_limits<int32_t>::max())),
           .keeps_best = planned.spec.evaluate,
           .checkpoint_bytes = planned.checkpoint_bytes + ranks * kSmallFiles,
-          .export_bytes = planned.compiled.exported.disk_bytes() + side_bytes(options) + kSmallFiles,
+          .export_bytes = planned.compiled.exported.disk_bytes() + copies * (side_bytes(options) + kSmallFiles),
           .largest_file = largest_file(planned.compiled),
           .replaces = options.overwrite,
           .offload_directory = disk_directory(options),

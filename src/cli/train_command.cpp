@@ -5,6 +5,7 @@
 #include <cstdio>
 
 #include "base/say.h"
+#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/inputs.h"
@@ -66,7 +67,7 @@ std::optional<SavedState> saved_by_others(const Options& options) {
 
 // A run goes on from whatever directory it is resumed in.
 void name_absolutely(Options& options) {
-  std::vector<std::string*> paths{&options.disk_dir, &options.out, &options.trace};
+  std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
     if (std::filesystem::exists(*input)) paths.push_back(input);  // else it is an id of the hub
   for (std::string& file : options.data) paths.push_back(&file);
@@ -96,8 +97,27 @@ void refuse_other_run(const Options& options, const Fields& data, const Alive& a
   refuse_other_fields(now, saved, *last);
 }
 
+// The adapter's or model's base, as what is written names it: an id is for others too; a GGUF file is not, nor is a
+// run's checkpoint, but the model made of it.
+const std::string& base_of(const Options& options) {
+  const std::string& given = model_as_given(options);
+  return is_file(given) || is_checkpoint(given) ? options.model : given;
+}
+
+// What lies beside the weights of whatever is made of the run's checkpoints, also before it ends.
+void write_format(const Options& options, const JobSpec& spec, const WriteBeside& beside, const Alive& alive) {
+  PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
+  if (options.method == "lora")
+    write_adapter_config(pending.path(), adapter_of(options), base_of(options));
+  else
+    write_side_files(pending.path(), options.model, spec, alive);
+  beside(pending.path());
+  pending.publish();
+}
+
 // Not before all that may refuse the run has had its say: what was there stays till then.
-void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const Alive& alive) {
+void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const WriteBeside& beside,
+               const Alive& alive) {
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, alive);
   Options effective = options;
@@ -112,16 +132,15 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
+  write_format(options, planned.spec, beside, alive);
 }
 
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
 
 void export_result(Session& session, const Options& options, const WriteBeside& beside) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
-  // An id is for others too; a GGUF file is not, but the model made of it.
-  const std::string& base = is_file(model_as_given(options)) ? options.model : model_as_given(options);
   if (options.method == "lora")
-    export_adapter(session, out, adapter_of(options), base, beside);
+    export_adapter(session, out, adapter_of(options), base_of(options), beside);
   else
     export_model(session, out, options.model, Existing::Replace, beside);
 }
@@ -181,8 +200,20 @@ struct Run {
   const InterruptGuard& guard;
   const WriteBeside beside;         // with what is exported
   const std::string machines;       // where the ranks are, if on several
+  DirectoryOwner* const owner;      // of the first process alone
   std::atomic<bool> begun = false;  // what is in --out is this run's
+  std::atomic<bool> lost = false;   // and by now another's
 };
+
+// DeviceError where another process has taken --out over.
+void require_owned(Run& run) {
+  if (run.owner) try {
+      run.owner->require_held();
+    } catch (const DeviceError&) {
+      run.lost = true;
+      throw;
+    }
+}
 
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
@@ -214,6 +245,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   for (const Space space : kSpaces)
     trainer_options.beside[index(space)] = run.planned.caps.beside(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
+  trainer_options.require_owned = [&] { require_owned(run); };
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
@@ -225,11 +257,13 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     log_line(trainer.step() > 0 ? fmt::format("goes on after step {}", trainer.step())
                                 : "nothing has been saved: begins at the first step");
   trainer.agree();
-  if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), alive);
+  if (reports) require_owned(run);
+  if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), run.beside, alive);
   session.barrier("the beginning of the run");  // until then what is in --out may be another's
   run.begun = true;
   const int64_t before = trainer.step();
   const Ending ending = trainer.run();
+  if (reports) require_owned(run);
   export_result(session, options, run.beside);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
@@ -244,20 +278,21 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                          trained_parts(options), trainer.step(), result, which_is_best(trainer, options)));
     const auto best = trainer.best();
     if (run.flags.json)
-      fmt::print("{}\n", to_line({{"out", options.out},
-                                  {trained_parts(options), result},
-                                  {"load_seconds", load_seconds},
-                                  {"steps", trainer.step()},
-                                  {"best_step", best ? nlohmann::ordered_json(best->first) : nullptr},
-                                  {"ranks", ranks_json(ranks)},
-                                  {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}));
+      print(to_line({{"out", options.out},
+                     {trained_parts(options), result},
+                     {"load_seconds", load_seconds},
+                     {"steps", trainer.step()},
+                     {"best_step", best ? nlohmann::ordered_json(best->first) : nullptr},
+                     {"ranks", ranks_json(ranks)},
+                     {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}) +
+            "\n");
   }
   return ending == Ending::Interrupted ? 130 : 0;
 }
 
 // What was saved before an error of the machine is as it was.
 std::string where_to_go_on(const Run& run) {
-  const auto last = run.begun ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
+  const auto last = run.begun && !run.lost ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
   return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
 }
 
@@ -287,6 +322,7 @@ int train_command(Options options, const CommandFlags& flags) {
   Target target(options);
   target.require_here();
   settle_ranks(options, target, Aim::Run, comm.get());
+  if (comm) agree_on_inputs(options, *comm);
   refuse_disk_dir(options, Aim::Run);
   std::unique_ptr<DirectoryOwner> owner;
   by_the_first(comm.get(), [&] {
@@ -311,7 +347,8 @@ int train_command(Options options, const CommandFlags& flags) {
           fields,
           guard,
           write_prompt_format(options, corpus, planned.spec),
-          comm ? machines_text(*comm, planned.spec.cut.ranks) : ""};
+          comm ? machines_text(*comm, planned.spec.cut.ranks) : "",
+          owner.get()};
   return run_ranks(
       planned.spec.cut.ranks, planned.spec.strategy.replicas, std::move(comm),
       [&](int rank, int place, Comm* ranks) { return train_rank(run, rank, place, ranks); }, kPatience,

@@ -37,6 +37,7 @@ Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says
     settled = options;
   }
   settle_ranks(settled, target, Aim::Run, launched);
+  if (launched) agree_on_inputs(options, *launched);
   refuse_whole_copies(settled);
   Planned planned = plan_job(std::move(spec), settled, target, Aim::Run, launched);
   require_fit(planned, options);

@@ -5,13 +5,15 @@
 
 #include "base/disk.h"
 #include "base/file.h"
+#include "base/say.h"
 #include "plan/fingerprint.h"
 
 namespace snug {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
-constexpr size_t kMostDifferences = 5;  // in a message
+constexpr std::string_view kRemoved = ".old";  // after the name of what is being removed
+constexpr size_t kMostDifferences = 5;         // in a message
 
 }  // namespace
 
@@ -40,6 +42,7 @@ std::vector<int64_t> Checkpoints::steps() const {
 void Checkpoints::save(Session& session, const CheckpointState& state) {
   std::optional<PendingDirectory> pending;
   if (session.rank() == 0) {
+    require_owned_();
     std::filesystem::create_directories(root_);
     pending.emplace(directory(state.step), Existing::Replace);
   }
@@ -48,18 +51,39 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.barrier({"the end of saving step", state.step});
   if (pending) {
     write_text(pending->path() / "state.json", write_state(state));
+    require_owned_();
     pending->publish();
     remove_old(state, session.alive());
   }
   session.barrier({"the publishing of step", state.step});
 }
 
+// What is to go loses its name first: who reads it finds it whole or not there. A directory may be in use, on NFS by a
+// file that is still open: that ends no run.
 void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
   std::erase(old, state.best_step);
   old.resize(old.size() - std::min(old.size(), static_cast<size_t>(keep_)));
-  for (const int64_t step : old) remove_tree(directory(step), alive);
+  std::error_code error;
+  for (const int64_t step : old) {
+    std::filesystem::path removed = directory(step);
+    removed += kRemoved;
+    std::filesystem::rename(directory(step), removed, error);
+    if (error) say(fmt::format("{}: cannot be removed yet: {}\n", directory(step).string(), error.message()));
+  }
+  std::vector<std::filesystem::path> removed;
+  for (const auto& entry : std::filesystem::directory_iterator(root_, error))
+    if (const std::string name = entry.path().filename().string();
+        name.starts_with(kPrefix) && name.ends_with(kRemoved))
+      removed.push_back(entry.path());
+  for (const std::filesystem::path& path : removed) try {
+      remove_tree(path, alive);
+    } catch (const PeerError&) {
+      throw;
+    } catch (const DeviceError& refused) {
+      say(fmt::format("{}; the next checkpoint tries it again\n", refused.what()));
+    }
 }
 
 CheckpointState Checkpoints::last_state() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string_view>
 #include <vector>
@@ -24,9 +25,11 @@ void refuse_other_fields(const Fields& now, const Fields& saved, const std::file
 
 class Checkpoints {
  public:
-  // `keep`: how many besides the best; below 0 all.
-  Checkpoints(const std::filesystem::path& run_directory, int64_t keep)
-      : root_(run_directory / "checkpoints"), keep_(keep) {}
+  // `keep`: how many besides the best; below 0 all. `require_owned` is called by rank 0 before each change there, and
+  // throws where the directory is another's.
+  Checkpoints(
+      const std::filesystem::path& run_directory, int64_t keep, std::function<void()> require_owned = [] {})
+      : root_(run_directory / "checkpoints"), keep_(keep), require_owned_(std::move(require_owned)) {}
 
   const std::filesystem::path& root() const { return root_; }
   // Steps of the complete checkpoints, in order.
@@ -45,7 +48,8 @@ class Checkpoints {
                  all[all.size() - 2]);
     }
   }
-  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept. On all ranks.
+  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept: what cannot be
+  // removed is said and tried again with the next one. On all ranks.
   void save(Session& session, const CheckpointState& state);
   // The state of the last one.
   CheckpointState last_state() const;
@@ -58,6 +62,7 @@ class Checkpoints {
 
   std::filesystem::path root_;
   int64_t keep_;
+  std::function<void()> require_owned_;
 };
 
 }  // namespace snug

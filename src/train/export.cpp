@@ -57,13 +57,17 @@ void export_adapter(Session& session, const std::filesystem::path& directory, co
                     const std::filesystem::path& base_model, const WriteBeside& beside) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, Existing::Replace);
-  PeftConfig config = adapter;
-  config.base_model = base_model.string();
-  std::ranges::sort(config.target_modules);
   session.write(Task::Export, pending.path());
-  write_text(pending.path() / kPeftConfigFile, write_peft_config(config));
+  write_adapter_config(pending.path(), adapter, base_model);
   if (beside) beside(pending.path());
   pending.publish();
+}
+
+void write_adapter_config(const std::filesystem::path& directory, PeftConfig adapter,
+                          const std::filesystem::path& base_model) {
+  adapter.base_model = base_model.string();
+  std::ranges::sort(adapter.target_modules);
+  write_text(directory / kPeftConfigFile, write_peft_config(adapter));
 }
 
 void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,

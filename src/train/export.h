@@ -15,6 +15,10 @@ using WriteBeside = std::function<void(const std::filesystem::path& directory)>;
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model, const WriteBeside& beside = {});
 
+// Writes the adapter_config.json of an adapter on `base_model`.
+void write_adapter_config(const std::filesystem::path& directory, PeftConfig adapter,
+                          const std::filesystem::path& base_model);
+
 // Copies into `directory` what lies beside the weights of the model `source`; config.json as it is for what a job
 // writes.
 void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,

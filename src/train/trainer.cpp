@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // What is due after a step.
-constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4;
+constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4, kLost = 8;
 
 // Steps of a trace: the first does what later ones need not, and few are enough to see what repeats.
 constexpr int64_t kTracedSteps = 5;
@@ -67,7 +67,7 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
       validation_(validation),
       validation_passes_(validation_passes),
       options_(std::move(options)),
-      checkpoints_(options_.out, options_.keep) {
+      checkpoints_(options_.out, options_.keep, options_.require_owned) {
   state_.fields = fields_of(session.spec());
   state_.fields.insert(state_.fields.end(), options_.fields.begin(), options_.fields.end());
   state_.program_hash = session.compiled().hash;
@@ -132,11 +132,13 @@ Ending Trainer::run() {
     // Clocks differ from rank to rank, and signals may reach one alone: rank 0 decides for all, each may stop all.
     const uint64_t due = session_.as_rank_0((evaluation.after(number, ends_epoch_) ? kEvaluate : 0) |
                                                 (saving.after(number, ends_epoch_) ? kSave : 0) |
-                                                (!last && options_.interrupted() ? kStop : 0),
+                                                (!last && options_.interrupted() ? kStop : 0) | (is_lost() ? kLost : 0),
                                             {"the end of step", number}, kStop);
+    if (due & kLost) refuse_lost();
     if (validation_ && (last || (due & kEvaluate))) {
       progress.clear();
       evaluate_now();
+      if (session_.as_rank_0(is_lost() ? kLost : 0, {"the end of the evaluation after step", number})) refuse_lost();
       begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
@@ -265,6 +267,22 @@ void Trainer::evaluate_now() {
     state_.best_eval_loss = result.loss;
     state_.best_step = state_.step;
   }
+}
+
+// On rank 0: whether the run's directory is another's by now.
+bool Trainer::is_lost() {
+  if (session_.rank() == 0) try {
+      options_.require_owned();
+    } catch (const DeviceError&) {
+      lost_ = std::current_exception();
+    }
+  return lost_ != nullptr;
+}
+
+// On all ranks; rank 0, which knows, says who has the directory.
+void Trainer::refuse_lost() const {
+  if (lost_) std::rethrow_exception(lost_);
+  device_error("{}: another process has taken it over, as rank 0 says", options_.out.string());
 }
 
 void Trainer::save_now(int64_t number) {

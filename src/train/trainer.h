@@ -2,6 +2,7 @@
 #pragma once
 
 #include <chrono>
+#include <exception>
 #include <functional>
 #include <optional>
 
@@ -44,6 +45,8 @@ struct TrainerOptions {
   Fields fields{};              // of the data and of the weights that are not trained: what resuming compares, besides
                                 // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
+  // Called by rank 0 before it writes anything into `out`: throws where another process has taken that over.
+  std::function<void()> require_owned = [] {};
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
 
@@ -93,6 +96,8 @@ class Trainer {
   void refuse_non_finite(int64_t number);
   void evaluate_now();
   void save_now(int64_t number);
+  bool is_lost();
+  [[noreturn]] void refuse_lost() const;
   std::filesystem::path trace_path() const;
 
   Session& session_;
@@ -106,6 +111,7 @@ class Trainer {
   // Where the step's time begins: where that of the one before ended, as lanes may still be at work on it.
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
+  std::exception_ptr lost_;  // who has the run's directory, if that is another process by now
   float loss_sum_ = 0, norm_ = 0, finite_ = 1;
 };
 

@@ -68,10 +68,12 @@ target_compile_definitions(disk_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
                            SNUG_FULL_DISK="$<TARGET_FILE:snug_full_disk>")
 set_tests_properties(disk_test PROPERTIES LABELS slow)
 add_dependencies(disk_test snug snug_full_disk)
-# The program itself, on a device that is lost: the name is that of the constructor of sessions.
+# The program itself, on a device that is lost: the names are those of the constructor of sessions, and of
+# kernel_locks_hold().
 add_executable(snug_faulty_device ${PROJECT_SOURCE_DIR}/src/cli/main.cpp faulty_device.cpp)
 target_link_libraries(snug_faulty_device PRIVATE snug_cli)
-target_link_options(snug_faulty_device PRIVATE LINKER:--wrap=_ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE)
+target_link_options(snug_faulty_device PRIVATE LINKER:--wrap=_ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE
+                    LINKER:--wrap=_ZN4snug17kernel_locks_holdERKNSt10filesystem7__cxx114pathE)
 set_target_properties(snug_faulty_device PROPERTIES BUILD_RPATH ${PROJECT_BINARY_DIR})
 target_include_directories(snug_faulty_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
 target_compile_definitions(snug_faulty_device PRIVATE SNUG_VERSION="${PROJECT_VERSION}")
