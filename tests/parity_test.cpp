@@ -52,9 +52,10 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
     std::vector<float> logits;
     size_t fed = 0;
     session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
-      views[0].as<int32_t>()[0] = samples[s].ids[fed];
-      views[1].as<int32_t>()[0] = static_cast<int32_t>(fed);
-      views[2].as<int32_t>()[0] = 0;
+      const TokenViews tokens = token_views(views);
+      tokens.ids[0] = samples[s].ids[fed];
+      tokens.positions[0] = static_cast<int32_t>(fed);
+      tokens.row[0] = 0;
     });
     session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
       logits.insert(logits.end(), views[0].as<float>(), views[0].as<float>() + vocabulary);
@@ -87,13 +88,13 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
   std::vector<float> logits;
   size_t fed = 0;
   session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
-    for (int64_t i = 0; i < views[0].count(); i++) {
-      const size_t at = fed + static_cast<size_t>(i);
-      views[0].as<int32_t>()[i] = at < prompt.size() ? prompt[at] : 7;
-      views[1].as<int32_t>()[i] = at < prompt.size() ? static_cast<int32_t>(at) : 3;
+    const TokenViews tokens = token_views(views);
+    for (size_t i = 0; i < tokens.ids.size(); i++) {
+      const size_t at = fed + i;
+      tokens.ids[i] = at < prompt.size() ? prompt[at] : 7;
+      tokens.positions[i] = at < prompt.size() ? static_cast<int32_t>(at) : 3;
     }
-    views[2].as<int32_t>()[0] =
-        static_cast<int32_t>(std::min(prompt.size() - fed, static_cast<size_t>(kPrefillTokens))) - 1;
+    tokens.row[0] = static_cast<int32_t>(std::min(prompt.size() - fed, static_cast<size_t>(kPrefillTokens))) - 1;
   });
   session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());

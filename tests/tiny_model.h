@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "format/peft.h"
+#include "tensor/batch.h"
 #include "train/session.h"
 #ifdef SNUG_TESTS_ON_CUDA
 #include "backend/cuda/backend.h"
@@ -82,9 +83,7 @@ inline std::vector<TinySample> tiny_samples() {
 // Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
 inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
                        std::span<const TensorView> views, PassFacts& facts) {
-  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  const auto ids = array(0), positions = array(1), documents = array(2), rows = array(3), targets = array(4),
-             order = array(5), starts = array(6), segment_ids = array(7);
+  const auto& [ids, positions, documents, rows, targets, order, starts, segment_ids] = batch_views(views);
   for (const auto& all : {ids, positions, documents, targets, order, starts, segment_ids}) std::ranges::fill(all, 0);
   std::ranges::fill(rows, -1);
   facts.documents = facts.loss_rows = facts.segments = 0;

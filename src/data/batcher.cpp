@@ -34,12 +34,11 @@ Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_l
 }
 
 BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views) {
-  const auto sized = [](const auto& view, int64_t size) { return static_cast<int64_t>(view.size()) == size; };
-  check(sized(views.ids, tokens_) && sized(views.positions, tokens_) && sized(views.documents, documents_ + 1) &&
-            sized(views.loss_rows, tokens_) && sized(views.loss_targets, tokens_) &&
-            sized(views.token_order, tokens_) && sized(views.segment_starts, tokens_ + 1) &&
-            sized(views.segment_ids, tokens_),
-        "views of a batch that are not made for {} tokens and {} documents", tokens_, documents_);
+  const auto expected = batch_fields(tokens_, documents_).in_order();
+  const bool sized = std::ranges::equal(views.in_order(), expected, [](const auto& view, const ArrayField& field) {
+    return static_cast<int64_t>(view.size()) == field.shape.count();
+  });
+  check(sized, "views of a batch that are not made for {} tokens and {} documents", tokens_, documents_);
   BatchCounts counts;
   for (int64_t i = 0; i < micro_batch_; ++i) {
     for (const DocumentSpan& document : stream.block(pass, rank, i)) add_document(document, views, counts);

@@ -6,27 +6,27 @@
 #include <vector>
 
 #include "data/packing.h"
+#include "tensor/batch.h"
 
 namespace snug {
 
-// Where a batch is written, T = micro_batch * sequence_length tokens. The documents of all blocks lie end to end from
-// token 0 on, in order of block and place in it; padding comes after the last, so that the starts of the documents say
-// all about them. (A row of the batch is thus no block; nothing in a step looks at rows.)
-struct BatchViews {
-  std::span<int32_t> ids;        // [T]; 0 in padding
-  std::span<int32_t> positions;  // [T]; from 0 in each document; 0 in padding
-  // [D + 1], D = max_documents(micro_batch, sequence_length): starts of the documents and the end of the last, which
-  // is also in what is left over
-  std::span<int32_t> documents;
-  // [T]: the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what is left over
-  std::span<int32_t> loss_rows;
-  std::span<int32_t> loss_targets;  // [T]: that label; 0 in what is left over
-  // The tokens of documents sorted by id, and by place where ids are equal: what a gradient of embeddings is summed in.
-  std::span<int32_t> token_order;     // [T]: token indices; 0 in what is left over
-  std::span<int32_t> segment_starts;  // [T + 1]: where in token_order each run of equal ids starts, and the last one's
-                                      // end, which is also in what is left over
-  std::span<int32_t> segment_ids;     // [T]: the id of each run; 0 in what is left over
-};
+// What BatchViews hold, of T = micro_batch * sequence_length tokens and at most D = max_documents(micro_batch,
+// sequence_length) documents. The documents of all blocks lie end to end from token 0 on, in order of block and place
+// in it; padding comes after the last, so that the starts of the documents say all about them. (A row of the batch is
+// thus no block; nothing in a step looks at rows.)
+//   ids             0 in padding
+//   positions       from 0 in each document; 0 in padding
+//   documents       starts of the documents and the end of the last, which is also in what is left over
+//   loss_rows       the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what
+//   is
+//                   left over
+//   loss_targets    that label; 0 in what is left over
+// and the tokens of documents sorted by id, and by place where ids are equal, in which order a gradient of embeddings
+// is summed:
+//   token_order     token indices; 0 in what is left over
+//   segment_starts  where in token_order each run of equal ids starts, and the last one's end, which is also in what is
+//                   left over
+//   segment_ids     the id of each run; 0 in what is left over
 
 struct BatchCounts {
   int64_t documents = 0, loss_rows = 0, segments = 0;

@@ -9,6 +9,7 @@
 
 #include "model/params.h"
 #include "program/emitter.h"
+#include "tensor/batch.h"
 
 namespace snug {
 
@@ -64,11 +65,8 @@ class Placement {
   virtual bool keeps(int block, Keep keep) = 0;
 };
 
-// The arrays of one pass's batch, filled on the host (data/batcher.h says what they hold). T tokens, at most D
-// documents.
-struct BatchBuffers {
-  Operand ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids;
-};
+// The arrays of one pass's batch, on the device.
+using BatchBuffers = BatchArrays<Operand>;
 
 class Builder {
  public:

@@ -10,14 +10,14 @@ constexpr int64_t kArrayAlignment = 256;  // bytes, of each array of a batch
 
 HeadShape head_shape(const HfConfig& config) { return {config.heads, config.kv_heads, config.head_dim}; }
 
-// Arrays of int32 that the host fills, as one run of bytes so that one copy brings them to the device.
+// Arrays that the host fills, as one run of bytes so that one copy brings them to the device.
 class HostArrays {
  public:
-  explicit HostArrays(std::span<const int64_t> counts) {
-    for (const int64_t count : counts) {
+  explicit HostArrays(std::span<const ArrayField> fields) : fields_(fields.begin(), fields.end()) {
+    for (const ArrayField& field : fields_) {
       offsets_.push_back(bytes_);
-      counts_.push_back(count);
-      bytes_ += (count * 4 + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+      const int64_t bytes = field.shape.count() * static_cast<int64_t>(element_bytes(field.dtype));
+      bytes_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
     }
   }
 
@@ -35,24 +35,23 @@ class HostArrays {
  private:
   std::vector<Operand> views(const Operand& block) const {
     std::vector<Operand> arrays;
-    for (size_t i = 0; i < counts_.size(); i++)
-      arrays.push_back(
-          {block.buffer, Access::Write, DType::I32, {counts_[i]}, static_cast<uint64_t>(offsets_[i]), counts_[i]});
+    for (size_t i = 0; i < fields_.size(); i++)
+      arrays.push_back({block.buffer, Access::Write, fields_[i].dtype, fields_[i].shape,
+                        static_cast<uint64_t>(offsets_[i]), fields_[i].shape.cols()});
     return arrays;
   }
 
-  std::vector<int64_t> counts_, offsets_;
+  std::vector<ArrayField> fields_;
+  std::vector<int64_t> offsets_;
   int64_t bytes_ = 0;
 };
 
 }  // namespace
 
 BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
-  const int64_t t = cut.tokens(), documents = max_documents(cut.micro_batch, cut.sequence_length);
   e.scope("batch");
-  const auto a =
-      HostArrays(std::array{t, t, documents + 1, t, t, t, t + 1, t}).emit(e, HostTask{HostJob::FillBatch, pass});
-  return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
+  const auto fields = batch_fields(cut.tokens(), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
+  return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
 HeadParams head_params(const JobContext& job) {
@@ -138,11 +137,11 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   PassPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
-  const auto arrays = HostArrays(std::array{tokens, tokens, int64_t{1}}).emit(e, HostTask{HostJob::FillTokens});
-  const Value x = forward(job, b, placement, arrays[0], [&](size_t block) -> BlockContext {
-    return {head_shape(job.config), job.config.rms_norm_eps, arrays[1], job.rope_table, {}, 0, caches[block]};
+  const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
+  const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> BlockContext {
+    return {head_shape(job.config), job.config.rms_norm_eps, arrays.positions, job.rope_table, {}, 0, caches[block]};
   });
-  const Operand logits = head_logits(b, x, head_params(job), arrays[2]);
+  const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
   retire_later(e.program(), job.strategy.retire_lag);
 }

@@ -3,6 +3,7 @@
 #include "plan/lower.h"
 #include "plan/placement.h"
 #include "plan/update.h"
+#include "tensor/step_scalars.h"
 
 namespace snug {
 namespace {
@@ -363,7 +364,8 @@ PassPosition position_of(int64_t pass, int64_t passes) {
 StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   StepBuffers step;
   step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
-  step.clip = new_tensor(job.set, "step.clip", DType::F32, {3}, Role::Metrics, Space::Device, Life::Carried);
+  step.scalars =
+      new_tensor(job.set, "step.scalars", DType::F32, {kStepScalars}, Role::Metrics, Space::Device, Life::Carried);
   if (job.strategy.update_in_backward)
     step.partials = new_tensor(job.set, "step.partials", DType::F32, {norm_units(job)}, Role::Metrics, Space::Device,
                                Life::Carried);

@@ -8,7 +8,7 @@ namespace snug {
 // What passes leave to the update.
 struct StepBuffers {
   Operand loss;                       // [1] fp32: this rank's, summed over the passes
-  Operand clip;                       // [3] fp32, as ClipFactor writes it
+  Operand scalars;                    // StepScalars, as ClipFactor writes them
   std::vector<Operand> gradients;     // by group, in the gradient dtype: this rank's part of the whole step's
   std::vector<Operand> accumulators;  // by group, where passes are programs of their own; may be `gradients` themselves
   std::vector<Held> replaced;         // by group that speculates: the weights before their update, on the host

@@ -57,8 +57,8 @@ class Update {
     result_.partials = partials();
     clip_factor(loss);
     const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
-                  clip_host = copy_to_host(emitter_, "clip.host", step_.clip);
-    emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(clip_host)}, Lane::Host);
+                  scalars_host = copy_to_host(emitter_, "scalars.host", step_.scalars);
+    emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(scalars_host)}, Lane::Host);
     GroupUpdates updates(job_, emitter_, step_);
     if (!job_.strategy.defer_updates) updates.up_to(job_.table.groups - 1);
     Program& program = emitter_.program();
@@ -119,7 +119,7 @@ class Update {
                       {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
     }
     emitter_.scope("update");
-    emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.clip)});
+    emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.scalars)});
   }
 
   const JobContext& job_;
@@ -170,7 +170,7 @@ void GroupUpdates::prepare() {
   if (!any) return;
   if (job_.strategy.update_in_backward) clear_partials(emitter_, step_.partials);
   emitter_.scope("update");
-  unclipped_ = emitter_.tensor("unclipped", step_.clip.dtype, step_.clip.shape, Role::Metrics);
+  unclipped_ = emitter_.tensor("unclipped", step_.scalars.dtype, step_.scalars.shape, Role::Metrics);
   emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
 }
 
@@ -260,7 +260,8 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
   for (size_t i = 0; i < states.size(); i++)
     add(fetch(emitter_, states[i].name, slice(states[i].held, whole), Role::State), next[i].held);
-  tile.operands.push_back(read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.clip));
+  tile.operands.push_back(
+      read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.scalars));
 }
 
 // On the device, as they were before this step's update.

@@ -317,7 +317,7 @@ struct TreeSum {
 };
 
 // From sums of squares that together are the model's (TreeSum gives a group's), in order, added in TreeSum's tree:
-// clip w [3] fp32 = {norm, factor, finite}: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and
+// scalars w StepScalars: norm = sqrt(sum); factor = max_norm / (norm + 1e-6) if that is below 1 and
 // max_norm > 0, else 1 (torch's clip_grad_norm_); finite = 1 if norm and loss are finite, else 0.   partial r [n] fp32,
 // loss r [1] fp32.
 struct ClipFactor {
@@ -331,13 +331,13 @@ enum class StateFormat : uint8_t { Fp32, Bf16, Bit8 };
 inline constexpr int64_t kStateBlock = 256;
 
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
-// all is changed where clip says not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n] int16
-// ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, clip r [3] fp32.
-// Learning rate and step are PassFacts'. `first`, a multiple of kStateBlock, says which elements of the parameter these
-// are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half; they are of word
-// at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m takes its lower half, v its upper. w of
-// Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even; with it quotients are
-// products with rounded inverses.
+// all is changed where the scalars say not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n]
+// int16 ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, scalars r
+// StepScalars. Learning rate and step are PassFacts'. `first`, a multiple of kStateBlock, says which elements of the
+// parameter these are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half; they
+// are of word at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m takes its lower half, v its
+// upper. w of Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even; with it
+// quotients are products with rounded inverses.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;
@@ -352,10 +352,10 @@ struct AdamW {
 // What the CPU does to arena bytes, on the Host lane. The operands are said by whoever emits it (plan/) and met by
 // whoever runs it (train/).
 enum class HostJob : uint8_t {
-  FillBatch,    // w: the eight arrays of the batch of the program's pass `index`, in BatchBuffers' order, and the bytes
-                // they lie in; sets that pass's counts
-  FillTokens,   // w: ids, positions [n] int32, the last one's row [1] of a generating pass, the bytes they lie in
-  TakeMetrics,  // r: loss [1] fp32, clip [3] fp32
+  FillBatch,    // w: the arrays (tensor/batch.h) of the batch of the program's pass `index`, and the bytes they lie
+                // in; sets that pass's counts
+  FillTokens,   // w: the arrays (tensor/batch.h) of a generating pass, and the bytes they lie in
+  TakeMetrics,  // r: loss [1] fp32, StepScalars
   TakeLoss,     // r: losses [ranks, 1] fp32
   TakeLogits,   // r: logits [n, V] fp32
   FillHeader,   // w: bytes of file `index` from its start: what stands before the tensors

@@ -4,19 +4,19 @@
 #include <cmath>
 
 #include "base/rng.h"
+#include "tensor/batch.h"
 
 namespace snug {
 
 Generator::Generator(Session& session, GenerateOptions options) : session_(session), options_(std::move(options)) {
   session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
-    int32_t* ids = views[0].as<int32_t>();
-    int32_t* positions = views[1].as<int32_t>();
-    for (size_t i = 0; i < static_cast<size_t>(views[0].count()); i++) {
+    const TokenViews tokens = token_views(views);
+    for (size_t i = 0; i < tokens.ids.size(); i++) {
       const bool fed = i < fed_.size();  // what comes after is overwritten by the next, and nobody sees it before
-      ids[i] = fed ? fed_[i] : 0;
-      positions[i] = fed ? static_cast<int32_t>(cached_.size() + i) : 0;
+      tokens.ids[i] = fed ? fed_[i] : 0;
+      tokens.positions[i] = fed ? static_cast<int32_t>(cached_.size() + i) : 0;
     }
-    views[2].as<int32_t>()[0] = static_cast<int32_t>(fed_.size()) - 1;
+    tokens.row[0] = static_cast<int32_t>(fed_.size()) - 1;
   });
   session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     const float* logits = views[0].as<float>();

@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/parallel.h"
 #include "plan/fingerprint.h"
+#include "tensor/step_scalars.h"
 #include "train/checksum.h"
 #include "train/trace_json.h"
 
@@ -44,8 +45,8 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
     handler->second(task, views, facts);
     if (task.job == HostJob::TakeMetrics) {
-      const float* const clip = views[1].as<float>();  // norm, factor, whether that is finite
-      clipped_ = clip[1] != 1 || clip[2] == 0;
+      const StepScalars& scalars = *step_scalars(views[1]);
+      clipped_ = scalars.factor != 1 || scalars.finite == 0;
     }
   };
   executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,

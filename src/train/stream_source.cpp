@@ -13,10 +13,8 @@ BatchSource::Step StreamSource::begin_step(int64_t step) {
   return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch()};
 }
 
-void StreamSource::fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) {
-  auto array = [&](size_t i) { return std::span(views[i].as<int32_t>(), static_cast<size_t>(views[i].count())); };
-  const BatchCounts counts = batcher_.fill(
-      stream_, pass, rank_, {array(0), array(1), array(2), array(3), array(4), array(5), array(6), array(7)});
+void StreamSource::fill(int64_t pass, const BatchViews& views, PassFacts& facts) {
+  const BatchCounts counts = batcher_.fill(stream_, pass, rank_, views);
   const StepShape& shape = stream_.shape();
   facts.first_token = (pass * shape.ranks + rank_) * shape.micro_batch * stream_.sequence_length();
   facts.documents = counts.documents;

@@ -43,7 +43,7 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
   EvaluationResult result;
   double sum = 0;
   session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
-    source.fill(0, views, facts);
+    source.fill(0, batch_views(views), facts);
   });
   session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     const float* by_rank = views[0].as<float>();
@@ -73,8 +73,7 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
   state_.program_hash = session.compiled().hash;
   session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
     loss_sum_ = views[0].as<float>()[0];
-    norm_ = views[1].as<float>()[0];
-    finite_ = views[1].as<float>()[2];
+    scalars_ = *step_scalars(views[1]);
   });
 }
 
@@ -176,11 +175,11 @@ void Trainer::do_step(int64_t number) {
   facts.learning_rate = options_.schedule.at(number);
   run_passes(facts);
   session_.run(Task::Update, facts);
-  if (finite_ == 0) refuse_non_finite(number);
+  if (scalars_.finite == 0) refuse_non_finite(number);
   metrics_ = {};
   metrics_.step = number;
   metrics_.loss = static_cast<double>(loss_sum_) / static_cast<double>(counts.loss_tokens);
-  metrics_.grad_norm = static_cast<double>(norm_);
+  metrics_.grad_norm = static_cast<double>(scalars_.norm);
   metrics_.learning_rate = options_.schedule.at(number);
   metrics_.tokens = counts.tokens;
   metrics_.loss_tokens = counts.loss_tokens;
@@ -194,7 +193,7 @@ void Trainer::do_step(int64_t number) {
 void Trainer::run_passes(const PassFacts& facts) {
   int64_t first = 0;
   session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, PassFacts& counts) {
-    data_.fill(first + task.index, views, counts);
+    data_.fill(first + task.index, batch_views(views), counts);
   });
   for (const Task task : session_.compiled().passes) {
     session_.run(task, facts);
@@ -257,7 +256,7 @@ void Trainer::refuse_non_finite(int64_t number) {
     user_error("step {}: the gradient of '{}' is not finite (loss {}); {}: try a lower --learning-rate, or look at {}",
                number, found, loss_sum_, state, suspects);
   user_error("step {}: loss {} or gradient norm {} is not finite; {}: try a lower --learning-rate", number, loss_sum_,
-             norm_, state);
+             scalars_.norm, state);
 }
 
 void Trainer::evaluate_now() {

@@ -6,6 +6,8 @@
 #include <functional>
 #include <optional>
 
+#include "tensor/batch.h"
+#include "tensor/step_scalars.h"
 #include "train/checkpoint.h"
 #include "train/metrics.h"
 #include "train/schedule.h"
@@ -22,9 +24,8 @@ class BatchSource {
   };
   // Of step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
-  // Fills the arrays of BatchBuffers (in their order) for pass `pass` of the step begun last, and sets the facts'
-  // counts.
-  virtual void fill(int64_t pass, std::span<const TensorView> views, PassFacts& facts) = 0;
+  // Fills a batch for pass `pass` of the step begun last, and sets the facts' counts.
+  virtual void fill(int64_t pass, const BatchViews& views, PassFacts& facts) = 0;
 };
 
 // Every so many steps or seconds, or with each epoch's last step; none of them: never before the end.
@@ -112,7 +113,8 @@ class Trainer {
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
   std::exception_ptr lost_;  // who has the run's directory, if that is another process by now
-  float loss_sum_ = 0, norm_ = 0, finite_ = 1;
+  float loss_sum_ = 0;
+  StepScalars scalars_;
 };
 
 }  // namespace snug

@@ -11,6 +11,7 @@
 #include "backend/master.h"
 #include "base/rng.h"
 #include "tensor/codebook.h"
+#include "tensor/step_scalars.h"
 
 namespace snug::cpu {
 namespace {
@@ -146,11 +147,11 @@ void update_block(const AdamWScalars& s, const Weight& weight, const Bit8State&,
 }
 
 template <class G, class Weight, class State>
-Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const float* clip) {
+Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const StepScalars* step) {
   return [=, g = gradient.as<G>()](const PassFacts& facts) {
-    if (clip[2] == 0.0f) return;
+    if (step->finite == 0.0f) return;
     const AdamWScalars scalars(adamw, facts);
-    const float factor = clip[1];
+    const float factor = step->factor;
     const Random random(adamw.seed, RandomPurpose::Rounding, adamw.stream);
     share_runs(Extent{gradient}, [&](int64_t, int64_t first, int64_t last) {
       StateBlock block;
@@ -188,18 +189,18 @@ Launch bind_adamw(const AdamW& adamw, Operands operands) {
   const TensorView m = operands.vector("m", {kept}, n), v = operands.vector("v", {kept}, n);
   float* const m_scales = bit8 ? operands.vector("m_scales", {DType::F32}, blocks).as<float>() : nullptr;
   float* const v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
-  const float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
+  const StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
   return dispatch_activation(gradient.dtype, [&]<class G>() {
     const auto with_state = [&](auto state) {
-      if (adamw.split) return update<G>(adamw, gradient, SplitWeight{weight.as<BFloat16>(), lo}, state, clip);
-      return update<G>(adamw, gradient, PlainWeight{weight.as<float>()}, state, clip);
+      if (adamw.split) return update<G>(adamw, gradient, SplitWeight{weight.as<BFloat16>(), lo}, state, step);
+      return update<G>(adamw, gradient, PlainWeight{weight.as<float>()}, state, step);
     };
     if (adamw.format == StateFormat::Fp32) return with_state(PlainState{m.as<float>(), v.as<float>()});
     if (adamw.format == StateFormat::Bf16) return with_state(Bf16State{m.as<BFloat16>(), v.as<BFloat16>()});
     const Bit8State state{m.as<uint8_t>(), v.as<uint8_t>(), m_scales, v_scales};
     if (weight.dtype == DType::F32) return with_state(state);
-    return update<G>(adamw, gradient, RoundedWeight{weight.as<BFloat16>()}, state, clip);
+    return update<G>(adamw, gradient, RoundedWeight{weight.as<BFloat16>()}, state, step);
   });
 }
 

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/columns.h"
 #include "backend/cpu/kernels.h"
+#include "tensor/step_scalars.h"
 
 namespace snug::cpu {
 namespace {
@@ -96,14 +97,14 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands) {
 Launch bind_clip_factor(const ClipFactor& attrs, Operands operands) {
   const TensorView partials = operands.dense("partial", {DType::F32});
   const float* const loss = operands.vector("loss", {DType::F32}, 1).as<float>();
-  float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
+  StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
   return [=, partial = partials.as<float>()](const PassFacts&) {
     const float norm = std::sqrt(sum_pairwise([&](int64_t i) { return partial[i]; }, 0, partials.count()));
     const float factor = attrs.max_norm / (norm + 1e-6f);
-    clip[0] = norm;
-    clip[1] = attrs.max_norm > 0 && factor < 1.0f ? factor : 1.0f;
-    clip[2] = std::isfinite(norm) && std::isfinite(*loss) ? 1.0f : 0.0f;
+    *step = {.norm = norm,
+             .factor = attrs.max_norm > 0 && factor < 1.0f ? factor : 1.0f,
+             .finite = std::isfinite(norm) && std::isfinite(*loss) ? 1.0f : 0.0f};
   };
 }
 

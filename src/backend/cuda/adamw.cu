@@ -151,11 +151,11 @@ struct State {
 // What lies in memory is asked for first, so that random numbers are made while it comes.
 template <int N, class Weight, class X, class G>
 __global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
-    adamw_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n, const float* clip,
-                 Weight weight, State<X> state) {
+    adamw_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n,
+                 const StepScalars* step_scalars, Weight weight, State<X> state) {
   const int64_t i = (int64_t{blockIdx.x} * kThreads + threadIdx.x) * N;
   if (i >= n) return;
-  const float factor = clip[1], finite = clip[2];
+  const float factor = step_scalars->factor, finite = step_scalars->finite;
   Raw<G, N> gradient;
   gradient.fetch(g + i);
   const auto weights = weight.template fetch<N>(i);
@@ -178,7 +178,7 @@ Launch update(const BoundAdamW& bound, Weight weight, State<X> state) {
       if (n == 0) return;
       adamw_kernel<N><<<blocks_of(n, N * kThreads), kThreads, 0, bound.stream>>>(
           Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first), bound.gradient.as<G>(),
-          n, bound.clip, weight, state);
+          n, bound.step, weight, state);
       check_launch("adamw");
     };
   });
@@ -201,7 +201,7 @@ Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream) {
   bound.v = operands.vector("v", {kept}, n);
   bound.m_scales = bit8 ? operands.vector("m_scales", {DType::F32}, blocks).as<float>() : nullptr;
   bound.v_scales = bit8 ? operands.vector("v_scales", {DType::F32}, blocks).as<float>() : nullptr;
-  bound.clip = operands.vector("clip", {DType::F32}, 3).as<float>();
+  bound.step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
   if (bit8) return launch_of_bit8(bound);
   return dispatch_activation(bound.gradient.dtype, [&]<class G>() {

@@ -3,6 +3,7 @@
 
 #include "backend/adamw_scalars.h"
 #include "backend/cuda/device.cuh"
+#include "tensor/step_scalars.h"
 
 namespace snug::cuda {
 
@@ -60,7 +61,7 @@ struct BoundAdamW {
   AdamW adamw;
   TensorView gradient, weight, lo, m, v;
   float *m_scales, *v_scales;  // of 8-bit state
-  const float* clip;
+  const StepScalars* step;
   cudaStream_t stream;
 
   DeviceRandom random() const { return {adamw.seed, RandomPurpose::Rounding, adamw.stream}; }

@@ -274,11 +274,11 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
 // While a warp works on a block, its next comes into registers and the one after that to the L2 cache.
 template <class W, class G>
 __global__ void __launch_bounds__(kBit8Threads, 1)
-    adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const float* clip,
+    adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const StepScalars* step,
                       Bit8Tensor<W, G> tensor) {
   __shared__ Bit8Tables tables_of_block;
-  if (clip[2] == 0.0f) return;
-  const float factor = clip[1];
+  if (step->finite == 0.0f) return;
+  const float factor = step->factor;
   const SharedTables tables(tables_of_block);
   constexpr uint32_t kWarps = kBit8Threads / 32;
   const uint32_t whole = tensor.n / kStateBlock, stride = gridDim.x * kWarps;
@@ -315,7 +315,7 @@ Launch update(const BoundAdamW& bound) {
   return [=](const PassFacts& facts) {
     if (n == 0) return;
     adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
-        Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.clip, tensor);
+        Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.step, tensor);
     check_launch("adamw");
   };
 }

@@ -1,5 +1,6 @@
 // Sums down columns, over ranks, and the global norm of all gradients.
 #include "backend/cuda/columns.cuh"
+#include "tensor/step_scalars.h"
 
 namespace snug::cuda {
 namespace {
@@ -148,13 +149,13 @@ __global__ void __launch_bounds__(kTreeThreads)
 }
 
 __global__ void __launch_bounds__(kTreeThreads)
-    clip_factor_kernel(const float* partial, int64_t count, const float* loss, float max_norm, float* clip) {
+    clip_factor_kernel(const float* partial, int64_t count, const float* loss, float max_norm, StepScalars* step) {
   const float norm = sqrtf(tree_sum([&](int64_t i) { return partial[i]; }, count));
   if (threadIdx.x != 0) return;
   const float factor = max_norm / (norm + 1e-6f);
-  clip[0] = norm;
-  clip[1] = max_norm > 0 && factor < 1.0f ? factor : 1.0f;
-  clip[2] = isfinite(norm) && isfinite(*loss) ? 1.0f : 0.0f;
+  step->norm = norm;
+  step->factor = max_norm > 0 && factor < 1.0f ? factor : 1.0f;
+  step->finite = isfinite(norm) && isfinite(*loss) ? 1.0f : 0.0f;
 }
 
 void expect_tree(const Operands& operands, int64_t count) {
@@ -229,11 +230,11 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands, cudaStream_t strea
 Launch bind_clip_factor(const ClipFactor& attrs, Operands operands, cudaStream_t stream) {
   const TensorView partials = operands.dense("partial", {DType::F32});
   const float* const loss = operands.vector("loss", {DType::F32}, 1).as<float>();
-  float* const clip = operands.vector("clip", {DType::F32}, 3).as<float>();
+  StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   expect_tree(operands, partials.count());
   operands.done();
   return [=, max_norm = attrs.max_norm](const PassFacts&) {
-    clip_factor_kernel<<<1, kTreeThreads, 0, stream>>>(partials.as<float>(), partials.count(), loss, max_norm, clip);
+    clip_factor_kernel<<<1, kTreeThreads, 0, stream>>>(partials.as<float>(), partials.count(), loss, max_norm, step);
     check_launch("clip_factor");
   };
 }

@@ -1,0 +1,96 @@
+// The arrays of one pass's batch: their names, order, types and sizes stand here alone. Data fills them on the host
+// (data/batcher.h says with what), one copy brings them to the device, and ops read them there.
+#pragma once
+
+#include <array>
+#include <span>
+
+#include "tensor/view.h"
+
+namespace snug {
+
+// One thing for each array: its field, a view of it on the host, an operand on the device. T tokens, at most D
+// documents.
+template <class Array>
+struct BatchArrays {
+  Array ids;             // [T]
+  Array positions;       // [T]
+  Array documents;       // [D + 1]
+  Array loss_rows;       // [T]
+  Array loss_targets;    // [T]
+  Array token_order;     // [T]
+  Array segment_starts;  // [T + 1]
+  Array segment_ids;     // [T]
+
+  static constexpr size_t kCount = 8;
+
+  std::array<Array, kCount> in_order() const {
+    return {ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids};
+  }
+  // The inverse of in_order(). InternalError for fewer.
+  static BatchArrays of(std::span<const Array> a) {
+    check(a.size() >= kCount, "{} arrays of a batch, expected {}", a.size(), kCount);
+    return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
+  }
+  // What f makes of each.
+  template <class F>
+  auto map(F&& f) const {
+    using Result = decltype(f(ids));
+    return BatchArrays<Result>{f(ids),          f(positions),   f(documents),      f(loss_rows),
+                               f(loss_targets), f(token_order), f(segment_starts), f(segment_ids)};
+  }
+};
+
+// Those of a pass that generates: n tokens and their positions, and which of them the logits are wanted of.
+template <class Array>
+struct TokenArrays {
+  Array ids;        // [n]
+  Array positions;  // [n]
+  Array row;        // [1]
+
+  static TokenArrays of(std::span<const Array> a) {
+    check(a.size() >= 3, "{} arrays of tokens, expected 3", a.size());
+    return {a[0], a[1], a[2]};
+  }
+};
+
+// Type and shape of an array, dense.
+struct ArrayField {
+  DType dtype = DType::I32;
+  Shape shape;
+};
+
+inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents) {
+  const auto ints = [](int64_t count) { return ArrayField{DType::I32, {count}}; };
+  return {.ids = ints(tokens),
+          .positions = ints(tokens),
+          .documents = ints(documents + 1),
+          .loss_rows = ints(tokens),
+          .loss_targets = ints(tokens),
+          .token_order = ints(tokens),
+          .segment_starts = ints(tokens + 1),
+          .segment_ids = ints(tokens)};
+}
+
+inline std::array<ArrayField, 3> token_fields(int64_t tokens) {
+  return {{{DType::I32, {tokens}}, {DType::I32, {tokens}}, {DType::I32, {1}}}};
+}
+
+// Where the arrays are written, as numbers.
+using BatchViews = BatchArrays<std::span<int32_t>>;
+using TokenViews = TokenArrays<std::span<int32_t>>;
+
+// Of the views that HostJob::FillBatch and HostJob::FillTokens are given: the arrays in order, and the bytes they lie
+// in.
+inline std::span<int32_t> numbers_of(const TensorView& view) {
+  return {view.as<int32_t>(), static_cast<size_t>(view.count())};
+}
+inline BatchViews batch_views(std::span<const TensorView> views) {
+  return BatchArrays<TensorView>::of(views).map(numbers_of);
+}
+inline TokenViews token_views(std::span<const TensorView> views) {
+  const auto arrays = TokenArrays<TensorView>::of(views);
+  return {numbers_of(arrays.ids), numbers_of(arrays.positions), numbers_of(arrays.row)};
+}
+
+}  // namespace snug
