@@ -17,6 +17,7 @@
 #include "exec/executor.h"
 #include "full_batch.h"
 #include "measure/measure.h"
+#include "model/model_config.h"
 #include "plan/fit.h"
 
 namespace {
@@ -59,9 +60,9 @@ Recompute recompute_of(const Fates& fates) {
 
 JobSpec job_of(const std::string& model, const Case& c) {
   JobSpec spec;
-  spec.config = read_hf_config(model);
-  spec.table = c.full ? full_parameters(spec.config, true)
-                      : lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.model = read_model_config(model).spec;
+  spec.table = c.full ? full_parameters(spec.model, true)
+                      : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = c.sequence;
   spec.cut.micro_batch = c.micro;
@@ -135,7 +136,7 @@ class Forecaster {
     TimedBackend backend(clock_, rows_);
     Arena arena(backend, compiled.plan, ".");
     auto host = [&](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
-      if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.config.vocabulary);
+      if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.model.vocabulary);
     };
     Executor executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
     executor.run(compiled.at(Task::Load), {});

@@ -15,6 +15,7 @@
 #include "base/parallel.h"
 #include "exec/executor.h"
 #include "full_batch.h"
+#include "model/model_config.h"
 #include "plan/compile.h"
 #include "train/trace_json.h"
 
@@ -42,9 +43,9 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
       "tie_word_embeddings": true, "vocab_size": 8192, "torch_dtype": "bfloat16"}})",
                          s.hidden, s.hidden * 8 / 3 / 64 * 64, s.layers, s.hidden / 64, s.hidden / 64));
   JobSpec spec;
-  spec.config = read_hf_config(model);
-  spec.table = s.lora ? lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true)
-                      : full_parameters(spec.config, true);
+  spec.model = read_model_config(model).spec;
+  spec.table = s.lora ? lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true)
+                      : full_parameters(spec.model, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = s.sequence;
   spec.cut.micro_batch = s.micro;
@@ -109,7 +110,7 @@ class Runner {
         executor_(
             set_, compiled.plan, backend_, arena_, nullptr,
             [this](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
-              if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec_.cut, spec_.config.vocabulary);
+              if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec_.cut, spec_.model.vocabulary);
             },
             only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1) {}
 

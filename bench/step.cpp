@@ -132,7 +132,7 @@ std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
 void load(Session& session) {
   const JobSpec& spec = session.spec();
   session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
-    fill_batch(views, facts, spec.cut, spec.config.vocabulary);
+    fill_batch(views, facts, spec.cut, spec.model.vocabulary);
   });
   session.on(HostJob::TakeMetrics, [](const HostTask&, std::span<const TensorView>, PassFacts&) {});
   session.load();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "backend/cuda/facts.h"
+#include "model/model_config.h"
 #include "plan/compile.h"
 
 namespace snug {
@@ -17,11 +18,11 @@ struct Family {
 
 JobSpec job(const Family& family, bool full) {
   JobSpec spec;
-  spec.config = read_hf_config(kModel);
-  spec.config.qkv_bias = family.qkv_bias;
-  spec.config.tie_word_embeddings = family.tied;
-  spec.table = full ? full_parameters(spec.config, true)
-                    : lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.model = read_model_config(kModel).spec;
+  for (LayerSpec& layer : spec.model.layers) layer.qkv.bias = family.qkv_bias;
+  spec.model.tied = family.tied;
+  spec.table = full ? full_parameters(spec.model, true)
+                    : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
   spec.sources = find_sources(spec.table, {.model = kModel, .adapter = std::nullopt});
   spec.evaluate = true;
   return spec;

@@ -25,7 +25,7 @@ const std::array kBases{Base{"int8", BaseFormat::Int8, false}, Base{"fp8", BaseF
 JobSpec lora_job(const Base& base) {
   JobSpec spec = tiny_job("llama", std::nullopt, DType::F32);
   const std::filesystem::path adapter = kFixtures / "base" / "adapter";
-  spec.table = lora_parameters(spec.config, read_peft_config(adapter), true);
+  spec.table = lora_parameters(spec.model, read_peft_config(adapter), true);
   spec.sources = find_sources(spec.table, {models() / "llama", false, 1, adapter});
   spec.numerics.base_format = base.format;
   spec.numerics.plain_scales = base.plain_scales;
@@ -65,8 +65,8 @@ TEST(QuantisedBase, IsReadAsTransformersSavedIt) {
     SCOPED_TRACE(word);
     JobSpec spec;
     spec.purpose = Purpose::Evaluate;
-    spec.config = read_hf_config(kFixtures / "bnb" / word);
-    spec.table = full_parameters(spec.config, false);
+    spec.model = read_model_config(kFixtures / "bnb" / word).spec;
+    spec.table = full_parameters(spec.model, false);
     spec.sources = find_sources(spec.table, {kFixtures / "bnb" / word, false, 0, std::nullopt});
     EXPECT_EQ(spec.sources.format, word == "int8" ? BaseFormat::Int8 : BaseFormat::Nf4);
     spec.numerics.compute = spec.numerics.base = DType::F32;

@@ -103,11 +103,11 @@ Arrangement drawn(const Random& random, uint64_t number) {
 JobSpec used(const std::string& family, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
-  spec.config = read_hf_config(models() / family);
+  spec.model = read_model_config(models() / family).spec;
   SourceRequest request{models() / family, false, 1, std::nullopt};
   if (purpose == Purpose::Merge) request.adapter = models() / family / "adapter_init";
-  spec.table = purpose == Purpose::Merge ? lora_parameters(spec.config, read_peft_config(*request.adapter), true)
-                                         : full_parameters(spec.config, false);
+  spec.table = purpose == Purpose::Merge ? lora_parameters(spec.model, read_peft_config(*request.adapter), true)
+                                         : full_parameters(spec.model, false);
   spec.sources = find_sources(spec.table, request);
   spec.numerics.head_rows = 32;
   if (purpose == Purpose::Merge) spec.numerics.base = DType::F32;
@@ -121,13 +121,13 @@ JobSpec used(const std::string& family, Purpose purpose) {
 JobSpec large(const std::string& config, bool lora, int ranks, int zero) {
   const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs" / config;
   JobSpec spec;
-  spec.config = read_hf_config(model);
-  spec.config.layers = 4;
+  spec.model = read_model_config(model).spec;
+  spec.model.layers.resize(4);
   if (lora) {
     spec.adapter = PeftConfig{.rank = 16, .alpha = 32, .target_modules = linear_names()};
-    spec.table = lora_parameters(spec.config, *spec.adapter, true);
+    spec.table = lora_parameters(spec.model, *spec.adapter, true);
   } else {
-    spec.table = full_parameters(spec.config, true);
+    spec.table = full_parameters(spec.model, true);
   }
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.ranks = ranks;

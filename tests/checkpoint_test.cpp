@@ -238,7 +238,7 @@ TEST(Export, AModelThatWasNotTrainedComesBackBitExact) {
       };
       EXPECT_EQ(bytes(after, *written), bytes(before, entry)) << entry.name;
     }
-    EXPECT_EQ(read_hf_config(directory.path() / "model").hidden_size, spec.config.hidden_size);
+    EXPECT_EQ(read_model_config(directory.path() / "model").spec.hidden, spec.model.hidden);
   }
 }
 

@@ -49,8 +49,8 @@ TEST(Exact, RanksTakeTheSameButForHowTheirPartsLie) {
   const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b";
   for (const Space states : {Space::Device, Space::Host}) {
     JobSpec spec;
-    spec.config = read_hf_config(model);
-    spec.table = full_parameters(spec.config, true);
+    spec.model = read_model_config(model).spec;
+    spec.table = full_parameters(spec.model, true);
     spec.sources = find_sources(spec.table, {model, false, 0, std::nullopt});
     spec.cut.ranks = 8;
     spec.strategy = plain_strategy(spec.table.blocks.size(), Recompute::Block);

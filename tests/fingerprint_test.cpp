@@ -8,7 +8,8 @@
 #include "base/hash.h"
 #include "data/packing_fields.h"
 #include "expect_error.h"
-#include "format/config_fields.h"
+#include "format/peft_fields.h"
+#include "model/spec_fields.h"
 #include "tiny_model.h"
 #include "train/checkpoint.h"
 
@@ -25,11 +26,19 @@ requires std::is_enum_v<T>
 void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1 : 0); }
 void perturb(std::vector<int64_t>& values) { values.push_back(4096); }
 void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); }
-void perturb(std::optional<Llama3RopeScaling>& scaling) {
-  if (!scaling)
-    scaling.emplace();
-  else
-    scaling->low_freq_factor += 1;
+void perturb(std::string& value) { value += "x"; }
+void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }
+// A record within a record, by its first field.
+template <class T>
+concept Visited = requires(T& value) {
+  visit_fields(value, [](std::string_view, auto&) {});
+};
+template <Visited T>
+void perturb(T& value) {
+  bool done = false;
+  visit_fields(value, [&](std::string_view, auto& field) {
+    if (!std::exchange(done, true)) perturb(field);
+  });
 }
 
 template <class Record>
@@ -65,11 +74,14 @@ void expect_every_field_counts(const Record& used) {
 }
 
 TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
-  HfConfig config = read_hf_config(models() / "llama");
-  config.rope_scaling = Llama3RopeScaling{8, 1, 4, 8192};
-  config.windows = {16, 16, 0};
-  expect_every_field_counts(config);
-  expect_every_field_counts(Llama3RopeScaling{8, 1, 4, 4096});
+  const ModelSpec model = read_model_config(models() / "llama").spec;
+  expect_every_field_counts<ModelSpec>(model);
+  expect_every_field_counts(model.layers[0]);
+  expect_every_field_counts(model.layers[0].qkv);
+  expect_every_field_counts(LinearPart{"self_attn.q_proj", 576});
+  expect_every_field_counts(NormSpec{"input_layernorm.weight", 1e-5});
+  expect_every_field_counts(HeadShape{4, 2, 16});
+  expect_every_field_counts(RopeTable{10000, 8, 1, 4, 8192});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
   Numerics numerics;
   numerics.weight_decay = 0.1;
@@ -81,16 +93,38 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(packing);
 }
 
-TEST(Fingerprint, TextsAreThoseOfConfigurations) {
-  HfConfig config;
-  config.rope_scaling = Llama3RopeScaling{8, 1, 4, 8192};
-  config.windows = {4096, 4096, 4096, 0};
+TEST(Fingerprint, TextsAreThoseOfModels) {
+  ModelSpec model = read_model_config(models() / "qwen2").spec;
+  model.rope = {10000, 8, 1, 4, 8192};
+  model.layers.resize(4, model.layers[0]);
+  for (size_t layer = 0; layer < 3; layer++) model.layers[layer].window = 4096;
+  Fields fields;
+  add_fields(fields, "model", model);
   std::map<std::string, std::string> texts;
-  for (const Field& field : fields_with(config)) texts[field.name] = field.value;
-  EXPECT_EQ(texts["rope_scaling"], "factor 8, low_freq_factor 1, high_freq_factor 4, original_max_position 8192");
+  for (const Field& field : fields) texts[field.name] = field.value;
+  EXPECT_EQ(texts["rope"], "theta 10000, factor 8, low_freq_factor 1, high_freq_factor 4, original_max_position 8192");
   EXPECT_EQ(texts["sliding_window"], "4096 x3, 0");
-  EXPECT_EQ(texts["architecture"], "LlamaForCausalLM");
+  EXPECT_EQ(texts["o"], "parts module self_attn.o_proj, rows 72, in 72, bias false x4");
+  EXPECT_EQ(texts["architecture"], "Qwen2ForCausalLM");
   EXPECT_EQ(fields_with(Numerics{})[0].value, "bf16");
+}
+
+// Of every layer, and of the layers' number.
+TEST(Fingerprint, EveryLayerOfAModelCounts) {
+  const auto hash = [](const ModelSpec& model) {
+    Fields fields;
+    add_fields(fields, "model", model);
+    return hash_of_fields(fields);
+  };
+  const ModelSpec model = read_model_config(models() / "llama").spec;
+  for (size_t layer = 0; layer < model.layers.size(); layer++) {
+    ModelSpec other = model;
+    other.layers[layer].window = 16;
+    EXPECT_NE(hash(other), hash(model)) << layer;
+  }
+  ModelSpec longer = model;
+  longer.layers.push_back(model.layers[0]);
+  EXPECT_NE(hash(longer), hash(model));
 }
 
 // A field that a later version adds is at its default in what was made before.
@@ -113,8 +147,8 @@ TEST(Fingerprint, AllRecordsOfAJobAreInIt) {
     return words.size() == 1 && words[0].starts_with(field + ": found ");
   };
   JobSpec other = job;
-  other.config.rope_theta *= 2;
-  EXPECT_TRUE(differs(other, "rope_theta"));
+  other.model.rope.theta *= 2;
+  EXPECT_TRUE(differs(other, "rope"));
   other = job;
   other.numerics.beta2 = 0.5;
   EXPECT_TRUE(differs(other, "beta2"));

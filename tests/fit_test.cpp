@@ -22,10 +22,10 @@ JobSpec job() { return tiny_job("llama", "adapter_init", DType::BF16); }
 JobSpec llama_3_8b(int64_t layers, int64_t sequence_length) {
   JobSpec spec;
   const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
-  spec.config = read_hf_config(model);
-  spec.config.layers = layers;
+  spec.model = read_model_config(model).spec;
+  spec.model.layers.resize(static_cast<size_t>(layers));
   spec.cut.sequence_length = sequence_length;
-  spec.table = full_parameters(spec.config, true);
+  spec.table = full_parameters(spec.model, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   return spec;
 }
@@ -359,10 +359,10 @@ TEST(Fit, WordsTellArrangementsApart) {
 TEST(Fit, ChoosesBetweenComputingAgainAndOffloading) {
   JobSpec spec = job();
   const std::filesystem::path model = std::filesystem::path(SNUG_FIXTURES) / "configs/llama-3-8b";
-  spec.config = read_hf_config(model);
-  spec.config.layers = 6;
+  spec.model = read_model_config(model).spec;
+  spec.model.layers.resize(6);
   spec.cut.sequence_length = 2048;
-  spec.table = lora_parameters(spec.config, {.rank = 8, .alpha = 8, .target_modules = linear_names()}, true);
+  spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names()}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   Choices choices;
   choices.batch_size = choices.micro_batch.emplace(4);
@@ -389,8 +389,8 @@ TEST(Fit, ChoosesBetweenComputingAgainAndOffloading) {
 // Of a model that is used: on every rank while it fits, then shared, then elsewhere; nothing else is open.
 TEST(Fit, WeightsThatAreNotTrainedAreSharedAsFarAsMemoryDemands) {
   JobSpec spec;
-  spec.config = read_hf_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b");
-  spec.table = full_parameters(spec.config, false);
+  spec.model = read_model_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b").spec;
+  spec.table = full_parameters(spec.model, false);
   spec.sources = find_sources(spec.table,
                               {std::filesystem::path(SNUG_FIXTURES) / "configs" / "llama-3-8b", true, 1, std::nullopt});
   Choices choices;

@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "base/file.h"
+#include "model/model_config.h"
 #include "no_scratch.h"
 #include "plan/fit.h"
 
@@ -46,10 +47,10 @@ std::string row(const JobSpec& spec, int stage) {
 std::string rows(const Table& table) {
   JobSpec spec;
   spec.outline = true;
-  spec.config = read_hf_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / table.model);
+  spec.model = read_model_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / table.model).spec;
   spec.table = table.full
-                   ? full_parameters(spec.config, true)
-                   : lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+                   ? full_parameters(spec.model, true)
+                   : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
   std::string text;
   for (const int ranks : table.ranks)
     for (const int stage : ranks == 1 ? std::vector{0} : std::vector{0, 1, 2, 3}) {

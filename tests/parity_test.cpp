@@ -47,7 +47,7 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
   TinySession session(spec, 1);
   session.load();
   const auto samples = tiny_samples();
-  const auto vocabulary = static_cast<size_t>(spec.config.vocabulary);
+  const auto vocabulary = static_cast<size_t>(spec.model.vocabulary);
   for (size_t s = 0; s < 4; s++) {
     std::vector<float> logits;
     size_t fed = 0;

@@ -33,11 +33,8 @@ Tokenizer tokenizer_with(const std::string& config, const std::string& jinja = "
   return Tokenizer::parse({.tokenizer = kTokenizer, .config = config, .chat_template = jinja});
 }
 
-HfConfig config_with(std::vector<int64_t> eos, int64_t vocabulary = 6) {
-  HfConfig config;
-  config.vocabulary = vocabulary;
-  config.eos = std::move(eos);
-  return config;
+ModelTokens model_with(std::vector<int64_t> end_tokens, int64_t vocabulary = 6) {
+  return {vocabulary, std::move(end_tokens)};
 }
 
 std::string text_of(const fs::path& path) { return read_text(path, kMost); }
@@ -48,7 +45,7 @@ const std::string kChatMl(ChatTemplate::choose("chatml", "", {}).jinja());
 
 TEST(PromptFormat, ABaseThatIsGivenATemplateStopsAtItsEndOfTurnToo) {
   const Tokenizer tokenizer = tokenizer_with(kBase);
-  const PromptFormat format = decide_prompt_format("chatml", config_with({2}), &tokenizer, nullptr);
+  const PromptFormat format = decide_prompt_format("chatml", model_with({2}), &tokenizer, nullptr);
   EXPECT_EQ(format.for_conversations().name(), "chatml");
   EXPECT_EQ(format.jinja, kChatMl);
   EXPECT_THAT(format.end_tokens, ElementsAre(4, 2));
@@ -57,11 +54,11 @@ TEST(PromptFormat, ABaseThatIsGivenATemplateStopsAtItsEndOfTurnToo) {
 
 TEST(PromptFormat, WithoutATemplatePromptsAreBareAndConversationsRefused) {
   const Tokenizer tokenizer = tokenizer_with(kBase);
-  const PromptFormat format = decide_prompt_format("auto", config_with({1}), &tokenizer, nullptr);
+  const PromptFormat format = decide_prompt_format("auto", model_with({1}), &tokenizer, nullptr);
   EXPECT_EQ(format.for_prompts(), nullptr);
   EXPECT_TRUE(fails_with<UserError>([&] { format.for_conversations(); }, "the model has no chat template; name one"));
   EXPECT_THAT(format.end_tokens, ElementsAre(1, 2));
-  const PromptFormat none = decide_prompt_format("none", config_with({1}), &tokenizer, nullptr);
+  const PromptFormat none = decide_prompt_format("none", model_with({1}), &tokenizer, nullptr);
   ASSERT_NE(none.for_prompts(), nullptr);
   EXPECT_TRUE(none.for_prompts()->bos_by_habit());
   EXPECT_EQ(none.jinja, "");
@@ -69,7 +66,7 @@ TEST(PromptFormat, WithoutATemplatePromptsAreBareAndConversationsRefused) {
 
 TEST(PromptFormat, ATemplateThatIsNotUnderstoodIsNoBareText) {
   const Tokenizer tokenizer = tokenizer_with(kBase, "{{ messages }}");
-  const PromptFormat format = decide_prompt_format("auto", config_with({2}), &tokenizer, nullptr);
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
   EXPECT_TRUE(fails_with<UserError>([&] { format.for_prompts(); }, "the model has a chat template of no family"));
   EXPECT_EQ(format.jinja, "{{ messages }}");
 }
@@ -77,7 +74,7 @@ TEST(PromptFormat, ATemplateThatIsNotUnderstoodIsNoBareText) {
 TEST(PromptFormat, ATemplateWhoseMarkersAreNoTokensIsRefusedByTheirNames) {
   const Tokenizer tokenizer = tokenizer_with(R"({"eos_token": "<|endoftext|>"})");
   const auto refusal = [&](const char* name) {
-    return decide_prompt_format(name, config_with({2}), &tokenizer, nullptr).refusal;
+    return decide_prompt_format(name, model_with({2}), &tokenizer, nullptr).refusal;
   };
   EXPECT_THAT(refusal("llama3"), HasSubstr("template llama3: the tokenizer lacks '<|start_header_id|>', "
                                            "'<|end_header_id|>', '<|eot_id|>', a bos_token, expected single tokens"));
@@ -86,18 +83,18 @@ TEST(PromptFormat, ATemplateWhoseMarkersAreNoTokensIsRefusedByTheirNames) {
   EXPECT_EQ(refusal("chatml"), "");
   EXPECT_EQ(refusal("none"), "");
   const Tokenizer own = tokenizer_with("{}", text_of(SNUG_FIXTURES "/templates/mistral.jinja"));
-  const PromptFormat format = decide_prompt_format("auto", config_with({2}), &own, nullptr);
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &own, nullptr);
   EXPECT_TRUE(fails_with<UserError>([&] { format.for_prompts(); }, "template mistral: the tokenizer lacks an eos_"));
 }
 
 TEST(PromptFormat, EndsBeyondTheVocabularyEndNothingAndAreSaid) {
   const Tokenizer tokenizer = tokenizer_with(kBase);
-  const PromptFormat format = decide_prompt_format("chatml", config_with({1}, 4), &tokenizer, nullptr);
+  const PromptFormat format = decide_prompt_format("chatml", model_with({1}, 4), &tokenizer, nullptr);
   EXPECT_THAT(format.end_tokens, ElementsAre(1, 2));
   EXPECT_THAT(format.notes, ElementsAre("'<|im_end|>', the template's end of turn, is token 4, beyond the model's 4 "
                                         "rows: it ends no reply"));
   const Tokenizer bare = tokenizer_with("{}");
-  EXPECT_THAT(decide_prompt_format("none", config_with({}), &bare, nullptr).notes,
+  EXPECT_THAT(decide_prompt_format("none", model_with({}), &bare, nullptr).notes,
               ElementsAre(HasSubstr("names a token that ends a reply")));
 }
 
@@ -105,31 +102,31 @@ TEST(PromptFormat, AnAdapterIsAskedAsItWasTrained) {
   const Tokenizer tokenizer = tokenizer_with(kBase);
   const AdapterFormat adapter{
       .directory = "run/adapter", .jinja = kChatMl, .end_tokens = {{4, 2}}, .by_snug = true, .template_name = "chatml"};
-  const PromptFormat format = decide_prompt_format("auto", config_with({2}), &tokenizer, &adapter);
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, &adapter);
   EXPECT_EQ(format.for_prompts()->name(), "chatml");
   EXPECT_THAT(format.end_tokens, ElementsAre(4, 2));
   EXPECT_TRUE(format.template_of_adapter && format.ends_of_adapter);
   EXPECT_THAT(format.notes, IsEmpty());
-  EXPECT_THAT(decide_prompt_format("chatml", config_with({2}), &tokenizer, &adapter).notes, IsEmpty());
-  EXPECT_THAT(decide_prompt_format("qwen", config_with({2}), &tokenizer, &adapter).notes,
+  EXPECT_THAT(decide_prompt_format("chatml", model_with({2}), &tokenizer, &adapter).notes, IsEmpty());
+  EXPECT_THAT(decide_prompt_format("qwen", model_with({2}), &tokenizer, &adapter).notes,
               ElementsAre("run/adapter was trained with template chatml of other texts; without --template it is asked "
                           "as trained"));
-  EXPECT_THAT(decide_prompt_format("none", config_with({2}), &tokenizer, &adapter).notes,
+  EXPECT_THAT(decide_prompt_format("none", model_with({2}), &tokenizer, &adapter).notes,
               ElementsAre("run/adapter was trained with template chatml; without --template it is asked as trained"));
   const AdapterFormat unknown{.directory = "run/adapter", .jinja = "{{ messages }}"};
-  EXPECT_THAT(decide_prompt_format("chatml", config_with({2}), &tokenizer, &unknown).notes,
+  EXPECT_THAT(decide_prompt_format("chatml", model_with({2}), &tokenizer, &unknown).notes,
               ElementsAre("run/adapter was trained with a chat template of no family known here"));
 }
 
 TEST(PromptFormat, AnAdapterThatWasTrainedWithoutATemplateIsAskedByBareText) {
   const Tokenizer tokenizer = tokenizer_with(kBase, kChatMl);
   AdapterFormat adapter{.directory = "run/adapter", .by_snug = true, .template_name = "none"};
-  EXPECT_EQ(decide_prompt_format("auto", config_with({2}), &tokenizer, &adapter).for_prompts()->name(), "none");
+  EXPECT_EQ(decide_prompt_format("auto", model_with({2}), &tokenizer, &adapter).for_prompts()->name(), "none");
   adapter.prompt_pattern = "Q: {q}";
-  EXPECT_THAT(decide_prompt_format("auto", config_with({2}), &tokenizer, &adapter).notes,
+  EXPECT_THAT(decide_prompt_format("auto", model_with({2}), &tokenizer, &adapter).notes,
               ElementsAre(HasSubstr("--prompt \"Q: {q}\"")));
   adapter = {.directory = "run/adapter", .by_snug = true};  // of texts: nothing was asked
-  EXPECT_EQ(decide_prompt_format("auto", config_with({2}), &tokenizer, &adapter).for_prompts()->name(), "chatml");
+  EXPECT_EQ(decide_prompt_format("auto", model_with({2}), &tokenizer, &adapter).for_prompts()->name(), "chatml");
 }
 
 class PromptFormatFiles : public testing::Test {

@@ -208,15 +208,14 @@ TEST_F(Prompting, APromptThatSaysBosHasOne) {
   put(at("base/tokenizer_config.json"), R"({"bos_token": "<|endoftext|>", "add_bos_token": true})");
   Options options;
   options.model = at("base");
-  const HfConfig config = read_hf_config(options.model);
-  const PromptEncoder bare(options, config);
-  const std::vector<int32_t> ids = bare.encode("Hello", "prompt", config);
+  const PromptEncoder bare(options);
+  const std::vector<int32_t> ids = bare.encode("Hello", "prompt");
   ASSERT_GT(ids.size(), 1u);
   EXPECT_EQ(std::ranges::count(ids, 0), 1);
-  EXPECT_EQ(bare.encode("<|endoftext|>Hello", "prompt", config), ids);
-  EXPECT_EQ(std::ranges::count(bare.encode("<|endoftext|><|endoftext|>Hello", "prompt", config), 0), 2);
+  EXPECT_EQ(bare.encode("<|endoftext|>Hello", "prompt"), ids);
+  EXPECT_EQ(std::ranges::count(bare.encode("<|endoftext|><|endoftext|>Hello", "prompt"), 0), 2);
   options.chat_template = "chatml";  // which has no BOS
-  EXPECT_EQ(std::ranges::count(PromptEncoder(options, config).encode("Hello", "prompt", config), 0), 0);
+  EXPECT_EQ(std::ranges::count(PromptEncoder(options).encode("Hello", "prompt"), 0), 0);
 }
 
 }  // namespace

@@ -31,8 +31,8 @@ class SmolLM2 : public testing::Test {
   static JobSpec job(Purpose purpose) {
     JobSpec spec;
     spec.purpose = purpose;
-    spec.config = read_hf_config(model());
-    spec.table = full_parameters(spec.config, false);
+    spec.model = read_model_config(model()).spec;
+    spec.table = full_parameters(spec.model, false);
     spec.numerics.compute = spec.numerics.base = DType::F32;
     spec.sources = find_sources(spec.table, {model(), false, 0, std::nullopt});
     spec.cut.sequence_length = 1024;
@@ -51,7 +51,8 @@ TEST_F(SmolLM2, LossOnHeldOutEntriesIsThatOfTransformers) {
   DataOptions data;
   data.files = {fixtures() / "heldout.jsonl"};
   data.vocabulary = 49152;
-  data.prompt_format = decide_prompt_format("auto", read_hf_config(model()), &tokenizer, nullptr);
+  data.prompt_format =
+      decide_prompt_format("auto", {49152, read_model_config(model()).end_tokens}, &tokenizer, nullptr);
   const Dataset dataset = load_dataset(data, &encoder);
   PackingOptions packing;
   packing.sequence_length = 1024;
@@ -70,7 +71,7 @@ TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   Options options;
   options.model = model().string();
   JobSpec spec = job(Purpose::Generate);
-  const PromptEncoder encoder(options, spec.config);
+  const PromptEncoder encoder(options);
   spec.cut.sequence_length = 1;
   spec.cache_positions = 256;
   Session session(std::move(spec), 2);
@@ -79,7 +80,7 @@ TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   ASSERT_EQ(expected["generations"].size(), 20u);
   for (const auto& generation : expected["generations"]) {
     const std::string prompt = generation["prompt"];
-    const std::vector<int32_t> ids = encoder.encode(prompt, "prompt", session.spec().config);
+    const std::vector<int32_t> ids = encoder.encode(prompt, "prompt");
     EXPECT_EQ(ids, generation["prompt_ids"].get<std::vector<int32_t>>()) << prompt;
     EXPECT_EQ(generator.generate(ids), generation["continuation_ids"].get<std::vector<int32_t>>()) << prompt;
   }

@@ -2,6 +2,7 @@
 // of the plain strategy.
 #include <gtest/gtest.h>
 
+#include "model/families.h"
 #include "tiny_model.h"
 #ifndef SNUG_TESTS_ON_CUDA
 #include "deferred_backend.h"
@@ -56,11 +57,13 @@ class StreamsTest : public testing::TestWithParam<Case> {};
 // nothing: all weights are trained.
 JobSpec wide_job(const std::optional<std::vector<std::string>>& adapted) {
   JobSpec spec = tiny_job("llama", std::nullopt, DType::BF16);
-  spec.config.hidden_size = spec.config.intermediate_size = 256;
-  spec.config.heads = spec.config.kv_heads = 4;
-  spec.config.head_dim = 64;
-  spec.table = adapted ? lora_parameters(spec.config, {.rank = 16, .alpha = 32, .target_modules = *adapted}, true)
-                       : full_parameters(spec.config, true);
+  HfConfig config = read_hf_config(models() / "llama");
+  config.hidden_size = config.intermediate_size = 256;
+  config.heads = config.kv_heads = 4;
+  config.head_dim = 64;
+  spec.model = llama(config);
+  spec.table = adapted ? lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = *adapted}, true)
+                       : full_parameters(spec.model, true);
   spec.sources = find_sources(spec.table, {models() / "llama", true, 1, std::nullopt});
   return spec;
 }

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "format/peft.h"
+#include "model/model_config.h"
 #include "tensor/batch.h"
 #include "train/session.h"
 #ifdef SNUG_TESTS_ON_CUDA
@@ -125,17 +126,17 @@ inline int64_t loss_tokens(const std::vector<TinySample>& samples) {
 
 inline JobSpec tiny_job(const std::string& family, const std::optional<std::string>& adapter, DType compute) {
   JobSpec spec;
-  spec.config = read_hf_config(models() / family);
+  spec.model = read_model_config(models() / family).spec;
   spec.numerics.compute = spec.numerics.base = compute;
   spec.numerics.head_rows = 32;
   SourceRequest request{models() / family, false, 1, std::nullopt};
   if (adapter) {
     const PeftConfig peft = read_peft_config(models() / family / *adapter);
-    spec.table = lora_parameters(spec.config, peft, true);
+    spec.table = lora_parameters(spec.model, peft, true);
     spec.adapter = peft;
     request.adapter = models() / family / *adapter;
   } else {
-    spec.table = full_parameters(spec.config, true);
+    spec.table = full_parameters(spec.model, true);
     spec.numerics.weight_decay = 0.1;
   }
   spec.sources = find_sources(spec.table, request);

@@ -24,11 +24,11 @@ std::string name_of(const testing::TestParamInfo<Model>& info) {
 JobSpec job_of(const Model& model, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
-  spec.config = read_hf_config(models() / model.family);
+  spec.model = read_model_config(models() / model.family).spec;
   SourceRequest request{models() / model.family, false, 1, std::nullopt};
   if (model.adapted) request.adapter = models() / model.family / "adapter_qv";
-  spec.table = model.adapted ? lora_parameters(spec.config, read_peft_config(*request.adapter), true)
-                             : full_parameters(spec.config, false);
+  spec.table = model.adapted ? lora_parameters(spec.model, read_peft_config(*request.adapter), true)
+                             : full_parameters(spec.model, false);
   spec.sources = find_sources(spec.table, request);
   spec.numerics.compute = spec.numerics.base = model.compute;
   spec.numerics.base_format = model.format;

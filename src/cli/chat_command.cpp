@@ -65,8 +65,8 @@ class Lines {
 // What rank 0 alone has: who types, and what has been said.
 class Dialogue {
  public:
-  Dialogue(const PromptEncoder& encoder, const HfConfig& config, int64_t most_tokens, bool json)
-      : encoder_(encoder), config_(config), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
+  Dialogue(const PromptEncoder& encoder, int64_t most_tokens, bool json)
+      : encoder_(encoder), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
 
   // The conversation up to the next text that is typed, as tokens; none where the input ends.
   std::vector<int32_t> listen(const Alive& alive) {
@@ -77,11 +77,11 @@ class Dialogue {
       if (!line) return {};
       if (line->find_first_not_of(" \t\r") == line->npos) continue;
       turns_.push_back({ChatRole::User, *line});
-      std::vector<int32_t> tokens = encoder_.encode(turns_, lines_.place(), config_);
+      std::vector<int32_t> tokens = encoder_.encode(turns_, lines_.place());
       if (tokens.size() > most_tokens_ && turns_.size() > 1) {
         say("the conversation has become too long, and begins anew");
         turns_.erase(turns_.begin(), turns_.end() - 1);
-        tokens = encoder_.encode(turns_, lines_.place(), config_);
+        tokens = encoder_.encode(turns_, lines_.place());
       }
       if (tokens.size() <= most_tokens_) return tokens;
       say(fmt::format("found {} tokens, expected at most {} before a reply", tokens.size(), most_tokens_));
@@ -111,7 +111,6 @@ class Dialogue {
   }
 
   const PromptEncoder& encoder_;
-  const HfConfig& config_;
   size_t most_tokens_;
   bool json_, terminal_ = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   Lines lines_;
@@ -135,14 +134,13 @@ int chat_command(Options options, const CommandFlags& flags) {
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options, spec.config);
+  const PromptEncoder encoder(options);
   if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   use_model(planned, options, std::move(comm), [&](Session& session) {
-    const HfConfig& config = session.spec().config;
-    Dialogue dialogue(encoder, config, options.sequence_length - flags.max_new_tokens, flags.json);
+    Dialogue dialogue(encoder, options.sequence_length - flags.max_new_tokens, flags.json);
     Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens()});
     while (true) {
       const std::vector<int32_t> prompt = listen(session.comm(), dialogue);

@@ -13,6 +13,7 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/run_directory.h"
+#include "model/model_config.h"
 #include "train/checkpoint.h"
 #include "train/checkpoint_export.h"
 #include "train/export.h"
@@ -85,7 +86,7 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
 
 void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
   const PeftConfig adapter = adapter_of(run);
-  const ParamTable table = lora_parameters(read_hf_config(run.model), adapter, true);
+  const ParamTable table = lora_parameters(read_model_config(run.model).spec, adapter, true);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
       checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);

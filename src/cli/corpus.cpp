@@ -4,6 +4,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
+#include "cli/job.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -41,16 +42,16 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
   if (options.data.empty())
     user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
   Corpus corpus;
-  const HfConfig config = config_of(options);
+  const ModelTokens model = model_tokens(options);
   const std::optional<Tokenizer> tokenizer = tokenizer_of(options);
   std::optional<TextEncoder> encoder;
   if (tokenizer) {
     encoder = encoder_of(*tokenizer);
-    corpus.prompt_format = prompt_format_of(options, config, &*tokenizer);
+    corpus.prompt_format = prompt_format_of(options, model, &*tokenizer);
   }
   const auto note = [&](const std::string& line) { corpus.notes.push_back(line); };
   const auto read = [&](const std::vector<std::string>& files) {
-    DataOptions data = data_options(options, files, config.vocabulary, corpus.prompt_format, note);
+    DataOptions data = data_options(options, files, model.vocabulary, corpus.prompt_format, note);
     data.alive = alive;
     data.take = require_memory_for_data;
     return load_dataset(data, encoder ? &*encoder : nullptr);

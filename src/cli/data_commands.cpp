@@ -11,6 +11,7 @@
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/use.h"
+#include "model/model_config.h"
 
 namespace snug {
 
@@ -37,11 +38,11 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   }
   if (options.data.empty()) user_error("--data or --text is required: what is to be shown as tokens");
   const TextEncoder encoder = encoder_of(tokenizer);
-  const HfConfig config = config_of(options);
-  const PromptFormat format = prompt_format_of(options, config, &tokenizer);
+  const ModelTokens model = model_tokens(options);
+  const PromptFormat format = prompt_format_of(options, model, &tokenizer);
   say_lines(format.notes);
   const auto note = [](const std::string& line) { say(line + "\n"); };
-  for_each_sample(data_options(options, options.data, config.vocabulary, format, note), &encoder,
+  for_each_sample(data_options(options, options.data, model.vocabulary, format, note), &encoder,
                   [&](const Sample& sample, const std::string&) {
                     std::vector<int> mask;
                     for (const int32_t label : sample.labels) mask.push_back(label != kNoLabel);
@@ -63,7 +64,7 @@ int plan_command(Options options, const CommandFlags& flags) {
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
                              {1, 1, options.batch_size}, run_length(options));
     summary = summarise(stream);
-    notes = learning_notes(stream, read_hf_config(options.model), options);
+    notes = learning_notes(stream, read_model_config(options.model).spec, options);
     if (corpus.validates())
       std::ranges::move(
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),

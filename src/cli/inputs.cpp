@@ -64,12 +64,7 @@ void agree_on_inputs(const Options& options, Comm& launched) {
 }
 
 void say_notes(const JobSpec& spec) {
-  for (const auto* notes : {&spec.config.notes, &spec.sources.notes})
-    for (const std::string& note : *notes) say(fmt::format("note: {}\n", note));
-  if (spec.purpose == Purpose::Train && !spec.config.dropout.empty())
-    say(fmt::format(
-        "note: config.json asks for {}, which is not applied: the model trains without dropout of its own\n",
-        fmt::join(spec.config.dropout, ", ")));
+  for (const std::string& note : spec.sources.notes) say(fmt::format("note: {}\n", note));
 }
 
 }  // namespace snug

@@ -13,6 +13,7 @@
 #include "cli/saving.h"
 #include "format/peft.h"
 #include "format/prompt_format.h"
+#include "model/model_config.h"
 #include "plan/adapter_files.h"
 #include "train/metrics.h"
 
@@ -33,10 +34,10 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 
 // With a head of its own where the model's files hold one that is not the embedding, whatever config.json says. Reads
 // both, as far as they are equal.
-HfConfig base_config_of(const Options& options) {
-  HfConfig config = read_hf_config(options.model);
-  if (!config.tie_word_embeddings || options.init == "random" || !has_own_head(options.model)) return config;
-  config.tie_word_embeddings = false;
+ModelConfig base_config_of(const Options& options) {
+  ModelConfig config = read_model_config(options.model);
+  if (!config.spec.tied || options.init == "random" || !has_own_head(options.model)) return config;
+  config.spec.tied = false;
   config.notes.push_back(fmt::format(
       "{}: config.json says tie_word_embeddings, but lm_head.weight is not the embedding: it is taken as the head",
       options.model));
@@ -45,14 +46,14 @@ HfConfig base_config_of(const Options& options) {
 
 }  // namespace
 
-HfConfig config_of(const Options& options) {
-  HfConfig config = read_hf_config(options.model);
-  if (!options.adapter.empty()) fit_to_adapter(config, open_adapter(options.adapter));
-  return config;
+ModelTokens model_tokens(const Options& options) {
+  ModelConfig config = read_model_config(options.model);
+  if (!options.adapter.empty()) fit_to_adapter(config.spec, open_adapter(options.adapter));
+  return {config.spec.vocabulary, config.end_tokens};
 }
 
 PeftConfig adapter_of(const Options& options) {
-  const HfConfig model = read_hf_config(options.model);
+  const ModelSpec model = read_model_config(options.model).spec;
   if (!options.adapter.empty()) {
     const std::filesystem::path directory = options.adapter;
     return plain_adapter(model, read_peft_config(directory), (directory / kPeftConfigFile).string());
@@ -116,7 +117,7 @@ namespace {
 // A line where the adapter was trained on other weights than the model's.
 void note_other_base(JobSpec& spec, const Options& options) {
   if (options.adapter.empty()) return;
-  const std::string trained_on = read_adapter_format(options.adapter, spec.config.vocabulary).base;
+  const std::string trained_on = read_adapter_format(options.adapter, spec.model.vocabulary).base;
   const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);
   if (trained_on.empty() || !base || trained_on == hex(*base)) return;
   spec.sources.notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})",
@@ -128,36 +129,43 @@ void note_other_base(JobSpec& spec, const Options& options) {
 JobSpec make_job(const Options& options, Purpose purpose) {
   JobSpec spec;
   spec.purpose = purpose;
-  spec.config = base_config_of(options);
+  ModelConfig config = base_config_of(options);
+  spec.model = config.spec;
   const bool training = purpose == Purpose::Train, random = options.init == "random";
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
   if (training) refuse_other_adapters(options);
-  SourceRequest request{options.model, random, options.seed, std::nullopt, spec.config.prediction_layers};
+  SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
   if (!options.adapter.empty()) {
     request.adapter = options.adapter;
     const AdapterFiles files = open_adapter(options.adapter);
     if (training) refuse_to_train(files);
-    const bool tied = spec.config.tie_word_embeddings;
-    fit_to_adapter(spec.config, files);
-    request.head_is_embedding = tied && !spec.config.tie_word_embeddings;
+    const bool tied = spec.model.tied;
+    fit_to_adapter(spec.model, files);
+    request.head_is_embedding = tied && !spec.model.tied;
     const PeftConfig adapter = training ? adapter_of(options) : files.config;
-    spec.table = lora_parameters(spec.config, adapter, true);
+    spec.table = lora_parameters(spec.model, adapter, true);
     if (training) spec.adapter = adapter;
   } else if (training && options.method == "lora") {
     spec.adapter = adapter_of(options);
-    spec.table = lora_parameters(spec.config, *spec.adapter, true);
+    spec.table = lora_parameters(spec.model, *spec.adapter, true);
   } else {
-    spec.table = full_parameters(spec.config, training);
+    spec.table = full_parameters(spec.model, training);
   }
   spec.numerics = numerics_of(options);
-  request.dtype = spec.config.dtype.value_or(DType::BF16);
-  if (const auto& stored = spec.config.quantization;
+  request.dtype = config.dtype.value_or(DType::BF16);
+  if (const auto& stored = config.quantization;
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
   spec.sources = find_sources(spec.table, request);
   settle_base(spec, options);
   note_other_base(spec, options);
+  std::vector<std::string>& notes = spec.sources.notes;
+  notes.insert(notes.begin(), config.notes.begin(), config.notes.end());
+  if (training && !config.dropout.empty())
+    notes.push_back(
+        fmt::format("config.json asks for {}, which is not applied: the model trains without dropout of its own",
+                    fmt::join(config.dropout, ", ")));
   if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
   spec.cut.sequence_length = options.sequence_length;
   spec.strategy = plain_strategy(spec.table.blocks.size());

@@ -5,6 +5,7 @@
 #include "cli/options.h"
 #include "cli/room.h"
 #include "cli/target.h"
+#include "format/prompt_format.h"
 #include "plan/fit.h"
 #include "train/session.h"
 
@@ -13,8 +14,8 @@ namespace snug {
 // The job without cut and strategy; reads config.json, the adapter's configuration and the headers of weight files.
 JobSpec make_job(const Options& options, Purpose purpose);
 
-// config.json of the model with --adapter: some bring a vocabulary of their own.
-HfConfig config_of(const Options& options);
+// The tokens of the model with --adapter: some bring a vocabulary of their own.
+ModelTokens model_tokens(const Options& options);
 // The adapter that is trained: of --adapter, or of the lora options.
 PeftConfig adapter_of(const Options& options);
 // The lora options as that adapter has them.

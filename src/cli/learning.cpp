@@ -38,11 +38,11 @@ std::vector<std::string> evaluation_notes(const PackingReport& report, const Opt
   return text.empty() ? std::vector<std::string>() : std::vector{fmt::format("{}: {}", name, text)};
 }
 
-std::vector<std::string> learning_notes(const BlockStream& stream, const HfConfig& config, const Options& options) {
+std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options) {
   std::vector<std::string> notes = evaluation_notes(stream.report(), options, "data");
-  if (options.sequence_length > config.max_position)
+  if (options.sequence_length > model.positions)
     notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
-                                options.sequence_length, config.max_position));
+                                options.sequence_length, model.positions));
   const int64_t steps = stream.steps();
   if (learning_rate(options) == 0)
     user_error("learning_rate: found 0, expected more: nothing would be learnt; snug eval computes a loss alone");

@@ -17,7 +17,7 @@ Schedule make_schedule(const Options& options, int64_t steps);
 
 // What the user should know before such a run starts, a line each: samples that are cut, dropped or left out, a rate of
 // 0, a warm-up that was shortened, few steps, blocks beyond the model's positions.
-std::vector<std::string> learning_notes(const BlockStream& stream, const HfConfig& config, const Options& options);
+std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options);
 
 // The same of samples that are only evaluated, which the option of this name gives.
 std::vector<std::string> evaluation_notes(const PackingReport& report, const Options& options, std::string_view name);

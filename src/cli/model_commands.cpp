@@ -132,20 +132,20 @@ struct Drift {
 };
 
 // What the two are compared on: a text, or tokens from the seed where the model has no tokenizer.
-std::vector<int32_t> tokens_to_compare(const Options& options, const HfConfig& config) {
+std::vector<int32_t> tokens_to_compare(const Options& options) {
   constexpr uint64_t kTokens = 64;
   constexpr std::string_view kText =
       "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
       "rainbow is. Then write a Python function that returns the n-th prime number.";
   try {
     if (is_file(tokenizer_directory(options) / "tokenizer.json"))
-      return PromptEncoder(options, config).encode(std::string(kText), options.model, config);
+      return PromptEncoder(options).encode(std::string(kText), options.model);
   } catch (const UserError&) {  // of a kind that is not read: merging needs none
   }
   const Random random(options.seed, RandomPurpose::Sampling);
+  const auto vocabulary = static_cast<uint64_t>(model_tokens(options).vocabulary);
   std::vector<int32_t> ids;
-  for (uint64_t i = 0; i < kTokens; i++)
-    ids.push_back(static_cast<int32_t>(random.below(i, static_cast<uint64_t>(config.vocabulary))));
+  for (uint64_t i = 0; i < kTokens; i++) ids.push_back(static_cast<int32_t>(random.below(i, vocabulary)));
   return ids;
 }
 
@@ -190,7 +190,7 @@ int merge_command(Options options, const CommandFlags& flags) {
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
   const WriteBeside beside = write_adapters_format(options);
-  const std::vector<int32_t> ids = tokens_to_compare(options, config_of(options));
+  const std::vector<int32_t> ids = tokens_to_compare(options);
   const std::vector<float> apart = logits_of(options, ids);
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
             [&](Session& session) { export_model(session, options.out, options.model, existing, beside); });
@@ -224,7 +224,7 @@ int generate_command(Options options, const CommandFlags& flags) {
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options, spec.config);
+  const PromptEncoder encoder(options);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
     if (!note.empty()) say_lines({note});
@@ -232,7 +232,7 @@ int generate_command(Options options, const CommandFlags& flags) {
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
   for (const Prompt& prompt : prompts) {
-    encoded.push_back(encoder.encode(prompt.text, prompt.place, spec.config));
+    encoded.push_back(encoder.encode(prompt.text, prompt.place));
     longest = std::max(longest, encoded.back().size());
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;

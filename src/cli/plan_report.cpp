@@ -413,7 +413,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   const Arrangement& a = planned.shown();
   const ParamTable& table = planned.spec.table;
   std::string text =
-      fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", name(planned.spec.config.architecture),
+      fmt::format("{:<13} {}, {} parameters, {} trained ({})\n", "model", planned.spec.model.architecture,
                   grouped(table.count(false)), grouped(table.count(true)),
                   options.method == "lora" ? fmt::format("lora, rank {}", adapter_of(options).rank) : "full");
   const std::optional<Machine>& machine = planned.target.machine();

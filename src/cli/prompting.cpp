@@ -1,6 +1,7 @@
 #include "cli/prompting.h"
 
 #include "base/say.h"
+#include "cli/job.h"
 #include "plan/sources.h"
 
 namespace snug {
@@ -47,7 +48,6 @@ WriteBeside write_prompt_format(const Options& options, const Corpus& corpus, co
 }
 
 WriteBeside write_adapters_format(const Options& options) {
-  const HfConfig config = read_hf_config(options.model);
   const bool named = options.chat_template != "auto";
   std::optional<Tokenizer> tokenizer;
   try {
@@ -55,7 +55,7 @@ WriteBeside write_adapters_format(const Options& options) {
   } catch (const UserError&) {  // there is none, or none that is read: merging needs none
     if (named) throw;
   }
-  const PromptFormat format = prompt_format_of(options, config, tokenizer ? &*tokenizer : nullptr);
+  const PromptFormat format = prompt_format_of(options, model_tokens(options), tokenizer ? &*tokenizer : nullptr);
   if (named) format.for_conversations();
   say_lines(format.notes);
   const PromptFiles files = prompt_files(format, {.conversations = named});

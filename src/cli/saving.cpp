@@ -1,6 +1,7 @@
 #include "cli/saving.h"
 
 #include "base/disk.h"
+#include "format/side_files.h"
 #include "train/export.h"
 
 namespace snug {

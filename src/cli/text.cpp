@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "cli/job.h"
 #include "data/data_files.h"
 #include "format/unicode.h"
 
@@ -50,11 +51,11 @@ fs::path tokenizer_directory(const Options& options) {
   return !adapter.empty() && is_file(adapter / kTokenizerFile) ? adapter : fs::path(options.model);
 }
 
-PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer) {
+PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer) {
   std::optional<AdapterFormat> adapter;
-  if (!options.adapter.empty()) adapter = read_adapter_format(options.adapter, config.vocabulary);
+  if (!options.adapter.empty()) adapter = read_adapter_format(options.adapter, model.vocabulary);
   const bool whole_prompt = !options.prompt_pattern.empty() && options.chat_template == "auto";
-  PromptFormat format = decide_prompt_format(whole_prompt ? "none" : options.chat_template, config, tokenizer,
+  PromptFormat format = decide_prompt_format(whole_prompt ? "none" : options.chat_template, model, tokenizer,
                                              adapter ? &*adapter : nullptr);
   if (adapter && tokenizers_differ(options.adapter, options.model))
     format.notes.push_back(
@@ -62,20 +63,19 @@ PromptFormat prompt_format_of(const Options& options, const HfConfig& config, co
   return format;
 }
 
-PromptEncoder::PromptEncoder(const Options& options, const HfConfig& config)
-    : tokenizer_(Tokenizer::load(tokenizer_directory(options))),
-      format_(prompt_format_of(options, config, &tokenizer_)) {
+PromptEncoder::PromptEncoder(const Options& options)
+    : model_(model_tokens(options)),
+      tokenizer_(Tokenizer::load(tokenizer_directory(options))),
+      format_(prompt_format_of(options, model_, &tokenizer_)) {
   format_.for_prompts();
 }
 
-std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place,
-                                           const HfConfig& config) const {
+std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place) const {
   const Message turn{ChatRole::User, prompt};
-  return encode(std::span(&turn, 1), place, config);
+  return encode(std::span(&turn, 1), place);
 }
 
-std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const std::string& place,
-                                           const HfConfig& config) const {
+std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const std::string& place) const {
   const std::string& prompt = turns.back().content;
   if (const auto offset = find_invalid_utf8(prompt))
     user_error("{}: found byte 0x{:02x} at offset {}, which is not UTF-8", place,
@@ -83,9 +83,9 @@ std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const
   const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(turns); });
   if (ids.empty()) user_error("{}: found an empty text, expected at least one token", place);
   const int32_t largest = *std::ranges::max_element(ids);
-  if (largest >= config.vocabulary)
+  if (largest >= model_.vocabulary)
     user_error("{}: found token id {}, expected less than {}, the model's vocabulary", place, largest,
-               config.vocabulary);
+               model_.vocabulary);
   return ids;
 }
 

@@ -11,7 +11,6 @@
 #include "cli/options.h"
 #include "data/dataset.h"
 #include "format/chat_template.h"
-#include "format/hf_config.h"
 #include "format/prompt_format.h"
 #include "format/tokenizer.h"
 
@@ -43,17 +42,17 @@ std::filesystem::path tokenizer_directory(const Options& options);
 // How the model of the options is asked and where its replies end, with their adapter if there is one. With a prompt
 // pattern auto means none: the pattern is all of the prompt. `tokenizer`: of
 // tokenizer_directory(); null where there is none.
-PromptFormat prompt_format_of(const Options& options, const HfConfig& config, const Tokenizer* tokenizer);
+PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer);
 
 // Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.
 class PromptEncoder {
  public:
   // UserError where the model has a template that it cannot be asked by.
-  PromptEncoder(const Options& options, const HfConfig& config);
+  explicit PromptEncoder(const Options& options);
   // UserError that names `place` for broken UTF-8, a prompt without tokens, or a token that the model has no row for.
-  std::vector<int32_t> encode(const std::string& prompt, const std::string& place, const HfConfig& config) const;
+  std::vector<int32_t> encode(const std::string& prompt, const std::string& place) const;
   // The same of a conversation that ends with a user's turn; without a template of its last text alone.
-  std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place, const HfConfig& config) const;
+  std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;
   std::string decode(std::span<const int32_t> ids) const;
   const PromptFormat& format() const { return format_; }
   // What ends a reply, for Generator.
@@ -62,6 +61,7 @@ class PromptEncoder {
  private:
   std::vector<int32_t> tokens_of(std::span<const Message> turns) const;
 
+  ModelTokens model_;
   Tokenizer tokenizer_;
   PromptFormat format_;
 };

@@ -233,7 +233,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     say_lines(run.corpus.notes);
     if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
     say_notes(run.planned.spec);
-    say_lines(learning_notes(data.stream(), run.planned.spec.config, options));
+    say_lines(learning_notes(data.stream(), run.planned.spec.model, options));
     if (validation) say_lines(evaluation_notes(validation->stream().report(), options, "validation"));
     std::filesystem::create_directories(options.out);
   }

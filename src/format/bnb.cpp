@@ -1,5 +1,6 @@
 #include "format/bnb.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/error.h"
@@ -102,6 +103,13 @@ StoredWeight find_nf4(const SafetensorsIndex& index, const SafetensorsEntry& wei
 }
 
 }  // namespace
+
+bool quantises(const BnbQuantization& quantization, std::string_view linear) {
+  return std::ranges::none_of(quantization.left_out, [&](std::string_view name) {
+    if (name.ends_with(".*")) name.remove_suffix(2);
+    return linear.starts_with(name) || linear.ends_with(name);
+  });
+}
 
 std::vector<std::string> companions(WeightStorage storage, std::string_view name) {
   std::vector<std::string> names;

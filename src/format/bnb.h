@@ -15,6 +15,16 @@
 
 namespace snug {
 
+// What a configuration says: that the linears are stored as bitsandbytes quantised them (some may be stored plainly all
+// the same). How bitsandbytes would compute with them (outliers, compute dtype) is not part of it.
+struct BnbQuantization {
+  bool nf4 = false;                     // else int8
+  bool nested = false;                  // nf4: the scales are quantised too
+  std::vector<std::string> left_out{};  // modules that are not, by beginnings or ends of their names
+};
+// Whether the quantisation has a linear ("model.layers.0.mlp.up_proj"); as transformers matches names.
+bool quantises(const BnbQuantization& quantization, std::string_view linear);
+
 enum class WeightStorage : uint8_t { Plain, Int8, Nf4 };
 
 // Where a weight's bytes are. The entries belong to the index.

@@ -17,5 +17,6 @@ set(FILES_SOURCES
     peft_tensors.cpp
     pickle.cpp
     safetensors.cpp
+    side_files.cpp
     thrift.cpp
     torch_file.cpp)

@@ -8,7 +8,6 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "format/json.h"
-#include "format/prompt_format.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -270,13 +269,6 @@ std::optional<DType> parse_dtype(const JsonObject& config) {
 
 }  // namespace
 
-bool quantises(const BnbQuantization& quantization, std::string_view linear) {
-  return std::ranges::none_of(quantization.left_out, [&](std::string_view name) {
-    if (name.ends_with(".*")) name.remove_suffix(2);
-    return linear.starts_with(name) || linear.ends_with(name);
-  });
-}
-
 std::string_view name(Architecture architecture) {
   switch (architecture) {
     case Architecture::LlamaForCausalLM:
@@ -332,36 +324,6 @@ HfConfig read_hf_config(const fs::path& directory) {
       config.eos = *std::move(eos);
   }
   return config;
-}
-
-namespace {
-
-void add_files(const fs::path& directory, std::initializer_list<const char*> names, std::vector<std::string>& found) {
-  for (const char* name : names)
-    if (is_file(directory / name)) found.emplace_back(name);
-}
-
-}  // namespace
-
-std::vector<std::string> tokenizer_files(const fs::path& directory) {
-  std::vector<std::string> found;
-  add_files(directory,
-            {"tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-             "merges.txt", "tokenizer.model"},
-            found);
-  return found;
-}
-
-std::vector<std::string> side_files(const fs::path& directory) {
-  std::vector<std::string> found = tokenizer_files(directory);
-  add_files(directory,
-            {"config.json", "generation_config.json", "chat_template.jinja", "chat_template.json", "LICENSE"}, found);
-  if (fs::is_directory(directory / kAdditionalTemplates)) {
-    for (const auto& entry : fs::directory_iterator(directory / kAdditionalTemplates))
-      if (entry.is_regular_file())
-        found.push_back(fmt::format("{}/{}", kAdditionalTemplates, entry.path().filename().string()));
-  }
-  return found;
 }
 
 }  // namespace snug

@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "format/bnb.h"
+#include "format/side_files.h"
 #include "tensor/dtype.h"
 
 namespace snug {
@@ -25,16 +27,6 @@ struct Llama3RopeScaling {
   double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
   int64_t original_max_position = 8192;
 };
-
-// That the linears are stored as bitsandbytes quantised them (format/bnb.h; some may be stored plainly all the same).
-// How bitsandbytes would compute with them (outliers, compute dtype) is not part of it.
-struct BnbQuantization {
-  bool nf4 = false;                     // else int8
-  bool nested = false;                  // nf4: the scales are quantised too
-  std::vector<std::string> left_out{};  // modules that are not, by beginnings or ends of their names
-};
-// Whether the quantisation has a linear ("model.layers.0.mlp.up_proj"); as transformers matches names.
-bool quantises(const BnbQuantization& quantization, std::string_view linear);
 
 struct HfConfig {
   Architecture architecture = Architecture::LlamaForCausalLM;
@@ -59,8 +51,6 @@ struct HfConfig {
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
-inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and its like
-
 // Reads config.json. As in transformers `model_type` decides which architecture it is, and `architectures` only where
 // there is no model_type, or where it names another head than the language model's. Ids beyond the vocabulary are left
 // out with a note. `source` is the file's name for messages. UserError naming file, key, found and expected for
@@ -74,12 +64,5 @@ std::optional<std::vector<int64_t>> parse_generation_config(std::string_view jso
 
 // `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
 HfConfig read_hf_config(const std::filesystem::path& directory);
-
-// The files beside the weights that a copy of the model needs too (configuration, tokenizer, chat template), as far as
-// they exist, as names within the directory.
-std::vector<std::string> side_files(const std::filesystem::path& directory);
-
-// Those of them that a tokenizer is made of, without chat templates in files of their own.
-std::vector<std::string> tokenizer_files(const std::filesystem::path& directory);
 
 }  // namespace snug

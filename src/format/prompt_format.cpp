@@ -4,6 +4,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "format/hf_config.h"
 #include "format/json.h"
 
 namespace snug {
@@ -42,17 +43,17 @@ void add_end(PromptFormat& format, int64_t id, int64_t vocabulary, std::string_v
   }
 }
 
-void collect_ends(PromptFormat& format, const HfConfig& config, const Tokenizer* tokenizer,
+void collect_ends(PromptFormat& format, const ModelTokens& model, const Tokenizer* tokenizer,
                   const AdapterFormat* adapter) {
   if (format.chat && tokenizer) {
     const std::string end = format.chat->end_of_turn();
     if (const auto id = tokenizer->token_id(end))
-      add_end(format, *id, config.vocabulary, fmt::format("'{}', the template's end of turn,", end));
+      add_end(format, *id, model.vocabulary, fmt::format("'{}', the template's end of turn,", end));
   }
-  for (const int64_t id : adapter && adapter->end_tokens ? *adapter->end_tokens : config.eos)
-    add_end(format, id, config.vocabulary, "eos_token_id");
+  for (const int64_t id : adapter && adapter->end_tokens ? *adapter->end_tokens : model.end_tokens)
+    add_end(format, id, model.vocabulary, "eos_token_id");
   if (tokenizer && tokenizer->eos_id())
-    add_end(format, *tokenizer->eos_id(), config.vocabulary, "the tokenizer's eos_token");
+    add_end(format, *tokenizer->eos_id(), model.vocabulary, "the tokenizer's eos_token");
   if (format.end_tokens.empty())
     format.notes.emplace_back("neither template nor model nor tokenizer names a token that ends a reply");
 }
@@ -93,7 +94,7 @@ const ChatTemplate* PromptFormat::for_prompts() const {
   return &for_conversations();
 }
 
-PromptFormat decide_prompt_format(const std::string& name, const HfConfig& config, const Tokenizer* tokenizer,
+PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& model, const Tokenizer* tokenizer,
                                   const AdapterFormat* adapter) {
   PromptFormat format;
   const SpecialTexts special = special_texts(tokenizer);
@@ -114,7 +115,7 @@ PromptFormat decide_prompt_format(const std::string& name, const HfConfig& confi
   } catch (const UserError& error) {
     format.refusal = error.what();
   }
-  collect_ends(format, config, tokenizer, adapter);
+  collect_ends(format, model, tokenizer, adapter);
   if (!automatic && adapter) compare_with_adapter(format, *adapter, special);
   if (automatic && adapter && !adapter->prompt_pattern.empty())
     format.notes.push_back(fmt::format("{} was trained with --prompt \"{}\": prompts are asked as they stand",

@@ -10,10 +10,16 @@
 #include <vector>
 
 #include "format/chat_template.h"
-#include "format/hf_config.h"
+#include "format/side_files.h"
 #include "format/tokenizer.h"
 
 namespace snug {
+
+// What a model itself says of its tokens.
+struct ModelTokens {
+  int64_t vocabulary = 0;             // rows of its embedding
+  std::vector<int64_t> end_tokens{};  // any of them ends a reply
+};
 
 struct PromptFormat {
   // How conversations are rendered. Absent where no template is named and the model's own cannot be used: then
@@ -50,8 +56,6 @@ struct AdapterFormat {
 };
 
 inline constexpr const char* kSnugFile = "snug.json";
-// Where transformers keeps templates that have names (for tools and the like).
-inline constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
 AdapterFormat read_adapter_format(const std::filesystem::path& directory, int64_t vocabulary);
 // The fields of `format` that snug.json holds; `source` is the file's name for messages. UserError for a newer format.
@@ -62,7 +66,7 @@ SpecialTexts special_texts(const Tokenizer* tokenizer);
 
 // `name`: as ChatTemplate::choose() takes it. auto is the adapter's template where it has one, else the model's own. A
 // template is refused whose markers the tokenizer has not as single tokens; a tokenizer that is null has no say.
-PromptFormat decide_prompt_format(const std::string& name, const HfConfig& config, const Tokenizer* tokenizer,
+PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& model, const Tokenizer* tokenizer,
                                   const AdapterFormat* adapter);
 
 // What is written of it with what was trained.

@@ -108,13 +108,13 @@ Value Builder::embedding(const Operand& ids, ParamId table) {
                  })[0];
 }
 
-Value Builder::rms_norm(Value x, ParamId gain, double epsilon) {
+Value Builder::rms_norm(Value x, const Norm& norm) {
   const Shape shape = state(x).shape;
   return produce({{"norm", shape, compute_, Keep::Cheap}, {"rstd", {shape.rows()}, DType::F32, Keep::Few}},
                  [=, this](std::span<const Operand> out) {
                    const Operand input = use(x);
-                   emitter_.op("rms_norm", RmsNorm{static_cast<float>(epsilon)},
-                               {read(input), read(placement_.weight(gain, 1)), write(out[0]), write(out[1])});
+                   emitter_.op("rms_norm", RmsNorm{static_cast<float>(norm.epsilon)},
+                               {read(input), read(placement_.weight(norm.gain, 1)), write(out[0]), write(out[1])});
                  })[0];
 }
 

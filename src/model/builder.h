@@ -87,7 +87,7 @@ class Builder {
 
   // ---- Forward ----
   Value embedding(const Operand& ids, ParamId table);
-  Value rms_norm(Value x, ParamId gain, double epsilon);
+  Value rms_norm(Value x, const Norm& norm);
   // y = x W^T + bias (+ adapter) (+ residual).
   Value linear(Value x, const Linear& linear, Keep keep, std::optional<Value> residual = std::nullopt);
   // Gate and up, and h = silu(gate) up, kept as what they are.

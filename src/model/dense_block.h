@@ -8,8 +8,6 @@ namespace snug {
 
 // What every block of a pass shares.
 struct BlockContext {
-  HeadShape heads;
-  double norm_epsilon = 0;
   Operand positions, rope_table;
   Operand documents;             // training and evaluation
   int64_t longest_document = 0;  //   and the most tokens one of them has

@@ -16,8 +16,8 @@ Normed norm_of_loss_rows(Builder& b, Value x, const HeadParams& head, const Batc
   Normed n{e.tensor("rows", b.compute(), input.shape), e.tensor("norm", b.compute(), input.shape),
            e.tensor("rstd", DType::F32, {b.tokens()})};
   e.op("gather_rows", GatherRows{}, {input, read(batch.loss_rows), write(n.rows)});
-  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm_epsilon)},
-       {read(n.rows), read(b.placement().weight(head.norm, 1)), write(n.normed), write(n.rstd)});
+  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm.epsilon)},
+       {read(n.rows), read(b.placement().weight(head.norm.gain, 1)), write(n.normed), write(n.rstd)});
   return n;
 }
 
@@ -71,8 +71,9 @@ Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const 
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
-  b.norm_backward({.accumulate = false}, head.norm,
-                  {read(dnormed), read(n.rows), read(b.placement().weight(head.norm, 1)), read(n.rstd), write(drows)});
+  b.norm_backward(
+      {.accumulate = false}, head.norm.gain,
+      {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
   const Value dx = b.make("dx", n.rows.shape, b.compute());
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), write(b.use(dx))});
   return dx;
@@ -85,8 +86,8 @@ Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& 
   e.op("gather_rows", GatherRows{}, {all, read(row), write(chosen)});
   const Operand normed = e.tensor("norm", b.compute(), chosen.shape);
   const Operand rstd = e.tensor("rstd", DType::F32, {1});
-  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm_epsilon)},
-       {read(chosen), read(b.placement().weight(head.norm, 1)), write(normed), write(rstd)});
+  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm.epsilon)},
+       {read(chosen), read(b.placement().weight(head.norm.gain, 1)), write(normed), write(rstd)});
   const Operand projection = b.placement().weight(head.projection, 1);
   const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
   e.op("project", Gemm{.transpose_b = true}, {read(normed), read(projection), write(logits)});

@@ -8,8 +8,8 @@
 namespace snug {
 
 struct HeadParams {
-  ParamId norm = kNoParam, projection = kNoParam;
-  double norm_epsilon = 0;
+  Norm norm;
+  ParamId projection = kNoParam;
   int64_t chunk_rows = 1024;  // numerics: a weight gradient is summed chunk by chunk, and rounded after each
 };
 

@@ -10,28 +10,20 @@
 namespace snug {
 namespace {
 
-// One linear of a checkpoint that is part of a fused product.
-struct Part {
-  std::string module;  // "self_attn.q_proj"
-  int64_t rows;
-};
-
 class TableBuilder {
  public:
-  TableBuilder(const HfConfig& config, const PeftConfig* adapter, bool trainable)
-      : config_(config), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
+  TableBuilder(const ModelSpec& model, const PeftConfig* adapter, bool trainable)
+      : model_(model), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
 
   ParamTable build() {
-    const int64_t hidden = config_.hidden_size;
-    table_.embedding = add("model.embed_tokens.weight", {config_.vocabulary, hidden}, true, false);
-    for (int64_t layer = 0; layer < config_.layers; layer++) {
+    table_.embedding = add(model_.embedding, {model_.vocabulary, model_.hidden}, true, false);
+    for (size_t layer = 0; layer < model_.layers.size(); layer++) {
       group_++;
-      table_.blocks.push_back(block(fmt::format("model.layers.{}.", layer)));
+      table_.blocks.push_back(block(model_.layers[layer], model_.prefix_of(layer)));
     }
     group_++;
-    table_.final_norm = add("model.norm.weight", {hidden}, false, false);
-    table_.head = config_.tie_word_embeddings ? table_.embedding
-                                              : add("lm_head.weight", {config_.vocabulary, hidden}, true, false);
+    table_.final_norm = norm("", model_.final_norm);
+    table_.head = model_.tied ? table_.embedding : add(model_.head, {model_.vocabulary, model_.hidden}, true, false);
     table_.groups = group_ + 1;
     return std::move(table_);
   }
@@ -47,40 +39,41 @@ class TableBuilder {
     return static_cast<ParamId>(table_.params.size() - 1);
   }
 
-  BlockParams block(const std::string& prefix) {
-    const int64_t hidden = config_.hidden_size, ffn = config_.intermediate_size;
-    const int64_t queries = config_.heads * config_.head_dim, keys = config_.kv_heads * config_.head_dim;
+  Norm norm(const std::string& prefix, const NormSpec& spec) {
+    return {add(prefix + spec.weight, {model_.hidden}, false, false), spec.epsilon};
+  }
+
+  BlockParams block(const LayerSpec& spec, const std::string& prefix) {
     BlockParams block;
-    block.attention_norm = add(prefix + "input_layernorm.weight", {hidden}, false, false);
-    block.qkv = linear(prefix, "qkv", hidden,
-                       {{"self_attn.q_proj", queries}, {"self_attn.k_proj", keys}, {"self_attn.v_proj", keys}},
-                       config_.qkv_bias);
-    block.o = linear(prefix, "o", queries, {{"self_attn.o_proj", hidden}}, false);
-    block.mlp_norm = add(prefix + "post_attention_layernorm.weight", {hidden}, false, false);
-    block.gate_up = linear(prefix, "gate_up", hidden, {{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, false);
-    block.down = linear(prefix, "down", ffn, {{"mlp.down_proj", hidden}}, false);
-    block.window = config_.window(std::ssize(table_.blocks));
+    block.heads = spec.heads;
+    block.window = spec.window;
+    block.attention_norm = norm(prefix, spec.attention_norm);
+    block.qkv = linear(prefix, "qkv", spec.qkv);
+    block.o = linear(prefix, "o", spec.o);
+    block.mlp_norm = norm(prefix, spec.mlp_norm);
+    block.gate_up = linear(prefix, "gate_up", spec.gate_up);
+    block.down = linear(prefix, "down", spec.down);
     return block;
   }
 
-  Linear linear(const std::string& prefix, std::string site, int64_t in, const std::vector<Part>& parts, bool bias) {
-    Linear linear{.site = std::move(site), .count = static_cast<int>(parts.size()), .in = in};
-    for (const Part& part : parts) {
-      const ParamId id = add(prefix + part.module + ".weight", {part.rows, in}, true, linear.weight != kNoParam);
+  Linear linear(const std::string& prefix, std::string site, const LinearSpec& spec) {
+    Linear linear{.site = std::move(site), .count = static_cast<int>(spec.parts.size()), .in = spec.in};
+    for (const LinearPart& part : spec.parts) {
+      const ParamId id = add(prefix + part.module + ".weight", {part.rows, spec.in}, true, linear.weight != kNoParam);
       table_.params.back().linear = true;
       if (linear.weight == kNoParam) linear.weight = id;
       linear.out += part.rows;
     }
-    if (bias)
-      for (const Part& part : parts) {
+    if (spec.bias)
+      for (const LinearPart& part : spec.parts) {
         const ParamId id = add(prefix + part.module + ".bias", {part.rows}, false, linear.bias != kNoParam);
         if (linear.bias == kNoParam) linear.bias = id;
       }
-    if (adapter_) linear.lora = lora(prefix, in, parts);
+    if (adapter_) linear.lora = lora(prefix, spec.in, spec.parts);
     return linear;
   }
 
-  Lora lora(const std::string& prefix, int64_t in, const std::vector<Part>& parts) {
+  Lora lora(const std::string& prefix, int64_t in, const std::vector<LinearPart>& parts) {
     Lora lora{.dropout = adapter_->dropout};
     auto add_half = [&](const std::string& module, LoraHalf half, const Shape& shape, bool joined) {
       const ParamId id = add(to_string({prefix + module, half}), shape, true, joined);
@@ -91,7 +84,7 @@ class TableBuilder {
     };
     std::vector<std::string> modules;  // by part of the adapter
     int64_t row = 0;
-    for (const Part& part : parts) {
+    for (const LinearPart& part : parts) {
       const int64_t begin = row;
       row += part.rows;
       const std::optional<LoraTarget> target = target_of(*adapter_, prefix + part.module);
@@ -108,7 +101,7 @@ class TableBuilder {
     return lora;
   }
 
-  const HfConfig& config_;
+  const ModelSpec& model_;
   const PeftConfig* adapter_;
   bool base_trainable_, adapter_trainable_;
   int group_ = 0;
@@ -141,19 +134,19 @@ const std::vector<std::string>& linear_names() {
   return names;
 }
 
-ParamTable full_parameters(const HfConfig& config, bool trainable) {
-  return TableBuilder(config, nullptr, trainable).build();
+ParamTable full_parameters(const ModelSpec& model, bool trainable) {
+  return TableBuilder(model, nullptr, trainable).build();
 }
 
-ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable) {
-  ParamTable table = TableBuilder(config, &adapter, trainable).build();
+ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable) {
+  ParamTable table = TableBuilder(model, &adapter, trainable).build();
   if (!std::ranges::any_of(table.params, &ParamSpec::adapter))
     user_error("adapter's targets: found none among the model's linears, whose names end with {}",
                fmt::join(linear_names(), ", "));
   return table;
 }
 
-PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std::string_view source) {
+PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source) {
   const auto refuse = [&](std::string_view key, std::string_view what) {
     user_error("{}, key '{}': training {} is not there yet; eval, generate, chat and merge read it", source, key, what);
   };
@@ -161,7 +154,7 @@ PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std:
   if (!adapter.trainable_token_indices.empty()) refuse("trainable_token_indices", "rows of an embedding");
   if (adapter.bias != "none") refuse("bias", "biases beside an adapter");
   std::map<std::string, std::vector<std::string>> linears, adapted;  // paths by their last part
-  for (const ParamSpec& param : full_parameters(config, false).params) {
+  for (const ParamSpec& param : full_parameters(model, false).params) {
     if (!param.linear) continue;
     const std::string path = param.name.substr(0, param.name.rfind('.')), last = path.substr(path.rfind('.') + 1);
     linears[last].push_back(path);

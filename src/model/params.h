@@ -6,8 +6,8 @@
 #include <string_view>
 #include <vector>
 
-#include "format/hf_config.h"
 #include "format/peft.h"
+#include "model/spec.h"
 #include "tensor/view.h"
 
 namespace snug {
@@ -51,8 +51,14 @@ struct Linear {
   Lora lora{};  // without parts: none
 };
 
+struct Norm {
+  ParamId gain = kNoParam;
+  double epsilon = 0;
+};
+
 struct BlockParams {
-  ParamId attention_norm = kNoParam, mlp_norm = kNoParam;
+  Norm attention_norm, mlp_norm;
+  HeadShape heads;
   Linear qkv, o, gate_up, down;
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
 };
@@ -60,7 +66,8 @@ struct BlockParams {
 struct ParamTable {
   std::vector<ParamSpec> params;
   int groups = 0;
-  ParamId embedding = kNoParam, final_norm = kNoParam;
+  ParamId embedding = kNoParam;
+  Norm final_norm;
   ParamId head = kNoParam;  // the embedding where they are tied
   std::vector<BlockParams> blocks;
 
@@ -71,14 +78,14 @@ struct ParamTable {
 // The linears that can be adapted, as PEFT names them, in the order of a block.
 const std::vector<std::string>& linear_names();
 
-// Full fine-tuning (or no training at all): every parameter the model's own. Llama and Qwen2 layouts.
-ParamTable full_parameters(const HfConfig& config, bool trainable);
+// Full fine-tuning (or no training at all): every parameter the model's own.
+ParamTable full_parameters(const ModelSpec& model, bool trainable);
 // Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError if no linear is adapted.
-ParamTable lora_parameters(const HfConfig& config, const PeftConfig& adapter, bool trainable);
+ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
 // The same adapter without expressions and patterns, as snug trains and writes it. `source` is its name for messages.
 // UserError, by key, for one that is more than low-rank halves of one rank and one scale, and for a target that is no
 // linear of the model.
-PeftConfig plain_adapter(const HfConfig& config, const PeftConfig& adapter, std::string_view source);
+PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source);
 
 }  // namespace snug

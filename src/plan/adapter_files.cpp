@@ -143,17 +143,17 @@ std::string AdapterFiles::where(const std::string& tensor) const {
 
 AdapterFiles open_adapter(const std::filesystem::path& directory) { return Opener(directory).open(); }
 
-void fit_to_adapter(HfConfig& config, const AdapterFiles& files) {
+void fit_to_adapter(ModelSpec& model, const AdapterFiles& files) {
   const std::optional<int64_t> embedding = rows_of(files, kEmbedding), head = rows_of(files, kHead);
-  const int64_t base = config.vocabulary;
-  if (config.tie_word_embeddings && is_parted(files)) config.tie_word_embeddings = false;
-  const int64_t rows = embedding.value_or(config.tie_word_embeddings ? head.value_or(base) : base);
-  if (head.value_or(config.tie_word_embeddings ? rows : base) != rows)
+  const int64_t base = model.vocabulary;
+  if (model.tied && is_parted(files)) model.tied = false;
+  const int64_t rows = embedding.value_or(model.tied ? head.value_or(base) : base);
+  if (head.value_or(model.tied ? rows : base) != rows)
     user_error(
         "{}: was made for another vocabulary: found {} rows of the embedding and {} of the head, where the base "
         "has {}, expected as many of both",
         files.index.files()[0].string(), rows, head.value_or(base), base);
-  config.vocabulary = rows;
+  model.vocabulary = rows;
 }
 
 }  // namespace snug

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "format/hf_config.h"
 #include "format/peft.h"
 #include "format/safetensors.h"
+#include "model/spec.h"
 
 namespace snug {
 
@@ -37,9 +37,9 @@ struct AdapterFiles {
 // UserError for a tensor of unknown meaning, and for what the configuration names and the file lacks.
 AdapterFiles open_adapter(const std::filesystem::path& directory);
 
-// Makes of the base's configuration that of the model with the adapter: as many tokens as its embedding has rows, and a
+// Makes of the base the model with the adapter: as many tokens as its embedding has rows, and a
 // head of its own where PEFT parts it from the embedding. UserError if embedding and head differ in rows.
-void fit_to_adapter(HfConfig& config, const AdapterFiles& files);
+void fit_to_adapter(ModelSpec& model, const AdapterFiles& files);
 
 // Whether two tensors of a file hold the same bytes; nothing of them is kept.
 bool same_bytes(const SafetensorsIndex& index, const SafetensorsEntry& a, const SafetensorsEntry& b);

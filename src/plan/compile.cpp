@@ -77,8 +77,8 @@ class Compiler {
         facts_(facts),
         layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, forms_of(spec)),
         storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, trains()),
-        job_{result_.set, facts,          spec_.config,   spec_.table,
-             storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
+        job_{result_.set, facts,          spec_.model.rope, spec_.table,
+             storage_,    spec_.numerics, spec_.strategy,   make_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
     check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
@@ -155,8 +155,8 @@ class Compiler {
 
   Operand make_rope_table() {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
-    return new_tensor(result_.set, "rope_table", DType::F32, {positions, spec_.config.head_dim}, Role::Weight,
-                      Space::Device, Life::Persistent);
+    return new_tensor(result_.set, "rope_table", DType::F32, {positions, spec_.model.layers.at(0).heads.dim},
+                      Role::Weight, Space::Device, Life::Persistent);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }

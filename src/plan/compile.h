@@ -16,7 +16,7 @@ enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
 struct JobSpec {
   Purpose purpose = Purpose::Train;
   bool outline = false;  // what repeats alone, to look at arrangements: neither verified nor hashed, never run
-  HfConfig config;
+  ModelSpec model;
   ParamTable table;
   std::optional<PeftConfig> adapter{};  // that is trained
   WeightSources sources;

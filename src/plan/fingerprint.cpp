@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "base/hash.h"
-#include "format/config_fields.h"
+#include "format/peft_fields.h"
+#include "model/spec_fields.h"
 
 namespace snug {
 
@@ -27,7 +28,7 @@ Fields fields_of(const JobSpec& spec) {
   const bool adapters = std::ranges::any_of(spec.table.params, &ParamSpec::adapter);
   fields.push_back({std::string(kMethodFields), "method", adapters ? "lora" : "full"});
   if (spec.adapter) add_fields(fields, kMethodFields, *spec.adapter);
-  add_fields(fields, kModelFields, spec.config);
+  add_fields(fields, kModelFields, spec.model);
   add_fields(fields, kNumericsFields, spec.numerics);
   fields.push_back({std::string(kNumericsFields), "linears that are not quantised", plain_linears(spec), ""});
   add_fields(fields, kCutFields, spec.cut);

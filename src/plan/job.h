@@ -1,7 +1,6 @@
 // What all programs of a job share.
 #pragma once
 
-#include "format/hf_config.h"
 #include "plan/storage.h"
 
 namespace snug {
@@ -10,7 +9,7 @@ namespace snug {
 struct JobContext {
   ProgramSet& set;
   const OpFacts& facts;
-  const HfConfig& config;
+  const RopeTable& rope;
   const ParamTable& table;
   const Storage& storage;
   const Numerics& numerics;

@@ -10,17 +10,6 @@ namespace {
 
 constexpr int64_t kTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
 
-RopeTable rope_of(const HfConfig& config) {
-  RopeTable rope{.theta = config.rope_theta};
-  if (const auto& scaling = config.rope_scaling) {
-    rope.factor = scaling->factor;
-    rope.low_frequency_factor = scaling->low_freq_factor;
-    rope.high_frequency_factor = scaling->high_freq_factor;
-    rope.original_length = static_cast<double>(scaling->original_max_position);
-  }
-  return rope;
-}
-
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The elements of a parameter that this rank owns, in its segment.
@@ -50,7 +39,7 @@ class Loader {
       : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
 
   void emit() {
-    e_.op("rope_table", rope_of(job_.config), {write(job_.rope_table)});
+    e_.op("rope_table", job_.rope, {write(job_.rope_table)});
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.groups));
     for (size_t i = 0; i < job_.table.params.size(); i++)

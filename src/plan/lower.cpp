@@ -8,8 +8,6 @@ namespace {
 
 constexpr int64_t kArrayAlignment = 256;  // bytes, of each array of a batch
 
-HeadShape head_shape(const HfConfig& config) { return {config.heads, config.kv_heads, config.head_dim}; }
-
 // Arrays that the host fills, as one run of bytes so that one copy brings them to the device.
 class HostArrays {
  public:
@@ -54,13 +52,10 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
   return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
-HeadParams head_params(const JobContext& job) {
-  return {job.table.final_norm, job.table.head, job.config.rms_norm_eps, job.numerics.head_rows};
-}
+HeadParams head_params(const JobContext& job) { return {job.table.final_norm, job.table.head, job.numerics.head_rows}; }
 
 BlockContext block_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
-  return {head_shape(job.config), job.config.rms_norm_eps, batch.positions, job.rope_table,
-          batch.documents,        cut.sequence_length,     std::nullopt};
+  return {batch.positions, job.rope_table, batch.documents, cut.sequence_length, std::nullopt};
 }
 
 namespace {
@@ -98,7 +93,7 @@ Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const
   Value x = b.embedding(ids, job.table.embedding);
   placement.release(0);
   for (size_t i = 0; i < job.table.blocks.size(); i++) {
-    const int group = job.table[job.table.blocks[i].attention_norm].group;
+    const int group = job.table[job.table.blocks[i].attention_norm.gain].group;
     b.begin_block(static_cast<int>(i), fmt::format("block.{}", i));
     bring_ahead(group);
     x = DenseBlock(job.table.blocks[i], context(i)).forward(b, x);
@@ -125,10 +120,12 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) 
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   std::vector<Operand> caches;
-  for (size_t i = 0; i < job.table.blocks.size(); i++)
+  for (size_t i = 0; i < job.table.blocks.size(); i++) {
+    const HeadShape& heads = job.table.blocks[i].heads;
     caches.push_back(new_tensor(job.set, fmt::format("block.{}.cache", i), job.numerics.compute,
-                                {positions, 2 * job.config.kv_heads * job.config.head_dim}, Role::Cache, Space::Device,
+                                {positions, 2 * heads.kv_heads * heads.dim}, Role::Cache, Space::Device,
                                 Life::Persistent));
+  }
   return caches;
 }
 
@@ -139,7 +136,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
   const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> BlockContext {
-    return {head_shape(job.config), job.config.rms_norm_eps, arrays.positions, job.rope_table, {}, 0, caches[block]};
+    return {arrays.positions, job.rope_table, {}, 0, caches[block]};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "base/alive.h"
+#include "format/bnb.h"
 #include "plan/load.h"
 
 namespace snug {

@@ -75,7 +75,7 @@ class TrainProgram {
  private:
   int blocks() const { return static_cast<int>(job_.table.blocks.size()); }
   int group_of(int block) const {
-    return job_.table[job_.table.blocks[static_cast<size_t>(block)].attention_norm].group;
+    return job_.table[job_.table.blocks[static_cast<size_t>(block)].attention_norm.gain].group;
   }
   bool tied() const { return job_.table.head == job_.table.embedding; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "format/peft.h"
+#include "format/side_files.h"
 
 namespace snug {
 namespace {
@@ -18,8 +19,8 @@ std::string written_config(const std::filesystem::path& path, const JobSpec& spe
     if (!dtype && !spec.table.params[i].adapter && !spec.sources.dtypes[i]) dtype = spec.numerics.compute;
   if (dtype)
     json[json.contains("torch_dtype") ? "torch_dtype" : "dtype"] = *dtype == DType::F32 ? "float32" : "bfloat16";
-  json["vocab_size"] = spec.config.vocabulary;
-  if (!spec.config.tie_word_embeddings && json.value("tie_word_embeddings", false)) json["tie_word_embeddings"] = false;
+  json["vocab_size"] = spec.model.vocabulary;
+  if (!spec.model.tied && json.value("tie_word_embeddings", false)) json["tie_word_embeddings"] = false;
   return json.dump(2) + "\n";
 }
 

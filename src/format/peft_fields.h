@@ -1,0 +1,22 @@
+// The fields of adapter configurations (base/fields.h), as far as they decide results.
+#pragma once
+
+#include "base/fields.h"
+#include "format/peft.h"
+
+namespace snug {
+
+// Not visited: the name of the base, and what adapters that are trained have none of.
+template <RecordOf<PeftConfig> R, class Visit>
+void visit_fields(R& adapter, Visit&& visit) {
+  auto& [base_model, rank, alpha, dropout, rslora, target_modules, target_expression, exclude_modules,
+         layers_to_transform, layers_pattern, rank_pattern, alpha_pattern, bias, modules_to_save,
+         trainable_token_indices, ensure_weight_tying] = adapter;
+  visit("lora_rank", rank);
+  visit("lora_alpha", alpha);
+  visit("lora_dropout", dropout);
+  visit("lora_rslora", rslora);
+  visit("lora_targets", target_modules);
+}
+
+}  // namespace snug

@@ -1,0 +1,61 @@
+// What a model is, as data: all that planning and running know of it. A family makes it from a configuration
+// (model/families.h); the parameters are made from it (model/params.h).
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "program/ops.h"
+
+namespace snug {
+
+// Names of tensors are those of the model's files; within a layer they follow the layer's prefix.
+struct NormSpec {
+  std::string weight;  // "input_layernorm.weight"
+  double epsilon = 0;
+  bool operator==(const NormSpec&) const = default;
+};
+
+// One linear of the model's files.
+struct LinearPart {
+  std::string module;  // "self_attn.q_proj", whose tensors are ".weight" [rows, in] and perhaps ".bias" [rows]
+  int64_t rows = 0;
+  bool operator==(const LinearPart&) const = default;
+};
+
+// Linears of one input that are one product: y = x W^T (+ bias), their rows one after the other.
+struct LinearSpec {
+  std::vector<LinearPart> parts;
+  int64_t in = 0;
+  bool bias = false;
+  bool operator==(const LinearSpec&) const = default;
+};
+
+// A decoder layer: normed attention, then a normed SwiGLU MLP, each added to the residual stream.
+struct LayerSpec {
+  NormSpec attention_norm, mlp_norm;
+  HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
+  int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
+  LinearSpec qkv, o, gate_up, down;
+  bool operator==(const LayerSpec&) const = default;
+};
+
+struct ModelSpec {
+  std::string architecture;     // as config.json spells it: "LlamaForCausalLM"
+  int64_t hidden = 0;           // width of the residual stream
+  int64_t vocabulary = 0;       // rows of embedding and head
+  std::string embedding, head;  // tensors
+  bool tied = false;            // the head is the embedding
+  std::string layer_prefix;     // "model.layers.", which a layer's number and a dot follow
+  std::vector<LayerSpec> layers;
+  NormSpec final_norm;
+  RopeTable rope;  // of all layers; heads have one dim
+
+  int64_t positions = 0;  // of the longest document that the model was made for: decides nothing
+
+  std::string prefix_of(size_t layer) const { return layer_prefix + std::to_string(layer) + "."; }
+};
+
+}  // namespace snug

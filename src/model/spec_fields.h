@@ -1,0 +1,82 @@
+// The fields of a model (base/fields.h), as far as they decide results.
+#pragma once
+
+#include "base/fields.h"
+#include "model/spec.h"
+
+namespace snug {
+
+template <RecordOf<NormSpec> R, class Visit>
+void visit_fields(R& norm, Visit&& visit) {
+  auto& [weight, epsilon] = norm;
+  visit("weight", weight);
+  visit("epsilon", epsilon);
+}
+
+template <RecordOf<LinearPart> R, class Visit>
+void visit_fields(R& part, Visit&& visit) {
+  auto& [module, rows] = part;
+  visit("module", module);
+  visit("rows", rows);
+}
+
+template <RecordOf<LinearSpec> R, class Visit>
+void visit_fields(R& linear, Visit&& visit) {
+  auto& [parts, in, bias] = linear;
+  visit("parts", parts);
+  visit("in", in);
+  visit("bias", bias);
+}
+
+template <RecordOf<HeadShape> R, class Visit>
+void visit_fields(R& shape, Visit&& visit) {
+  auto& [heads, kv_heads, dim] = shape;
+  visit("heads", heads);
+  visit("kv_heads", kv_heads);
+  visit("dim", dim);
+}
+
+template <RecordOf<RopeTable> R, class Visit>
+void visit_fields(R& rope, Visit&& visit) {
+  auto& [theta, factor, low_frequency_factor, high_frequency_factor, original_length] = rope;
+  visit("theta", theta);
+  visit("factor", factor);
+  visit("low_freq_factor", low_frequency_factor);
+  visit("high_freq_factor", high_frequency_factor);
+  visit("original_max_position", original_length);
+}
+
+template <RecordOf<LayerSpec> R, class Visit>
+void visit_fields(R& layer, Visit&& visit) {
+  auto& [attention_norm, mlp_norm, heads, window, qkv, o, gate_up, down] = layer;
+  visit("attention norm", attention_norm);
+  visit("mlp norm", mlp_norm);
+  visit("heads", heads);
+  visit("sliding_window", window);
+  visit("qkv", qkv);
+  visit("o", o);
+  visit("gate_up", gate_up);
+  visit("down", down);
+}
+
+// Without the layers, whose fields add_fields() adds one by one. Not visited: how long the model's documents were.
+template <RecordOf<ModelSpec> R, class Visit>
+void visit_fields(R& model, Visit&& visit) {
+  auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, positions] =
+      model;
+  visit("architecture", architecture);
+  visit("hidden_size", hidden);
+  visit("vocab_size", vocabulary);
+  visit("embedding", embedding);
+  visit("head", head);
+  visit("tie_word_embeddings", tied);
+  visit("names of layers", layer_prefix);
+  visit("final norm", final_norm);
+  visit("rope", rope);
+}
+
+// Adds a model's fields: of its layers each field once, with runs of layers that are alike in it counted
+// ("4096 x21, 0 x7").
+void add_fields(Fields& fields, std::string_view group, const ModelSpec& model);
+
+}  // namespace snug
