@@ -154,7 +154,7 @@ TEST_F(Prompting, ATokenizerThatWasSavedWithAnAdapterIsUsedAndWrittenWithIt) {
   EXPECT_EQ(text_of(at("more/adapter/tokenizer.json")), tokenizer.dump());
 }
 
-TEST_F(Prompting, AnAdapterOnOtherWeightsThanItsBasesIsSaid) {
+TEST_F(Prompting, AnAdapterOnAnotherBaseThanItsOwnIsSaid) {
   make_weights();
   run_well(train("base", "other",
                  {"--init", "random", "--method", "full", "--seed", "2", "--data", kModels / "data.jsonl"}));
@@ -163,6 +163,12 @@ TEST_F(Prompting, AnAdapterOnOtherWeightsThanItsBasesIsSaid) {
                   "--threads", "1",        "--adapter", "run/adapter",      "--model"};
   EXPECT_THAT(run(with(ask, {"other/model"})).err, HasSubstr("run/adapter was trained on other weights ("));
   EXPECT_THAT(run(with(ask, {"model"})).err, testing::Not(HasSubstr("other weights")));
+
+  auto config = json_of("model/config.json");
+  config["rms_norm_eps"] = 1e-3;
+  put(at("model/config.json"), config.dump());
+  EXPECT_THAT(run(with(ask, {"model"})).err, HasSubstr("run/adapter was trained on another model than model, by its "
+                                                       "snug.json: final norm: found "));
 }
 
 TEST_F(Prompting, WhatIsNotAskedByATemplateGetsNone) {

@@ -14,7 +14,9 @@
 #include "format/peft.h"
 #include "format/prompt_format.h"
 #include "model/model_config.h"
+#include "model/spec_fields.h"
 #include "plan/adapter_files.h"
+#include "plan/fingerprint.h"
 #include "train/metrics.h"
 
 namespace snug {
@@ -114,14 +116,23 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
 
 namespace {
 
-// A line where the adapter was trained on other weights than the model's.
+// A line where the adapter was trained on another model, or on other weights, than these.
 void note_other_base(JobSpec& spec, const Options& options) {
   if (options.adapter.empty()) return;
-  const std::string trained_on = read_adapter_format(options.adapter, spec.model.vocabulary).base;
+  const AdapterFormat trained_on = read_adapter_format(options.adapter, spec.model.vocabulary);
+  std::vector<std::string>& notes = spec.sources.notes;
+  if (!trained_on.model.empty()) {
+    Fields found, expected;
+    add_fields(found, kModelFields, spec.model);
+    for (const auto& [name, value] : trained_on.model) expected.push_back({std::string(kModelFields), name, value});
+    if (const auto words = differences(found, expected, {kModelFields}); !words.empty())
+      notes.push_back(fmt::format("{} was trained on another model than {}, by its {}: {}", options.adapter,
+                                  options.model, kSnugFile, fmt::join(words, "; ")));
+  }
   const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);
-  if (trained_on.empty() || !base || trained_on == hex(*base)) return;
-  spec.sources.notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})",
-                                           options.adapter, trained_on, kSnugFile, options.model, hex(*base)));
+  if (trained_on.base.empty() || !base || trained_on.base == hex(*base)) return;
+  notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})", options.adapter,
+                              trained_on.base, kSnugFile, options.model, hex(*base)));
 }
 
 }  // namespace

@@ -2,6 +2,8 @@
 
 #include "base/say.h"
 #include "cli/job.h"
+#include "model/spec_fields.h"
+#include "plan/fingerprint.h"
 #include "plan/sources.h"
 
 namespace snug {
@@ -28,6 +30,10 @@ void copy_adapters_tokenizer(const Options& options, const fs::path& directory) 
 SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& spec) {
   SnugFacts facts{
       .version = SNUG_VERSION, .train_on = options.train_on, .base = hash_of_base(spec.table, spec.sources)};
+  Fields fields;
+  add_fields(fields, kModelFields, spec.model);
+  for (const Field& field : fields)
+    if (!field.is_usual()) facts.model[field.name] = field.value;
   const PromptFormat& format = corpus.prompt_format;
   const bool conversations = corpus.training.kinds().conversations;
   if ((conversations || format.template_of_adapter) && format.chat) facts.template_name = format.chat->name();

@@ -91,6 +91,7 @@ std::map<std::string, std::string> adapter_format_files(const fs::path& base, co
                    {"template", or_null(facts.template_name)},
                    {"train_on", facts.train_on},
                    {"base", facts.base ? OrderedJson(fmt::format("{:016x}", *facts.base)) : OrderedJson()}};
+  if (!facts.model.empty()) snug["model"] = facts.model;
   if (!facts.prompt_pattern.empty()) snug["prompt"] = facts.prompt_pattern;
   texts[kSnugFile] = text_of(snug);
   return texts;

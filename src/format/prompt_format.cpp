@@ -132,6 +132,12 @@ void parse_snug_file(std::string_view json, std::string_view source, AdapterForm
   format.template_name = facts.string("template", "");
   format.prompt_pattern = facts.string("prompt", "");
   format.base = facts.string("base", "");
+  if (!facts.has("model")) return;
+  if (!facts.at("model").is_object()) facts.fail("model", "an object of texts");
+  for (const auto& [name, value] : facts.at("model").items()) {
+    if (!value.is_string()) facts.fail("model", "an object of texts");
+    format.model[name] = value.get<std::string>();
+  }
 }
 
 AdapterFormat read_adapter_format(const fs::path& directory, int64_t vocabulary) {

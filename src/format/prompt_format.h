@@ -51,8 +51,9 @@ struct AdapterFormat {
   // Of snug.json: the template's name, empty where none was asked by; the pattern of --prompt, empty for none.
   bool by_snug = false;
   std::string template_name = {}, prompt_pattern = {};
-  std::string base = {};                // the hash of the base's weights, empty for none
-  std::vector<std::string> notes = {};  // a line for each end token that is left out
+  std::string base = {};                          // the hash of the base's weights, empty for none
+  std::map<std::string, std::string> model = {};  // the base's fields that are not at their defaults
+  std::vector<std::string> notes = {};            // a line for each end token that is left out
 };
 
 inline constexpr const char* kSnugFile = "snug.json";
@@ -78,7 +79,8 @@ struct PromptFiles {
 // What snug.json says of a run.
 struct SnugFacts {
   std::string version = {}, template_name = {}, prompt_pattern = {}, train_on = {};
-  std::optional<uint64_t> base = {};  // hash_of_files() of the base's weights
+  std::optional<uint64_t> base = {};              // hash_of_files() of the base's weights
+  std::map<std::string, std::string> model = {};  // its fields that are not at their defaults
 };
 
 // The files that stand beside an adapter, by name: chat_template.jinja, generation_config.json (the base's, with these
