@@ -121,7 +121,7 @@ TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
   EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
   EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100: its maker's figures as far as an H200"));
   EXPECT_THAT(run(with({"--machine", "H100"})).out, HasSubstr("2 x H100; 2 hosts of 1, 45.0 GB/s"));
-  EXPECT_THAT(text, HasSubstr("  links       at work for "));
+  EXPECT_THAT(text, HasSubstr("  links       busy "));
   EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));
   const auto two = nlohmann::json::parse(run(with({"--json"})).out),
              one = nlohmann::json::parse(run(with({"--json", "--machine", "8xH100", "--nodes", "1"})).out);
@@ -368,7 +368,7 @@ TEST_F(Cli, ARunClaimsNothingThatNobodyLookedAt) {
   EXPECT_TRUE(nlohmann::json::parse(text_of(at("run/plan.json")))["more_memory"].is_null());
   const std::string plan = run(job("plan", {"--ranks", "2"})).out;
   EXPECT_THAT(plan, HasSubstr("fits: device and host of a node "));
-  EXPECT_THAT(plan, HasSubstr("-25 %         device and host of a node "));
+  EXPECT_THAT(plan, HasSubstr("with 25 % less device and host of a node "));
 }
 
 }  // namespace

@@ -99,15 +99,15 @@ std::string alternatives_text(const Planned& planned) {
   std::string text;
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", "runner-up", beside(planned, planned.fit.tried[i]));
-  if (planned.less) text += fmt::format("{:<13} {}", "-25 %", beside(planned, *planned.less));
+      text += fmt::format("{:<13} {}", "second best", beside(planned, planned.fit.tried[i]));
+  if (planned.less) text += fmt::format("{:<13} {}", "with 25 % less", beside(planned, *planned.less));
   if (!planned.more) return text;
   const int ranks = node_ranks(planned);
   const bool shared = planned.caps.shared;  // then a node's memory is what there is more of
   for (const Otherwise& more : *planned.more)
     text += fmt::format(
         "{:<13} {}",
-        fmt::format("+{} GiB{}", more.gigabytes * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each"),
+        fmt::format("with {} GiB more{}", more.gigabytes * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each"),
         beside(planned, more.arrangement));
   if (planned.more->empty())
     text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
@@ -188,8 +188,8 @@ std::string time_text(const Planned& planned) {
                   grouped(std::llround(rate)), of_rank, source_text(planned));
   for (const Bound& bound : bounds_of_step(planned.compiled, planned.pricing))
     if (bound.busy > kNoticed * a.step_seconds)
-      text += fmt::format("  {:<11} at work for {} s, a step is {} s longer for it\n", bound.what,
-                          seconds_text(bound.busy), seconds_text(std::max(0.0, bound.adds)));
+      text += fmt::format("  {:<11} busy {} s, costs {} s a step\n", bound.what, seconds_text(bound.busy),
+                          seconds_text(std::max(0.0, bound.adds)));
   if (planned.compiled.has(Task::Redo))
     text += fmt::format("  {:<11} a step that is clipped takes {} s more\n", "redo",
                         seconds_text(redo_seconds(planned.compiled, planned.pricing)));
