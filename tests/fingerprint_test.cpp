@@ -24,7 +24,6 @@ void perturb(T& value) { value = value + T{1}; }
 template <class T>
 requires std::is_enum_v<T>
 void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1 : 0); }
-void perturb(std::vector<int64_t>& values) { values.push_back(4096); }
 void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); }
 void perturb(std::string& value) { value += "x"; }
 void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }

@@ -44,8 +44,6 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
     notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
                                 options.sequence_length, model.positions));
   const int64_t steps = stream.steps();
-  if (learning_rate(options) == 0)
-    user_error("learning_rate: found 0, expected more: nothing would be learnt; snug eval computes a loss alone");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)
     notes.push_back(
         fmt::format("a warm-up of {} steps was asked for; of the run's {} it takes {}, so that the last has "
