@@ -2,7 +2,7 @@
 # Builds snug and runs its tests. Installs what that needs first.
 #
 #   scripts/test.sh                               the release build
-#   scripts/test.sh PRESET [CTEST OPTIONS]        another of CMakePresets.json: scripts/test.sh cpu-debug -LE "slow|long"
+#   scripts/test.sh PRESET [CTEST OPTIONS]        another of CMakePresets.json: scripts/test.sh cpu-debug --parallel 2
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
