@@ -53,8 +53,9 @@ TEST_F(Cli, AnotherModelOrOtherDataAreNoRunsOwn) {
     };
   };
   EXPECT_EQ(refusal("m/config.json", with_value("/rope_parameters/rope_theta", 20000)),
-            "snug: run/checkpoints/step-2: rope_theta: found 20000, expected 10000, as the run has it\n");
-  EXPECT_THAT(refusal("m/config.json", with_value("/rms_norm_eps", 1e-3)), HasSubstr(": rms_norm_eps: found 0.001, "));
+            "snug: run/checkpoints/step-2: rope.theta: found 20000, expected 10000, as the run has it\n");
+  EXPECT_THAT(refusal("m/config.json", with_value("/rms_norm_eps", 1e-3)),
+              HasSubstr(": final_norm.epsilon: found 0.001, expected 1e-05; attention_norm.epsilon: found 0.001, "));
   EXPECT_THAT(refusal("m/model.safetensors", [](std::string& bytes) { bytes.back() ^= 1; }),
               HasSubstr("step-2: weights: found "));
   EXPECT_THAT(refusal("d.jsonl", [](std::string& text) { text += text.substr(0, text.find('\n') + 1); }),

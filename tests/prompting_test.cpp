@@ -168,7 +168,7 @@ TEST_F(Prompting, AnAdapterOnAnotherBaseThanItsOwnIsSaid) {
   config["rms_norm_eps"] = 1e-3;
   put(at("model/config.json"), config.dump());
   EXPECT_THAT(run(with(ask, {"model"})).err, HasSubstr("run/adapter was trained on another model than model, by its "
-                                                       "snug.json: final norm: found "));
+                                                       "snug.json: final_norm.epsilon: found "));
 }
 
 TEST_F(Prompting, WhatIsNotAskedByATemplateGetsNone) {

@@ -77,15 +77,32 @@ std::string field_text(const T& value) {
   }
 }
 
-// Adds the fields of a record to those of a group; their defaults are those of `usual`.
+template <class T>
+concept Visited = requires(T& record) {
+  visit_fields(record, [](std::string_view, auto&) {});
+};
+
+// Visits the fields of a record, and in place of one that is a record itself its fields: "rope.theta".
+template <class Record, class Visit>
+void visit_leaves(Record& record, Visit&& visit, const std::string& prefix = "") {
+  visit_fields(record, [&](std::string_view name, auto& field) {
+    const std::string path = prefix + std::string(name);
+    if constexpr (Visited<decltype(field)>)
+      visit_leaves(field, visit, path + ".");
+    else
+      visit(path, field);
+  });
+}
+
+// Adds the leaves of a record to the fields of a group; their defaults are those of `usual`.
 template <class Record>
 void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& usual = {}) {
   const size_t first = fields.size();
-  visit_fields(record, [&](std::string_view name, const auto& field) {
-    fields.push_back({std::string(group), std::string(name), field_text(field)});
+  visit_leaves(record, [&](const std::string& name, const auto& field) {
+    fields.push_back({std::string(group), name, field_text(field)});
   });
   size_t next = first;
-  visit_fields(usual, [&](std::string_view, const auto& field) { fields[next++].usual = field_text(field); });
+  visit_leaves(usual, [&](const std::string&, const auto& field) { fields[next++].usual = field_text(field); });
 }
 
 // Returns a hash of the fields of some groups, of all where none is named. Those at their defaults are left out, so

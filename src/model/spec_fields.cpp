@@ -1,20 +1,26 @@
 #include "model/spec_fields.h"
 
+#include <algorithm>
+
 namespace snug {
 
 void add_fields(Fields& fields, std::string_view group, const ModelSpec& model) {
   add_fields<ModelSpec>(fields, group, model, ModelSpec{});
+  fields.push_back({std::string(group), "num_hidden_layers", field_text(model.layers.size()), "0"});
   const size_t first = fields.size();
   const LayerSpec plain;
-  visit_fields(plain, [&](std::string_view name, const auto& usual) {
-    fields.push_back({std::string(group), std::string(name), "", field_text(usual)});
+  visit_leaves(plain, [&](const std::string& name, const auto& usual) {
+    fields.push_back({std::string(group), name, "", field_text(usual)});
   });
   std::vector<std::vector<std::string>> texts(fields.size() - first);  // by field and layer
   for (const LayerSpec& layer : model.layers) {
     size_t next = 0;
-    visit_fields(layer, [&](std::string_view, const auto& field) { texts[next++].push_back(field_text(field)); });
+    visit_leaves(layer, [&](const std::string&, const auto& field) { texts[next++].push_back(field_text(field)); });
   }
-  for (size_t i = 0; i < texts.size(); i++) fields[first + i].value = field_text(texts[i]);
+  for (size_t i = 0; i < texts.size(); i++) {
+    const bool alike = std::ranges::all_of(texts[i], [&](const std::string& text) { return text == texts[i][0]; });
+    if (!texts[i].empty()) fields[first + i].value = alike ? texts[i][0] : field_text(texts[i]);
+  }
 }
 
 }  // namespace snug

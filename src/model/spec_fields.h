@@ -49,8 +49,8 @@ void visit_fields(R& rope, Visit&& visit) {
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, qkv, o, gate_up, down] = layer;
-  visit("attention norm", attention_norm);
-  visit("mlp norm", mlp_norm);
+  visit("attention_norm", attention_norm);
+  visit("mlp_norm", mlp_norm);
   visit("heads", heads);
   visit("sliding_window", window);
   visit("qkv", qkv);
@@ -70,13 +70,13 @@ void visit_fields(R& model, Visit&& visit) {
   visit("embedding", embedding);
   visit("head", head);
   visit("tie_word_embeddings", tied);
-  visit("names of layers", layer_prefix);
-  visit("final norm", final_norm);
+  visit("layer_prefix", layer_prefix);
+  visit("final_norm", final_norm);
   visit("rope", rope);
 }
 
-// Adds a model's fields: of its layers each field once, with runs of layers that are alike in it counted
-// ("4096 x21, 0 x7").
+// Adds a model's fields: how many layers it has, and of these each field once; where they differ in it, with runs of
+// equal ones counted ("4096 x21, 0 x7").
 void add_fields(Fields& fields, std::string_view group, const ModelSpec& model);
 
 }  // namespace snug
