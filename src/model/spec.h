@@ -15,7 +15,6 @@ namespace snug {
 struct NormSpec {
   std::string weight;  // "input_layernorm.weight"
   double epsilon = 0;
-  bool operator==(const NormSpec&) const = default;
 };
 
 // One linear of the model's files.
@@ -30,7 +29,6 @@ struct LinearSpec {
   std::vector<LinearPart> parts;
   int64_t in = 0;
   bool bias = false;
-  bool operator==(const LinearSpec&) const = default;
 };
 
 // A decoder layer: normed attention, then a normed SwiGLU MLP, each added to the residual stream.
@@ -39,7 +37,6 @@ struct LayerSpec {
   HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
   LinearSpec qkv, o, gate_up, down;
-  bool operator==(const LayerSpec&) const = default;
 };
 
 struct ModelSpec {
