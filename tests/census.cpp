@@ -13,6 +13,7 @@
 #include "backend/cuda/facts.h"
 #include "base/hash.h"
 #include "base/rng.h"
+#include "flat_facts.h"
 
 namespace snug {
 namespace {
@@ -20,15 +21,6 @@ namespace {
 struct CensusJob {
   std::string name;
   JobSpec spec;
-};
-
-// Sizes that no library and no device decides.
-class FlatFacts : public OpFacts {
- public:
-  uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand>) const override {
-    return std::holds_alternative<Gemm>(attrs) ? 1024 : 0;
-  }
-  uint64_t alignment() const override { return 256; }
 };
 
 // ---- The jobs -------------------------------------------------------------------------------------------------------

@@ -6,19 +6,11 @@
 #include <fstream>
 #include <sstream>
 
+#include "flat_facts.h"
 #include "tiny_model.h"
 
 namespace snug {
 namespace {
-
-// Sizes that no library decides, so that dumps are equal on every machine.
-class FlatFacts : public OpFacts {
- public:
-  uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand>) const override {
-    return std::holds_alternative<Gemm>(attrs) ? 1024 : 0;
-  }
-  uint64_t alignment() const override { return 256; }
-};
 
 struct Golden {
   std::string name;

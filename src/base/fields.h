@@ -34,6 +34,12 @@ struct Field {
 };
 using Fields = std::vector<Field>;
 
+// A record with a visitor.
+template <class T>
+concept Visited = requires(T& record) {
+  visit_fields(record, [](std::string_view, auto&) {});
+};
+
 inline std::string field_text(bool value) { return value ? "true" : "false"; }
 inline std::string field_text(const std::string& value) { return value; }
 template <class T>
@@ -62,7 +68,7 @@ std::string field_text(const std::vector<T>& values) {
 // A number, an enumerator by its name() where it has one, or a record by its fields: "factor 8, low_freq_factor 1".
 template <class T>
 std::string field_text(const T& value) {
-  if constexpr (requires { visit_fields(value, [](std::string_view, const auto&) {}); }) {
+  if constexpr (Visited<const T>) {
     std::string text;
     visit_fields(value, [&](std::string_view name, const auto& field) {
       text += fmt::format("{}{} {}", text.empty() ? "" : ", ", name, field_text(field));
@@ -76,11 +82,6 @@ std::string field_text(const T& value) {
     return fmt::format("{}", value);
   }
 }
-
-template <class T>
-concept Visited = requires(T& record) {
-  visit_fields(record, [](std::string_view, auto&) {});
-};
 
 // Visits the fields of a record, and in place of one that is a record itself its fields: "rope.theta".
 template <class Record, class Visit>

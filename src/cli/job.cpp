@@ -130,8 +130,9 @@ void note_other_base(JobSpec& spec, const Options& options) {
       notes.push_back(fmt::format("{} was trained on another model than {}, by its {}: {}", options.adapter,
                                   options.model, kSnugFile, fmt::join(words, "; ")));
   }
+  if (trained_on.base.empty()) return;
   const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);
-  if (trained_on.base.empty() || !base || trained_on.base == hex(*base)) return;
+  if (!base || trained_on.base == hex(*base)) return;
   notes.push_back(fmt::format("{} was trained on other weights ({}, by its {}) than those of {} ({})", options.adapter,
                               trained_on.base, kSnugFile, options.model, hex(*base)));
 }

@@ -14,6 +14,7 @@
 #include "cli/prompting.h"
 #include "cli/text.h"
 #include "cli/use.h"
+#include "data/record_keys.h"
 #include "format/gguf_import.h"
 #include "format/json.h"
 #include "train/export.h"
@@ -47,11 +48,6 @@ constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"chat_template chat_template_kwargs enable_thinking add_generation_prompt",
      "none: --template is for all prompts, and thinking is not rendered yet"}};
 
-bool is_among(std::string_view key, std::string_view names) {
-  const std::string padded = fmt::format(" {} ", names);
-  return padded.find(fmt::format(" {} ", key)) != padded.npos;
-}
-
 // The text of a record. Keys that ask for nothing are counted in `ignored`.
 std::string prompt_of(const JsonObject& record, std::map<std::string, int64_t>& ignored) {
   for (const auto& [key, value] : record.value().items()) {
@@ -81,13 +77,7 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
       prompts.push_back({record.text, record.place});
     }
   }
-  constexpr size_t kShownKeys = 20;
-  std::vector<std::string> words;
-  for (const auto& [key, count] : ignored)
-    if (words.size() < kShownKeys)
-      words.push_back(fmt::format("{} ({} record{})", shortened(key), count, count == 1 ? "" : "s"));
-  if (ignored.size() > words.size()) words.push_back(fmt::format("{} more", ignored.size() - words.size()));
-  if (!words.empty()) note = fmt::format("{}: keys ignored: {}", flags.prompts_file, fmt::join(words, ", "));
+  if (!ignored.empty()) note = ignored_keys_text(flags.prompts_file, ignored);
   return prompts;
 }
 

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "data/record_keys.h"
 
 namespace snug {
 namespace {
@@ -265,13 +266,7 @@ class SeenKeys {
           path, named_[i].field, records_, named_[i].option, keys);
     }
     if (ignored_.empty() || !options.note) return;
-    std::vector<std::string> words;
-    for (const auto& [key, count] : ignored_) {
-      if (words.size() < kShownKeys)
-        words.push_back(fmt::format("{} ({} record{})", shortened(key), count, count == 1 ? "" : "s"));
-    }
-    if (ignored_.size() > words.size()) words.push_back(fmt::format("{} more", ignored_.size() - words.size()));
-    options.note(fmt::format("{}: keys ignored: {}", path, fmt::join(words, ", ")));
+    options.note(ignored_keys_text(path, ignored_));
   }
 
   // Notes for what ends at once or more than once.
@@ -292,8 +287,6 @@ class SeenKeys {
   }
 
  private:
-  static constexpr size_t kShownKeys = 20;
-
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
   std::vector<bool>& roles_;  // of all files

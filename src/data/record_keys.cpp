@@ -135,15 +135,6 @@ constexpr std::string_view kSaidInMessages = "name split";
 
 int folded(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
-bool is_among(std::string_view key, std::string_view keys) {
-  while (!keys.empty()) {
-    const std::string_view word = keys.substr(0, keys.find(' '));
-    if (same_key(key, word)) return true;
-    keys.remove_prefix(std::min(word.size() + 1, keys.size()));
-  }
-  return false;
-}
-
 // What is named or linked by a key with a harmless ending is content all the same: "video_url", "function_name".
 constexpr std::string_view kContent =
     "image images img video videos audio audios media tool tools function functions call tool_call attachment";
@@ -216,6 +207,26 @@ bool same_key(std::string_view a, std::string_view b) {
     b.remove_prefix(1);
   }
   return a.empty() && b.empty();
+}
+
+bool is_among(std::string_view key, std::string_view names) {
+  while (!names.empty()) {
+    const std::string_view name = names.substr(0, names.find(' '));
+    if (same_key(key, name)) return true;
+    names.remove_prefix(std::min(name.size() + 1, names.size()));
+  }
+  return false;
+}
+
+std::string ignored_keys_text(std::string_view file, const std::map<std::string, int64_t>& keys) {
+  constexpr size_t kShownKeys = 20;
+  std::vector<std::string> words;
+  for (const auto& [key, count] : keys) {
+    if (words.size() < kShownKeys)
+      words.push_back(fmt::format("{} ({} record{})", shortened(key), count, count == 1 ? "" : "s"));
+  }
+  if (keys.size() > words.size()) words.push_back(fmt::format("{} more", keys.size() - words.size()));
+  return fmt::format("{}: keys ignored: {}", file, fmt::join(words, ", "));
 }
 
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,

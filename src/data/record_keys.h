@@ -1,7 +1,9 @@
 // Keys of records beside those that their shape reads: which are refused, and which change nothing.
 #pragma once
 
+#include <cstdint>
 #include <functional>
+#include <map>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,5 +26,11 @@ void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(st
 
 // Whether the two are one name, without regard to case, '_' and '-'.
 bool same_key(std::string_view a, std::string_view b);
+// Whether a key is one of some names, which are divided by blanks.
+bool is_among(std::string_view key, std::string_view names);
+
+// A line on keys that are passed over, by how many records have each: "FILE: keys ignored: "id" (3 records)". Of many
+// keys the first are named and the others counted.
+std::string ignored_keys_text(std::string_view file, const std::map<std::string, int64_t>& keys);
 
 }  // namespace snug
