@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "model/norm.h"
+
 namespace snug {
 namespace {
 
@@ -52,8 +54,8 @@ void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& 
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 }
 
-Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch,
-                             const Operand& loss, bool accumulate) {
+void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
+                            bool accumulate) {
   Emitter& e = b.emitter();
   const Normed n = norm_of_loss_rows(b, x, head, batch);
   const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
@@ -71,12 +73,10 @@ Value head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const 
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
-  b.norm_backward(
-      {.accumulate = false}, head.norm.gain,
+  norm_backward(
+      b, {.accumulate = false}, head.norm.gain,
       {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
-  const Value dx = b.make("dx", n.rows.shape, b.compute());
-  e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), write(b.use(dx))});
-  return dx;
+  e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x, "dx")});
 }
 
 Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row) {

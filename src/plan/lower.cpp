@@ -54,7 +54,7 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
 
 HeadParams head_params(const JobContext& job) { return {job.table.final_norm, job.table.head, job.numerics.head_rows}; }
 
-BlockContext block_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
+LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
   return {batch.positions, job.rope_table, batch.documents, cut.sequence_length, std::nullopt};
 }
 
@@ -83,23 +83,25 @@ namespace {
 
 // Through embedding and blocks; `context` gives what a block needs.
 Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const Operand& ids,
-              const std::function<BlockContext(size_t block)>& context) {
-  b.begin_block(-1, "embedding");
+              const std::function<LayerContext(size_t block)>& context) {
+  b.enter(kNoLayer, "embedding");
   auto bring_ahead = [&](int group) {
     for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
       placement.bring(group + static_cast<int>(ahead));
   };
   bring_ahead(0);
   Value x = b.embedding(ids, job.table.embedding);
+  b.forward();
   placement.release(0);
   for (size_t i = 0; i < job.table.blocks.size(); i++) {
     const int group = job.table[job.table.blocks[i].attention_norm.gain].group;
-    b.begin_block(static_cast<int>(i), fmt::format("block.{}", i));
+    b.enter(static_cast<int>(i), fmt::format("block.{}", i));
     bring_ahead(group);
-    x = DenseBlock(job.table.blocks[i], context(i)).forward(b, x);
+    x = decoder_layer(b, job.table.blocks[i], context(i), x);
+    b.forward();
     placement.release(group);
   }
-  b.begin_block(-1, "head");
+  b.enter(kNoLayer, "head");
   return x;
 }
 
@@ -110,7 +112,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) 
   PassPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, cut.tokens());
   const BatchBuffers batch = emit_batch(e, cut);
-  const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return block_context(job, cut, batch); });
+  const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return layer_context(job, cut, batch); });
   const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
   head_loss(b, x, head_params(job), batch, loss, false);
   const Operand all = of_all_ranks(job, e, "loss", loss);
@@ -135,7 +137,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
-  const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> BlockContext {
+  const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> LayerContext {
     return {arrays.positions, job.rope_table, {}, 0, caches[block]};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);

@@ -1,7 +1,7 @@
 // Programs of a model's mathematics: evaluation and generation, and what they share with training passes.
 #pragma once
 
-#include "model/dense_block.h"
+#include "model/decoder_layer.h"
 #include "model/head.h"
 #include "plan/job.h"
 
@@ -20,7 +20,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 // Emits the filling of the batch of a program's pass number `pass` by the host and its copy to the device.
 BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass = 0);
 HeadParams head_params(const JobContext& job);
-BlockContext block_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch);
+LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch);
 
 // The sum of a [1] fp32 value over ranks, in the order of their numbers; the value itself where there is one rank.
 Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value);

@@ -161,29 +161,29 @@ Operand PassPlacement::gradient(ParamId first, int count) {
   return job_.storage.view(whole.value(), first, count);
 }
 
-Fate fate_of(const Fates& fates, Keep keep) {
-  switch (keep) {
-    case Keep::Input:
+Fate fate_of(const Fates& fates, ActivationClass kind) {
+  switch (kind) {
+    case ActivationClass::Boundary:
       return fates.input;
-    case Keep::Attention:
+    case ActivationClass::Attention:
       return fates.attention;
-    case Keep::Residual:
+    case ActivationClass::Residual:
       return fates.residual;
-    case Keep::Mlp:
+    case ActivationClass::Mlp:
       return fates.mlp;
-    case Keep::Adapter:
+    case ActivationClass::Adapter:
       return fates.adapter;
-    case Keep::Cheap:
-    case Keep::Few:
+    case ActivationClass::AlwaysRecompute:
+    case ActivationClass::Tiny:
       break;
   }
   return Fate::Recompute;
 }
 
-bool PassPlacement::keeps(int block, Keep keep) {
-  if (keep == Keep::Input || keep == Keep::Few || block < 0) return true;
+bool PassPlacement::keeps(int layer, ActivationClass kind) {
+  if (kind == ActivationClass::Boundary || kind == ActivationClass::Tiny || layer == kNoLayer) return true;
   if (!strategy_) return false;
-  return fate_of(strategy_->fates[static_cast<size_t>(block)], keep) != Fate::Recompute;
+  return fate_of(strategy_->fates[static_cast<size_t>(layer)], kind) != Fate::Recompute;
 }
 
 void PassPlacement::bring(int group) {

@@ -31,7 +31,7 @@ std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group,
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
 // Of a block's forward values of a kind.
-Fate fate_of(const Fates& fates, Keep keep);
+Fate fate_of(const Fates& fates, ActivationClass kind);
 
 class PassPlacement : public Placement {
  public:
@@ -49,7 +49,7 @@ class PassPlacement : public Placement {
   Fp8Factor fp8_weight(ParamId first, int count, bool transposed) override;
   Operand stored(ParamId param) override;
   Operand gradient(ParamId first, int count) override;
-  bool keeps(int block, Keep keep) override;
+  bool keeps(int layer, ActivationClass kind) override;
 
   // Emits the ops that bring a group's weights, so that they are there when its ops come; what is resident or was
   // brought already needs none. Groups beyond the last are none.

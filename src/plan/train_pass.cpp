@@ -30,10 +30,9 @@ struct Pass {
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
-  std::vector<DenseBlock> blocks;
   std::vector<std::vector<std::pair<Value, Operand>>> stashed;  // by block: forward values that wait elsewhere
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
-  Value x;                                        // where it is: the residual stream, then its gradient
+  Value x;                                        // the residual stream, as far as the forward has come
 };
 
 class TrainProgram {
@@ -85,7 +84,7 @@ class TrainProgram {
     const auto number = static_cast<size_t>(&pass - passes_.data());
     emitter_.pass(number);
     placement_.gradients = &pass.gradients;
-    pass.builder->begin_block(block, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
+    pass.builder->enter(block, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
     return *pass.builder;
   }
 
@@ -145,7 +144,11 @@ class TrainProgram {
         if (!in_place(g)) bring_gradient(pass, g);
     if (pending_update_) updates_.queue();
     bring_ahead(-1, 1);
-    for (Pass& pass : passes_) pass.x = enter(pass, -1, "embedding").embedding(pass.batch.ids, job_.table.embedding);
+    for (Pass& pass : passes_) {
+      Builder& builder = enter(pass, kNoLayer, "embedding");
+      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
+      builder.forward();
+    }
     placement_.release(0);
     for (int i = 0; i < blocks(); i++) {
       size_t begin = 0;
@@ -158,11 +161,13 @@ class TrainProgram {
           begin = emitter_.program().ops.size();
         }
         Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
-        pass.blocks.emplace_back(job_.table.blocks[static_cast<size_t>(i)], block_context(job_, cut_, pass.batch));
-        pass.x = pass.blocks.back().forward(builder, pass.x);
-        for (const Keep keep : {Keep::Attention, Keep::Residual, Keep::Mlp, Keep::Adapter})
-          if (fate_of(fates, keep) == Fate::Offload)
-            for (const Value value : builder.made(i, keep)) stash(pass, i, value);
+        pass.x = decoder_layer(builder, job_.table.blocks[static_cast<size_t>(i)],
+                               layer_context(job_, cut_, pass.batch), pass.x);
+        builder.forward();
+        for (const ActivationClass kind :
+             {ActivationClass::Attention, ActivationClass::Residual, ActivationClass::Mlp, ActivationClass::Adapter})
+          if (fate_of(fates, kind) == Fate::Offload)
+            for (const Value value : builder.values_of(i, kind)) stash(pass, i, value);
       }
       if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), blocks() - i);
       if (i + 1 < blocks()) placement_.release(group_of(i));
@@ -207,9 +212,9 @@ class TrainProgram {
     for (Pass& pass : passes_) {
       bring_gradient(pass, job_.table.groups - 1);
       if (tied()) bring_gradient(pass, 0);
-      Builder& builder = enter(pass, -1, "head");
+      Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
-      pass.x = head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
+      head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
       finish_group(pass, job_.table.groups - 1);
       bring_gradient(pass, job_.table.groups - 2);
     }
@@ -228,7 +233,7 @@ class TrainProgram {
         if (wanted && &pass == passes_.data()) bring_ahead(i, -1);
         bring_gradient(pass, group_of(i) - 1);
         Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
-        pass.blocks[static_cast<size_t>(i)].backward(builder, pass.x, wanted);
+        builder.backward();
         if (&pass == &passes_.back()) placement_.release(group_of(i));
         finish_group(pass, group_of(i));
       }
@@ -236,7 +241,7 @@ class TrainProgram {
       if (!wanted) return;
     }
     for (Pass& pass : passes_) {
-      enter(pass, -1, "embedding").embedding_backward(pass.x, pass.batch, job_.table.embedding, tied());
+      enter(pass, kNoLayer, "embedding").backward();
       finish_group(pass, job_.table[job_.table.embedding].group);
     }
   }

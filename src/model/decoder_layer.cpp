@@ -1,0 +1,17 @@
+#include "model/decoder_layer.h"
+
+namespace snug {
+
+Value decoder_layer(Builder& b, const BlockParams& params, const LayerContext& context, Value x) {
+  const HeadShape& heads = params.heads;
+  const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
+  b.rope(qkv, heads, context.positions, context.rope_table);
+  const Value attention = context.cache
+                              ? b.cached_attention(qkv, heads, *context.cache, params.window)
+                              : b.attention(qkv, heads, context.documents, context.longest_document, params.window);
+  const Value r = b.linear(attention, params.o, ActivationClass::Residual, x);
+  const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
+  return b.linear(b.swiglu(gate_up), params.down, ActivationClass::Boundary, r);
+}
+
+}  // namespace snug

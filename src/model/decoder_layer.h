@@ -1,0 +1,20 @@
+// The decoder layer of Llama and Qwen2: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
+// each half added to the residual stream.
+#pragma once
+
+#include "model/builder.h"
+
+namespace snug {
+
+// What every layer of a pass shares.
+struct LayerContext {
+  Operand positions, rope_table;
+  Operand documents;             // training and evaluation
+  int64_t longest_document = 0;  //   and the most tokens one of them has
+  std::optional<Operand> cache;  // generating: this layer's keys and values
+};
+
+// Records the layer: x [T, hidden] -> [T, hidden].
+Value decoder_layer(Builder& b, const BlockParams& params, const LayerContext& context, Value x);
+
+}  // namespace snug

@@ -1,0 +1,16 @@
+// Which nodes of a layer's tape become one composite op (program/adapter.h, program/swiglu_gemm.h). It follows from the
+// layer and the numerics alone, before anything is kept, offloaded or emitted, so that results never depend on that.
+#pragma once
+
+#include <memory>
+#include <span>
+
+#include "model/node.h"
+
+namespace snug {
+
+// A linear without bias and the SwiGLU of its result: one op forward. A SwiGLU and the linear that reads it: one op
+// backward. In fp8 neither.
+void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b);
+
+}  // namespace snug

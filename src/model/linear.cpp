@@ -1,0 +1,280 @@
+#include "model/linear.h"
+
+#include <utility>
+
+#include "program/adapter.h"
+
+namespace snug {
+namespace {
+
+AdaptedParts parts_of(const Linear& linear) {
+  AdaptedParts parts;
+  for (size_t i = 0; i < linear.lora.parts.size(); i++) {
+    parts.begin[i] = linear.lora.parts[i].row_begin;
+    parts.end[i] = linear.lora.parts[i].row_end;
+  }
+  return parts;
+}
+
+// The adapter's halves of all parts, to be read.
+Operand lora_a(Builder& b, const Linear& linear) {
+  return read(b.placement().weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
+}
+Operand lora_b(Builder& b, const Linear& linear) {
+  return read(b.placement().weight(linear.lora.parts[0].b, static_cast<int>(linear.lora.parts.size())));
+}
+
+bool drops_input(const Builder& b, const Linear& linear) { return b.dropout_seed() && linear.lora.dropout > 0; }
+Dropout dropout_of(const Builder& b, const Linear& linear) {
+  return {linear.lora.dropout, *b.dropout_seed(), static_cast<uint32_t>(linear.lora.a)};
+}
+
+// What an adapter sees of x.
+class AdapterDropoutNode : public Node {
+ public:
+  explicit AdapterDropoutNode(const Linear& linear) : linear_(linear) {}
+  bool differentiable() const override { return false; }
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    const Operand input = read(b.use(inputs[0]));
+    b.emitter().op(linear_.site + ".dropout", dropout_of(b, linear_), {input, write(outputs[0])});
+  }
+
+ private:
+  const Linear& linear_;
+};
+
+// scale x A^T of all parts, side by side.
+class AdapterInputNode : public Node {
+ public:
+  explicit AdapterInputNode(const Linear& linear) : linear_(linear) {}
+  bool differentiable() const override { return false; }
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    const Operand x = read(b.use(inputs[0])), xa = write(outputs[0]);
+    const std::string site = linear_.site + ".lora_a";
+    const Lora& lora = linear_.lora;
+    if (lora.even()) {
+      b.emitter().op(site, Gemm{.transpose_b = true, .alpha = lora.parts[0].scale}, {x, lora_a(b, linear_), xa});
+      return;
+    }
+    int64_t column = 0;
+    for (size_t i = 0; i < lora.parts.size(); i++) {
+      const LoraPart& part = lora.parts[i];
+      b.emitter().op(site, Gemm{.transpose_b = true, .alpha = part.scale},
+                     {x, read(b.placement().weight(lora.a + static_cast<ParamId>(i), 1)),
+                      columns(xa, column, column + part.rank)});
+      column += part.rank;
+    }
+  }
+
+ private:
+  const Linear& linear_;
+};
+
+}  // namespace
+
+Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns, const std::optional<Operand>& factors,
+               Role role) {
+  const int64_t rows = x.shape.rows(), cols = x.shape.cols();
+  const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
+  const Fp8Rows made{e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
+                     e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
+  std::vector<Operand> operands{read(x)};
+  if (factors) operands.push_back(read(*factors));
+  operands.insert(operands.end(), {write(made.codes), write(made.scales)});
+  e.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
+  return made;
+}
+
+Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend) {
+  const int64_t rows = shape(x).rows();
+  std::vector<Value> inputs{x};
+  std::optional<Value> dropped, xa;
+  if (!linear.lora.parts.empty()) {
+    if (drops_input(*this, linear))
+      dropped = record(std::make_unique<AdapterDropoutNode>(linear), {x},
+                       {{linear.site + ".dropped", shape(x), compute_, ActivationClass::AlwaysRecompute}});
+    // The layer's last linear is not computed again, and its x is there only after the way back through it has begun.
+    xa = record(std::make_unique<AdapterInputNode>(linear), {dropped.value_or(x)},
+                {{linear.site + ".xa",
+                  {rows, linear.lora.columns()},
+                  compute_,
+                  kind == ActivationClass::Boundary ? ActivationClass::Tiny : ActivationClass::Adapter}});
+  }
+  if (addend) inputs.push_back(*addend);
+  return record(std::make_unique<LinearNode>(linear, x, addend, dropped, xa), std::move(inputs),
+                {{linear.site, {rows, linear.out}, compute_, kind}});
+}
+
+// ---- Forward --------------------------------------------------------------------------------------------------------
+
+bool LinearNode::drops(const Builder& b) const { return drops_input(b, linear_); }
+
+bool LinearNode::trains(const Builder& b) const {
+  return b.trainable(linear_.weight) || (!linear_.lora.parts.empty() && b.trainable(linear_.lora.a));
+}
+
+void LinearNode::forward(Builder& b) {
+  if (!gated_) return Node::forward(b);
+  b.home(outputs[0]);
+}
+
+void LinearNode::compute(Builder& b, std::span<const Operand> outputs) {
+  if (gated_) return compute_gated(b, outputs[0], std::nullopt);
+  std::optional<Operand> addend;
+  if (addend_) addend = b.use(*addend_);
+  const std::optional<AdapterTerm> adapter = adapter_term(b);
+  multiply(b, linear_.site, b.use(x_), false, adapter, addend, outputs[0]);
+}
+
+void LinearNode::compute_gated(Builder& b, const Operand& gate_up, const std::optional<Operand>& h) {
+  const std::optional<AdapterTerm> adapter = adapter_term(b);
+  std::vector<Operand> operands{read(b.use(x_)), read(b.placement().weight(linear_.weight, linear_.count))};
+  if (adapter) operands.insert(operands.end(), {adapter->u, *adapter->v});
+  operands.push_back(write(gate_up));
+  if (h) operands.push_back(write(*h));
+  b.emitter().op(linear_.site, SwiGluGemm{parts_of(linear_), h.has_value()}, operands);
+}
+
+std::optional<LinearNode::AdapterTerm> LinearNode::adapter_term(Builder& b) const {
+  if (!xa_) return std::nullopt;
+  AdapterTerm term{read(b.use(*xa_)), std::nullopt};
+  if (linear_.lora.even()) term.v = lora_b(b, linear_);
+  return term;
+}
+
+void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
+                          const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend,
+                          const Operand& y) const {
+  Emitter& e = b.emitter();
+  Placement& placement = b.placement();
+  const bool bias = !backward && linear_.bias != kNoParam, fp8 = placement.fp8_products();
+  if (adapter && !fp8 && linear_.lora.even()) {
+    std::vector<Operand> operands{read(a), read(placement.weight(linear_.weight, linear_.count)), adapter->u,
+                                  *adapter->v};
+    if (addend) operands.push_back(read(*addend));
+    if (bias) operands.push_back(read(placement.weight(linear_.bias, linear_.count)));
+    operands.push_back(write(y));
+    e.op(site, AdaptedGemm{!backward, backward ? AdaptedParts{} : parts_of(linear_), addend.has_value(), bias},
+         operands);
+    return;
+  }
+  // As AdaptedGemm is computed from other ops.
+  std::optional<Operand> last;
+  if (adapter) {
+    multiply_adapter(b, fmt::format("{}.lora", site), backward, *adapter, y);
+    last = std::exchange(addend, y);
+  }
+  std::vector<Operand> operands;
+  if (fp8) {
+    const Fp8Factor right = placement.fp8_weight(linear_.weight, linear_.count, backward);
+    const Fp8Rows left = in_fp8(e, site, a, false, right.factors);
+    operands = {read(left.codes), read(left.scales), read(right.rows.codes), read(right.rows.scales)};
+  } else {
+    operands = {read(a), read(placement.weight(linear_.weight, linear_.count))};
+  }
+  if (addend) operands.push_back(read(*addend));
+  if (bias) operands.push_back(read(placement.weight(linear_.bias, linear_.count)));
+  operands.push_back(write(y));
+  if (fp8)
+    e.op(site, Fp8Gemm{addend.has_value(), bias}, operands);
+  else
+    e.op(site, Gemm{.transpose_b = !backward, .addend = addend.has_value(), .bias = bias}, operands);
+  if (last) e.op(fmt::format("{}.addend", site), Accumulate{}, {read(*last), update(y)});
+}
+
+void LinearNode::multiply_adapter(Builder& b, const std::string& site, bool backward, const AdapterTerm& adapter,
+                                  const Operand& y) const {
+  Emitter& e = b.emitter();
+  const Lora& lora = linear_.lora;
+  if (backward || lora.even()) {
+    const AdaptedParts parts = backward ? AdaptedParts{} : parts_of(linear_);
+    for (OpCall<Operand>& call : adapter_products(!backward, parts, adapter.u, *adapter.v, write(y)))
+      e.op(site, call.attrs, std::move(call.operands));
+    return;
+  }
+  int64_t row = 0, column = 0;
+  const auto clear_to = [&](int64_t end) {
+    if (end > row) e.op(site, Fill{}, {write(columns(y, row, end))});
+  };
+  for (const LoraPart& part : lora.parts) {
+    clear_to(part.row_begin);
+    e.op(site, Gemm{.transpose_b = true},
+         {columns(adapter.u, column, column + part.rank), read(b.placement().weight(part.b, 1)),
+          write(columns(y, part.row_begin, part.row_end))});
+    row = part.row_end;
+    column += part.rank;
+  }
+  clear_to(y.shape.cols());
+}
+
+// ---- Backward -------------------------------------------------------------------------------------------------------
+
+void LinearNode::backward(Builder& b) {
+  if (b.wants_gradient(x_) && input_gradient_left_)
+    b.gradient_to_add(x_, "d" + linear_.site);
+  else if (b.wants_gradient(x_))
+    b.give_gradient(x_, "d" + linear_.site, [&](const Operand& dx) { input_gradient(b, dx); });
+  if (trains(b)) b.weight_gradients(*this);
+  if (addend_) b.pass_gradient(outputs[0], *addend_);
+}
+
+void LinearNode::input_gradient(Builder& b, const Operand& dx) {
+  const Operand dy = b.gradient(outputs[0]);
+  std::optional<AdapterTerm> adapter;
+  if (!linear_.lora.parts.empty()) adapter = {adapter_gradient(b), lora_a(b, linear_)};
+  std::optional<Operand> addend;
+  if (adapter && drops(b)) {
+    Emitter& e = b.emitter();
+    const Operand product = e.tensor("d" + linear_.site + ".dropped", b.compute(), dx.shape);
+    e.op(linear_.site + ".lora_dx", Gemm{}, {adapter->u, *adapter->v, write(product)});
+    e.op(linear_.site + ".dropout.backward", dropout_of(b, linear_), {read(product), write(dx)});
+    adapter.reset();
+    addend = dx;
+  }
+  multiply(b, linear_.site + ".dx", dy, true, adapter, addend, dx);
+}
+
+std::vector<Operand> LinearNode::input_gradient_factors(Builder& b) {
+  const Operand dy = b.gradient(outputs[0]);
+  std::vector<Operand> factors{dy, read(b.placement().weight(linear_.weight, linear_.count))};
+  if (!linear_.lora.parts.empty()) factors.insert(factors.end(), {adapter_gradient(b), lora_a(b, linear_)});
+  return factors;
+}
+
+Operand LinearNode::adapter_gradient(Builder& b) {
+  if (dxa_) return *dxa_;
+  const Lora& lora = linear_.lora;
+  check(lora.even(), "the way back through an adapter whose parts differ");
+  const Operand xa = read(b.use(*xa_));
+  const Operand dxa = b.emitter().tensor("d" + linear_.site + ".xa", b.compute(), xa.shape);
+  b.emitter().op(linear_.site + ".lora.backward", AdapterBackward{lora.parts[0].scale, parts_of(linear_)},
+                 {b.gradient(outputs[0]), lora_b(b, linear_), xa, write(dxa),
+                  write(b.placement().gradient(lora.parts[0].b, static_cast<int>(lora.parts.size())))});
+  return dxa_.emplace(read(dxa));
+}
+
+void LinearNode::parameter_gradients(Builder& b) {
+  Emitter& e = b.emitter();
+  const Operand dy = b.gradient(outputs[0]);
+  if (const Lora& lora = linear_.lora; !lora.parts.empty()) {
+    const Operand x = read(b.use(dropped_.value_or(x_))), dxa = adapter_gradient(b);
+    e.op(linear_.site + ".lora_da", Gemm{.transpose_a = true},
+         {dxa, x, write(b.placement().gradient(lora.a, static_cast<int>(lora.parts.size())))});
+  }
+  if (!b.trainable(linear_.weight)) return;
+  const Operand x = read(b.use(x_)), dw = b.placement().gradient(linear_.weight, linear_.count);
+  const std::string site = linear_.site + ".dw";
+  if (b.placement().fp8_products()) {
+    const Fp8Rows left = in_fp8(e, site + ".dy", dy, true), right = in_fp8(e, site + ".x", x, true);
+    e.op(site, Fp8Gemm{.addend = dw.reads()},
+         with_result({read(left.codes), read(left.scales), read(right.codes), read(right.scales)}, dw));
+  } else {
+    e.op(site, Gemm{.transpose_a = true, .addend = dw.reads()}, with_result({dy, x}, dw));
+  }
+  if (linear_.bias != kNoParam)
+    b.write_gradient(linear_.bias, linear_.count, [&](const Operand& db) {
+      e.op(linear_.site + ".db", ColumnSum{}, {dy, write(db)});
+    });
+}
+
+}  // namespace snug
