@@ -16,12 +16,13 @@ class RmsNormNode : public Node {
 
   void backward(Builder& b) override {
     const Value x = inputs[0], y = outputs[0];
-    const bool restored = b.awaited(y), accumulate = b.has_gradient(x);
+    const bool accumulate = b.has_gradient(x);
+    const Operand dx = b.gradient_to_add(x, "dx");
+    const bool restored = b.awaited(y);
     const Operand dy = restored ? b.gradient_in_place(y) : b.gradient(y);
     const Operand input = read(b.use(x)), gain = read(b.placement().weight(norm_.gain, 1)),
                   rstd = read(b.use(outputs[1]));
-    norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_.gain,
-                  {dy, input, gain, rstd, b.gradient_to_add(x, "dx")});
+    norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_.gain, {dy, input, gain, rstd, dx});
     if (restored) b.restore(y, dy);
   }
 

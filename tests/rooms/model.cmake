@@ -1,0 +1,1 @@
+snug_test(tape_test ROOMS model backend)

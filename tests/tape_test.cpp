@@ -1,0 +1,337 @@
+// The backward that a layer's tape gives, beside central differences of its forward: ops are computed in double by
+// their definitions (ref/reference.h), so that what differs is the tape's doing.
+#include <gtest/gtest.h>
+
+#include "flat_facts.h"
+#include "model/decoder_layer.h"
+#include "ref/reference.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kTokens = 6, kWidth = 8;
+
+using Layer = std::function<Value(Builder& b, Value x)>;
+
+// Parameters and their gradients in one array each; what is kept is the test's choice.
+class TestPlacement : public Placement {
+ public:
+  TestPlacement(ProgramSet& set, const ParamTable& table, std::function<bool(ActivationClass)> keeps)
+      : table_(table), keeps_(std::move(keeps)) {
+    for (const ParamSpec& param : table.params) begins_.push_back(begins_.back() + param.shape.count());
+    weights = read(new_tensor(set, "weights", DType::F32, {begins_.back()}, Role::Weight));
+    gradients = new_tensor(set, "gradients", DType::F32, {begins_.back()}, Role::Gradient);
+  }
+  Operand weight(ParamId first, int count) override { return view(weights, first, count); }
+  bool fp8_products() const override { return false; }
+  Fp8Factor fp8_weight(ParamId, int, bool) override { return {}; }
+  Operand stored(ParamId param) override { return weight(param, 1); }
+  Operand gradient(ParamId first, int count) override { return view(gradients, first, count); }
+  bool keeps(int, ActivationClass kind) override { return kind == ActivationClass::Tiny || keeps_(kind); }
+
+  Operand weights, gradients;
+
+ private:
+  Operand view(const Operand& all, ParamId first, int count) const {
+    const Shape& shape = table_[first].shape;
+    Operand part = elements(all, begins_[static_cast<size_t>(first)], begins_[static_cast<size_t>(first + count)]);
+    int64_t rows = 0;
+    for (ParamId id = first; id < first + count; id++) rows += table_[id].shape.rank == 1 ? 1 : table_[id].shape.rows();
+    if (shape.rank == 1) return part;
+    part.shape = {rows, shape.cols()};
+    part.row_stride = shape.cols();
+    return part;
+  }
+
+  const ParamTable& table_;
+  std::function<bool(ActivationClass)> keeps_;
+  std::vector<int64_t> begins_{0};
+};
+
+// Adds parameters to a table as model/params.cpp does.
+class Params {
+ public:
+  ParamTable table;
+
+  ParamId add(std::string name, const Shape& shape, bool trainable = true) {
+    table.params.push_back({.name = std::move(name), .shape = shape, .trainable = trainable});
+    return static_cast<ParamId>(table.params.size() - 1);
+  }
+  Norm norm(const std::string& name) { return {add(name, {kWidth}), 1e-3}; }
+  Linear linear(const std::string& site, int64_t in, std::vector<int64_t> parts, bool bias = false, int64_t rank = 0) {
+    Linear made{.site = site, .count = static_cast<int>(parts.size()), .in = in};
+    for (const int64_t rows : parts) {
+      const ParamId id = add(site, {rows, in}, rank == 0);
+      if (made.weight == kNoParam) made.weight = id;
+      made.out += rows;
+    }
+    for (const int64_t rows : bias ? parts : std::vector<int64_t>{}) {
+      const ParamId id = add(site + ".bias", {rows});
+      if (made.bias == kNoParam) made.bias = id;
+    }
+    if (rank == 0) return made;
+    int64_t row = 0;
+    for (const int64_t rows : parts) {
+      const ParamId a = add(site + ".a", {rank, in});
+      if (made.lora.a == kNoParam) made.lora.a = a;
+      made.lora.parts.push_back({row, row + rows, kNoParam, rank, 0.5f});
+      row += rows;
+    }
+    for (size_t i = 0; i < parts.size(); i++) made.lora.parts[i].b = add(site + ".b", {parts[i], rank});
+    return made;
+  }
+};
+
+// A layer's forward and backward as one program, run on numbers.
+class Tape {
+ public:
+  Tape(const ParamTable& table, const Layer& layer, std::function<bool(ActivationClass)> keeps, bool x_trained = true)
+      : program_(add()), emitter_(set_, program_, facts_), placement_(set_, table, std::move(keeps)) {
+    x_ = emitter_.tensor("x", DType::F32, {kTokens, kWidth});
+    documents = read(emitter_.tensor("documents", DType::I32, {2}));
+    positions = read(emitter_.tensor("positions", DType::I32, {kTokens}));
+    rope_table = read(emitter_.tensor("rope", DType::F32, {kTokens, 4}));
+    Builder b(emitter_, placement_, table, DType::F32, kTokens);
+    b.enter(0, "layer");
+    class Input : public Node {
+     public:
+      Input(Operand x, bool trained) : x_(x), trained_(trained) {}
+      void compute(Builder& builder, std::span<const Operand> outputs) override {
+        builder.emitter().op("input", Copy{}, {read(x_), write(outputs[0])});
+      }
+      bool trains(const Builder&) const override { return trained_; }
+      Operand x_;
+      bool trained_;
+    };
+    const Value x = b.record(std::make_unique<Input>(x_, x_trained), {},
+                             {{"input", {kTokens, kWidth}, DType::F32, ActivationClass::Tiny}});
+    current = this;
+    const Value y = layer(b, x);
+    b.forward();
+    y_ = b.use(y);
+    forward_ops_ = emitter_.program().ops.size();
+    b.begin_backward();
+    dy_ = b.gradient_to_add(y, "dy");
+    b.backward();
+    EXPECT_EQ(b.has_gradient(x), x_trained);
+    if (x_trained) dx_ = b.gradient(x);
+  }
+
+  // The sum of y times fixed numbers, whose gradient for y those are.
+  double loss(const std::vector<double>& weights, const std::vector<double>& x) {
+    run(weights, x, forward_ops_);
+    const std::vector<double> y = values(y_);
+    double sum = 0;
+    for (size_t i = 0; i < y.size(); i++) sum += y[i] * coefficient(i);
+    return sum;
+  }
+  // Then: of all parameters, and of x behind them.
+  std::vector<double> gradients(const std::vector<double>& weights, const std::vector<double>& x) {
+    run(weights, x, emitter_.program().ops.size());
+    std::vector<double> all = values(placement_.gradients);
+    for (const double value : values(dx_)) all.push_back(value);
+    return all;
+  }
+  std::vector<std::string_view> kinds(size_t from = 0) {
+    std::vector<std::string_view> all;
+    for (const Op& op : std::span(emitter_.program().ops).subspan(from)) all.push_back(kind(op.attrs));
+    return all;
+  }
+  std::vector<std::string_view> backward_kinds() { return kinds(forward_ops_); }
+
+  Operand documents, positions, rope_table;
+  inline static Tape* current = nullptr;
+
+ private:
+  ProgramId add() {
+    set_.programs.emplace_back().name = "layer";
+    return 0;
+  }
+  static double coefficient(size_t i) { return std::sin(static_cast<double>(3 * i + 1)); }
+
+  std::vector<double>& bytes(const Operand& operand) { return memory_[operand.buffer]; }
+  // Where element i of the operand is in its buffer.
+  static size_t place(const Operand& operand, int64_t i) {
+    const int64_t cols = operand.shape.cols();
+    return operand.offset / element_bytes(operand.dtype) +
+           static_cast<size_t>(i / cols * operand.row_stride + i % cols);
+  }
+  std::vector<double> values(const Operand& operand) {
+    std::vector<double> found;
+    for (int64_t i = 0; i < operand.shape.count(); i++) found.push_back(bytes(operand)[place(operand, i)]);
+    return found;
+  }
+
+  void run(const std::vector<double>& weights, const std::vector<double>& x, size_t ops) {
+    memory_.clear();
+    for (const Buffer& buffer : set_.buffers)  // as many numbers as the smallest element would need
+      memory_.emplace_back(buffer.bytes, std::numeric_limits<double>::quiet_NaN());
+    std::ranges::copy(weights, bytes(placement_.weights).begin());
+    std::ranges::copy(x, bytes(x_).begin());
+    bytes(documents) = {0, kTokens};
+    for (int64_t t = 0; t < kTokens; t++) bytes(positions)[static_cast<size_t>(t)] = static_cast<double>(t);
+    for (size_t i = 0; i < static_cast<size_t>(dy_.shape.count()); i++) bytes(dy_)[i] = coefficient(i);
+    PassFacts facts;
+    facts.documents = 1;
+    std::vector<ref::Tensor> table{{DType::F32, rope_table.shape, std::vector<double>(kTokens * 4)}};
+    ref::Reference(table, facts)(RopeTable{});
+    bytes(rope_table) = table[0].values;
+    for (size_t i = 0; i < ops; i++) run(emitter_.program().ops[i], facts);
+  }
+
+  void run(const Op& op, const PassFacts& facts) {
+    std::vector<ref::Tensor> operands;
+    for (const Operand& operand : op.operands)
+      if (set_.buffers[operand.buffer].role != Role::Scratch)
+        operands.push_back({operand.dtype, operand.shape, values(operand)});
+    std::visit([&](const auto& attrs) { ref::Reference(operands, facts)(attrs); }, op.attrs);
+    for (size_t o = 0; o < operands.size(); o++)
+      if (op.operands[o].access != Access::Read)
+        for (int64_t i = 0; i < op.operands[o].shape.count(); i++)
+          bytes(op.operands[o])[place(op.operands[o], i)] = operands[o][i];
+  }
+
+  FlatFacts facts_;
+  ProgramSet set_;
+  ProgramId program_;
+  Emitter emitter_;
+  TestPlacement placement_;
+  Operand x_, y_, dy_, dx_;
+  size_t forward_ops_ = 0;
+  std::vector<std::vector<double>> memory_;  // by buffer
+};
+
+bool all_kept(ActivationClass kind) { return kind != ActivationClass::AlwaysRecompute; }
+bool none_kept(ActivationClass kind) { return kind == ActivationClass::Boundary; }
+
+// Numbers in (-1, 1), by a plain generator.
+std::vector<double> numbers(size_t count, uint64_t seed) {
+  const Random random(seed, RandomPurpose::Initialisation, 0);
+  std::vector<double> all;
+  for (size_t i = 0; i < count; i++) all.push_back(2 * static_cast<double>(random.uniform(i)) - 1);
+  return all;
+}
+
+void expect_gradients(const ParamTable& table, const Layer& layer) {
+  std::vector<double> weights = numbers(static_cast<size_t>(table.count(false)), 1), x = numbers(kTokens * kWidth, 2);
+  Tape kept(table, layer, all_kept), again(table, layer, none_kept);
+  const std::vector<double> got = kept.gradients(weights, x);
+  size_t at = 0;
+  const auto compare = [&](double& number, const std::string& name) {
+    constexpr double kStep = 1e-5;
+    const double before = number;
+    number = before + kStep;
+    const double above = kept.loss(weights, x);
+    number = before - kStep;
+    const double below = kept.loss(weights, x);
+    number = before;
+    EXPECT_NEAR(got[at], (above - below) / (2 * kStep), 1e-7 * (1 + std::abs(got[at]))) << name;
+    at++;
+  };
+  size_t w = 0;
+  for (const ParamSpec& param : table.params)
+    for (int64_t i = 0; i < param.shape.count(); i++, w++) {
+      if (param.trainable)
+        compare(weights[w], param.name);
+      else
+        at++;
+    }
+  for (double& number : x) compare(number, "x");
+  const std::vector<double> without = again.gradients(weights, x);
+  for (size_t i = 0; i < got.size(); i++) EXPECT_TRUE(got[i] == without[i] || std::isnan(got[i])) << i;
+}
+
+BlockParams decoder(Params& p, int64_t rank) {
+  BlockParams block;
+  block.heads = {2, 1, 4};
+  block.attention_norm = p.norm("attention_norm");
+  block.qkv = p.linear("qkv", kWidth, {8, 4, 4}, rank == 0, rank);
+  block.o = p.linear("o", 8, {kWidth}, false, rank);
+  block.mlp_norm = p.norm("mlp_norm");
+  block.gate_up = p.linear("gate_up", kWidth, {5, 5}, false, rank);
+  block.down = p.linear("down", 5, {kWidth}, false, rank);
+  return block;
+}
+
+Layer layer_of(const BlockParams& block) {
+  return [&block](Builder& b, Value x) {
+    const Tape& t = *Tape::current;
+    return decoder_layer(b, block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
+  };
+}
+
+TEST(Tape, ADecoderLayersBackwardIsTheGradientOfItsForward) {
+  Params p;
+  const BlockParams block = decoder(p, 0);
+  expect_gradients(p.table, layer_of(block));
+}
+
+TEST(Tape, AnAdaptersBackwardIsTheGradientOfItsForward) {
+  Params p;
+  const BlockParams block = decoder(p, 2);
+  expect_gradients(p.table, layer_of(block));
+}
+
+// Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.
+TEST(Tape, AValueWithTwoReadersHasTheSumOfTheirGradients) {
+  Params p;
+  const Norm norm = p.norm("norm");
+  const Linear mix = p.linear("mix", kWidth, {kWidth}), gate_up = p.linear("gate_up", kWidth, {5, 5}),
+               down = p.linear("down", 5, {kWidth});
+  expect_gradients(p.table, [&](Builder& b, Value x) {
+    const Value n = b.rms_norm(x, norm);
+    const Value r = b.linear(n, mix, ActivationClass::Residual, x);
+    const Value h = b.swiglu(b.linear(n, gate_up, ActivationClass::Mlp));
+    return b.linear(h, down, ActivationClass::Boundary, r);
+  });
+}
+
+// SwiGLU's result goes to two linears: neither may become one op with it.
+TEST(Tape, ASwigluOfTwoReadersIsNoPartOfAProduct) {
+  Params p;
+  const Linear gate_up = p.linear("gate_up", kWidth, {5, 5}), first = p.linear("first", 5, {kWidth}),
+               second = p.linear("second", 5, {kWidth});
+  const Layer layer = [&](Builder& b, Value x) {
+    const Value h = b.swiglu(b.linear(x, gate_up, ActivationClass::Mlp));
+    return b.linear(h, second, ActivationClass::Boundary, b.linear(h, first, ActivationClass::Residual));
+  };
+  expect_gradients(p.table, layer);
+  Tape tape(p.table, layer, all_kept);
+  EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_gemm"), 1);
+  EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_gemm_backward"), 0);
+  EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_backward"), 1);
+}
+
+// The addend of one sum is read by a linear too: its gradient is not that of the sum alone.
+TEST(Tape, AnAddendThatIsReadElsewhereHasBothGradients) {
+  Params p;
+  const Linear first = p.linear("first", kWidth, {kWidth}), second = p.linear("second", kWidth, {kWidth}),
+               third = p.linear("third", kWidth, {kWidth});
+  expect_gradients(p.table, [&](Builder& b, Value x) {
+    const Value y = b.linear(x, first, ActivationClass::Residual, x);
+    const Value z = b.linear(y, second, ActivationClass::Attention, y);
+    return b.linear(z, third, ActivationClass::Boundary, y);
+  });
+}
+
+// The norm's gradient is added to that of x, which is the linear's own dy: its weight needs that before.
+TEST(Tape, AWeightsGradientIsTakenBeforeWhatItReadsIsOverwritten) {
+  Params p;
+  const Norm norm = p.norm("norm");
+  const Linear linear = p.linear("linear", kWidth, {kWidth});
+  expect_gradients(p.table, [&](Builder& b, Value x) {
+    return b.linear(b.rms_norm(x, norm), linear, ActivationClass::Boundary, x);
+  });
+}
+
+// Only `down` is trained: its gradient takes h again, and nothing else is emitted.
+TEST(Tape, NothingIsEmittedForAGradientThatNobodyWants) {
+  Params p;
+  const BlockParams block = decoder(p, 0);
+  for (ParamSpec& param : p.table.params) param.trainable = param.name == "down";
+  const std::vector<std::string_view> kinds = Tape(p.table, layer_of(block), all_kept, false).backward_kinds();
+  EXPECT_EQ(kinds, (std::vector<std::string_view>{"swiglu", "gemm"}));
+}
+
+}  // namespace
+}  // namespace snug
