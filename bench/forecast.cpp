@@ -52,9 +52,9 @@ constexpr Case kCases[] = {
 };
 
 // The word for what is computed again, if there is one.
-Recompute recompute_of(const Fates& fates) {
+Recompute recompute_of(const ActivationPolicy& policy) {
   for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
-    if (fates == fates_of(r)) return r;
+    if (policy == policy_of(r)) return r;
   return Recompute::None;
 }
 
@@ -68,8 +68,8 @@ JobSpec job_of(const std::string& model, const Case& c) {
   spec.cut.micro_batch = c.micro;
   spec.cut.passes = c.passes;
   spec.strategy = plain_strategy(spec.table.blocks.size(), c.recompute);
-  for (Fates& fates : spec.strategy.fates)
-    if (c.offload) fates.input = Fate::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations)
+    if (c.offload) policy[ActivationClass::LayerInput] = Retention::Offload;
   return spec;
 }
 
@@ -167,7 +167,7 @@ class Forecaster {
     const FitResult result = fit(spec, choices, caps, CpuFacts(), pricing_);
     const Arrangement& a = result.tried[*result.chosen];
     fmt::print("the planner chose: {}\n", a.words);
-    return {false, kCases[0].sequence, a.cut.micro_batch, a.cut.passes, recompute_of(a.strategy.fates[0]), false};
+    return {false, kCases[0].sequence, a.cut.micro_batch, a.cut.passes, recompute_of(a.strategy.activations[0]), false};
   }
 
   void print_ops() const {

@@ -52,7 +52,7 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
   spec.cut.passes = s.passes;
   spec.strategy = plain_strategy(spec.table.blocks.size());
   for (GroupPlacement& group : spec.strategy.groups) group.weights = group.states = group.gradients = Space::Disk;
-  for (Fates& fates : spec.strategy.fates) fates = offloaded(fates);
+  for (ActivationPolicy& policy : spec.strategy.activations) policy = offloaded(policy);
   spec.strategy.offloaded_to = Space::Disk;
   spec.strategy.gather_ahead = s.ahead;
   spec.strategy.retire_lag = s.lag;

@@ -85,15 +85,16 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
     spec.strategy.groups[g].weights = a.weights;
   }
   for (size_t g = 0; g < first; g++) spec.strategy.groups[g].shard_weights = false;
-  for (size_t b = 0; b < spec.strategy.fates.size() && a.inputs != Space::Device; b++) {
-    Fates& fates = spec.strategy.fates[b];
-    const Fates all = offloaded(fates);
-    fates.input = Fate::Offload;
-    if (a.offload & 1) fates.attention = all.attention;
-    if (a.offload & 2) fates.residual = all.residual;
-    if (a.offload & 4) fates.mlp = all.mlp;
-    if (a.offload & 8) fates.adapter = all.adapter;
-    if (a.offload & 16 && b % 2 == 0) fates.residual = fates.adapter = Fate::Recompute;
+  for (size_t b = 0; b < spec.strategy.activations.size() && a.inputs != Space::Device; b++) {
+    ActivationPolicy& policy = spec.strategy.activations[b];
+    const ActivationPolicy all = offloaded(policy);
+    policy[ActivationClass::LayerInput] = Retention::Offload;
+    if (a.offload & 1) policy[ActivationClass::Attention] = all[ActivationClass::Attention];
+    if (a.offload & 2) policy[ActivationClass::Residual] = all[ActivationClass::Residual];
+    if (a.offload & 4) policy[ActivationClass::Mlp] = all[ActivationClass::Mlp];
+    if (a.offload & 8) policy[ActivationClass::Adapter] = all[ActivationClass::Adapter];
+    if (a.offload & 16 && b % 2 == 0)
+      policy[ActivationClass::Residual] = policy[ActivationClass::Adapter] = Retention::Recompute;
   }
   spec.strategy.offloaded_to = a.inputs == Space::Device ? Space::Host : a.inputs;
   return spec;

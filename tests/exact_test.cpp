@@ -21,7 +21,7 @@ JobSpec job_with_everything(const std::string& family, bool lora, When when = Wh
   JobSpec spec = tiny_job(family, lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.evaluate = true;
   spec.cut.passes = 4;
-  spec.strategy.fates = {offloaded({}), fates_of(Recompute::Mlp)};
+  spec.strategy.activations = {offloaded({}), policy_of(Recompute::Mlp)};
   spec.strategy.defer_updates = when != When::AtOnce;
   spec.strategy.speculate = when == When::Speculative;
   for (GroupPlacement& group : spec.strategy.groups)

@@ -44,7 +44,7 @@ TEST(Fit, WithoutACapNothingIsRecomputed) {
   Choices choices;
   choices.batch_size = 4;
   const FitResult result = fit(job(), choices, {}, CpuFacts());
-  for (const Fates& fates : chosen(result).strategy.fates) EXPECT_EQ(fates, Fates());
+  for (const ActivationPolicy& policy : chosen(result).strategy.activations) EXPECT_EQ(policy, ActivationPolicy());
 }
 
 TEST(Fit, BelowTheSmallestNothingIsChosen) {
@@ -77,8 +77,8 @@ TEST(Fit, PinnedChoicesAreKept) {
     const auto& [cut, strategy, words, forecast, seconds, fits] = result.tried[0];
     EXPECT_EQ(fits, bytes > 1ull << 30);
     EXPECT_EQ(cut.passes, 3);
-    EXPECT_EQ(strategy.fates[0], offloaded(fates_of(Recompute::Attention)));
-    EXPECT_EQ(strategy.fates[1], fates_of(Recompute::Attention));
+    EXPECT_EQ(strategy.activations[0], offloaded(policy_of(Recompute::Attention)));
+    EXPECT_EQ(strategy.activations[1], policy_of(Recompute::Attention));
     EXPECT_FALSE(strategy.layer_major);
     EXPECT_EQ(std::ranges::count(strategy.groups, Space::Disk, &GroupPlacement::states), 2);
     for (const GroupPlacement& group : strategy.groups) {
@@ -147,7 +147,7 @@ class BruteForce {
       for (size_t n = 1; n <= (r == Recompute::None ? 1 : blocks); n++)
         for (const int stage : ranks_ == 1 ? std::vector{0} : std::vector{0, 2, 3}) {
           spec_.strategy = plain_strategy(blocks);
-          std::fill_n(spec_.strategy.fates.begin(), n, fates_of(r));
+          std::fill_n(spec_.strategy.activations.begin(), n, policy_of(r));
           set_zero_stage(spec_.strategy, stage);
           offload();
         }
@@ -162,8 +162,8 @@ class BruteForce {
             if (space == Space::Disk && inputs + states + weights == 0) continue;
             JobSpec spec = spec_;
             for (int64_t b = 0; b < inputs; b++) {
-              Fates& fates = spec.strategy.fates[static_cast<size_t>(b)];
-              fates = offloaded(fates);
+              ActivationPolicy& policy = spec.strategy.activations[static_cast<size_t>(b)];
+              policy = offloaded(policy);
             }
             spec.strategy.offloaded_to = space;
             for (int64_t g = groups - states; g < groups; g++)
@@ -377,10 +377,10 @@ TEST(Fit, ChoosesBetweenComputingAgainAndOffloading) {
     caps.shared = true;
     caps.host_bytes = caps.device_bytes = total_bytes(chosen(fitter.fit({}))) - (1 << 28);
     const Strategy strategy = chosen(fitter.fit(caps)).strategy;
-    const bool computes_again =
-        std::ranges::any_of(strategy.fates, [](const Fates& fates) { return recompute_words(fates) != "none"; });
-    const bool offloads =
-        std::ranges::any_of(strategy.fates, [](const Fates& fates) { return offload_words(fates) != "none"; });
+    const bool computes_again = std::ranges::any_of(
+        strategy.activations, [](const ActivationPolicy& policy) { return recompute_words(policy) != "none"; });
+    const bool offloads = std::ranges::any_of(
+        strategy.activations, [](const ActivationPolicy& policy) { return offload_words(policy) != "none"; });
     EXPECT_EQ(computes_again, slow_disk);
     EXPECT_EQ(offloads, !slow_disk);
   }
@@ -513,7 +513,7 @@ TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {
 // Lanes of their own hide transfers, and no more than those; middle passes are all alike.
 TEST(StepSeconds, LanesOverlap) {
   JobSpec spec = job();
-  for (Fates& fates : spec.strategy.fates) fates.input = Fate::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
   std::array<double, 10> by_passes{};
   for (const int64_t passes : {1, 3, 4, 5, 9}) {
     spec.cut.passes = passes;
@@ -536,7 +536,7 @@ TEST(StepSeconds, LanesOverlap) {
 // Where nothing is hidden all that is at work adds to a step; of lanes with threads a step is longer by less.
 TEST(StepSeconds, WhatAStepWaitsForIsNamed) {
   JobSpec spec = job();
-  for (Fates& fates : spec.strategy.fates) fates.input = Fate::Offload;
+  for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
   const Compiled compiled = compile(spec, CpuFacts());
   double sum = 0;
   const std::vector<Bound> one_by_one = bounds_of_step(compiled, a_second_an_op(Lanes::Inline));

@@ -31,7 +31,8 @@ Compiled compiled_of(const Golden& golden) {
       tiny_job("qwen2", golden.lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.cut.passes = golden.passes;
   spec.strategy = plain_strategy(spec.table.blocks.size(), golden.recompute);
-  for (size_t b = 0; b < static_cast<size_t>(golden.offloaded); b++) spec.strategy.fates[b].input = Fate::Offload;
+  for (size_t b = 0; b < static_cast<size_t>(golden.offloaded); b++)
+    spec.strategy.activations[b][ActivationClass::LayerInput] = Retention::Offload;
   return compile(spec, FlatFacts());
 }
 

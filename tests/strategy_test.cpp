@@ -39,7 +39,7 @@ Outcome train(JobSpec spec, const Variant& variant) {
 }
 
 void offload_blocks(Strategy& strategy, size_t count) {
-  for (size_t b = 0; b < count; b++) strategy.fates[b] = offloaded(strategy.fates[b]);
+  for (size_t b = 0; b < count; b++) strategy.activations[b] = offloaded(strategy.activations[b]);
 }
 
 struct Case {
@@ -77,7 +77,7 @@ TEST_P(StrategyIdentity, RecomputingAndOffloadingChangeNoBit) {
       EXPECT_TRUE(train(job, variant) == expected) << name(recompute) << ", " << away << " offloaded";
     }
   Variant mixed = plain;
-  mixed.strategy.fates[0] = fates_of(Recompute::Block);
+  mixed.strategy.activations[0] = policy_of(Recompute::Block);
   mixed.strategy.retire_lag = 0;
   offload_blocks(mixed.strategy, 2);
   EXPECT_TRUE(train(job, mixed) == expected) << "a block recomputed, nothing reserved beyond its op";

@@ -78,8 +78,8 @@ void expect_the_same_bits(const JobSpec& spec) {
         JobSpec variant = spec;
         variant.strategy = plain_strategy(spec.table.blocks.size(), recompute);
         for (int64_t block = 0; block < offloaded; block++) {
-          Fates& fates = variant.strategy.fates[static_cast<size_t>(block)];
-          fates = snug::offloaded(fates);
+          ActivationPolicy& policy = variant.strategy.activations[static_cast<size_t>(block)];
+          policy = snug::offloaded(policy);
         }
         variant.strategy.retire_lag = 2;
         variant.strategy.defer_updates = space == Space::Host;

@@ -202,7 +202,7 @@ class Tape {
 };
 
 bool all_kept(ActivationClass kind) { return kind != ActivationClass::AlwaysRecompute; }
-bool none_kept(ActivationClass kind) { return kind == ActivationClass::Boundary; }
+bool none_kept(ActivationClass kind) { return kind == ActivationClass::LayerInput; }
 
 // Numbers in (-1, 1), by a plain generator.
 std::vector<double> numbers(size_t count, uint64_t seed) {
@@ -282,7 +282,7 @@ TEST(Tape, AValueWithTwoReadersHasTheSumOfTheirGradients) {
     const Value n = b.rms_norm(x, norm);
     const Value r = b.linear(n, mix, ActivationClass::Residual, x);
     const Value h = b.swiglu(b.linear(n, gate_up, ActivationClass::Mlp));
-    return b.linear(h, down, ActivationClass::Boundary, r);
+    return b.linear(h, down, ActivationClass::LayerInput, r);
   });
 }
 
@@ -293,7 +293,7 @@ TEST(Tape, ASwigluOfTwoReadersIsNoPartOfAProduct) {
                second = p.linear("second", 5, {kWidth});
   const Layer layer = [&](Builder& b, Value x) {
     const Value h = b.swiglu(b.linear(x, gate_up, ActivationClass::Mlp));
-    return b.linear(h, second, ActivationClass::Boundary, b.linear(h, first, ActivationClass::Residual));
+    return b.linear(h, second, ActivationClass::LayerInput, b.linear(h, first, ActivationClass::Residual));
   };
   expect_gradients(p.table, layer);
   Tape tape(p.table, layer, all_kept);
@@ -310,7 +310,7 @@ TEST(Tape, AnAddendThatIsReadElsewhereHasBothGradients) {
   expect_gradients(p.table, [&](Builder& b, Value x) {
     const Value y = b.linear(x, first, ActivationClass::Residual, x);
     const Value z = b.linear(y, second, ActivationClass::Attention, y);
-    return b.linear(z, third, ActivationClass::Boundary, y);
+    return b.linear(z, third, ActivationClass::LayerInput, y);
   });
 }
 
@@ -320,7 +320,7 @@ TEST(Tape, AWeightsGradientIsTakenBeforeWhatItReadsIsOverwritten) {
   const Norm norm = p.norm("norm");
   const Linear linear = p.linear("linear", kWidth, {kWidth});
   expect_gradients(p.table, [&](Builder& b, Value x) {
-    return b.linear(b.rms_norm(x, norm), linear, ActivationClass::Boundary, x);
+    return b.linear(b.rms_norm(x, norm), linear, ActivationClass::LayerInput, x);
   });
 }
 

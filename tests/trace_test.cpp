@@ -19,7 +19,7 @@ JobSpec job() {
   spec.cut.micro_batch = 2;
   spec.cut.passes = 2;
   for (GroupPlacement& group : spec.strategy.groups) group.states = group.weights = Space::Disk;
-  for (Fates& fates : spec.strategy.fates) fates = offloaded(fates);
+  for (ActivationPolicy& policy : spec.strategy.activations) policy = offloaded(policy);
   return spec;
 }
 

@@ -51,9 +51,9 @@ std::string grouped(int64_t number) {
 
 nlohmann::ordered_json arrangement_json(const Arrangement& a) {
   std::vector<std::string> recompute, offload;
-  for (const Fates& fates : a.strategy.fates) {
-    recompute.push_back(recompute_words(fates));
-    offload.push_back(offload_words(fates));
+  for (const ActivationPolicy& policy : a.strategy.activations) {
+    recompute.push_back(recompute_words(policy));
+    offload.push_back(offload_words(policy));
   }
   return {{"micro_batch_size", a.cut.micro_batch},
           {"gradient_accumulation_steps", a.cut.passes},

@@ -11,7 +11,7 @@ Value decoder_layer(Builder& b, const BlockParams& params, const LayerContext& c
                               : b.attention(qkv, heads, context.documents, context.longest_document, params.window);
   const Value r = b.linear(attention, params.o, ActivationClass::Residual, x);
   const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
-  return b.linear(b.swiglu(gate_up), params.down, ActivationClass::Boundary, r);
+  return b.linear(b.swiglu(gate_up), params.down, ActivationClass::LayerInput, r);
 }
 
 }  // namespace snug

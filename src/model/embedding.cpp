@@ -32,7 +32,7 @@ class EmbeddingNode : public Node {
 
 Value Builder::embedding(const Operand& ids, ParamId table, const BatchBuffers* batch) {
   return record(std::make_unique<EmbeddingNode>(ids, table, batch), {},
-                {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::Boundary}});
+                {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::LayerInput}});
 }
 
 }  // namespace snug

@@ -10,44 +10,45 @@ std::string_view name(Recompute recompute) {
   return kNames[static_cast<size_t>(recompute)];
 }
 
-Fates fates_of(Recompute recompute) {
-  Fates fates;
-  if (recompute == Recompute::Attention || recompute == Recompute::Block) fates.attention = Fate::Recompute;
-  if (recompute == Recompute::Mlp || recompute == Recompute::Block) fates.mlp = Fate::Recompute;
-  if (recompute == Recompute::Block) fates.residual = fates.adapter = Fate::Recompute;
-  return fates;
+ActivationPolicy policy_of(Recompute recompute) {
+  ActivationPolicy policy;
+  const auto again = [&](ActivationClass kind) { policy[kind] = Retention::Recompute; };
+  if (recompute == Recompute::Attention || recompute == Recompute::Block) again(ActivationClass::Attention);
+  if (recompute == Recompute::Mlp || recompute == Recompute::Block) again(ActivationClass::Mlp);
+  if (recompute != Recompute::Block) return policy;
+  for (const ActivationClass kind : kPlannedClasses)
+    if (kind != ActivationClass::LayerInput) again(kind);
+  return policy;
 }
 
-Fates offloaded(Fates fates) {
-  for (Fate* fate : {&fates.input, &fates.attention, &fates.residual, &fates.mlp, &fates.adapter})
-    if (*fate == Fate::Keep) *fate = Fate::Offload;
-  return fates;
+ActivationPolicy offloaded(ActivationPolicy policy) {
+  for (const ActivationClass kind : kPlannedClasses)
+    if (policy[kind] == Retention::Keep) policy[kind] = Retention::Offload;
+  return policy;
 }
 
 namespace {
 
-std::string words_of(const Fates& fates, Fate wanted) {
+std::string words_of(const ActivationPolicy& policy, Retention wanted) {
   std::vector<std::string_view> words;
-  for (const auto& [fate, word] :
-       {std::pair(fates.input, "input"), std::pair(fates.attention, "attention"), std::pair(fates.residual, "residual"),
-        std::pair(fates.mlp, "mlp"), std::pair(fates.adapter, "adapter")})
-    if (fate == wanted) words.emplace_back(word);
+  for (const ActivationClass kind : kPlannedClasses)
+    if (policy[kind] == wanted) words.push_back(name(kind));
   return words.empty() ? "none" : fmt::format("{}", fmt::join(words, " + "));
 }
 
 }  // namespace
 
-std::string recompute_words(const Fates& fates) {
-  Fates block = fates_of(Recompute::Block);
-  block.input = fates.input;
-  return fates == block ? "block" : words_of(fates, Fate::Recompute);
+std::string recompute_words(const ActivationPolicy& policy) {
+  ActivationPolicy block = policy_of(Recompute::Block);
+  block[ActivationClass::LayerInput] = policy[ActivationClass::LayerInput];
+  return policy == block ? "block" : words_of(policy, Retention::Recompute);
 }
 
-std::string offload_words(const Fates& fates) { return words_of(fates, Fate::Offload); }
+std::string offload_words(const ActivationPolicy& policy) { return words_of(policy, Retention::Offload); }
 
 Strategy plain_strategy(size_t blocks, Recompute recompute) {
   Strategy strategy;
-  strategy.fates.assign(blocks, fates_of(recompute));
+  strategy.activations.assign(blocks, policy_of(recompute));
   strategy.groups.assign(blocks + 2, {});
   return strategy;
 }
@@ -64,9 +65,9 @@ Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
   const auto away = [](const GroupPlacement& group) {
     return group.weights != Space::Device || group.states != Space::Device || group.gradients != Space::Device;
   };
-  const auto waits = [](const Fates& fates) { return fates.has(Fate::Offload); };
+  const auto waits = [](const ActivationPolicy& policy) { return policy.has(Retention::Offload); };
   const bool overlaps =
-      cut.ranks > 1 || std::ranges::any_of(strategy.fates, waits) || std::ranges::any_of(strategy.groups, away);
+      cut.ranks > 1 || std::ranges::any_of(strategy.activations, waits) || std::ranges::any_of(strategy.groups, away);
   return overlaps ? Lanes::Threads : Lanes::Inline;
 }
 

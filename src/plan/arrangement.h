@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "model/activation.h"
 #include "program/program.h"
 
 namespace snug {
@@ -40,26 +41,15 @@ struct Cut {
   int64_t step_tokens() const { return tokens() * passes * ranks; }
 };
 
-// What becomes of a block's forward values until its backward: they stay, wait elsewhere, or are computed again. By
-// kinds of model/builder.h's Keep; the input is never computed again, norms and SwiGLU always are.
-enum class Fate : uint8_t { Keep, Offload, Recompute };
-struct Fates {
-  Fate input = Fate::Keep, attention = Fate::Keep, residual = Fate::Keep, mlp = Fate::Keep, adapter = Fate::Keep;
-  bool has(Fate fate) const {
-    return input == fate || attention == fate || residual == fate || mlp == fate || adapter == fate;
-  }
-  bool operator==(const Fates&) const = default;
-};
-
 // What is computed again of what would be kept, by the words of the option.
 enum class Recompute : uint8_t { None, Mlp, Attention, Block };
 std::string_view name(Recompute recompute);
-Fates fates_of(Recompute recompute);
+ActivationPolicy policy_of(Recompute recompute);
 // Everything that is not computed again waits elsewhere.
-Fates offloaded(Fates fates);
+ActivationPolicy offloaded(ActivationPolicy policy);
 // "none", "mlp", "attention + residual": what is computed again; and what waits elsewhere.
-std::string recompute_words(const Fates& fates);
-std::string offload_words(const Fates& fates);
+std::string recompute_words(const ActivationPolicy& policy);
+std::string offload_words(const ActivationPolicy& policy);
 
 // Where a group of parameters lives. Weights that wait on the host or disk are sharded, whatever `shard_weights` says,
 // and where weights are sharded so are states.
@@ -70,12 +60,12 @@ struct GroupPlacement {
 };
 
 struct Strategy {
-  std::vector<Fates> fates;            // by block
-  std::vector<GroupPlacement> groups;  // by group
-  int replicas = 1;                    // hybrid shard: shards are cut over ranks / replicas
-  bool reduce_at_once = true;          // gradients are reduced when a group is complete, else after the whole pass
-  bool layer_major = false;            // all passes go through a block before any goes through the next
-  bool defer_updates = false;          // a group is updated in the next step, just before its weights are used there
+  std::vector<ActivationPolicy> activations;  // by layer
+  std::vector<GroupPlacement> groups;         // by group
+  int replicas = 1;                           // hybrid shard: shards are cut over ranks / replicas
+  bool reduce_at_once = true;  // gradients are reduced when a group is complete, else after the whole pass
+  bool layer_major = false;    // all passes go through a block before any goes through the next
+  bool defer_updates = false;  // a group is updated in the next step, just before its weights are used there
   bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
                            // into a second place; where it did, that is done again from the first one
   bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once

@@ -31,23 +31,21 @@ constexpr std::array kOffloads{Kind{Dial::Kind::States, &Choices::states, &Group
                                Kind{Dial::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
                                Kind{Dial::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
-constexpr std::array kKinds{&Fates::input, &Fates::attention, &Fates::residual, &Fates::mlp, &Fates::adapter};
-
 // What this recomputes is computed again as well, in the first blocks.
 void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
-  const Fates more = fates_of(recompute);
+  const ActivationPolicy more = policy_of(recompute);
   for (int64_t b = 0; b < count; b++)
-    for (const auto kind : kKinds)
-      if (more.*kind == Fate::Recompute) strategy.fates[static_cast<size_t>(b)].*kind = Fate::Recompute;
+    for (const ActivationClass kind : kPlannedClasses)
+      if (more[kind] == Retention::Recompute) strategy.activations[static_cast<size_t>(b)][kind] = Retention::Recompute;
 }
 
 // The first blocks: their values are wanted last.
-void send_values_away(Strategy& strategy, std::optional<Fate Fates::*> kind, int64_t count, Space space) {
+void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
   for (int64_t b = 0; b < count; b++)
-    for (const auto each : kKinds) {
-      Fate& fate = strategy.fates[static_cast<size_t>(b)].*each;
-      if (fate == Fate::Recompute || (kind && *kind != each)) continue;
-      fate = Fate::Offload;
+    for (const ActivationClass kind : kPlannedClasses) {
+      Retention& retention = strategy.activations[static_cast<size_t>(b)][kind];
+      if (retention == Retention::Recompute || (only && *only != kind)) continue;
+      retention = Retention::Offload;
       strategy.offloaded_to = space;
     }
 }
@@ -56,8 +54,8 @@ void send_values_away(Strategy& strategy, std::optional<Fate Fates::*> kind, int
 template <class Words>
 std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
   std::vector<std::pair<std::string, size_t>> counts;
-  for (const Fates& fates : strategy.fates) {
-    const std::string text = words(fates);
+  for (const ActivationPolicy& policy : strategy.activations) {
+    const std::string text = words(policy);
     const auto known = std::ranges::find(counts, text, &std::pair<std::string, size_t>::first);
     if (known == counts.end())
       counts.emplace_back(text, 1);
@@ -68,18 +66,18 @@ std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Wo
 }
 
 std::string recompute_words(const Strategy& strategy) {
-  const auto counts = counted(strategy, [](const Fates& fates) { return recompute_words(fates); });
+  const auto counts = counted(strategy, [](const ActivationPolicy& policy) { return recompute_words(policy); });
   if (counts.size() == 1) return counts[0].first;
   std::vector<std::string> words;
   for (const auto& [what, count] : counts)
-    if (what != "none") words.push_back(fmt::format("{} in {} of {} blocks", what, count, strategy.fates.size()));
+    if (what != "none") words.push_back(fmt::format("{} in {} of {} blocks", what, count, strategy.activations.size()));
   return fmt::format("{}", fmt::join(words, " and "));
 }
 
 std::string offload_words(const Strategy& strategy) {
   std::vector<std::string> words;
-  const auto of_block = [](const Fates& fates) {
-    return fates == offloaded(fates) ? "activations" : offload_words(fates);
+  const auto of_block = [](const ActivationPolicy& policy) {
+    return policy == offloaded(policy) ? "activations" : offload_words(policy);
   };
   for (const auto& [what, count] : counted(strategy, of_block))
     if (what != "none")
@@ -156,11 +154,12 @@ std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks) {
                      }});
   for (const Space space : {Space::Host, Space::Disk}) {
     const bool to_disk = space == Space::Disk;
-    for (const std::optional<Fate Fates::*> kind :
-         {std::optional(&Fates::mlp), std::optional(&Fates::attention), std::optional<Fate Fates::*>()})
+    for (const std::optional<ActivationClass> only :
+         {std::optional(ActivationClass::Mlp), std::optional(ActivationClass::Attention),
+          std::optional<ActivationClass>()})
       if (!choices.activations)
         dials.push_back({Dial::Kind::Activations, to_disk, block_count,
-                         [=](Strategy& s, int64_t n) { send_values_away(s, kind, n, space); }});
+                         [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))
         dials.push_back({kind.kind, to_disk, groups,

@@ -161,29 +161,11 @@ Operand PassPlacement::gradient(ParamId first, int count) {
   return job_.storage.view(whole.value(), first, count);
 }
 
-Fate fate_of(const Fates& fates, ActivationClass kind) {
-  switch (kind) {
-    case ActivationClass::Boundary:
-      return fates.input;
-    case ActivationClass::Attention:
-      return fates.attention;
-    case ActivationClass::Residual:
-      return fates.residual;
-    case ActivationClass::Mlp:
-      return fates.mlp;
-    case ActivationClass::Adapter:
-      return fates.adapter;
-    case ActivationClass::AlwaysRecompute:
-    case ActivationClass::Tiny:
-      break;
-  }
-  return Fate::Recompute;
-}
-
 bool PassPlacement::keeps(int layer, ActivationClass kind) {
-  if (kind == ActivationClass::Boundary || kind == ActivationClass::Tiny || layer == kNoLayer) return true;
-  if (!strategy_) return false;
-  return fate_of(strategy_->fates[static_cast<size_t>(layer)], kind) != Fate::Recompute;
+  if (layer == kNoLayer) return true;
+  static const ActivationPolicy nothing = policy_of(Recompute::Block);
+  const ActivationPolicy& policy = strategy_ ? strategy_->activations[static_cast<size_t>(layer)] : nothing;
+  return policy[kind] != Retention::Recompute;
 }
 
 void PassPlacement::bring(int group) {

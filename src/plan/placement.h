@@ -30,9 +30,6 @@ std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group,
 // Emits the values of a coded parameter, from arrays over its whole segment.
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
-// Of a block's forward values of a kind.
-Fate fate_of(const Fates& fates, ActivationClass kind);
-
 class PassPlacement : public Placement {
  public:
   // Without a strategy nothing is kept for a backward.

@@ -60,7 +60,8 @@ std::string key_of(const Cut& cut, const Strategy& s) {
   std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once,
                                 s.layer_major, s.defer_updates, s.gather_ahead, s.retire_lag, int(s.offloaded_to));
   auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
-  for (const Fates& f : s.fates) add(f.input, f.attention, f.residual, f.mlp, f.adapter);
+  for (const ActivationPolicy& policy : s.activations)
+    for (const ActivationClass kind : kPlannedClasses) add(policy[kind]);
   for (const GroupPlacement& g : s.groups) add(g.shard_weights, g.shard_states, g.weights, g.states, g.gradients);
   return key;
 }

@@ -154,8 +154,8 @@ class TrainProgram {
       size_t begin = 0;
       for (Pass& pass : passes_) {
         pass.stashed.emplace_back();
-        const Fates& fates = strategy_.fates[static_cast<size_t>(i)];
-        if (fates.input == Fate::Offload) stash(pass, i, pass.x);
+        const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
+        if (policy[ActivationClass::LayerInput] == Retention::Offload) stash(pass, i, pass.x);
         if (&pass == passes_.data()) {
           bring_ahead(i, 1);
           begin = emitter_.program().ops.size();
@@ -164,9 +164,8 @@ class TrainProgram {
         pass.x = decoder_layer(builder, job_.table.blocks[static_cast<size_t>(i)],
                                layer_context(job_, cut_, pass.batch), pass.x);
         builder.forward();
-        for (const ActivationClass kind :
-             {ActivationClass::Attention, ActivationClass::Residual, ActivationClass::Mlp, ActivationClass::Adapter})
-          if (fate_of(fates, kind) == Fate::Offload)
+        for (const ActivationClass kind : kPlannedClasses)
+          if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload)
             for (const Value value : builder.values_of(i, kind)) stash(pass, i, value);
       }
       if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), blocks() - i);
