@@ -67,7 +67,7 @@ JobSpec job_of(const std::string& model, const Case& c) {
   spec.cut.sequence_length = c.sequence;
   spec.cut.micro_batch = c.micro;
   spec.cut.passes = c.passes;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), c.recompute);
+  spec.strategy = plain_strategy(spec.table, c.recompute);
   for (ActivationPolicy& policy : spec.strategy.activations)
     if (c.offload) policy[ActivationClass::LayerInput] = Retention::Offload;
   return spec;

@@ -50,7 +50,7 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
   spec.cut.sequence_length = s.sequence;
   spec.cut.micro_batch = s.micro;
   spec.cut.passes = s.passes;
-  spec.strategy = plain_strategy(spec.table.blocks.size());
+  spec.strategy = plain_strategy(spec.table);
   for (GroupPlacement& group : spec.strategy.groups) group.weights = group.states = group.gradients = Space::Disk;
   for (ActivationPolicy& policy : spec.strategy.activations) policy = offloaded(policy);
   spec.strategy.offloaded_to = Space::Disk;

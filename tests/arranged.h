@@ -71,7 +71,7 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.cut.micro_batch = kBatch / a.ranks / a.passes;
   spec.rank = rank;
   spec.evaluate = true;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), a.recompute);
+  spec.strategy = plain_strategy(spec.table, a.recompute);
   spec.strategy.replicas = a.replicas;
   spec.strategy.layer_major = a.layer_major;
   spec.strategy.defer_updates = a.deferred;

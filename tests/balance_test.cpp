@@ -31,7 +31,7 @@ JobSpec job(const Family& family, bool full) {
 // At every stage on 2, 4 and 8 ranks; at stage 3 also with all that may wait on the host there.
 void expect_balance(JobSpec spec, std::string_view what) {
   for (int stage = 0; stage < 5; stage++) {
-    spec.strategy = plain_strategy(spec.table.blocks.size(), Recompute::Block);
+    spec.strategy = plain_strategy(spec.table, Recompute::Block);
     set_zero_stage(spec.strategy, std::min(stage, 3));
     for (GroupPlacement& group : spec.strategy.groups)
       if (stage == 4) group.weights = group.states = group.gradients = Space::Host;

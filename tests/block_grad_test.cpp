@@ -105,7 +105,7 @@ TEST_P(BlockGradients, EqualComplexStepDerivatives) {
   samples.resize(3);
   JobSpec spec = tiny_job(family, adapter, DType::F32);
   spec.cut.micro_batch = 3;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), recompute);
+  spec.strategy = plain_strategy(spec.table, recompute);
   Session session(spec, 2);
   session.load();
   const auto reference = named_decoder(family, adapter);

@@ -66,7 +66,7 @@ JobSpec job_of(const Kind& kind) {
   if (special == "every_step") n.reduce_every_step = true;
   if (special == "unclipped") n.max_grad_norm = 0;
   if (special == "dropout")
-    for (BlockParams& block : spec.table.blocks)
+    for (LayerParams& block : spec.table.layers)
       for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) linear->lora.dropout = 0.25;
   return spec;
 }
@@ -105,7 +105,7 @@ JobSpec used(const std::string& family, Purpose purpose) {
   if (purpose == Purpose::Merge) spec.numerics.base = DType::F32;
   spec.cut.sequence_length = purpose == Purpose::Generate ? 1 : 40;
   if (purpose == Purpose::Generate) spec.cache_positions = 100;
-  spec.strategy = plain_strategy(spec.table.blocks.size());
+  spec.strategy = plain_strategy(spec.table);
   return spec;
 }
 
@@ -124,7 +124,7 @@ JobSpec large(const std::string& config, bool lora, int ranks, int zero) {
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.ranks = ranks;
   spec.cut.passes = 2;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), lora ? Recompute::None : Recompute::Block);
+  spec.strategy = plain_strategy(spec.table, lora ? Recompute::None : Recompute::Block);
   set_zero_stage(spec.strategy, zero);
   return spec;
 }

@@ -62,7 +62,7 @@ TEST_P(CheckpointTest, AResumedRunContinuesBitForBit) {
     expected_weights = trained_weights(session);
   }
   JobSpec other = job(lora, compute);  // another strategy: no bit depends on it
-  other.strategy.activations.assign(other.table.blocks.size(), offloaded(policy_of(Recompute::Block)));
+  other.strategy.activations.assign(other.table.layers.size(), offloaded(policy_of(Recompute::Block)));
   Session session(other, 2, LaneMode::Threads);
   session.load();
   EXPECT_EQ(Checkpoints(directory.path(), 2).restore_last(session, state_at(session, 0)).step, 3);

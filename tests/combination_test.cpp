@@ -59,7 +59,7 @@ JobSpec job_of(const Row& r) {
   if (r[Accumulator] && r[Compute]) n.accumulator = DType::BF16;
   n.reduce_every_step = r[EveryStep];
   if (r[EarlyUpdates] == 2) n.max_grad_norm = 0;
-  for (BlockParams& block : spec.table.blocks)
+  for (LayerParams& block : spec.table.layers)
     for (Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down})
       if (r[Dropped]) linear->lora.dropout = 0.25;
   return spec;

@@ -53,7 +53,7 @@ TEST(Exact, RanksTakeTheSameButForHowTheirPartsLie) {
     spec.table = full_parameters(spec.model, true);
     spec.sources = find_sources(spec.table, {model, false, 0, std::nullopt});
     spec.cut.ranks = 8;
-    spec.strategy = plain_strategy(spec.table.blocks.size(), Recompute::Block);
+    spec.strategy = plain_strategy(spec.table, Recompute::Block);
     set_zero_stage(spec.strategy, 3);
     for (GroupPlacement& group : spec.strategy.groups) group.states = states;
     std::vector<uint64_t> together;

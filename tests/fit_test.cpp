@@ -34,8 +34,7 @@ uint64_t device_bytes(const Arrangement& a) { return a.forecast.arena_bytes[inde
 
 // Of a rank, wherever.
 uint64_t total_bytes(const Arrangement& a) {
-  const PerSpace<uint64_t>& bytes = a.forecast.arena_bytes;
-  return std::accumulate(bytes.begin(), bytes.end(), uint64_t{0});
+  return std::accumulate(a.forecast.arena_bytes.begin(), a.forecast.arena_bytes.end(), uint64_t{0});
 }
 
 const Arrangement& chosen(const FitResult& result) { return result.tried[result.chosen.value()]; }
@@ -142,11 +141,11 @@ class BruteForce {
 
  private:
   void recompute() {
-    const size_t blocks = spec_.table.blocks.size();
+    const size_t blocks = spec_.table.layers.size();
     for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Block})
       for (size_t n = 1; n <= (r == Recompute::None ? 1 : blocks); n++)
         for (const int stage : ranks_ == 1 ? std::vector{0} : std::vector{0, 2, 3}) {
-          spec_.strategy = plain_strategy(blocks);
+          spec_.strategy = plain_strategy(spec_.table);
           std::fill_n(spec_.strategy.activations.begin(), n, policy_of(r));
           set_zero_stage(spec_.strategy, stage);
           offload();
@@ -155,7 +154,7 @@ class BruteForce {
 
   void offload() {
     const auto groups = static_cast<int64_t>(spec_.strategy.groups.size());
-    for (const int64_t inputs : {int64_t{0}, static_cast<int64_t>(spec_.table.blocks.size())})
+    for (const int64_t inputs : {int64_t{0}, static_cast<int64_t>(spec_.table.layers.size())})
       for (const int64_t states : {int64_t{0}, groups / 2, groups})
         for (const int64_t weights : {int64_t{0}, groups / 2, groups})
           for (const Space space : {Space::Host, Space::Disk}) {
@@ -254,7 +253,7 @@ TEST(Fit, WithoutClippingMostGradientsNeedNoRoom) {
   JobSpec spec = llama_3_8b(16, 128);
   spec.outline = true;
   uint64_t all = 0, largest = 0;
-  for (int g = 0; g < spec.table.groups; g++) {
+  for (int g = 0; g < spec.table.group_count(); g++) {
     uint64_t bytes = 0;
     for (const ParamSpec& param : spec.table.params)
       if (param.group == g) bytes += 2 * static_cast<uint64_t>(param.shape.count());
@@ -334,6 +333,7 @@ TEST(Fit, WhereNothingMovesNothingIsFetchedFarAhead) {
 
 // What is said of an arrangement tells it from all others that dials make.
 TEST(Fit, WordsTellArrangementsApart) {
+  const ParamTable table = job().table;
   const Random random(3, RandomPurpose::DataOrder);
   std::map<std::string, Strategy> known;
   uint64_t draws = 0;
@@ -343,8 +343,8 @@ TEST(Fit, WordsTellArrangementsApart) {
     choices.ranks = 4;
     choices.replicas = static_cast<int>(1 + below(2));
     const int stage = below(2) == 0 ? 0 : 2;
-    Strategy strategy = undialled(choices, stage, 3);
-    for (const Dial& dial : open_dials(choices, stage, 3))
+    Strategy strategy = undialled(choices, stage, table);
+    for (const Dial& dial : open_dials(choices, stage, table))
       if (below(3) == 0) dial.turn(strategy, below(dial.most + 1));
     strategy.layer_major = below(2) == 0;
     strategy.defer_updates = below(2) == 0;
@@ -411,7 +411,7 @@ TEST(Fit, WeightsThatAreNotTrainedAreSharedAsFarAsMemoryDemands) {
       EXPECT_EQ(a.cut.micro_batch * a.cut.passes, 1);
       return a;
     };
-    const size_t groups = spec.table.blocks.size() + 2;
+    const size_t groups = spec.table.groups.size();
     EXPECT_EQ(capped(80).words, "2 ranks, all weights on each, no offload");
     const Strategy some = capped(14).strategy;
     const auto sharded = std::ranges::count(some.groups, true, &GroupPlacement::shard_weights);
@@ -565,8 +565,8 @@ TEST(Fit, PricesLanesAsTheyRun) {
     spec.strategy = a.strategy;
     EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a_second_an_op(Lanes::Threads)));
   }
-  EXPECT_EQ(lanes_of(plain_strategy(2), Cut{}), Lanes::Inline);
-  EXPECT_EQ(lanes_of(plain_strategy(2), Cut{.ranks = 2}), Lanes::Threads);
+  for (const int ranks : {1, 2})
+    EXPECT_EQ(lanes_of(plain_strategy(job().table), Cut{.ranks = ranks}), ranks == 1 ? Lanes::Inline : Lanes::Threads);
 }
 
 TEST(Fit, OrdersByTheGivenMachine) {

@@ -30,7 +30,7 @@ Compiled compiled_of(const Golden& golden) {
   JobSpec spec =
       tiny_job("qwen2", golden.lora ? std::optional<std::string>("adapter_init") : std::nullopt, DType::BF16);
   spec.cut.passes = golden.passes;
-  spec.strategy = plain_strategy(spec.table.blocks.size(), golden.recompute);
+  spec.strategy = plain_strategy(spec.table, golden.recompute);
   for (size_t b = 0; b < static_cast<size_t>(golden.offloaded); b++)
     spec.strategy.activations[b][ActivationClass::LayerInput] = Retention::Offload;
   return compile(spec, FlatFacts());

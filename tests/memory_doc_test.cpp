@@ -55,7 +55,7 @@ std::string rows(const Table& table) {
   for (const int ranks : table.ranks)
     for (const int stage : ranks == 1 ? std::vector{0} : std::vector{0, 1, 2, 3}) {
       spec.cut.ranks = ranks;
-      spec.strategy = plain_strategy(spec.table.blocks.size(), Recompute::Block);
+      spec.strategy = plain_strategy(spec.table, Recompute::Block);
       set_zero_stage(spec.strategy, stage);
       text += row(spec, stage);
     }

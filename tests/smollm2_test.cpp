@@ -36,7 +36,7 @@ class SmolLM2 : public testing::Test {
     spec.numerics.compute = spec.numerics.base = DType::F32;
     spec.sources = find_sources(spec.table, {model(), false, 0, std::nullopt});
     spec.cut.sequence_length = 1024;
-    spec.strategy = plain_strategy(spec.table.blocks.size());
+    spec.strategy = plain_strategy(spec.table);
     return spec;
   }
 

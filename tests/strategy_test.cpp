@@ -72,7 +72,7 @@ TEST_P(StrategyIdentity, RecomputingAndOffloadingChangeNoBit) {
   for (const Recompute recompute : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
     for (const size_t away : {0, 1, 2}) {
       Variant variant = plain;
-      variant.strategy = plain_strategy(job.table.blocks.size(), recompute);
+      variant.strategy = plain_strategy(job.table, recompute);
       offload_blocks(variant.strategy, away);
       EXPECT_TRUE(train(job, variant) == expected) << name(recompute) << ", " << away << " offloaded";
     }

@@ -76,7 +76,7 @@ void expect_the_same_bits(const JobSpec& spec) {
     for (const int64_t offloaded : {0, 2})
       for (const Space space : {Space::Device, Space::Host}) {
         JobSpec variant = spec;
-        variant.strategy = plain_strategy(spec.table.blocks.size(), recompute);
+        variant.strategy = plain_strategy(spec.table, recompute);
         for (int64_t block = 0; block < offloaded; block++) {
           ActivationPolicy& policy = variant.strategy.activations[static_cast<size_t>(block)];
           policy = snug::offloaded(policy);

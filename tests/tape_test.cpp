@@ -241,8 +241,8 @@ void expect_gradients(const ParamTable& table, const Layer& layer) {
   for (size_t i = 0; i < got.size(); i++) EXPECT_TRUE(got[i] == without[i] || std::isnan(got[i])) << i;
 }
 
-BlockParams decoder(Params& p, int64_t rank) {
-  BlockParams block;
+LayerParams decoder(Params& p, int64_t rank) {
+  LayerParams block;
   block.heads = {2, 1, 4};
   block.attention_norm = p.norm("attention_norm");
   block.qkv = p.linear("qkv", kWidth, {8, 4, 4}, rank == 0, rank);
@@ -253,7 +253,7 @@ BlockParams decoder(Params& p, int64_t rank) {
   return block;
 }
 
-Layer layer_of(const BlockParams& block) {
+Layer layer_of(const LayerParams& block) {
   return [&block](Builder& b, Value x) {
     const Tape& t = *Tape::current;
     return decoder_layer(b, block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
@@ -262,13 +262,13 @@ Layer layer_of(const BlockParams& block) {
 
 TEST(Tape, ADecoderLayersBackwardIsTheGradientOfItsForward) {
   Params p;
-  const BlockParams block = decoder(p, 0);
+  const LayerParams block = decoder(p, 0);
   expect_gradients(p.table, layer_of(block));
 }
 
 TEST(Tape, AnAdaptersBackwardIsTheGradientOfItsForward) {
   Params p;
-  const BlockParams block = decoder(p, 2);
+  const LayerParams block = decoder(p, 2);
   expect_gradients(p.table, layer_of(block));
 }
 
@@ -327,7 +327,7 @@ TEST(Tape, AWeightsGradientIsTakenBeforeWhatItReadsIsOverwritten) {
 // Only `down` is trained: its gradient takes h again, and nothing else is emitted.
 TEST(Tape, NothingIsEmittedForAGradientThatNobodyWants) {
   Params p;
-  const BlockParams block = decoder(p, 0);
+  const LayerParams block = decoder(p, 0);
   for (ParamSpec& param : p.table.params) param.trainable = param.name == "down";
   const std::vector<std::string_view> kinds = Tape(p.table, layer_of(block), all_kept, false).backward_kinds();
   EXPECT_EQ(kinds, (std::vector<std::string_view>{"swiglu", "gemm"}));

@@ -141,7 +141,7 @@ inline JobSpec tiny_job(const std::string& family, const std::optional<std::stri
   }
   spec.sources = find_sources(spec.table, request);
   spec.cut.sequence_length = 40;
-  spec.strategy = plain_strategy(spec.table.blocks.size());
+  spec.strategy = plain_strategy(spec.table);
   return spec;
 }
 

@@ -34,7 +34,7 @@ JobSpec job_of(const Model& model, Purpose purpose) {
   spec.numerics.base_format = model.format;
   spec.numerics.head_rows = 32;
   spec.cut.sequence_length = 40;
-  spec.strategy = plain_strategy(spec.table.blocks.size());
+  spec.strategy = plain_strategy(spec.table);
   return spec;
 }
 

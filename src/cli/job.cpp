@@ -183,7 +183,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
                     fmt::join(config.dropout, ", ")));
   if (spec.adapter) std::ranges::sort(spec.adapter->target_modules);
   spec.cut.sequence_length = options.sequence_length;
-  spec.strategy = plain_strategy(spec.table.blocks.size());
+  spec.strategy = plain_strategy(spec.table);
   return spec;
 }
 
@@ -339,7 +339,7 @@ bool leaves_too_little(Planned& planned, const Options& options) {
 // Of a job with its caps: what is chosen, and what else is said of it.
 void search(Planned& planned, const Options& options, Comm* launched) {
   const Choices choices = choices_of(options);
-  const auto blocks = static_cast<int64_t>(planned.spec.table.blocks.size());
+  const auto blocks = static_cast<int64_t>(planned.spec.table.layers.size());
   if (choices.recomputed_blocks.value_or(0) > blocks)
     user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
   const std::unique_ptr<OpFacts> facts = planned.target.facts();

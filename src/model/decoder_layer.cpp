@@ -2,7 +2,7 @@
 
 namespace snug {
 
-Value decoder_layer(Builder& b, const BlockParams& params, const LayerContext& context, Value x) {
+Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& context, Value x) {
   const HeadShape& heads = params.heads;
   const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
   b.rope(qkv, heads, context.positions, context.rope_table);

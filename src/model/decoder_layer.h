@@ -15,6 +15,6 @@ struct LayerContext {
 };
 
 // Records the layer: x [T, hidden] -> [T, hidden].
-Value decoder_layer(Builder& b, const BlockParams& params, const LayerContext& context, Value x);
+Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& context, Value x);
 
 }  // namespace snug

@@ -16,23 +16,26 @@ class TableBuilder {
       : model_(model), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
 
   ParamTable build() {
+    begin_group("embedding");
     table_.embedding = add(model_.embedding, {model_.vocabulary, model_.hidden}, true, false);
     for (size_t layer = 0; layer < model_.layers.size(); layer++) {
-      group_++;
-      table_.blocks.push_back(block(model_.layers[layer], model_.prefix_of(layer)));
+      begin_group(fmt::format("layers.{}", layer));
+      table_.layers.push_back(layer_of(model_.layers[layer], model_.prefix_of(layer)));
     }
-    group_++;
+    begin_group("head");
     table_.final_norm = norm("", model_.final_norm);
     table_.head = model_.tied ? table_.embedding : add(model_.head, {model_.vocabulary, model_.hidden}, true, false);
-    table_.groups = group_ + 1;
     return std::move(table_);
   }
 
  private:
+  void begin_group(std::string name) { table_.groups.push_back(std::move(name)); }
+  int group() const { return table_.group_count() - 1; }
+
   ParamId add(std::string name, const Shape& shape, bool decay, bool joined) {
     table_.params.push_back({.name = std::move(name),
                              .shape = shape,
-                             .group = group_,
+                             .group = group(),
                              .trainable = base_trainable_,
                              .decay = decay,
                              .joined = joined});
@@ -43,17 +46,18 @@ class TableBuilder {
     return {add(prefix + spec.weight, {model_.hidden}, false, false), spec.epsilon};
   }
 
-  BlockParams block(const LayerSpec& spec, const std::string& prefix) {
-    BlockParams block;
-    block.heads = spec.heads;
-    block.window = spec.window;
-    block.attention_norm = norm(prefix, spec.attention_norm);
-    block.qkv = linear(prefix, "qkv", spec.qkv);
-    block.o = linear(prefix, "o", spec.o);
-    block.mlp_norm = norm(prefix, spec.mlp_norm);
-    block.gate_up = linear(prefix, "gate_up", spec.gate_up);
-    block.down = linear(prefix, "down", spec.down);
-    return block;
+  LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
+    LayerParams layer;
+    layer.group = group();
+    layer.heads = spec.heads;
+    layer.window = spec.window;
+    layer.attention_norm = norm(prefix, spec.attention_norm);
+    layer.qkv = linear(prefix, "qkv", spec.qkv);
+    layer.o = linear(prefix, "o", spec.o);
+    layer.mlp_norm = norm(prefix, spec.mlp_norm);
+    layer.gate_up = linear(prefix, "gate_up", spec.gate_up);
+    layer.down = linear(prefix, "down", spec.down);
+    return layer;
   }
 
   Linear linear(const std::string& prefix, std::string site, const LinearSpec& spec) {
@@ -104,7 +108,6 @@ class TableBuilder {
   const ModelSpec& model_;
   const PeftConfig* adapter_;
   bool base_trainable_, adapter_trainable_;
-  int group_ = 0;
   ParamTable table_;
 };
 

@@ -18,7 +18,7 @@ inline constexpr ParamId kNoParam = -1;
 struct ParamSpec {
   std::string name;  // as model or adapter files have it: "model.layers.0.mlp.up_proj.weight"
   Shape shape;
-  int group = 0;  // the unit of gather and offload: the embedding, each block, the head
+  int group = 0;  // of ParamTable::groups
   bool trainable = false;
   bool decay = false;    // weight decay applies: all but norms and biases
   bool joined = false;   // its bytes follow the previous parameter's without a gap
@@ -56,7 +56,8 @@ struct Norm {
   double epsilon = 0;
 };
 
-struct BlockParams {
+struct LayerParams {
+  int group = 0;
   Norm attention_norm, mlp_norm;
   HeadShape heads;
   Linear qkv, o, gate_up, down;
@@ -65,12 +66,16 @@ struct BlockParams {
 
 struct ParamTable {
   std::vector<ParamSpec> params;
-  int groups = 0;
+  // What is gathered, offloaded and updated together, by name: "embedding", "layers.0", "head"; parameters of one stand
+  // together, in the order of the groups, which is that of the forward.
+  std::vector<std::string> groups;
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;  // the embedding where they are tied
-  std::vector<BlockParams> blocks;
+  std::vector<LayerParams> layers;
 
+  int group_count() const { return static_cast<int>(groups.size()); }
+  int group_of(ParamId id) const { return params[static_cast<size_t>(id)].group; }
   const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
   int64_t count(bool trainable_only) const;  // of elements
 };

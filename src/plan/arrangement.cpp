@@ -46,10 +46,10 @@ std::string recompute_words(const ActivationPolicy& policy) {
 
 std::string offload_words(const ActivationPolicy& policy) { return words_of(policy, Retention::Offload); }
 
-Strategy plain_strategy(size_t blocks, Recompute recompute) {
+Strategy plain_strategy(const ParamTable& table, Recompute recompute) {
   Strategy strategy;
-  strategy.activations.assign(blocks, policy_of(recompute));
-  strategy.groups.assign(blocks + 2, {});
+  strategy.activations.assign(table.layers.size(), policy_of(recompute));
+  strategy.groups.assign(table.groups.size(), {});
   return strategy;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "model/activation.h"
+#include "model/params.h"
 #include "program/program.h"
 
 namespace snug {
@@ -76,7 +77,7 @@ struct Strategy {
 };
 
 // A strategy that keeps everything on the device of one rank.
-Strategy plain_strategy(size_t blocks, Recompute recompute = Recompute::None);
+Strategy plain_strategy(const ParamTable& table, Recompute recompute = Recompute::None);
 
 // Placement of ZeRO's stages (Rajbhandari et al., arXiv:1910.02054): 1 shards optimizer state; 2 gradients as well, as
 // soon as a group's are complete; 3 weights as well.

@@ -128,7 +128,7 @@ class Compiler {
   }
 
   bool speculates() const {
-    for (int g = 0; g < spec_.table.groups; g++)
+    for (int g = 0; g < spec_.table.group_count(); g++)
       if (storage_.speculates(g)) return true;
     return false;
   }
@@ -136,7 +136,7 @@ class Compiler {
   // Whether there is anything to update in the next step.
   bool defers() const {
     bool any = false;
-    for (int g = 0; g < spec_.table.groups; g++)
+    for (int g = 0; g < spec_.table.group_count(); g++)
       any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !job_.updates_early(g));
     return spec_.strategy.defer_updates && any;
   }

@@ -125,29 +125,29 @@ std::vector<int> open_stages(const Choices& choices) {
   return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2};
 }
 
-Strategy undialled(const Choices& choices, int stage, size_t blocks) {
-  Strategy strategy = plain_strategy(blocks, choices.recompute.value_or(Recompute::None));
+Strategy undialled(const Choices& choices, int stage, const ParamTable& table) {
+  const auto layers = std::ssize(table.layers);
+  Strategy strategy = plain_strategy(table, choices.recompute.value_or(Recompute::None));
   strategy.replicas = choices.replicas;
   strategy.speculate = choices.speculate;
   set_zero_stage(strategy, stage);
   if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
   strategy.update_in_backward = choices.update_in_backward && strategy.reduce_at_once;
   if (choices.recomputed_blocks)
-    compute_again(strategy, Recompute::Block, std::min(static_cast<int64_t>(blocks), *choices.recomputed_blocks));
+    compute_again(strategy, Recompute::Block, std::min(layers, *choices.recomputed_blocks));
   for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
   if (choices.activations)
-    send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(blocks)),
+    send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
                      choices.activations->space);
   return strategy;
 }
 
-std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks) {
-  const auto block_count = static_cast<int64_t>(blocks), groups = block_count + 2;
+std::vector<Dial> open_dials(const Choices& choices, int stage, const ParamTable& table) {
+  const int64_t layers = std::ssize(table.layers), groups = std::ssize(table.groups);
   std::vector<Dial> dials;
   if (!choices.recompute && !choices.recomputed_blocks)
     for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
-      dials.push_back(
-          {Dial::Kind::Recompute, false, block_count, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
+      dials.push_back({Dial::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
   if (!choices.zero && stage == 2)
     dials.push_back({Dial::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
                        for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
@@ -158,7 +158,7 @@ std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks) {
          {std::optional(ActivationClass::Mlp), std::optional(ActivationClass::Attention),
           std::optional<ActivationClass>()})
       if (!choices.activations)
-        dials.push_back({Dial::Kind::Activations, to_disk, block_count,
+        dials.push_back({Dial::Kind::Activations, to_disk, layers,
                          [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))

@@ -16,13 +16,13 @@ struct Dial {
 
 // Those that the choices leave open, in the order in which they are to be set: later ones override earlier ones, and
 // what is computed again is not sent elsewhere.
-std::vector<Dial> open_dials(const Choices& choices, int stage, size_t blocks);
+std::vector<Dial> open_dials(const Choices& choices, int stage, const ParamTable& table);
 
 // Choices of a job that does not train, in this cut on their ranks.
 Choices without_training(Choices choices, const Cut& cut);
 
 // With what is pinned, and otherwise everything kept on the device.
-Strategy undialled(const Choices& choices, int stage, size_t blocks);
+Strategy undialled(const Choices& choices, int stage, const ParamTable& table);
 
 // The ZeRO stages that are open, each as the one from which dials begin: stage 3 is stage 2 with weights sharded.
 std::vector<int> open_stages(const Choices& choices);

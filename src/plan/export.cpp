@@ -25,7 +25,7 @@ struct Adapter {
 // By the weight that is adapted.
 std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   std::map<ParamId, Adapter> adapters;
-  for (const BlockParams& block : table.blocks)
+  for (const LayerParams& block : table.layers)
     for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) {
       int64_t row = 0;
       for (ParamId weight = linear->weight; weight < linear->weight + linear->count; weight++) {

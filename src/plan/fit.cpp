@@ -36,7 +36,7 @@ constexpr uint64_t kOtherOrder = 1'200'000;
 constexpr uint64_t kDearOps = 15'000;
 
 // Blocks of all passes of a program in layer-major order, beyond which it takes too long to compile.
-constexpr int64_t kMostBlocks = 256;
+constexpr int64_t kMostLayers = 256;
 
 }  // namespace
 
@@ -48,7 +48,7 @@ class Fitter::Search {
         relief_(prober_, choices.ranks),
         settler_(prober_, relief_),
         equal_time_(equal_time(pricing)),
-        blocks_(spec.table.blocks.size()) {}
+        layers_(spec.table.layers.size()) {}
 
   // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
   // as much in all others beside what stays on a rank. Where they take more, what is chosen is mended.
@@ -337,7 +337,7 @@ class Fitter::Search {
     attempt_with(&Point::reach, Reach::FarAhead);
     if (!prober_.strategy(best.point).update_in_backward) attempt_with(&Point::deferred, true);
     const int64_t passes = best.point.cut.passes;
-    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(blocks_) <= kMostBlocks)
+    if (!choices_.layer_major && passes > 1 && passes * static_cast<int64_t>(layers_) <= kMostLayers)
       attempt_with(&Point::layer_major, true);
     const auto away = [](const GroupPlacement& group) { return group.states != Space::Device; };
     if (std::ranges::none_of(prober_.strategy(best.point).groups, away)) return;
@@ -359,7 +359,7 @@ class Fitter::Search {
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = !early;
       if (early) p.reach = best.point.reach;
-      if ((p.layer_major && cut.passes * static_cast<int64_t>(blocks_) > kMostBlocks) || relief_.spent()) continue;
+      if ((p.layer_major && cut.passes * static_cast<int64_t>(layers_) > kMostLayers) || relief_.spent()) continue;
       const std::optional<Found> found = settler_.least(p, best.seconds);
       if (found && found->fits) all.push_back(*found);
     }
@@ -411,7 +411,7 @@ class Fitter::Search {
   Relief relief_;
   Settler settler_;
   const double equal_time_;
-  size_t blocks_;
+  size_t layers_;
   Point chosen_;
   std::optional<Point> near_;  // what near() found last
 };

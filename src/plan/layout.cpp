@@ -12,7 +12,7 @@ int64_t rounded_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / mu
 Span intersection(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
 Layout::Layout(const ParamTable& table, const Topology& topology, const std::vector<Form>& forms)
-    : topology_(topology), segments_(static_cast<size_t>(table.groups) * kSegmentKinds.size()) {
+    : topology_(topology), segments_(static_cast<size_t>(table.group_count()) * kSegmentKinds.size()) {
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
     const SegmentKind kind = param.trainable           ? SegmentKind::Trained
@@ -36,7 +36,7 @@ Layout::Layout(const ParamTable& table, const Topology& topology, const std::vec
     run.count++;
     run.span.end = segment.elements;
   }
-  for (int g = 0; g < table.groups; g++)
+  for (int g = 0; g < table.group_count(); g++)
     for (const SegmentKind kind : kSegmentKinds) {
       Segment& segment = segments_[index(g, kind)];
       segment.used = rounded_up(segment.elements, unit_of(kind));

@@ -41,10 +41,10 @@ class Loader {
   void emit() {
     e_.op("rope_table", job_.rope, {write(job_.rope_table)});
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
-    std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.groups));
+    std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
     for (size_t i = 0; i < job_.table.params.size(); i++)
       by_group[static_cast<size_t>(job_.table.params[i].group)].push_back(static_cast<ParamId>(i));
-    for (int g = 0; g < job_.table.groups; g++) {
+    for (int g = 0; g < job_.table.group_count(); g++) {
       e_.scope(fmt::format("group.{}.load", g));
       begin_table(g);
       for (const ParamId id : by_group[static_cast<size_t>(g)])

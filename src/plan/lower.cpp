@@ -89,15 +89,16 @@ Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const
     for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
       placement.bring(group + static_cast<int>(ahead));
   };
-  bring_ahead(0);
+  const int embedding = job.table.group_of(job.table.embedding);
+  bring_ahead(embedding);
   Value x = b.embedding(ids, job.table.embedding);
   b.forward();
-  placement.release(0);
-  for (size_t i = 0; i < job.table.blocks.size(); i++) {
-    const int group = job.table[job.table.blocks[i].attention_norm.gain].group;
+  placement.release(embedding);
+  for (size_t i = 0; i < job.table.layers.size(); i++) {
+    const int group = job.table.layers[i].group;
     b.enter(static_cast<int>(i), fmt::format("block.{}", i));
     bring_ahead(group);
-    x = decoder_layer(b, job.table.blocks[i], context(i), x);
+    x = decoder_layer(b, job.table.layers[i], context(i), x);
     b.forward();
     placement.release(group);
   }
@@ -122,8 +123,8 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) 
 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   std::vector<Operand> caches;
-  for (size_t i = 0; i < job.table.blocks.size(); i++) {
-    const HeadShape& heads = job.table.blocks[i].heads;
+  for (size_t i = 0; i < job.table.layers.size(); i++) {
+    const HeadShape& heads = job.table.layers[i].heads;
     caches.push_back(new_tensor(job.set, fmt::format("block.{}.cache", i), job.numerics.compute,
                                 {positions, 2 * heads.kv_heads * heads.dim}, Role::Cache, Space::Device,
                                 Life::Persistent));

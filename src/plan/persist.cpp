@@ -10,7 +10,7 @@ namespace {
 
 // Every rank has what it restored; now all have all that they hold.
 void share_trained(const JobContext& job, Emitter& e) {
-  for (int g = 0; g < job.table.groups; g++) {
+  for (int g = 0; g < job.table.group_count(); g++) {
     e.scope(fmt::format("group.{}.share", g));
     const int64_t elements = job.layout().segment(g, SegmentKind::Trained).elements;
     for (const Array& array : job.storage.weights(g, SegmentKind::Trained)) share(job, e, array.held, elements);
@@ -28,7 +28,7 @@ struct Kept {
 
 std::vector<Kept> kept_arrays(const JobContext& job) {
   std::vector<Kept> all;
-  for (int g = 0; g < job.table.groups; g++) {
+  for (int g = 0; g < job.table.group_count(); g++) {
     const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
     for (const Layout::Run& run : segment.runs) {
       const Span span = intersection(run.span, job.layout().part(segment.elements));

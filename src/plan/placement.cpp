@@ -169,7 +169,7 @@ bool PassPlacement::keeps(int layer, ActivationClass kind) {
 }
 
 void PassPlacement::bring(int group) {
-  if (group < 0 || group >= job_.table.groups) return;
+  if (group < 0 || group >= job_.table.group_count()) return;
   for (const SegmentKind kind : kSegmentKinds)
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }

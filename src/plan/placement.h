@@ -37,7 +37,7 @@ class PassPlacement : public Placement {
       : job_(job),
         emitter_(emitter),
         strategy_(strategy),
-        brought_(static_cast<size_t>(job.table.groups)),
+        brought_(static_cast<size_t>(job.table.group_count())),
         converted_(brought_.size()),
         fp8_(brought_.size()) {}
 

@@ -76,7 +76,7 @@ Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts
       pricing_(pricing),
       alive_(alive),
       cuts_(open_cuts(spec.cut, choices)) {
-  for (const int stage : open_stages(choices)) dials_[stage] = open_dials(choices, stage, spec.table.blocks.size());
+  for (const int stage : open_stages(choices)) dials_[stage] = open_dials(choices, stage, spec.table);
 }
 
 std::vector<int> Prober::stages() const {
@@ -91,7 +91,7 @@ Point Prober::undialled_point(const Cut& cut, int stage) const {
 }
 
 Strategy Prober::strategy(const Point& p) const {
-  Strategy strategy = undialled(choices_, p.stage, spec_.table.blocks.size());
+  Strategy strategy = undialled(choices_, p.stage, spec_.table);
   strategy.layer_major = p.layer_major;
   strategy.defer_updates = p.deferred;
   for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);

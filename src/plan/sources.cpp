@@ -235,7 +235,7 @@ class Finder {
     const char* const begin = name.data() + kLayers.size();
     const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
     if (error != std::errc() || end == name.data() + name.size() || *end != '.') return false;
-    const auto layers = static_cast<int64_t>(table_.blocks.size());
+    const auto layers = static_cast<int64_t>(table_.layers.size());
     if (layer < layers) return false;
     return layer < layers + request_.prediction_layers ||
            index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;

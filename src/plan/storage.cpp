@@ -61,7 +61,7 @@ class Storage::Holder {
 Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
                  const Strategy& strategy, bool moments)
     : table_(table), layout_(layout), numerics_(numerics), table_spans_(table.params.size()) {
-  for (int g = 0; g < table.groups; g++) {
+  for (int g = 0; g < table.group_count(); g++) {
     const Holder holder(set, layout, strategy.groups[static_cast<size_t>(g)], g);
     auto& [frozen, coded, trained] = weights_.emplace_back();
     if (holder.elements(SegmentKind::Frozen) > 0)

@@ -32,7 +32,8 @@ struct Pass {
   BatchBuffers batch;
   std::vector<std::vector<std::pair<Value, Operand>>> stashed;  // by block: forward values that wait elsewhere
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
-  Value x;                                        // the residual stream, as far as the forward has come
+  std::vector<Value> inputs;                      // by layer: the residual stream before it
+  Value x;                                        //   and as far as the forward has come
 };
 
 class TrainProgram {
@@ -48,12 +49,12 @@ class TrainProgram {
         updates_(job, emitter_, step),
         in_place_(sums_in_place(job, cut)),
         pending_update_(pending_update),
-        sums_(static_cast<size_t>(job.table.groups)) {
+        sums_(static_cast<size_t>(job.table.group_count())) {
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
       pass.position = position;
-      pass.gradients.resize(static_cast<size_t>(job.table.groups));
+      pass.gradients.resize(static_cast<size_t>(job.table.group_count()));
       pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(),
                                                job.numerics.seed);
       pass.batch = emit_batch(emitter_, cut, static_cast<int64_t>(passes_.size()) - 1);
@@ -72,10 +73,13 @@ class TrainProgram {
   }
 
  private:
-  int blocks() const { return static_cast<int>(job_.table.blocks.size()); }
-  int group_of(int block) const {
-    return job_.table[job_.table.blocks[static_cast<size_t>(block)].attention_norm.gain].group;
-  }
+  int layers() const { return static_cast<int>(job_.table.layers.size()); }
+  // The groups in the order of the forward: the embedding's, a layer's for each, the head's.
+  int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
+  int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
+  int head_group() const { return job_.table.group_of(job_.table.final_norm.gain); }
+  // The one that the backward comes to after this layer's.
+  int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
   bool tied() const { return job_.table.head == job_.table.embedding; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
@@ -94,7 +98,7 @@ class TrainProgram {
   bool local_sums() const { return sums_locally(job_, cut_); }
 
   // Of a group. Where head and embedding are one the order of what both add would be that of the walk.
-  bool in_place(int group) const { return in_place_ && !(tied() && group == 0 && cut_.passes > 1); }
+  bool in_place(int group) const { return in_place_ && !(tied() && group == embedding_group() && cut_.passes > 1); }
 
   // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
   Operand sum_of(const Pass& pass, int group) {
@@ -121,7 +125,7 @@ class TrainProgram {
 
   // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
   void bring_gradient(Pass& pass, int group) {
-    if (group < 0 || trained(group) == 0) return;
+    if (trained(group) == 0) return;
     std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
     if (gradient) return;
     emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
@@ -140,46 +144,47 @@ class TrainProgram {
 
   void forward() {
     for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
-      for (int g = 0; g < job_.table.groups; g++)
+      for (int g = 0; g < job_.table.group_count(); g++)
         if (!in_place(g)) bring_gradient(pass, g);
     if (pending_update_) updates_.queue();
-    bring_ahead(-1, 1);
+    bring_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
       pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
       builder.forward();
     }
-    placement_.release(0);
-    for (int i = 0; i < blocks(); i++) {
+    placement_.release(embedding_group());
+    for (int i = 0; i < layers(); i++) {
       size_t begin = 0;
       for (Pass& pass : passes_) {
         pass.stashed.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
         if (policy[ActivationClass::LayerInput] == Retention::Offload) stash(pass, i, pass.x);
         if (&pass == passes_.data()) {
-          bring_ahead(i, 1);
+          bring_ahead(group_of(i), 1);
           begin = emitter_.program().ops.size();
         }
         Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
-        pass.x = decoder_layer(builder, job_.table.blocks[static_cast<size_t>(i)],
+        pass.inputs.push_back(pass.x);
+        pass.x = decoder_layer(builder, job_.table.layers[static_cast<size_t>(i)],
                                layer_context(job_, cut_, pass.batch), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload)
             for (const Value value : builder.values_of(i, kind)) stash(pass, i, value);
       }
-      if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), blocks() - i);
-      if (i + 1 < blocks()) placement_.release(group_of(i));
+      if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
+      if (i + 1 < layers()) placement_.release(group_of(i));
     }
-    bring_up_to_date(job_.table.groups - 1);
+    bring_up_to_date(head_group());
   }
 
-  // Groups follow the blocks: a block's weights, and those of the next ones in the direction of the walk.
-  void bring_ahead(int block, int direction) {
-    for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++) {
-      const int group = block + 1 + direction * static_cast<int>(ahead);
+  // A group's weights, and those of the next ones in the direction of the walk.
+  void bring_ahead(int group, int direction) {
+    for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++, group += direction) {
       if (direction > 0) bring_up_to_date(group);
-      if (direction > 0 || group > 0) placement_.bring(group);  // the embedding's backward needs no weights
+      // The embedding's backward needs no weights.
+      if (direction > 0 || group > embedding_group()) placement_.bring(group);
     }
   }
 
@@ -187,7 +192,7 @@ class TrainProgram {
   void bring_up_to_date(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
-    updates_.up_to(std::min(group, job_.table.groups - 1));
+    updates_.up_to(std::min(group, head_group()));
   }
 
   void stash(Pass& pass, int block, Value value) {
@@ -209,28 +214,29 @@ class TrainProgram {
 
   void head() {
     for (Pass& pass : passes_) {
-      bring_gradient(pass, job_.table.groups - 1);
-      if (tied()) bring_gradient(pass, 0);
+      bring_gradient(pass, head_group());
+      if (tied()) bring_gradient(pass, embedding_group());
       Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
       head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
-      finish_group(pass, job_.table.groups - 1);
-      bring_gradient(pass, job_.table.groups - 2);
+      finish_group(pass, head_group());
+      bring_gradient(pass, group_before(layers()));
     }
-    placement_.release(job_.table.groups - 1);
-    if (tied()) placement_.release(0);
+    placement_.release(head_group());
+    if (tied()) placement_.release(embedding_group());
   }
 
   void backward() {
-    fetch_values(blocks() - 1, 0);
-    for (int i = blocks() - 1; i >= 0; i--) {
+    fetch_values(layers() - 1, 0);
+    for (int i = layers() - 1; i >= 0; i--) {
       const auto begin = emitter_.program().ops.size();
       const int64_t waiting = updates_.waiting();
-      const bool wanted = trained_before(group_of(i));
+      const Pass& first = passes_.front();
+      const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
       for (Pass& pass : passes_) {
         fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
-        if (wanted && &pass == passes_.data()) bring_ahead(i, -1);
-        bring_gradient(pass, group_of(i) - 1);
+        if (wanted && &pass == passes_.data()) bring_ahead(group_of(i), -1);
+        bring_gradient(pass, group_before(i));
         Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
         builder.backward();
         if (&pass == &passes_.back()) placement_.release(group_of(i));
@@ -241,7 +247,7 @@ class TrainProgram {
     }
     for (Pass& pass : passes_) {
       enter(pass, kNoLayer, "embedding").backward();
-      finish_group(pass, job_.table[job_.table.embedding].group);
+      finish_group(pass, embedding_group());
     }
   }
 
@@ -262,12 +268,6 @@ class TrainProgram {
       while (u * here < (i + 1) * updates) dealt.push_back(std::move(ops[middle + u++]));
     }
     std::ranges::move(dealt, ops.begin() + static_cast<std::ptrdiff_t>(begin));
-  }
-
-  bool trained_before(int group) const {
-    for (int g = 0; g < group; g++)
-      if (trained(g) > 0) return true;
-    return false;
   }
 
   // ---- What becomes of gradients ----
@@ -374,7 +374,7 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
     step.partials = new_tensor(job.set, "step.partials", DType::F32, {norm_units(job)}, Role::Metrics, Space::Device,
                                Life::Carried);
   const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
-  for (int g = 0; g < job.table.groups; g++) {
+  for (int g = 0; g < job.table.group_count(); g++) {
     const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;
     auto make = [&](std::string_view what, DType dtype, int64_t count) {
       if (part == 0) return Operand{};

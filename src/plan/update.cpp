@@ -60,7 +60,7 @@ class Update {
                   scalars_host = copy_to_host(emitter_, "scalars.host", step_.scalars);
     emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(scalars_host)}, Lane::Host);
     GroupUpdates updates(job_, emitter_, step_);
-    if (!job_.strategy.defer_updates) updates.up_to(job_.table.groups - 1);
+    if (!job_.strategy.defer_updates) updates.up_to(job_.table.group_count() - 1);
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
     // Whoever meets a norm that is not finite reads the partials after the program.
@@ -78,7 +78,7 @@ class Update {
       mine = emitter_.tensor("partials", DType::F32, {columns_}, Role::Metrics);
       clear_partials(emitter_, mine);
     }
-    for (int g = 0; g < job_.table.groups; g++) {
+    for (int g = 0; g < job_.table.group_count(); g++) {
       for (const Layout::Run& run : job_.layout().segment(g, SegmentKind::Trained).runs) note_units(g, run);
       if (!job_.strategy.update_in_backward)
         emit_partials(job_, emitter_, g, step_.gradients[static_cast<size_t>(g)], mine, Lane::Compute);
@@ -107,7 +107,7 @@ class Update {
 
   void clip_factor(const Operand& loss) {
     std::vector<int> groups;
-    for (int g = 0; g < job_.table.groups; g++)
+    for (int g = 0; g < job_.table.group_count(); g++)
       if (units_of(job_, g).count() > 0) groups.push_back(g);
     const auto count = static_cast<int64_t>(groups.size());
     const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
@@ -132,11 +132,11 @@ class Update {
 
 }  // namespace
 
-int64_t norm_units(const JobContext& job) { return units_of(job, job.table.groups - 1).end; }
+int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group_count() - 1).end; }
 
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
-    : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.groups)) {
-  for (int g = 0; g < job.table.groups; g++)
+    : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.group_count())) {
+  for (int g = 0; g < job.table.group_count(); g++)
     if (job.updates_early(g) && !stays(g)) left_ += std::ssize(tiles_of(g, Way::Unclipped, Lane::Reduce, {}));
 }
 
@@ -155,7 +155,7 @@ void GroupUpdates::up_to(int group) {
 
 // But where a gradient is gathered for it: ranks do that together, at places that all of them know.
 void GroupUpdates::queue() {
-  for (int g = 0; g < job_.table.groups; g++) {
+  for (int g = 0; g < job_.table.group_count(); g++) {
     if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
     if (updated(g).sharers || stays(g)) continue;
     std::ranges::move(tiles_of(g, Way::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
@@ -166,7 +166,7 @@ void GroupUpdates::queue() {
 
 void GroupUpdates::prepare() {
   bool any = false;
-  for (int g = 0; g < job_.table.groups; g++) any = any || job_.updates_early(g);
+  for (int g = 0; g < job_.table.group_count(); g++) any = any || job_.updates_early(g);
   if (!any) return;
   if (job_.strategy.update_in_backward) clear_partials(emitter_, step_.partials);
   emitter_.scope("update");
@@ -311,14 +311,14 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
-  updates.up_to(job.table.groups - 1);
+  updates.up_to(job.table.group_count() - 1);
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 
 void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
-  for (int g = 0; g < job.table.groups; g++) updates.redo(g);
+  for (int g = 0; g < job.table.group_count(); g++) updates.redo(g);
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 
