@@ -278,7 +278,7 @@ TEST_F(Shapes, NoRecordWithAMeaningfulKeyIsLearntFromInSilence) {
 TEST_F(Shapes, AMessageMaySayWhetherItCarriesLoss) {
   const std::string with_loss = "<user\nq>\n<assistant\n|a>|\n", without = "<user\nq>\n<assistant\na>\n";
   for (const std::string& shape : kLists) {
-    for (const char* key : {"weight", "train", "trainable", "loss", "loss_mask"}) {
+    for (const char* key : {"weight", "train", "trainable", "loss", "loss_mask", "mask"}) {
       for (const Json& yes : {Json(true), Json(1), Json("1"), Json()}) {
         EXPECT_THAT(read(with_in_reply(kRecords.at(shape), key, yes)), ElementsAre(with_loss)) << key << yes;
       }
@@ -291,9 +291,31 @@ TEST_F(Shapes, AMessageMaySayWhetherItCarriesLoss) {
     }
     EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "masked", true)), ElementsAre(without));
     EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "masked", false)), ElementsAre(with_loss));
-    EXPECT_TRUE(refused(with_in_reply(kRecords.at(shape), "mask", true), "peers mean both by it"));
     EXPECT_TRUE(refused(with_in_reply(with_in_reply(kRecords.at(shape), "train", true), "weight", 0),
                         "what the message's other keys say of its loss"));
+  }
+}
+
+TEST_F(Shapes, AMaskIsReadAsTrainIsAndTheFileSaysSo) {
+  for (const std::string& shape : kLists) {
+    const std::string list = kRecords.at(shape).begin().key();
+    Json record = with_in_reply(kRecords.at(shape), "mask", false);
+    record[list][0]["mask"] = true;
+    const std::vector<std::string> got = read(std::vector{record.dump(), kRecords.at(shape).dump()});
+    EXPECT_THAT(got, ElementsAre("<user\n|q>|\n<assistant\na>\n", "<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_THAT(notes_, ElementsAre(options_.files[0].string() +
+                                    ": 1 record has messages with 'mask': where it is true a message carries loss; "
+                                    "'masked' is the other way round"));
+    for (const char* key : {"train", "loss"}) {
+      record[list][1][key] = true;
+      EXPECT_TRUE(refused(record, "[1].mask': found false, expected what the message's other keys say of its loss"));
+      record[list][1].erase(key);
+    }
+    record[list][1]["masked"] = false;
+    EXPECT_TRUE(refused(record, "[1].masked': found false"));
+    // A table has the column in every message.
+    EXPECT_THAT(read(with_in_reply(kRecords.at(shape), "mask", nullptr)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+    EXPECT_THAT(notes_, ElementsAre());
   }
 }
 

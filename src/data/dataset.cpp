@@ -43,6 +43,7 @@ struct Made {
   std::vector<std::string> ignored;  // keys
   std::vector<bool> occurs;          // of the fields that options name
   std::vector<bool> has_role;        // of the roles that options name
+  bool has_mask = false;             // a message has one
   int64_t empty_replies = 0;         // that carry loss
   bool ended_again = false;          // it ended twice, or by another token than the template's
 };
@@ -88,6 +89,7 @@ class SampleMaker {
       example = read_example(json, format_, options_.shape, record.place);
       for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
       for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
+      made.has_mask = std::holds_alternative<Conversation>(example.content) && has_in_messages("mask", json);
     } else {
       example.content = Document{record.text};
     }
@@ -253,6 +255,7 @@ class SeenKeys {
     for (const std::string& key : made.ignored) ++ignored_[key];
     for (size_t i = 0; i < made.occurs.size(); ++i) occurs_[i] = occurs_[i] || made.occurs[i];
     for (size_t i = 0; i < made.has_role.size(); ++i) roles_[i] = roles_[i] || made.has_role[i];
+    masks_ += made.has_mask;
     empty_replies_ += made.empty_replies;
     ended_again_ += made.ended_again;
   }
@@ -265,8 +268,14 @@ class SeenKeys {
           "{}: found no field '{}' in any record ({} read), expected it as --{} names it; the first has the keys {}",
           path, named_[i].field, records_, named_[i].option, keys);
     }
-    if (ignored_.empty() || !options.note) return;
-    options.note(ignored_keys_text(path, ignored_));
+    if (!options.note) return;
+    if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
+    // Some programs mean by it what others mean by 'masked'.
+    if (masks_ > 0) {
+      options.note(fmt::format(
+          "{}: {} messages with 'mask': where it is true a message carries loss; 'masked' is the other way round", path,
+          masks_ == 1 ? "1 record has" : fmt::format("{} records have", masks_)));
+    }
   }
 
   // Notes for what ends at once or more than once.
@@ -290,7 +299,7 @@ class SeenKeys {
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
   std::vector<bool>& roles_;  // of all files
-  int64_t empty_replies_ = 0, ended_again_ = 0;
+  int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0;
   std::map<std::string, int64_t> ignored_;
   int64_t records_ = 0;
 };

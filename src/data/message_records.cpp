@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array<std::string_view, 4> kFlags = {"trainable", "loss", "loss_mask", "masked"};
+constexpr std::array<const char*, 5> kFlags = {"trainable", "loss", "loss_mask", "mask", "masked"};
 constexpr std::array<std::string_view, 10> kUnknownRoles = {"tool",        "tools",    "tool_call",     "tool_response",
                                                             "tool_result", "function", "function_call", "observation",
                                                             "developer",   "ipython"};
@@ -51,8 +51,9 @@ std::optional<bool> loss_of(const JsonObject& message, const RecordFields& field
     if (loss.value_or(carries) != carries) message.fail(key, "what the message's other keys say of its loss");
     loss = carries;
   };
-  for (const std::string& key : {fields.key("train"), std::string("trainable"), std::string("loss"),
-                                 std::string("loss_mask"), std::string("masked")}) {
+  std::vector<std::string> flags(kFlags.begin(), kFlags.end());
+  flags.insert(flags.begin(), fields.key("train"));
+  for (const std::string& key : flags) {
     if (message.has(key)) say(key, read_flag(message, key, "true or false") != (key == "masked"));
   }
   const std::string weight = fields.key("weight");

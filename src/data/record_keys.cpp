@@ -92,9 +92,6 @@ constexpr RefusedKeys kRefused[] = {
     {bit(KeysOf::Tokens), "decoder_input_ids advantages logprobs log_probs old_logprobs",
      "none: what it would do is not there yet"},
     {kChats | bit(KeysOf::Text), "labels", "none: labels stand beside 'input_ids'"},
-    {kMessage, "mask",
-     "none: peers mean both by it; expected 'train' or 'loss', true where it carries loss, or 'masked', true where "
-     "not"},
     {kMessage, "train_detail training_detail loss_scale loss_weight loss_weights weights sample_weight",
      "'weight', 0 or 1, or 'train' or 'loss', true or false, of the whole message"},
     {kMessage, "prefix recipient channel end_turn refusal", "none: what it changes in a template is not rendered yet"},
@@ -245,7 +242,7 @@ void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(st
     if (!said && is_harmless(key, value)) continue;
     if (of == KeysOf::Message && !said) {
       object.fail(key,
-                  "none of that name: a message has a role, its content, and 'weight', 'train', 'loss' or "
+                  "none of that name: a message has a role, its content, and 'weight', 'train', 'loss', 'mask' or "
                   "'masked'; ids, times and the like are passed over");
     }
     if (of == KeysOf::Part) object.fail(key, "'type' and 'text' alone");

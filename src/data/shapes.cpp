@@ -295,6 +295,10 @@ bool has_role(const std::string& role, const ShapeOptions& options, const Json& 
   return false;
 }
 
+bool has_in_messages(const std::string& key, const Json& record) {
+  return in_lists(record, [&](const Json& item) { return item.contains(key) && !item.at(key).is_null(); });
+}
+
 std::string RecordFields::missing(const std::string& name) const {
   const std::optional<DataFormat> shape = shape_of(*this);
   if (shape && fields_of(*shape, *this).front() != name && name != "output") {

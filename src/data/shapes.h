@@ -48,6 +48,8 @@ std::vector<NamedField> named_fields(const ShapeOptions& options);
 bool occurs(const NamedField& named, const Json& record);
 // Whether a message in a list of the record has the role, by the file's name of it.
 bool has_role(const std::string& role, const ShapeOptions& options, const Json& record);
+// Whether a message in a list of the record has a value under the key.
+bool has_in_messages(const std::string& key, const Json& record);
 
 using Conversation = std::vector<Message>;
 struct Document {
@@ -83,7 +85,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 //             conversation, whose prompt carries no loss
 //             Messages of either kind stand in either list. Roles: those of options.roles, system, user or human,
 //             assistant or gpt; content: text or [{type: "text", text}, ...]. Whether a message carries loss: train,
-//             trainable, loss or loss_mask (true, false), masked (the other way round), or weight (0: none)
+//             trainable, loss, loss_mask or mask (true, false), masked (the other way round), or weight (0: none)
 //   text      {text}
 //   tokens    {input_ids, labels?, ...}, equally long (record_fields.h); every id below 2^31; without labels every
 //             token counts
