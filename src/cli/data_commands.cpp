@@ -70,7 +70,8 @@ int plan_command(Options options, const CommandFlags& flags) {
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
           std::back_inserter(notes));
   }
-  const Planned planned = plan_training(options, std::move(target), !options.validation.empty(), Aim::Look);
+  const Planned planned = plan_training(make_job(options, Purpose::Train), options, std::move(target),
+                                        !options.validation.empty(), Aim::Look);
   say_lines(corpus.notes);
   say_lines(notes);
   say_notes(planned.spec);

@@ -422,9 +422,8 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   return planned;
 }
 
-Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
+Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
                       std::optional<SavedState> saved) {
-  JobSpec spec = make_job(options, Purpose::Train);
   spec.evaluate = evaluate;
   spec.saved = std::move(saved);
   return plan_job(std::move(spec), options, std::move(target), aim, launched);

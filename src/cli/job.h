@@ -58,8 +58,8 @@ struct Planned {
 // Searches the arrangements of a job, whose options' ranks are settled; the ranks of a launched one find the same.
 Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched = nullptr);
 // Of training; `saved`: what is restored, if other ranks saved it.
-Planned plan_training(const Options& options, Target target, bool evaluate, Aim aim, Comm* launched = nullptr,
-                      std::optional<SavedState> saved = std::nullopt);
+Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, Aim aim,
+                      Comm* launched = nullptr, std::optional<SavedState> saved = std::nullopt);
 
 // CapacityError that says what the nearest arrangement needs, what is allowed and what would help, if none fits.
 void require_fit(const Planned& planned, const Options& options);

@@ -78,23 +78,24 @@ void name_absolutely(Options& options) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
 }
 
-// Refuses to go on with a run under other fields than its checkpoint has, before work is done for nothing. `data`: the
-// fields of the data.
-void refuse_other_run(const Options& options, const Fields& data, const Alive& alive) {
+// Returns the job, and refuses to go on with a run under other fields than its checkpoint has, before work is done for
+// nothing. `data`: the fields of the data.
+JobSpec job_of_run(const Options& options, const Fields& data, const Alive& alive) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
-  if (!last) return;
+  if (!last) return make_job(options, Purpose::Train);
   const Fields saved = checkpoints.last_state().fields;
   Fields now = saved;
   for (Field& field : now)  // first, as no other option of the adapter counts without
     if (field.name == "method") field.value = options.method;
   refuse_other_fields(now, saved, *last);
-  const JobSpec spec = make_job(options, Purpose::Train);
+  JobSpec spec = make_job(options, Purpose::Train);
   require_weights(spec.sources);
   now = fields_of(spec);
   now.push_back(weights_field(spec, alive));
   now.insert(now.end(), data.begin(), data.end());
   refuse_other_fields(now, saved, *last);
+  return spec;
 }
 
 // The adapter's or model's base, as what is written names it: an id is for others too; a GGUF file is not, nor is a
@@ -333,9 +334,9 @@ int train_command(Options options, const CommandFlags& flags) {
   const Alive alive = heartbeat_of(comm.get());
   const Corpus corpus = read_corpus(options, alive);
   Fields fields = data_fields(corpus, options, alive);
-  refuse_other_run(options, fields, alive);
-  const Planned planned =
-      plan_training(options, std::move(target), corpus.validates(), Aim::Run, comm.get(), saved_by_others(options));
+  JobSpec spec = job_of_run(options, fields, alive);
+  const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), Aim::Run,
+                                        comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   guard.hold();
