@@ -1,73 +1,16 @@
 // What the keys of a record and of its messages do: read, honoured, refused, passed over or said.
-#include "data/shapes.h"
-
-#include <gmock/gmock.h>
-#include <gtest/gtest.h>
-
-#include <fstream>
 #include <iterator>
 #include <map>
 #include <random>
 #include <sstream>
-#include <string>
-#include <vector>
 
-#include "base/error.h"
-#include "byte_encoder.h"
-#include "expect_error.h"
-#include "temp_directory.h"
+#include "shapes_fixture.h"
 
 namespace snug {
 namespace {
 
 using testing::ElementsAre;
 using testing::HasSubstr;
-
-// Bytes as themselves, the special tokens as <, > and ^, stretches with loss between bars.
-std::string shown(const Sample& sample) {
-  std::string out;
-  bool loss = false;
-  for (size_t i = 0; i < sample.ids.size(); ++i) {
-    const int32_t id = sample.ids[i], label = sample.labels[i];
-    if ((label != kNoLabel) != loss) out += '|';
-    loss = label != kNoLabel;
-    out += id == kStart ? '<' : id == kEnd ? '>' : id == kBos ? '^' : static_cast<char>(id);
-  }
-  return loss ? out + '|' : out;
-}
-
-class Shapes : public testing::Test {
- protected:
-  // The samples of a file of records; what is said of it goes to notes_.
-  std::vector<std::string> read(const std::vector<std::string>& records) {
-    options_.files = {directory_.path() / "a.jsonl"};
-    options_.note = [&](const std::string& note) { notes_.push_back(note); };
-    notes_.clear();
-    std::ofstream file(options_.files[0]);
-    for (const std::string& record : records) file << record << "\n";
-    file.close();
-    std::vector<std::string> out;
-    for_each_sample(options_, &encoder_,
-                    [&](const Sample& sample, const std::string&) { out.push_back(shown(sample)); });
-    return out;
-  }
-  std::vector<std::string> read(const Json& record) { return read(std::vector{record.dump()}); }
-  std::vector<std::string> read(const char* record) { return read(std::vector<std::string>{record}); }
-  template <class Record>
-  testing::AssertionResult refused(const Record& record, std::string_view part) {
-    return fails_with<UserError>([&] { read(record); }, part);
-  }
-
-  TempDirectory directory_;
-  TextEncoder encoder_ = byte_encoder();
-  DataOptions options_ = [] {
-    DataOptions options;
-    options.prompt_format.chat = ChatTemplate::choose("chatml", "", byte_encoder().special);
-    options.vocabulary = 259;
-    return options;
-  }();
-  std::vector<std::string> notes_;
-};
 
 const std::map<std::string, Json> kRecords = {
     {"alpaca", Json::parse(R"({"instruction": "q", "output": "a"})")},
@@ -474,76 +417,6 @@ TEST_F(Shapes, ListsOfAValueATokenThatNobodyKnowsAreRefused) {
   EXPECT_TRUE(refused(with(record, "foo", {0, 0, 1}), "key 'foo': found [0,0,1], expected no list of a value a token"));
   EXPECT_THAT(read(with(record, "foo", {0, 0, 1, 1})), ElementsAre("A|BC|"));
   EXPECT_THAT(notes_, ElementsAre(HasSubstr("keys ignored: \"foo\"")));
-}
-
-// ---- Fields that options name, and shapes ---------------------------------------------------------------------------
-
-TEST_F(Shapes, AFieldThatOptionsNameOccursInEachFile) {
-  options_.shape.columns = {{"instruction", "q"}, {"input", "pasage"}, {"output", "a"}};
-  EXPECT_TRUE(refused(
-      R"({"q": "x", "context": "y", "a": "z"})",
-      "a.jsonl: found no field 'pasage' in any record (1 read), expected it as --columns names it; the first has "
-      "the keys \"a\", \"context\", \"q\""));
-  EXPECT_THAT(read(std::vector<std::string>{R"({"q": "x", "a": "z"})", R"({"q": "x", "pasage": null, "a": "z"})"}),
-              ElementsAre("<user\nx>\n<assistant\n|z>|\n", "<user\nx>\n<assistant\n|z>|\n"));
-  options_.shape.columns = {{"Q", "q"}};
-  options_.shape.prompt = "{Q} {lang}";
-  EXPECT_TRUE(
-      refused(R"({"q": "x", "output": "z"})", "found no field 'lang' in any record (1 read), expected it as --prompt"));
-  EXPECT_TRUE(refused(R"({"lang": "x", "output": "z"})",
-                      "found no field 'q' in any record (1 read), expected it as --columns"));
-  EXPECT_THAT(read(R"({"q": "x", "lang": "C", "output": "z"})"), ElementsAre("<user\nx C>\n<assistant\n|z>|\n"));
-  EXPECT_TRUE(refused(R"({"text": "x"})", "found a record of the shape text, expected alpaca: --prompt is for"));
-  options_.shape.prompt.reset();
-  options_.shape.columns = {{"content", "body"}};
-  EXPECT_THAT(read(R"({"messages": [{"role": "user", "body": "x"}]})"), ElementsAre("<user\nx>\n"));
-  EXPECT_TRUE(refused(R"({"messages": [{"from": "user", "value": "x"}]})", "found no field 'body'"));
-}
-
-// Followed by half, an advice would teach the records without their input.
-TEST_F(Shapes, AFieldInOtherLettersIsNamed) {
-  options_.shape.columns = {{"instruction", "Instruction"}, {"output", "Output"}};
-  EXPECT_TRUE(refused(R"({"Instruction": "a", "Input": "b", "Output": "c"})", "--columns input=Input names it"));
-}
-
-TEST_F(Shapes, WhatAKeyLinksOrNamesIsContentWhereItIsNoText) {
-  EXPECT_TRUE(refused(R"({"messages": [{"role": "user", "content": "a", "video_url": "v.mp4"}]})", "video_url"));
-  EXPECT_TRUE(
-      refused(R"({"messages": [{"role": "assistant", "content": "", "function_name": "f"}]})", "function_name"));
-}
-
-TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
-  EXPECT_TRUE(
-      refused(R"({"prompt": "a", "completion": "b"})", "--columns instruction=prompt,output=completion names them"));
-  EXPECT_TRUE(refused(R"({"dialogue": [{"role": "user", "content": "a"}]})", "--columns messages=dialogue names it"));
-  EXPECT_TRUE(refused(R"({"document": "a", "id": 3})", "--columns text=document names it"));
-  EXPECT_TRUE(refused(R"({"Instruction": "a", "Output": "b"})", "--columns instruction=Instruction,output=Output"));
-  EXPECT_TRUE(refused(R"({"foo": "a"})", "name the fields with --columns"));
-  EXPECT_TRUE(refused(R"({"instruction": "a", "response": "b"})",
-                      "key 'output' is missing, found the keys \"instruction\", \"response\"; --columns "
-                      "output=response names it"));
-  EXPECT_TRUE(refused(R"({"messages": [{"speaker": "user", "text": "a"}]})",
-                      "key 'messages[0]': key 'role' is missing, found the keys \"speaker\", \"text\"; --columns "
-                      "role=FIELD names it"));
-  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference objectives are not there yet"));
-  EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
-}
-
-TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {
-  EXPECT_TRUE(refused(R"({"instruction": "a", "output": null})",
-                      "a.jsonl, line 1, key 'output': found null, expected a value: what is null, as an empty cell"));
-  EXPECT_TRUE(refused(R"({"instruction": null, "output": "b"})", "key 'instruction': found null"));
-  EXPECT_TRUE(
-      refused(std::vector<std::string>{R"({"text": "a"})", R"({"text": null})"}, "line 2, key 'text': found null"));
-}
-
-TEST_F(Shapes, ARecordOfAnotherShapeThanTheFirstIsRefusedByItsLine) {
-  EXPECT_TRUE(
-      refused(std::vector<std::string>{R"({"text": "a"})", R"({"messages": [{"role": "user", "content": "a"}]})"},
-              "a.jsonl, line 2: key 'text' is missing, which the file's first record has or --data-format asks "
-              "for; found the keys of 'messages': expected one shape a file"));
-  EXPECT_TRUE(refused(std::vector<std::string>{R"({"instruction": "a", "output": "b"})", R"({"text": "a"})"},
-                      "a.jsonl, line 2: key 'instruction' is missing, which the file's first"));
 }
 
 // ---- BOS and EOS ----------------------------------------------------------------------------------------------------

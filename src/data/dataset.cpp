@@ -244,31 +244,57 @@ Lot read_lot(RecordReader& reader, int64_t limit) {
   return lot;
 }
 
+// Which of what options name the records of all files have.
+struct SeenNames {
+  std::vector<bool> fields, roles;
+  int64_t records = 0;
+  std::string first_keys{};  // of the first record; empty for plain text
+};
+
+void add_to(std::vector<bool>& all, const std::vector<bool>& more) {
+  for (size_t i = 0; i < more.size(); ++i) all[i] = all[i] || more[i];
+}
+
+// UserError for a field or a role that options name and that no record of any file has.
+void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOptions& options) {
+  const std::string files =
+      fmt::format("{}{}", options.files[0].string(),
+                  options.files.size() > 1 ? fmt::format(" and {} more", options.files.size() - 1) : "");
+  const auto unseen = [](const std::vector<bool>& all) {
+    return static_cast<size_t>(std::find(all.begin(), all.end(), false) - all.begin());
+  };
+  if (const size_t i = unseen(seen.fields); i < seen.fields.size()) {
+    user_error("{}: found no field '{}' in any record ({} read), expected it as --{} names it{}", files,
+               maker.named()[i].field, seen.records, maker.named()[i].option,
+               seen.first_keys.empty() ? "" : fmt::format("; the first has the keys {}", seen.first_keys));
+  }
+  if (const size_t i = unseen(seen.roles); i < seen.roles.size()) {
+    user_error("{}: found no message of the role '{}', expected it as --roles names it", files, maker.roles()[i]);
+  }
+}
+
 // What the records of a file have in common.
 class SeenKeys {
  public:
-  SeenKeys(const std::vector<NamedField>& named, std::vector<bool>& roles)
-      : named_(named), occurs_(named.size()), roles_(roles) {}
+  explicit SeenKeys(const std::vector<NamedField>& named) : named_(named), occurs_(named.size()) {}
 
   void add(const Made& made) {
-    ++records_;
     for (const std::string& key : made.ignored) ++ignored_[key];
-    for (size_t i = 0; i < made.occurs.size(); ++i) occurs_[i] = occurs_[i] || made.occurs[i];
-    for (size_t i = 0; i < made.has_role.size(); ++i) roles_[i] = roles_[i] || made.has_role[i];
+    add_to(occurs_, made.occurs);
     masks_ += made.has_mask;
     empty_replies_ += made.empty_replies;
     ended_again_ += made.ended_again;
   }
 
-  // UserError for a field that options name and that no record has.
-  void finish(const std::string& path, const std::string& keys, const DataOptions& options) const {
-    for (size_t i = 0; i < named_.size(); ++i) {
-      if (occurs_[i]) continue;
-      user_error(
-          "{}: found no field '{}' in any record ({} read), expected it as --{} names it; the first has the keys {}",
-          path, named_[i].field, records_, named_[i].option, keys);
-    }
+  // Notes for keys that are passed over, for fields that options name and that the file's records have not, and for a
+  // key that programs differ in.
+  void say_of_keys(const std::string& path, const DataOptions& options) const {
     if (!options.note) return;
+    for (size_t i = 0; i < named_.size(); ++i) {
+      if (!occurs_[i])
+        options.note(
+            fmt::format("{}: no record has the field '{}', which --{} names", path, named_[i].field, named_[i].option));
+    }
     if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
     // Some programs mean by it what others mean by 'masked'.
     if (masks_ > 0) {
@@ -298,17 +324,15 @@ class SeenKeys {
  private:
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
-  std::vector<bool>& roles_;  // of all files
   int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0;
   std::map<std::string, int64_t> ignored_;
-  int64_t records_ = 0;
 };
 
-void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options,
-                std::vector<bool>& roles, const std::function<void(const Sample&, const std::string&)>& visit) {
+void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options, SeenNames& names,
+                const std::function<void(const Sample&, const std::string&)>& visit) {
   RecordReader reader(path, record_options(options));
   int64_t left = options.max_samples.value_or(INT64_MAX);
-  SeenKeys seen(maker.named(), roles);
+  SeenKeys seen(maker.named());
   for (bool first = true; left > 0; first = false) {
     const auto [lot, error] = read_lot(reader, left);
     if (lot.empty() && error) std::rethrow_exception(error);
@@ -316,6 +340,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     if (lot.empty()) break;
     if (first && options.note && !reader.note().empty()) options.note(reader.note());
     if (first) maker.look_at(lot[0], reader.json());
+    if (names.records == 0) names.first_keys = maker.keys();
     left -= static_cast<int64_t>(lot.size());
     std::vector<Made> made(lot.size());
     std::vector<std::exception_ptr> errors(lot.size());
@@ -331,11 +356,14 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
     for (size_t i = 0; i < lot.size(); ++i) {
       if (errors[i]) std::rethrow_exception(errors[i]);
       seen.add(made[i]);
+      add_to(names.fields, made[i].occurs);
+      add_to(names.roles, made[i].has_role);
+      ++names.records;
       for (const Sample& sample : made[i].samples) visit(sample, lot[i].place);
     }
     if (error) std::rethrow_exception(error);
   }
-  if (reader.json()) seen.finish(path.string(), maker.keys(), options);
+  if (reader.json()) seen.say_of_keys(path.string(), options);
   seen.say_of_ends(path.string(), options);
 }
 
@@ -355,14 +383,9 @@ RecordKinds for_each_sample(const DataOptions& options, const TextEncoder* encod
                             const std::function<void(const Sample&, const std::string& place)>& visit) {
   validate(options.shape);
   SampleMaker maker(options, encoder);
-  std::vector<bool> roles(maker.roles().size());
-  for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, roles, visit);
-  const auto unseen = std::find(roles.begin(), roles.end(), false);
-  if (unseen != roles.end() && !options.files.empty()) {
-    user_error("{}{}: found no message of the role '{}', expected it as --roles names it", options.files[0].string(),
-               options.files.size() > 1 ? fmt::format(" and {} more", options.files.size() - 1) : "",
-               maker.roles()[static_cast<size_t>(unseen - roles.begin())]);
-  }
+  SeenNames names{std::vector<bool>(maker.named().size()), std::vector<bool>(maker.roles().size())};
+  for (const std::filesystem::path& path : options.files) visit_file(path, maker, options, names, visit);
+  if (!options.files.empty()) require_names(maker, names, options);
   return maker.kinds();
 }
 

@@ -1,0 +1,105 @@
+// Fields by the names that options give them, and what shape a record has.
+#include "shapes_fixture.h"
+
+namespace snug {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+TEST_F(Shapes, AFieldThatOptionsNameIsInSomeRecord) {
+  options_.shape.columns = {{"instruction", "q"}, {"input", "pasage"}, {"output", "a"}};
+  EXPECT_TRUE(refused(
+      R"({"q": "x", "context": "y", "a": "z"})",
+      "a.jsonl: found no field 'pasage' in any record (1 read), expected it as --columns names it; the first has "
+      "the keys \"a\", \"context\", \"q\""));
+  EXPECT_THAT(read(std::vector<std::string>{R"({"q": "x", "a": "z"})", R"({"q": "x", "pasage": null, "a": "z"})"}),
+              ElementsAre("<user\nx>\n<assistant\n|z>|\n", "<user\nx>\n<assistant\n|z>|\n"));
+  options_.shape.columns = {{"Q", "q"}};
+  options_.shape.prompt = "{Q} {lang}";
+  EXPECT_TRUE(
+      refused(R"({"q": "x", "output": "z"})", "found no field 'lang' in any record (1 read), expected it as --prompt"));
+  EXPECT_TRUE(refused(R"({"lang": "x", "output": "z"})",
+                      "found no field 'q' in any record (1 read), expected it as --columns"));
+  EXPECT_THAT(read(R"({"q": "x", "lang": "C", "output": "z"})"), ElementsAre("<user\nx C>\n<assistant\n|z>|\n"));
+  EXPECT_TRUE(refused(R"({"text": "x"})", "found a record of the shape text, expected alpaca: --prompt is for"));
+  options_.shape.prompt.reset();
+  options_.shape.columns = {{"content", "body"}};
+  EXPECT_THAT(read(R"({"messages": [{"role": "user", "body": "x"}]})"), ElementsAre("<user\nx>\n"));
+  EXPECT_TRUE(refused(R"({"messages": [{"from": "user", "value": "x"}]})", "found no field 'body'"));
+}
+
+TEST_F(Shapes, AFileWithoutAFieldThatOptionsNameIsSaid) {
+  options_.shape.columns = {{"instruction", "q"}, {"input", "passage"}, {"output", "a"}};
+  const std::string with = R"({"q": "x", "passage": "y", "a": "z"})", without = R"({"q": "x", "a": "z"})";
+  EXPECT_THAT(read_files({{"a.jsonl", without}, {"b.jsonl", with}}),
+              ElementsAre("<user\nx>\n<assistant\n|z>|\n", "<user\nx\ny>\n<assistant\n|z>|\n"));
+  EXPECT_THAT(notes_,
+              ElementsAre(options_.files[0].string() + ": no record has the field 'passage', which --columns names"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        read_files({{"a.jsonl", without}, {"b.jsonl", without + "\n" + without}});
+      },
+      "a.jsonl and 1 more: found no field 'passage' in any record (3 read), expected it as --columns names it; the "
+      "first has the keys \"a\", \"q\""));
+  // What its shape needs is missing like any other field.
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        read_files({{"a.jsonl", with}, {"b.jsonl", R"({"q": "x", "b": "z"})"}});
+      },
+      "b.jsonl, line 1: key 'a' is missing, found the keys \"b\", \"q\""));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        read_files({{"a.txt", "x"}});
+      },
+      "a.txt: found no field 'passage' in any record (1 read), expected it as --columns"));
+}
+
+// Followed by half, an advice would teach the records without their input.
+TEST_F(Shapes, AFieldInOtherLettersIsNamed) {
+  options_.shape.columns = {{"instruction", "Instruction"}, {"output", "Output"}};
+  EXPECT_TRUE(refused(R"({"Instruction": "a", "Input": "b", "Output": "c"})", "--columns input=Input names it"));
+}
+
+TEST_F(Shapes, WhatAKeyLinksOrNamesIsContentWhereItIsNoText) {
+  EXPECT_TRUE(refused(R"({"messages": [{"role": "user", "content": "a", "video_url": "v.mp4"}]})", "video_url"));
+  EXPECT_TRUE(
+      refused(R"({"messages": [{"role": "assistant", "content": "", "function_name": "f"}]})", "function_name"));
+}
+
+TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
+  EXPECT_TRUE(
+      refused(R"({"prompt": "a", "completion": "b"})", "--columns instruction=prompt,output=completion names them"));
+  EXPECT_TRUE(refused(R"({"dialogue": [{"role": "user", "content": "a"}]})", "--columns messages=dialogue names it"));
+  EXPECT_TRUE(refused(R"({"document": "a", "id": 3})", "--columns text=document names it"));
+  EXPECT_TRUE(refused(R"({"Instruction": "a", "Output": "b"})", "--columns instruction=Instruction,output=Output"));
+  EXPECT_TRUE(refused(R"({"foo": "a"})", "name the fields with --columns"));
+  EXPECT_TRUE(refused(R"({"instruction": "a", "response": "b"})",
+                      "key 'output' is missing, found the keys \"instruction\", \"response\"; --columns "
+                      "output=response names it"));
+  EXPECT_TRUE(refused(R"({"messages": [{"speaker": "user", "text": "a"}]})",
+                      "key 'messages[0]': key 'role' is missing, found the keys \"speaker\", \"text\"; --columns "
+                      "role=FIELD names it"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference objectives are not there yet"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
+}
+
+TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {
+  EXPECT_TRUE(refused(R"({"instruction": "a", "output": null})",
+                      "a.jsonl, line 1, key 'output': found null, expected a value: what is null, as an empty cell"));
+  EXPECT_TRUE(refused(R"({"instruction": null, "output": "b"})", "key 'instruction': found null"));
+  EXPECT_TRUE(
+      refused(std::vector<std::string>{R"({"text": "a"})", R"({"text": null})"}, "line 2, key 'text': found null"));
+}
+
+TEST_F(Shapes, ARecordOfAnotherShapeThanTheFirstIsRefusedByItsLine) {
+  EXPECT_TRUE(
+      refused(std::vector<std::string>{R"({"text": "a"})", R"({"messages": [{"role": "user", "content": "a"}]})"},
+              "a.jsonl, line 2: key 'text' is missing, which the file's first record has or --data-format asks "
+              "for; found the keys of 'messages': expected one shape a file"));
+  EXPECT_TRUE(refused(std::vector<std::string>{R"({"instruction": "a", "output": "b"})", R"({"text": "a"})"},
+                      "a.jsonl, line 2: key 'instruction' is missing, which the file's first"));
+}
+
+}  // namespace
+}  // namespace snug
