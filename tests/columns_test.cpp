@@ -55,6 +55,49 @@ TEST_F(Shapes, AFileWithoutAFieldThatOptionsNameIsSaid) {
       "a.txt: found no field 'passage' in any record (1 read), expected it as --columns"));
 }
 
+TEST_F(Shapes, MessagesThatATableHasAsTextAreReadOrRefusedAndNeverLearntAsText) {
+  const auto cell = [](std::string text) {
+    for (size_t i = 0; (i = text.find('"', i)) != std::string::npos; i += 2) text.insert(i, 1, '"');
+    return '"' + text + '"';
+  };
+  const std::string question = R"([{"role": "user", "content": "q"}])", reply = R"( [{"from": "gpt", "value": "a"}]
+)",
+                    python = "[{'role': 'user', 'content': 'q'}]", cut = R"([{"role": "user", "content": "q)";
+  const auto csv = [&](const std::string& header, const std::string& a, const std::string& b) {
+    return std::vector<std::pair<std::string, std::string>>{{"a.csv", header + "\n" + cell(a) + "," + cell(b) + "\n"}};
+  };
+  const auto refused_csv = [&](const std::string& header, const std::string& a, const std::string& b,
+                               const std::string& part) {
+    return fails_with<UserError>([&] { read_files(csv(header, a, b)); }, part);
+  };
+  EXPECT_THAT(read_files(csv("prompt,completion", question, reply)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_THAT(read(Json{{"prompt", question}, {"completion", reply}}), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  for (const char* list : {"messages", "conversations"}) {
+    EXPECT_THAT(read_files(csv("id," + std::string(list), "7", question)), ElementsAre("<user\nq>\n"));
+    for (const std::string& other : {python, cut, std::string("q")})
+      EXPECT_TRUE(refused_csv("id," + std::string(list), "7", other,
+                              "a.csv, line 2, key '" + std::string(list) + "': found \""));
+  }
+  EXPECT_TRUE(refused_csv("prompt,chosen", "q", question, "a.csv, line 2, key 'chosen': found "));
+  // Named as texts they are none.
+  options_.shape.columns = {{"instruction", "prompt"}, {"output", "completion"}};
+  EXPECT_THAT(read_files(csv("prompt,completion", question, reply)), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
+  EXPECT_TRUE(refused_csv("prompt,completion", question, "a", "a.csv, line 2, key 'prompt': found [{"));
+  EXPECT_TRUE(refused_csv("prompt,completion", "q", reply, "a.csv, line 2, key 'completion': found [{"));
+  for (const std::string& other : {python, cut}) {
+    EXPECT_TRUE(refused_csv("prompt,completion", other, "a", "a.csv, line 2, key 'prompt': found \"[{"));
+    EXPECT_TRUE(refused_csv("prompt,completion", "q", other,
+                            "expected a text, or a list of messages written as JSON, which what Python prints is not"));
+  }
+  for (const char* text : {"[1, 2]", "[{\"a\": 1}]", "[x] done", "{\"role\": \"user\"}"})
+    EXPECT_THAT(read_files(csv("prompt,completion", text, "a")),
+                ElementsAre("<user\n" + std::string(text) + ">\n<assistant\n|a>|\n"));
+  options_.shape.columns = {{"text", "prompt"}};
+  EXPECT_TRUE(refused_csv("id,prompt", "7", question, "a.csv, line 2, key 'prompt': found "));
+  EXPECT_TRUE(refused_csv("id,prompt", "7", python, "a.csv, line 2, key 'prompt': found "));
+}
+
 // Followed by half, an advice would teach the records without their input.
 TEST_F(Shapes, AFieldInOtherLettersIsNamed) {
   options_.shape.columns = {{"instruction", "Instruction"}, {"output", "Output"}};

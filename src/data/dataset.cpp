@@ -66,7 +66,8 @@ class SampleMaker {
       }
       format_ = DataFormat::Text;
     } else {
-      const Json record = parse_json(first.text, first.place, first.line);
+      Json record = parse_json(first.text, first.place, first.line);
+      read_written_messages(record);
       format_ = options_.format ? *options_.format : detect_format(record, options_.shape, first.place);
       keys_ = names_of_keys(record);
     }
@@ -85,7 +86,8 @@ class SampleMaker {
     Made made;
     Example example;
     if (json_) {
-      const Json json = parse_json(record.text, record.place, record.line);
+      Json json = parse_json(record.text, record.place, record.line);
+      read_written_messages(json);
       example = read_example(json, format_, options_.shape, record.place);
       for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
       for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));

@@ -98,6 +98,31 @@ bool is_conversation(const Json& value) {
   return value[0].contains("role") || value[0].contains("from");
 }
 
+constexpr std::array<std::string_view, 2> kPromptAndCompletion = {"prompt", "completion"};
+
+// Whether a text begins as a list of messages does, written as JSON or as Python prints it.
+bool begins_as_messages(std::string_view text) {
+  const auto take = [&](std::string_view word) {
+    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    if (!text.starts_with(word)) return false;
+    text.remove_prefix(word.size());
+    return true;
+  };
+  if (!take("[") || !take("{")) return false;
+  return (take("'") || take("\"")) && (take("role") || take("from") || take("content") || take("value")) &&
+         (take("'") || take("\"")) && take(":");
+}
+
+// Refuses to learn messages as the text that they are written in.
+void refuse_written_messages(const RecordFields& fields, const std::vector<std::string>& names) {
+  for (const std::string& name : names) {
+    const std::string key = fields.key(name);
+    if (!is_in(kPromptAndCompletion, key) || !fields.has(name) || !fields.object().at(key).is_string()) continue;
+    if (begins_as_messages(fields.text(name)))
+      fields.object().fail(key, "a text, or a list of messages written as JSON, which what Python prints is not");
+  }
+}
+
 // Whether a record is a conversation in two lists, its prompt and what completes it, as TRL has them.
 bool is_prompt_and_completion(const RecordFields& fields) {
   const Json& record = fields.object().value();
@@ -327,6 +352,20 @@ bool read_flag(const JsonObject& object, std::string_view key, std::string_view 
   object.fail(key, expected);
 }
 
+void read_written_messages(Json& record) {
+  for (const std::string_view key : kPromptAndCompletion) {
+    const auto found = record.find(key);
+    const auto* text = found == record.end() ? nullptr : found->get_ptr<const std::string*>();
+    if (!text || !begins_as_messages(*text)) continue;
+    try {
+      Json list = parse_json(*text, key);
+      if (is_conversation(list)) *found = std::move(list);
+    } catch (const UserError&) {
+      continue;  // a text, which is refused where it is read
+    }
+  }
+}
+
 DataFormat detect_format(const Json& record, const ShapeOptions& options, const std::string& place) {
   const RecordFields fields(record, options, place);
   if (const auto shape = shape_of(fields)) return *shape;
@@ -359,6 +398,7 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       example.ignored);
   const std::string weight = fields.key("weight");
   if (fields.has("weight")) example.carries_loss = read_flag(fields.object(), weight, kWeights);
+  if (format == DataFormat::Alpaca || format == DataFormat::Text) refuse_written_messages(fields, read);
   switch (format) {
     case DataFormat::Alpaca:
       example.content = read_alpaca(fields);

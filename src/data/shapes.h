@@ -72,6 +72,10 @@ struct Example {
   std::vector<std::string> ignored;  // keys that no table knows
 };
 
+// Puts the lists in place of the texts that a record has under prompt and completion, where these as a whole are lists
+// of messages written as JSON, as tables that know text alone hold them.
+void read_written_messages(Json& record);
+
 // Looks at a record's keys: input_ids -> tokens; conversations -> sharegpt; messages, or prompt and completion where
 // both are lists of messages -> messages; instruction, or output where there is a prompt pattern -> alpaca; text ->
 // text. UserError with `place` where none is there, which says what would help.
@@ -82,7 +86,7 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 //             instruction after a newline, in one user turn
 //   sharegpt  {conversations: [{from, value}, ...], system?}
 //   messages  {messages: [{role, content}, ...], system?}, or {prompt: [...], completion: [...], system?}: one
-//             conversation, whose prompt carries no loss
+//             conversation, whose prompt carries no loss; read_written_messages() makes lists of their texts
 //             Messages of either kind stand in either list. Roles: those of options.roles, system, user or human,
 //             assistant or gpt; content: text or [{type: "text", text}, ...]. Whether a message carries loss: train,
 //             trainable, loss, loss_mask or mask (true, false), masked (the other way round), or weight (0: none)
