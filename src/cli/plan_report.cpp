@@ -88,10 +88,10 @@ std::string taken(const Planned& planned, const Arrangement& a) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// "device and host together 12.30 GiB, 104 % of the time: 2 passes of 8 blocks, ..."
+// "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ..."
 std::string beside(const Planned& planned, const Arrangement& other) {
-  return fmt::format("{}, {:.0f} % of the time: {}\n", taken(planned, other),
-                     100 * other.step_seconds / planned.shown().step_seconds, other.words);
+  return fmt::format("a step takes {:.0f} % of the time, {}: {}\n",
+                     100 * other.step_seconds / planned.shown().step_seconds, taken(planned, other), other.words);
 }
 
 // What else fits, what less memory would cost and what more would buy.
@@ -100,15 +100,13 @@ std::string alternatives_text(const Planned& planned) {
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen && planned.fit.tried[i].fits)
       text += fmt::format("{:<13} {}", "second best", beside(planned, planned.fit.tried[i]));
-  if (planned.less) text += fmt::format("{:<13} {}", "with 25 % less", beside(planned, *planned.less));
+  if (planned.less) text += fmt::format("{:<13} with 25 % less {}", "less memory", beside(planned, *planned.less));
   if (!planned.more) return text;
   const int ranks = node_ranks(planned);
   const bool shared = planned.caps.shared;  // then a node's memory is what there is more of
   for (const Otherwise& more : *planned.more)
-    text += fmt::format(
-        "{:<13} {}",
-        fmt::format("with {} GiB more{}", more.gigabytes * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each"),
-        beside(planned, more.arrangement));
+    text += fmt::format("{:<13} with {} GiB more{} {}", "more memory", more.gigabytes * (shared ? ranks : 1),
+                        shared || ranks == 1 ? "" : " each", beside(planned, more.arrangement));
   if (planned.more->empty())
     text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
                         kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
