@@ -115,6 +115,12 @@ def main():
     decimals = pa.table({"d": pa.array([decimal.Decimal(t) for t in ("-0.05", "123.40", "0.00")], pa.decimal128(5, 2))})
     pq.write_table(decimals, out / "decimals.parquet", store_decimal_as_integer=True)
     (out / "decimals.jsonl").write_text('{"d": -0.05}\n{"d": 123.4}\n{"d": 0}\n', encoding="utf-8")
+    # Two row groups of two pages in each column, of sizes that are plain to see: a length of 4 bytes and a text of 100.
+    wide = pa.schema([pa.field(name, pa.string(), nullable=False) for name in "abcd"])
+    texts = pa.table({name: [letter * 100 for letter in (name, name.upper(), "x", "y")] for name in "abcd"}, wide)
+    pq.write_table(texts, out / "wide.parquet", compression="none", use_dictionary=False, write_statistics=False,
+                   row_group_size=2, data_page_size=1, write_batch_size=1)
+    write_rows(out / "wide.jsonl", texts)
     # A table without rows.
     pq.write_table(pa.table({"instruction": ["q"], "output": ["a"], "turns": [[1, 2]]}).slice(0, 0), out / "empty.parquet")
     # What is refused.

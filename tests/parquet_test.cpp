@@ -60,7 +60,7 @@ INSTANTIATE_TEST_SUITE_P(Files, Parquet,
                                          std::pair("scalars", "scalars"), std::pair("scalars_v2", "scalars"),
                                          std::pair("nested", "nested"), std::pair("nested_v2", "nested"),
                                          std::pair("long", "long"), std::pair("long_v2", "long"),
-                                         std::pair("decimals", "decimals")),
+                                         std::pair("decimals", "decimals"), std::pair("wide", "wide")),
                          [](const auto& info) { return info.param.first; });
 
 TEST(ParquetFiles, WhatCannotBeReadIsRefusedByFileAndColumn) {
@@ -95,6 +95,27 @@ TEST(ParquetFiles, ARowOfTooManyBytesIsRefused) {
   std::string row;
   EXPECT_TRUE(reader.next(row, 2000));
   EXPECT_TRUE(fails_with<UserError>([&] { reader.next(row, 20); }, "row 2: found a row of too many bytes"));
+}
+
+// Two row groups with two pages of 104 bytes in each of four columns, of which one is held: of the last column those of
+// the file are there too.
+TEST(ParquetFiles, WhatAllColumnsHoldAtOnceIsBounded) {
+  constexpr uint64_t kPage = 104, kLast = 2 * kPage, kBefore = 3 * (sizeof(ParquetColumn) + kPage);
+  constexpr uint64_t kNeeded = kBefore + sizeof(ParquetColumn) + kLast;
+  const auto read = [](uint64_t most_held) {
+    ParquetReader reader(kFixtures / "wide.parquet", {}, most_held);
+    int rows = 0;
+    for (std::string row; reader.next(row, kMaxRow); row.clear()) ++rows;
+    return rows;
+  };
+  EXPECT_EQ(read(kNeeded), 4);
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] { read(kNeeded - 1); },
+      fmt::format("wide.parquet, column 'd': found {} bytes beside {} of all columns' pages and dictionaries that are "
+                  "read at once, expected at most {} together; leave columns out of the file, or write it again with "
+                  "smaller pages",
+                  kLast, kBefore + sizeof(ParquetColumn), kNeeded - 1)));
+  EXPECT_TRUE(fails_with<UserError>([&] { read(sizeof(ParquetColumn) + kLast - 1); }, "column 'a': found 208 bytes"));
 }
 
 // Any other exception, or a signal, fails the test.

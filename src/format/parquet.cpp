@@ -66,10 +66,12 @@ int64_t as_signed(const ParquetColumn& column) {
 
 }  // namespace
 
-ParquetReader::ParquetReader(const std::filesystem::path& path, std::set<std::string, std::less<>> json_columns)
+ParquetReader::ParquetReader(const std::filesystem::path& path, std::set<std::string, std::less<>> json_columns,
+                             uint64_t most_held)
     : name_(path.string()),
       file_(File::open_read(path, IoMode::Buffered)),
       schema_(read_schema(file_, name_)),
+      room_(most_held),
       json_columns_(std::move(json_columns)) {}
 
 bool ParquetReader::next(std::string& out, uint64_t max_bytes) {
@@ -78,6 +80,7 @@ bool ParquetReader::next(std::string& out, uint64_t max_bytes) {
       if (!column.done()) user_error("{}: found values behind the last row of a row group", column.place());
     }
     columns_.clear();
+    room_.give_all_back();
     if (group_ == schema_.groups.size()) return false;
     begin_group();
   }
@@ -95,7 +98,7 @@ void ParquetReader::begin_group() {
   const ParquetRowGroup& group = schema_.groups[group_++];
   rows_left_ = group.rows;
   const std::vector<const ParquetNode*> leaves = leaves_of(schema_.root);
-  for (size_t i = 0; i < leaves.size(); ++i) columns_.emplace_back(file_, *leaves[i], group.chunks[i], name_);
+  for (size_t i = 0; i < leaves.size(); ++i) columns_.emplace_back(file_, *leaves[i], group.chunks[i], name_, room_);
 }
 
 void ParquetReader::write(const ParquetNode& node, std::string& out) {

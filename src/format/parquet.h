@@ -22,13 +22,16 @@ namespace snug {
 // "-inf". Holds one page of each leaf, and its dictionary.
 class ParquetReader {
  public:
+  // What these take at most, together with the file's bytes of the page that is being read.
+  static constexpr uint64_t kMostHeld = uint64_t{2} << 30;
   // `json_columns`: names of columns whose texts are lists or objects written as JSON, and become those. UserError with
   // file and column for a file that is broken, or that has what cannot be read (above, and parse_parquet_footer()).
-  explicit ParquetReader(const std::filesystem::path& path, std::set<std::string, std::less<>> json_columns = {});
+  explicit ParquetReader(const std::filesystem::path& path, std::set<std::string, std::less<>> json_columns = {},
+                         uint64_t most_held = kMostHeld);
 
   int64_t rows_read() const { return row_; }
   // Appends the next row as a JSON object with a key for each column; false at the end. UserError with file and column
-  // for what is broken, for text that is not UTF-8, and for a row of more than `max_bytes`.
+  // for what is broken, for text that is not UTF-8, for a row of more than `max_bytes`, and for more than `most_held`.
   bool next(std::string& out, uint64_t max_bytes);
 
  private:
@@ -46,6 +49,7 @@ class ParquetReader {
   size_t group_ = 0;       // the next one
   int64_t rows_left_ = 0;  // of the current group
   int64_t row_ = 0;
+  ParquetRoom room_;
   std::deque<ParquetColumn> columns_;  // by leaf
   std::set<std::string, std::less<>> json_columns_;
   uint64_t max_bytes_ = 0;

@@ -26,13 +26,15 @@ int bits_for(int most) { return static_cast<int>(std::bit_width(static_cast<unsi
 }  // namespace
 
 ParquetColumn::ParquetColumn(const File& file, const ParquetNode& leaf, const ParquetChunk& chunk,
-                             const std::string& name)
+                             const std::string& name, ParquetRoom& room)
     : file_(file),
       leaf_(leaf),
       chunk_(chunk),
+      room_(room),
       place_(fmt::format("{}, column '{}'", name, leaf.path)),
       offset_(chunk.begin),
       left_(chunk.values) {
+  room_.take(sizeof(*this), place_);
   load_entry();
 }
 
@@ -63,7 +65,9 @@ void ParquetColumn::load_entry() {
 
 void ParquetColumn::begin_page() {
   if (offset_ >= chunk_.end) user_error("{}: its pages end {} values early", place_, left_);
-  ParquetPage page = read_parquet_page(file_, chunk_, offset_, place_);
+  room_.give_back(page_.size());
+  page_ = std::vector<std::byte>();
+  ParquetPage page = read_parquet_page(file_, chunk_, offset_, place_, room_);
   offset_ = page.end;
   if (page.kind == ParquetPageKind::Dictionary) {
     read_dictionary(std::move(page));
@@ -140,6 +144,7 @@ void ParquetColumn::read_dictionary(ParquetPage page) {
   if (static_cast<uint64_t>(page.values) > most) {
     user_error("{}: found a dictionary of {} values in {} bytes", place_, page.values, dictionary_bytes_.size());
   }
+  room_.take(static_cast<uint64_t>(page.values) * sizeof(ParquetScalar), place_);
   PlainDecoder values(dictionary_bytes_, leaf_.type, &place_);
   dictionary_.reserve(static_cast<size_t>(page.values));
   for (int64_t i = 0; i < page.values; ++i) dictionary_.push_back(values.next());

@@ -11,11 +11,13 @@
 namespace snug {
 
 // A cursor over entries: a value, a null or an empty list, each with its levels. Holds one page and the dictionary.
-// The file and the leaf must outlive it, and it must not move.
+// Their bytes are taken from the room, which the columns of a file share. The file, the leaf and the room must outlive
+// it, and it must not move.
 class ParquetColumn {
  public:
   // `name` is the file's, for errors.
-  ParquetColumn(const File& file, const ParquetNode& leaf, const ParquetChunk& chunk, const std::string& name);
+  ParquetColumn(const File& file, const ParquetNode& leaf, const ParquetChunk& chunk, const std::string& name,
+                ParquetRoom& room);
   ParquetColumn(const ParquetColumn&) = delete;
   ParquetColumn& operator=(const ParquetColumn&) = delete;
 
@@ -43,6 +45,7 @@ class ParquetColumn {
   const File& file_;
   const ParquetNode& leaf_;
   const ParquetChunk& chunk_;
+  ParquetRoom& room_;
   std::string place_;
   uint64_t offset_;        // of the next page
   int64_t left_;           // entries of the chunk, with the current one

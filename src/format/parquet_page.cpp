@@ -125,15 +125,26 @@ bool decompress(ParquetCodec codec, std::span<const std::byte> from, std::span<s
 
 }  // namespace
 
-ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint64_t offset, const std::string& place) {
+void ParquetRoom::take(uint64_t bytes, const std::string& place) {
+  if (bytes > most_ - held_) {
+    user_error(
+        "{}: found {} bytes beside {} of all columns' pages and dictionaries that are read at once, expected at most "
+        "{} together; leave columns out of the file, or write it again with smaller pages",
+        place, bytes, held_, most_);
+  }
+  held_ += bytes;
+}
+
+ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint64_t offset, const std::string& place,
+                              ParquetRoom& room) {
   size_t length = 0;
   PageHeader header = read_header(file, offset, chunk.end, place, length);
   ParquetPage& page = header.page;
-  const uint64_t begin = offset + length, room = chunk.end - begin;
-  if (header.packed_bytes < 0 || static_cast<uint64_t>(header.packed_bytes) > room || header.whole_bytes < 0 ||
+  const uint64_t begin = offset + length, left = chunk.end - begin;
+  if (header.packed_bytes < 0 || static_cast<uint64_t>(header.packed_bytes) > left || header.whole_bytes < 0 ||
       static_cast<uint64_t>(header.whole_bytes) > kMaxPageBytes || page.values < 0) {
     user_error("{}: found a page of {} bytes ({} unpacked) at {}, expected at most {} and 1 GiB", place,
-               header.packed_bytes, header.whole_bytes, begin, room);
+               header.packed_bytes, header.whole_bytes, begin, left);
   }
   const auto packed = static_cast<uint64_t>(header.packed_bytes), whole = static_cast<uint64_t>(header.whole_bytes);
   page.end = begin + packed;
@@ -145,6 +156,7 @@ ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint6
       whole - levels > (codec == ParquetCodec::None ? packed - levels : most_bytes(codec, packed - levels))) {
     user_error("{}: found a page of {} bytes that says it has {} unpacked", place, packed, whole);
   }
+  room.take(packed + whole, place);
   std::vector<std::byte> bytes(static_cast<size_t>(packed));
   file.read(begin, bytes);
   page.bytes.resize(static_cast<size_t>(whole));
@@ -154,6 +166,7 @@ ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint6
   if (!empty && !decompress(codec, std::span(bytes).subspan(levels), std::span(page.bytes).subspan(levels))) {
     user_error("{}: found a damaged page at {}", place, begin);
   }
+  room.give_back(packed);
   return std::move(page);
 }
 

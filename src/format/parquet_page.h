@@ -26,9 +26,24 @@ struct ParquetPage {
   uint64_t end = 0;                                     // where the next page begins in the file
 };
 
+// The bytes that all columns of a file hold at once, and how many they may: a small file can say that it has thousands
+// of columns, each with a page of 1 GiB.
+class ParquetRoom {
+ public:
+  explicit ParquetRoom(uint64_t most) : most_(most) {}
+  // Before bytes are allocated for the column that `place` names with its file. UserError for more than there may be.
+  void take(uint64_t bytes, const std::string& place);
+  void give_back(uint64_t bytes) { held_ -= bytes; }
+  void give_all_back() { held_ = 0; }
+
+ private:
+  uint64_t most_, held_ = 0;
+};
+
 // Reads the page at `offset` of a chunk. `place` names file and column in errors. UserError for what is broken, and for
-// a page of more than 1 GiB.
-ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint64_t offset, const std::string& place);
+// a page of more than 1 GiB. The page's bytes are taken from `room`, and those of the file until it returns.
+ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint64_t offset, const std::string& place,
+                              ParquetRoom& room);
 
 // RLE and bit-packed runs of unsigned numbers of up to 32 bits.
 class RunDecoder {
