@@ -1,5 +1,8 @@
 // A run directory has one writer, and what ends a run from outside leaves it with a checkpoint.
+#include <sched.h>
+
 #include <csignal>
+#include <cstring>
 
 #include "cli_fixture.h"
 
@@ -31,6 +34,34 @@ TEST_F(OwnedRun, ASecondRunIsRefusedAndTheFirstGoesOn) {
   EXPECT_EQ(WEXITSTATUS(status), 0);
   EXPECT_EQ(steps(), 400u);
   EXPECT_FALSE(fs::exists(at("run/.owner")));
+}
+
+// Makes a process and its children a host of its own, as far as a network and a name make one.
+auto on_host(const char* name) {
+  return [name] {
+    const int of_host = CLONE_NEWNET | CLONE_NEWUTS;
+    return (unshare(of_host) == 0 || unshare(CLONE_NEWUSER | of_host) == 0) && sethostname(name, strlen(name)) == 0;
+  };
+}
+
+TEST_F(OwnedRun, OfTwoHostsThatShareADirectoryOneWrites) {
+  if (finish(start({"-c", "true"}, "/bin/sh", on_host("near"))).code != 0)
+    GTEST_SKIP() << "no namespaces of network and name can be made here";
+  const pid_t near = start(long_job(), SNUG_BINARY, on_host("near"));
+  wait_for_steps(2);
+  for (const Words& how : {Words{"--resume"}, Words{"--overwrite"}, Words{}}) {
+    const Outcome far = finish(start(long_job(how), SNUG_BINARY, on_host("far")));
+    EXPECT_EQ(far.code, 2) << far.err;
+    EXPECT_THAT(far.err,
+                HasSubstr("run: a run is going on there: process " + std::to_string(near) + " on near, since"));
+  }
+  int status = 0;
+  waitpid(near, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(steps(), 400u);
+  const Outcome requeued = finish(start(long_job({"--resume", "--max-steps", "401"}), SNUG_BINARY, on_host("far")));
+  EXPECT_EQ(requeued.code, 0) << requeued.err;
+  EXPECT_EQ(steps(), 401u);
 }
 
 TEST_F(OwnedRun, AKilledRunsDirectoryIsTakenOverByTheNext) {
