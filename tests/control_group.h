@@ -10,8 +10,9 @@
 
 namespace snug {
 
-// Inside this process's own, of the first version whose groups for this controller have one of the files. Needs rights
-// that containers often withhold.
+// Inside this process's own, or, as a group of the second version that has processes has no groups with limits, beside
+// it: of the first version whose groups for this controller have one of the files. Needs rights that containers often
+// withhold.
 class ControlGroup {
  public:
   ControlGroup(const std::string& controller, std::initializer_list<const char*> files) {
@@ -22,14 +23,8 @@ class ControlGroup {
       if (controllers != controller && !controllers.empty()) continue;
       const std::filesystem::path root = std::filesystem::path("/sys/fs/cgroup") / controllers;
       if (!std::filesystem::exists(root / "cgroup.procs")) continue;
-      const std::filesystem::path path = root / own / ("snug-test-" + std::to_string(getpid()));
-      std::error_code error;
-      if (!std::filesystem::create_directory(path, error) || error) continue;
-      path_ = path;
-      for (const char* name : files)
-        if (std::filesystem::exists(path_ / name)) file_ = path_ / name;
-      if (!file_.empty()) return;
-      leave();
+      if (make(root / own, files)) return;
+      if (controllers.empty() && !own.empty() && make((root / own).parent_path(), files)) return;
     }
   }
   ~ControlGroup() { leave(); }
@@ -46,6 +41,16 @@ class ControlGroup {
   const std::filesystem::path& file() const { return file_; }
 
  private:
+  bool make(const std::filesystem::path& parent, std::initializer_list<const char*> files) {
+    const std::filesystem::path path = parent / ("snug-test-" + std::to_string(getpid()));
+    std::error_code error;
+    if (!std::filesystem::create_directory(path, error) || error) return false;
+    path_ = path;
+    for (const char* name : files)
+      if (std::filesystem::exists(path_ / name)) file_ = path_ / name;
+    if (file_.empty()) leave();
+    return made();
+  }
   void leave() {
     for (int i = 0; i < 100 && !path_.empty() && rmdir(path_.c_str()) != 0; i++)
       usleep(50'000);  // the last may be ending
