@@ -102,8 +102,7 @@ void swiglu_backward(benchmark::State& state) {
 
 void rope(benchmark::State& state) {
   const DType t = activation(state);
-  const HeadShape shape{32, 8, 64};
-  Bench(Rope{shape}, {rw(t, {8192, shape.width()}), r(DType::I32, {8192}), r(DType::F32, {512, 64})}).run(state);
+  Bench(Rope{64}, {rw(t, {8192, 40 * 64}), r(DType::I32, {8192}), r(DType::F32, {512, 64})}).run(state);
 }
 
 void cross_entropy(benchmark::State& state) {

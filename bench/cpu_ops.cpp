@@ -149,20 +149,22 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   for (int64_t d = 0; d <= count; d++) documents.push_back(static_cast<int32_t>(d * length));
   const PassFacts facts{.documents = count};
   const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, {count + 1}, count + 1};
-  const TensorView qkv = memory.matrix(dtype, tokens, shape.width(), shape.width());
+  const int64_t kv_width = shape.key_columns();
+  const auto keys = [&] { return memory.matrix(dtype, tokens, kv_width, kv_width); };
+  const TensorView q = memory.matrix(dtype, tokens, width, width), k = keys(), v = keys();
   const TensorView out = memory.matrix(dtype, tokens, width, width), dout = memory.matrix(dtype, tokens, width, width);
   const TensorView lse = memory.matrix(DType::F32, shape.heads, tokens, tokens);
-  const TensorView dqkv = memory.matrix(dtype, tokens, shape.width(), shape.width());
+  const TensorView dq = memory.matrix(dtype, tokens, width, width), dk = keys(), dv = keys();
 
-  std::vector<TensorView> views{qkv, bounds, out, lse};
+  std::vector<TensorView> views{q, k, v, bounds, out, lse};
   const Attention forward{shape, scale};
   views.push_back(memory.scratch(cpu::attention_scratch_bytes(forward, operands_of(views))));
   const double product = static_cast<double>(tokens * length * width);
   const std::string sizes = fmt::format("{} documents of {}", count, length);
-  const double bytes = static_cast<double>(element_bytes(dtype)) * static_cast<double>(tokens * shape.width());
+  const double bytes = static_cast<double>(element_bytes(dtype)) * static_cast<double>(tokens * (width + 2 * kv_width));
   print("attention", sizes, best_seconds(cpu::bind_attention(forward, views), facts), 2 * product, bytes, best);
 
-  std::vector<TensorView> back{dout, qkv, out, lse, bounds, dqkv};
+  std::vector<TensorView> back{dout, q, k, v, out, lse, bounds, dq, dk, dv};
   const AttentionBackward backward{shape, scale};
   back.push_back(memory.scratch(cpu::attention_backward_scratch_bytes(backward, operands_of(back))));
   print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, back), facts), 5 * product,

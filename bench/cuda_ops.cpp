@@ -255,12 +255,14 @@ class Report {
   // Counted as if all documents were `longest` tokens.
   void attention(std::string_view documents, const std::vector<int32_t>& bounds, int64_t longest) {
     const PassFacts facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
+    const Shape queries{t_, kHeads.query_columns()}, keys{t_, kHeads.key_columns()};
     product(fmt::format("attention {}", documents), Attention{kHeads, 0.088f, longest},
-            {r(kBF16, {t_, kHeads.width()}), list(bounds), w(kBF16, {t_, kHidden}), w(kF32, {kHeads.heads, t_})},
+            {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
+             w(kF32, {kHeads.heads, t_})},
             facts);
     product(fmt::format("attention_backward {}", documents), AttentionBackward{kHeads, 0.088f, longest},
-            {r(kBF16, {t_, kHidden}), r(kBF16, {t_, kHeads.width()}), r(kBF16, {t_, kHidden}),
-             r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, {t_, kHeads.width()})},
+            {r(kBF16, queries), r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), r(kBF16, queries),
+             r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
             facts);
   }
 
@@ -274,7 +276,8 @@ class Report {
     std::vector<Arg> gain = back;
     gain.push_back(w(kBF16, cols));
     kernel("rms_norm_backward accumulate gain", RmsNormBackward{true, true}, gain);
-    kernel("rope", Rope{kHeads, false}, {rw(kBF16, {t_, kHeads.width()}), list(positions), r(kF32, {t_, 128})});
+    kernel("rope", Rope{kHeads.dim},
+           {rw(kBF16, {t_, kHeads.query_columns() + kHeads.key_columns()}), list(positions), r(kF32, {t_, 128})});
     kernel("swiglu", SwiGlu{}, {r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, kFfn})});
     kernel("swiglu_backward", SwiGluBackward{},
            {r(kBF16, {t_, kFfn}), r(kBF16, {t_, 2 * kFfn}), w(kBF16, {t_, 2 * kFfn})});

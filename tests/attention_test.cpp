@@ -60,12 +60,14 @@ struct Reference {
   Matrix<double> lse;  // [heads][T]
 };
 
+int64_t width_of(const HeadShape& shape) { return shape.query_columns() + 2 * shape.key_columns(); }
+
 // Forward and backward of sum(dout * out).
 Reference naive_gradient(const HeadShape& shape, double scale, const std::vector<int32_t>& documents,
                          const Matrix<double>& qkv, const Matrix<double>& dout) {
   const auto dim = static_cast<size_t>(shape.dim), heads = static_cast<size_t>(shape.heads),
              kv_heads = static_cast<size_t>(shape.kv_heads);
-  Reference r{Bounded(qkv.size(), heads * dim), Bounded(qkv.size(), static_cast<size_t>(shape.width())),
+  Reference r{Bounded(qkv.size(), heads * dim), Bounded(qkv.size(), static_cast<size_t>(width_of(shape))),
               Matrix<double>(heads, std::vector<double>(qkv.size()))};
   r.out.value = naive_attention(shape, scale, documents, qkv);
   for (size_t d = 0; d + 1 < documents.size(); d++) {
@@ -121,7 +123,7 @@ TEST(NaiveAttention, GradientIsTheComplexStepDerivative) {
   const HeadShape shape{.heads = 4, .kv_heads = 2, .dim = 3};
   const std::vector<int32_t> documents{1, 4, 9};
   std::mt19937 random(3);
-  Guarded qkv(DType::F32, 10, shape.width()), dout(DType::F32, 10, shape.heads * shape.dim);
+  Guarded qkv(DType::F32, 10, width_of(shape)), dout(DType::F32, 10, shape.heads * shape.dim);
   qkv.fill_normal(random);
   dout.fill_normal(random);
   const Matrix<double> inputs = numbers(qkv), direction = numbers(dout);
@@ -139,6 +141,19 @@ TEST(NaiveAttention, GradientIsTheComplexStepDerivative) {
       ASSERT_NEAR(reference.dqkv.value[t][c], derivative, 1e-14 * (1 + reference.dqkv.magnitude[t][c]));
     }
   }
+}
+
+// Queries, keys and values of a matrix that has them side by side, as a product gives them.
+std::array<TensorView, 3> parts_of(const TensorView& qkv, const HeadShape& shape) {
+  std::array<TensorView, 3> parts{qkv, qkv, qkv};
+  int64_t begin = 0;
+  for (size_t i = 0; i < 3; i++) {
+    const int64_t columns = i == 0 ? shape.query_columns() : shape.key_columns();
+    parts[i].data += static_cast<uint64_t>(begin) * element_bytes(qkv.dtype);
+    parts[i].shape = {qkv.rows(), columns};
+    begin += columns;
+  }
+  return parts;
 }
 
 // ---- The kernels ----------------------------------------------------------------------------------------------------
@@ -160,10 +175,10 @@ std::ostream& operator<<(std::ostream& out, const AttentionCase& x) {
 struct AttentionData {
   explicit AttentionData(const AttentionCase& x)
       : x(x),
-        qkv(x.dtype, x.tokens, x.shape.width(), x.gap),
+        qkv(x.dtype, x.tokens, width_of(x.shape), x.gap),
         out(x.dtype, x.tokens, x.shape.heads * x.shape.dim, x.gap),
         dout(x.dtype, x.tokens, x.shape.heads * x.shape.dim, 2 * x.gap),
-        dqkv(x.dtype, x.tokens, x.shape.width(), 3 * x.gap),
+        dqkv(x.dtype, x.tokens, width_of(x.shape), 3 * x.gap),
         lse(DType::F32, x.shape.heads, x.tokens, x.gap),
         documents(x.documents) {
     std::mt19937 random(5);
@@ -176,9 +191,11 @@ struct AttentionData {
     const Shape shape{static_cast<int64_t>(documents.size())};
     const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, shape, shape.cols()};
     const PassFacts facts{.documents = static_cast<int64_t>(x.documents.size()) - 1};
-    run_op(Attention{x.shape, scale()}, {qkv.view(), bounds, out.view(), lse.view()}, facts,
-           cpu::attention_scratch_bytes, cpu::bind_attention);
-    run_op(AttentionBackward{x.shape, scale()}, {dout.view(), qkv.view(), out.view(), lse.view(), bounds, dqkv.view()},
+    const auto [q, k, v] = parts_of(qkv.view(), x.shape);
+    const auto [dq, dk, dv] = parts_of(dqkv.view(), x.shape);
+    run_op(Attention{x.shape, scale()}, {q, k, v, bounds, out.view(), lse.view()}, facts, cpu::attention_scratch_bytes,
+           cpu::bind_attention);
+    run_op(AttentionBackward{x.shape, scale()}, {dout.view(), q, k, v, out.view(), lse.view(), bounds, dq, dk, dv},
            facts, cpu::attention_backward_scratch_bytes, cpu::bind_attention_backward);
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(x.shape.dim)); }
@@ -270,7 +287,7 @@ TEST(Attention, OfADocumentIsBitEqualWhereverItLies) {
                           .gap = 5,
                           .spare = 2});
     for (int64_t t = 0; t < kLength; t++) {
-      for (int64_t c = 0; c < shape.width(); c++) packed.qkv.set(101 + t, c, alone.qkv.at(t, c));
+      for (int64_t c = 0; c < width_of(shape); c++) packed.qkv.set(101 + t, c, alone.qkv.at(t, c));
       for (int64_t c = 0; c < shape.heads * shape.dim; c++) packed.dout.set(101 + t, c, alone.dout.at(t, c));
     }
     alone.run();
@@ -298,7 +315,7 @@ TEST(CachedAttention, ContinuesWhatAttentionComputes) {
     for (const HeadShape& shape : {HeadShape{6, 2, 24}, HeadShape{4, 4, 18}, HeadShape{70, 1, 8}}) {
       constexpr int64_t kTokens = 150;
       std::mt19937 random(11);
-      Guarded qkv(dtype, kTokens, shape.width(), 4), cache(dtype, 160, 2 * shape.kv_heads * shape.dim, 2);
+      Guarded qkv(dtype, kTokens, width_of(shape), 4), cache(dtype, 160, 2 * shape.kv_heads * shape.dim, 2);
       qkv.fill_normal(random);
       const float scale = 1 / std::sqrt(static_cast<float>(shape.dim));
       const Matrix<double> inputs = numbers(qkv);
@@ -308,13 +325,14 @@ TEST(CachedAttention, ContinuesWhatAttentionComputes) {
       for (const int64_t n : {1, 64, 5, 1, 1, 64, 14}) {
         TensorView part = qkv.view();
         part.data += static_cast<uint64_t>(position * part.row_stride) * element_bytes(dtype);
-        part.shape = {n, shape.width()};
+        part.shape = {n, width_of(shape)};
+        const auto [q, k, v] = parts_of(part, shape);
         Guarded out(dtype, n, shape.heads * shape.dim, 3);
         const PassFacts facts{.position = position};
-        run_op(CacheAppend{shape}, {part, cache.view()}, facts, cpu::cache_append_scratch_bytes,
+        run_op(CacheAppend{shape}, {k, v, cache.view()}, facts, cpu::cache_append_scratch_bytes,
                cpu::bind_cache_append);
-        run_op(CachedAttention{shape, scale}, {part, cache.view(), out.view()}, facts,
-               cpu::cached_attention_scratch_bytes, cpu::bind_cached_attention);
+        run_op(CachedAttention{shape, scale}, {q, cache.view(), out.view()}, facts, cpu::cached_attention_scratch_bytes,
+               cpu::bind_cached_attention);
         for (int64_t i = 0; i < n; i++)
           for (int64_t c = 0; c < shape.heads * shape.dim; c++) {
             const auto t = static_cast<size_t>(position + i), column = static_cast<size_t>(c);

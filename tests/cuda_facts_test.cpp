@@ -23,7 +23,7 @@ TEST(CudaFacts, AGainsGradientNeedsARowOfSumsForEveryEightRows) {
 
 TEST(CudaFacts, AttentionNeedsCountersAndItsBackwardANumberForEveryTokenAndHead) {
   EXPECT_EQ(scratch(AttentionBackward{{32, 8, 128}}, {4096, 4096}), 256 + 4096 * 32 * sizeof(float));
-  EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 6144}), 256);
+  EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 4096}), 256);
 }
 
 // 2 and 1 column blocks of 1024; 44 ranges each fill 132 multiprocessors, of 64 rows in 2 stages there are 2.

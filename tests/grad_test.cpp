@@ -62,6 +62,19 @@ ref::Matrix<Complex> matrix(Array& x) {
   return m;
 }
 
+// Columns of several arrays, one after the other.
+Array beside(const std::vector<Array*>& parts) {
+  int64_t columns = 0;
+  for (const Array* part : parts) columns += part->shape.cols();
+  Array all = zeros({parts[0]->shape.rows(), columns});
+  size_t at = 0;
+  for (int64_t r = 0; r < all.shape.rows(); r++)
+    for (Array* part : parts)
+      for (int64_t c = 0; c < part->shape.cols(); c++)
+        all[at++] = (*part)[static_cast<size_t>(r * part->shape.cols() + c)];
+  return all;
+}
+
 Complex contract(const std::vector<Complex>& y, Array& dy) {
   Complex sum = 0;
   for (size_t i = 0; i < y.size(); i++) sum += y[i] * static_cast<double>(dy[i]);
@@ -132,17 +145,17 @@ TEST(Grad, Dropout) {
 }
 
 TEST(Grad, Rope) {
-  const HeadShape shape{3, 1, 6};
+  const HeadShape shape{3, 1, 6};  // four heads that turn
   const RopeTable attrs{.theta = 100};
   const std::vector<int32_t> positions{0, 1, 2, 0, 9};
-  Array table = zeros({10, 6}), at = indices(positions), qkv = random({5, shape.width()}, 1);
-  Array dqkv = random({5, shape.width()}, 2), dy = dqkv;
+  Array table = zeros({10, 6}), at = indices(positions), x = random({5, 24}, 1);
+  Array dx = random({5, 24}, 2), dy = dx;
   run(attrs, {&table});
-  run(Rope{shape, true}, {&dqkv, &at, &table});
-  auto c = matrix(qkv);
+  run(Rope{6, true}, {&dx, &at, &table});
+  auto c = matrix(x);
   const auto frequencies = ref::rope_frequencies(attrs, 6);
   const auto loss = [&] { return contract(ref::rope(c, shape, positions, frequencies).data, dy); };
-  expect_near(dqkv, ref::complex_step(c.data, loss), "dqkv");
+  expect_near(dx, ref::complex_step(c.data, loss), "dx");
 }
 
 // Also with grouped heads; several documents, one of a single token; tokens outside any.
@@ -150,12 +163,15 @@ TEST(Grad, Attention) {
   const std::vector<int32_t> documents{0, 1, 8, 13};
   const int64_t tokens = 15;
   for (const HeadShape& shape : {HeadShape{2, 2, 8}, HeadShape{7, 1, 4}, HeadShape{4, 2, 6}}) {
-    Array qkv = random({tokens, shape.width()}, 1, -2, 2), dout = random({tokens, shape.heads * shape.dim}, 2);
-    Array out = zeros(dout.shape), lse = zeros({shape.heads, tokens}), dqkv = zeros(qkv.shape);
+    const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
+    Array q = random(queries, 1, -2, 2), k = random(keys, 3, -2, 2), v = random(keys, 4, -2, 2);
+    Array dout = random(queries, 2), out = zeros(queries), lse = zeros({shape.heads, tokens});
+    Array dq = zeros(queries), dk = zeros(keys), dv = zeros(keys);
     Array bounds = indices(documents);
     const PassFacts facts{.documents = 3};
-    run(Attention{shape, 0.4f}, {&qkv, &bounds, &out, &lse}, facts);
-    run(AttentionBackward{shape, 0.4f}, {&dout, &qkv, &out, &lse, &bounds, &dqkv}, facts);
+    run(Attention{shape, 0.4f}, {&q, &k, &v, &bounds, &out, &lse}, facts);
+    run(AttentionBackward{shape, 0.4f}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, facts);
+    Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});
     auto c = matrix(qkv);
     const auto loss = [&] {
       return contract(ref::attention(c, shape, static_cast<double>(0.4f), documents).out.data, dout);

@@ -144,9 +144,12 @@ TEST(Machine, OpsThatAreOneKernelArePricedAsOneProduct) {
 
 TEST(Machine, AttentionIsInterpolatedOverLengthAndHeadSize) {
   auto attention = [](int64_t dim, int64_t longest) {
-    return op_of(
-        Attention{{2, 1, dim}, 1, longest},
-        {{DType::BF16, {1024, 4 * dim}}, {DType::I32, {9}}, {DType::BF16, {1024, 2 * dim}}, {DType::F32, {2, 1024}}});
+    return op_of(Attention{{2, 1, dim}, 1, longest}, {{DType::BF16, {1024, 2 * dim}},
+                                                      {DType::BF16, {1024, dim}},
+                                                      {DType::BF16, {1024, dim}},
+                                                      {DType::I32, {9}},
+                                                      {DType::BF16, {1024, 2 * dim}},
+                                                      {DType::F32, {2, 1024}}});
   };
   // A token of 64 takes 64 ns, of 1024 256 ns, of 256, a fifth of the way, 102.4.
   EXPECT_NEAR(attention(64, 256).on(1), 2.0 * 1024 * 256 * 128 / 2.5e9, 1e-9);

@@ -24,29 +24,31 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
   const auto [shape, scale, longest, window] = attention;
   const double error = attention_error(t);
   const PassFacts facts{.documents = 3};
-  const int64_t width = shape.heads * shape.dim;
-  const auto qkv = in("qkv", t, {tokens, shape.width()}, uniform(-2, 2));
+  const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
+  const auto q = in("q", t, queries, uniform(-2, 2)), k = in("k", t, keys, uniform(-2, 2)),
+             v = in("v", t, keys, uniform(-2, 2));
   const auto starts = in("documents", DType::I32, {std::ssize(documents)}, list(documents));
   cases.push_back({"attention." + suffix,
                    attention,
-                   {qkv, starts, out("out", t, {tokens, width}), out("lse", DType::F32, {shape.heads, tokens})},
+                   {q, k, v, starts, out("out", t, queries), out("lse", DType::F32, {shape.heads, tokens})},
                    facts,
                    error,
                    error});
-  cases.push_back({"attention_backward." + suffix,
-                   AttentionBackward{shape, scale, longest, window},
-                   {in("dout", t, {tokens, width}), qkv, in("out", t, {tokens, width}),
-                    in("lse", DType::F32, {shape.heads, tokens}), starts, out("dqkv", t, {tokens, shape.width()})},
-                   facts,
-                   2 * error,
-                   2 * error,
-                   [attention](std::vector<ref::Tensor>& o) {
-                     const auto y =
-                         ref::attention<double>(o[1].matrix(), attention.shape, static_cast<double>(attention.scale),
-                                                o[4].integers(4), attention.window);
-                     o[2].values = y.out.data;
-                     o[3].values = y.lse.data;
-                   }});
+  cases.push_back(
+      {"attention_backward." + suffix,
+       AttentionBackward{shape, scale, longest, window},
+       {in("dout", t, queries), q, k, v, in("out", t, queries), in("lse", DType::F32, {shape.heads, tokens}), starts,
+        out("dq", t, queries), out("dk", t, keys), out("dv", t, keys)},
+       facts,
+       2 * error,
+       2 * error,
+       [attention](std::vector<ref::Tensor>& o) {
+         const auto y =
+             ref::attention<double>(ref::side_by_side(std::span(o).subspan(1, 3)), attention.shape,
+                                    static_cast<double>(attention.scale), o[6].integers(4), attention.window);
+         o[4].values = y.out.data;
+         o[5].values = y.lse.data;
+       }});
 }
 
 // "bf16.h4_2x16.w5"
@@ -64,21 +66,22 @@ inline void add_attention(OpCases& cases) {
                                    {0, 1, 20, 33, 0});  // the last is beyond PassFacts::documents
         for (const int64_t n : {1, 5}) {
           const PassFacts cached{.position = 11};
-          const Shape cache{20, 2 * shape.kv_heads * shape.dim};
+          const Shape cache{20, 2 * shape.key_columns()};
+          const Shape queries{n, shape.query_columns()}, keys{n, shape.key_columns()};
           if (window == 0)
             cases.push_back({fmt::format("cache_append.{}.n{}", suffix, n),
                              CacheAppend{shape},
-                             {in("qkv", t, {n, shape.width()}), inout("cache", t, cache)},
+                             {in("k", t, keys), in("v", t, keys), inout("cache", t, cache)},
                              cached,
                              0,
                              0});
-          cases.push_back({fmt::format("cached_attention.{}.n{}", suffix, n),
-                           CachedAttention{shape, 0.3f, window},
-                           {in("qkv", t, {n, shape.width()}, uniform(-2, 2)), in("cache", t, cache, uniform(-2, 2)),
-                            out("out", t, {n, shape.heads * shape.dim})},
-                           cached,
-                           attention_error(t),
-                           attention_error(t)});
+          cases.push_back(
+              {fmt::format("cached_attention.{}.n{}", suffix, n),
+               CachedAttention{shape, 0.3f, window},
+               {in("q", t, queries, uniform(-2, 2)), in("cache", t, cache, uniform(-2, 2)), out("out", t, queries)},
+               cached,
+               attention_error(t),
+               attention_error(t)});
         }
       }
 }
@@ -103,11 +106,10 @@ inline void add_rope(OpCases& cases) {
                    300 * 0x1p-22});
   for (const DType t : kActivations)
     for (const bool backward : {false, true}) {
-      const HeadShape shape{3, 1, 10};
       cases.push_back({fmt::format("rope.{}.{}", name(t), backward ? "backward" : "forward"),
-                       Rope{shape, backward},
-                       {inout("qkv", t, {11, shape.width()}, uniform(), 2),
-                        in("positions", DType::I32, {11}, integers(0, 9)), in("table", DType::F32, {9, 10})},
+                       Rope{10, backward},
+                       {inout("x", t, {11, 40}, uniform(), 2), in("positions", DType::I32, {11}, integers(0, 9)),
+                        in("table", DType::F32, {9, 10})},
                        {}});
     }
 }

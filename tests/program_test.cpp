@@ -64,11 +64,12 @@ TEST(Program, DumpsOneOpALine) {
 TEST(Program, DumpShowsStridesAndHeads) {
   ProgramSet set;
   set.buffers.push_back({"qkv", 1000, Space::Device, Role::Activation, Life::Persistent});
-  set.programs.push_back({"p", {op_of(Rope{{4, 2, 8}, true}, {matrix(0, Access::ReadWrite, DType::BF16, 3, 64)})}, {}});
-  set.programs[0].ops[0].site = "rope";
+  set.programs.push_back({"p", {op_of(Attention{{4, 2, 8}}, {matrix(0, Access::Read, DType::BF16, 3, 64)})}, {}});
+  set.programs[0].ops[0].site = "look";
   set.programs[0].ops[0].operands[0].row_stride = 72;
   EXPECT_EQ(set.dump(0),
-            "program p\n    0 compute  rope: rope heads=4:2 dim=8 backward | rw qkv bf16 [3, 64] stride 72\n");
+            "program p\n    0 compute  look: attention heads=4:2 dim=8 scale=1 longest=0 window=0 | r qkv bf16 [3, 64] "
+            "stride 72\n");
 }
 
 TEST(Program, HashCoversWhatRunsAndWhereBytesLie) {
@@ -127,15 +128,15 @@ TEST(Work, OfAProduct) {
 
 TEST(Work, OfAttentionIsHalfASquareForEachProduct) {
   const HeadShape shape{4, 2, 8};
-  const Operand qkv = matrix(0, Access::Read, DType::F32, 10, 64), out = matrix(1, Access::Write, DType::F32, 10, 32);
-  EXPECT_EQ(work(op_of(Attention{shape, 1, 5}, {qkv, out})).flops, 2 * 2 * (10 * 5 / 2) * 32);
-  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 4}, {qkv, out})).flops, 2 * 2 * (10 * 6 / 2) * 32)
+  const Operand q = matrix(0, Access::Read, DType::F32, 10, 32), out = matrix(1, Access::Write, DType::F32, 10, 32);
+  EXPECT_EQ(work(op_of(Attention{shape, 1, 5}, {q, out})).flops, 2 * 2 * (10 * 5 / 2) * 32);
+  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 4}, {q, out})).flops, 2 * 2 * (10 * 6 / 2) * 32)
       << "a triangle of 4 x 4 halves, then bands of 4";
-  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 8}, {qkv, out})).flops,
-            work(op_of(Attention{shape, 1, 8}, {qkv, out})).flops);
-  EXPECT_EQ(work(op_of(AttentionBackward{shape, 1, 5}, {out, qkv})).flops, 5 * 2 * (10 * 5 / 2) * 32);
+  EXPECT_EQ(work(op_of(Attention{shape, 1, 8, 8}, {q, out})).flops,
+            work(op_of(Attention{shape, 1, 8}, {q, out})).flops);
+  EXPECT_EQ(work(op_of(AttentionBackward{shape, 1, 5}, {out, q})).flops, 5 * 2 * (10 * 5 / 2) * 32);
   const Operand cache = matrix(2, Access::Read, DType::F32, 100, 32);
-  EXPECT_EQ(work(op_of(CachedAttention{shape}, {qkv, cache, out})).flops, 2 * 2 * 10 * 100 * 32);
+  EXPECT_EQ(work(op_of(CachedAttention{shape}, {q, cache, out})).flops, 2 * 2 * 10 * 100 * 32);
 }
 
 TEST(Work, CountsUpdatedBytesTwiceAndOfATableTheRowsRead) {

@@ -9,7 +9,6 @@
 #include "base/memory.h"
 #include "base/parallel.h"
 #include "cli/launch.h"
-#include "cli/learning.h"
 #include "cli/numerics.h"
 #include "cli/saving.h"
 #include "format/peft.h"
@@ -147,8 +146,6 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   const bool training = purpose == Purpose::Train, random = options.init == "random";
   if (training && options.method == "full" && !options.adapter.empty())
     user_error("--adapter goes with --method lora; with full, merge it first: snug merge");
-  if (training && learning_rate(options) == 0)
-    user_error("learning_rate: found 0, expected more: nothing would be learnt; snug eval computes a loss alone");
   if (training) refuse_other_adapters(options);
   SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
   if (!options.adapter.empty()) {

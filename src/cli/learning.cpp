@@ -44,6 +44,8 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
     notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
                                 options.sequence_length, model.positions));
   const int64_t steps = stream.steps();
+  if (learning_rate(options) == 0)
+    notes.emplace_back("learning_rate is 0: steps are taken and measured, and nothing is learnt");
   if (const int64_t wanted = wanted_warmup(options, steps); wanted >= steps)
     notes.push_back(
         fmt::format("a warm-up of {} steps was asked for; of the run's {} it takes {}, so that the last has "

@@ -151,17 +151,18 @@ void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
   rates.flops.rates.assign(scale.lengths.size(), 0);
   for (size_t i = 0; i < scale.lengths.size(); i++) {
     const int64_t length = scale.lengths[i];
-    const int64_t tokens = scale.tokens, documents = tokens / length, width = shape.heads * dim;
+    const int64_t tokens = scale.tokens, documents = tokens / length;
+    const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
+    const Shape sums{shape.heads, tokens}, starts{documents + 1};
     const float factor = 1 / std::sqrt(static_cast<float>(dim));
     OperandList list;
-    if (backward) list.r(dtype, {tokens, width});
-    list.r(dtype, {tokens, shape.width()});
+    if (backward) list.r(dtype, queries);
+    list.r(dtype, queries).r(dtype, keys).r(dtype, keys);
     if (backward)
-      list.r(dtype, {tokens, width}).r(DType::F32, {shape.heads, tokens}).r(DType::I32, {documents + 1});
+      list.r(dtype, queries).r(DType::F32, sums).r(DType::I32, starts).w(dtype, queries).w(dtype, keys).w(dtype, keys);
     else
-      list.r(DType::I32, {documents + 1}).w(dtype, {tokens, width}).w(DType::F32, {shape.heads, tokens});
-    if (backward) list.w(dtype, {tokens, shape.width()});
-    const size_t bounds = backward ? 4 : 1;
+      list.r(DType::I32, starts).w(dtype, queries).w(DType::F32, sums);
+    const size_t bounds = backward ? 6 : 3;
     auto fill = [=](std::span<const TensorView> views) {
       for (int64_t d = 0; d <= documents; d++) views[bounds].as<int32_t>()[d] = static_cast<int32_t>(d * length);
     };
@@ -187,7 +188,6 @@ void fill_squares(std::span<const TensorView> views) {
 std::vector<Sample> samples(DType t, int64_t rows) {
   const int64_t cols = 1024, count = rows * cols, some = std::min<int64_t>(rows, 512), few = rows / 16;
   const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols}, broad{rows / 4, 4 * cols};
-  const HeadShape heads{8, 4, 64};  // a row of 1024
   const PassFacts all{
       .documents = 1, .loss_rows = rows, .segments = 16, .loss_scale = 0.01f, .step = 3, .learning_rate = 1e-5};
   const DType f32 = DType::F32, i32 = DType::I32;
@@ -196,7 +196,7 @@ std::vector<Sample> samples(DType t, int64_t rows) {
       {RmsNormBackward{.accumulate = true}, OperandList().r(t, x).r(t, x).r(t, {cols}).r(f32, {rows}).rw(t, x)},
       {SwiGlu{}, OperandList().r(t, wide).w(t, x)},
       {SwiGluBackward{}, OperandList().r(t, x).r(t, wide).w(t, wide)},
-      {Rope{heads}, OperandList().rw(t, {rows, heads.width()}).r(i32, {rows}).r(f32, {512, 64})},
+      {Rope{64}, OperandList().rw(t, x).r(i32, {rows}).r(f32, {512, 64})},
       {Accumulate{}, OperandList().r(t, flat).rw(f32, flat)},
       {SumRanks{}, OperandList().r(t, {1, count}).w(t, flat)},
       {Cast{}, OperandList().r(f32, flat).w(t, flat)},

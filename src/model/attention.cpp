@@ -14,75 +14,82 @@ int64_t narrowing(int64_t window, int64_t tokens) { return window < tokens ? win
 
 class RopeNode : public Node {
  public:
-  RopeNode(const HeadShape& shape, const Operand& positions, const Operand& table)
-      : shape_(shape), positions_(read(positions)), table_(read(table)) {}
+  RopeNode(const View& x, int64_t dim, const Operand& positions, const Operand& table)
+      : x_(x), dim_(dim), positions_(read(positions)), table_(read(table)) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    b.emitter().op("rope", Rope{shape_}, {update(outputs[0]), positions_, table_});
+    b.emitter().op("rope", Rope{dim_}, {update(columns(outputs[0], x_.begin, x_.end)), positions_, table_});
   }
   void backward(Builder& b) override {
-    b.emitter().op("rope.backward", Rope{shape_, true}, {b.gradient_in_place(outputs[0]), positions_, table_});
+    const Operand dx = columns(b.gradient_in_place(x_.value), x_.begin, x_.end);
+    b.emitter().op("rope.backward", Rope{dim_, true}, {dx, positions_, table_});
   }
 
  private:
-  HeadShape shape_;
+  View x_;
+  int64_t dim_;
   Operand positions_, table_;
 };
 
 // Outputs: the result, and the row sums.
 class AttentionNode : public Node {
  public:
-  AttentionNode(const Attention& op, const Operand& documents) : op_(op), documents_(read(documents)) {}
+  AttentionNode(const Attention& op, const View& q, const View& k, const View& v, const Operand& documents)
+      : op_(op), q_(q), k_(k), v_(v), documents_(read(documents)) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    const Operand qkv = b.use(inputs[0]);
-    b.emitter().op("attention", op_, {read(qkv), documents_, write(outputs[0]), write(outputs[1])});
+    b.emitter().op("attention", op_,
+                   {b.use(q_), b.use(k_), b.use(v_), documents_, write(outputs[0]), write(outputs[1])});
   }
   void backward(Builder& b) override {
-    const Operand out = read(b.use(outputs[0])), qkv = read(b.use(inputs[0])), lse = read(b.use(outputs[1]));
-    b.give_gradient(inputs[0], "dqkv", [&](const Operand& dqkv) {
-      b.emitter().op("attention.backward", AttentionBackward{op_.shape, op_.scale, op_.longest, op_.window},
-                     {b.gradient(outputs[0]), qkv, out, lse, documents_, dqkv});
-    });
+    const Operand out = read(b.use(outputs[0])), q = b.use(q_), k = b.use(k_), v = b.use(v_);
+    const Operand lse = read(b.use(outputs[1]));
+    b.emitter().op("attention.backward", AttentionBackward{op_.shape, op_.scale, op_.longest, op_.window},
+                   {b.gradient(outputs[0]), q, k, v, out, lse, documents_, b.gradient_of_columns(q_),
+                    b.gradient_of_columns(k_), b.gradient_of_columns(v_)});
   }
 
  private:
   Attention op_;
+  View q_, k_, v_;
   Operand documents_;
 };
 
 class CachedAttentionNode : public Node {
  public:
-  CachedAttentionNode(const CachedAttention& op, const Operand& cache) : op_(op), cache_(cache) {}
+  CachedAttentionNode(const CachedAttention& op, const View& q, const View& k, const View& v, const Operand& cache)
+      : op_(op), q_(q), k_(k), v_(v), cache_(cache) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    const Operand qkv = read(b.use(inputs[0]));
-    b.emitter().op("cache", CacheAppend{op_.shape}, {qkv, update(cache_)});
-    b.emitter().op("attention", op_, {qkv, read(cache_), write(outputs[0])});
+    b.emitter().op("cache", CacheAppend{op_.shape}, {b.use(k_), b.use(v_), update(cache_)});
+    b.emitter().op("attention", op_, {b.use(q_), read(cache_), write(outputs[0])});
   }
 
  private:
   CachedAttention op_;
+  View q_, k_, v_;
   Operand cache_;
 };
 
 }  // namespace
 
-void Builder::rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table) {
-  record_in_place(std::make_unique<RopeNode>(shape, positions, table), qkv);
+void Builder::rope(const View& x, int64_t dim, const Operand& positions, const Operand& table) {
+  record_in_place(std::make_unique<RopeNode>(x, dim, positions, table), x.value);
 }
 
-Value Builder::attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest, int64_t window) {
+Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,
+                         int64_t longest, int64_t window) {
   const Attention op{shape, scale_of(shape), longest, narrowing(window, longest)};
-  return record(std::make_unique<AttentionNode>(op, documents), {qkv},
-                {{"attention", {tokens_, shape.heads * shape.dim}, compute_, ActivationClass::Attention},
+  return record(std::make_unique<AttentionNode>(op, q, k, v, documents), {q.value, k.value, v.value},
+                {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention},
                  {"lse", {shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
 }
 
-Value Builder::cached_attention(Value qkv, const HeadShape& shape, const Operand& cache, int64_t window) {
+Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape,
+                                const Operand& cache, int64_t window) {
   const CachedAttention op{shape, scale_of(shape), narrowing(window, cache.shape.rows())};
-  return record(std::make_unique<CachedAttentionNode>(op, cache), {qkv},
-                {{"attention", {tokens_, shape.heads * shape.dim}, compute_, ActivationClass::Attention}});
+  return record(std::make_unique<CachedAttentionNode>(op, q, k, v, cache), {q.value, k.value, v.value},
+                {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention}});
 }
 
 }  // namespace snug

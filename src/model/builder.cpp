@@ -143,6 +143,17 @@ void Builder::give_gradient(Value value, std::string_view what, const std::funct
   emitter_.op("add", Accumulate{}, {read(apart), gradient_in_place(value)});
 }
 
+Operand Builder::gradient_of_columns(const View& view) {
+  State& asked = state(view.value);
+  const bool apart = std::ranges::all_of(
+      asked.given, [&](const View& other) { return other.end <= view.begin || view.end <= other.begin; });
+  check(apart && asked.given.empty() == !asked.gradient, "two gradients for columns {} to {} of '{}'", view.begin,
+        view.end, asked.what);
+  if (!asked.gradient) asked.gradient = emitter_.tensor("d" + asked.what, compute_, asked.shape);
+  asked.given.push_back(view);
+  return write(columns(*asked.gradient, view.begin, view.end));
+}
+
 void Builder::pass_gradient(Value sum, Value addend) {
   State& given = state(addend);
   if (!given.wanted) return;

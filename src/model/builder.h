@@ -84,12 +84,14 @@ class Builder {
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);
   // silu(gate) up, of gate and up side by side.
   Value swiglu(Value gate_up);
-  // In place: qkv's bytes become the result.
-  void rope(Value qkv, const HeadShape& shape, const Operand& positions, const Operand& table);
+  // Turns heads of `dim` columns in place: their bytes become the result.
+  void rope(const View& x, int64_t dim, const Operand& positions, const Operand& table);
   // `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
-  Value attention(Value qkv, const HeadShape& shape, const Operand& documents, int64_t longest, int64_t window);
+  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,
+                  int64_t longest, int64_t window);
   // Attention over a cache of earlier tokens, to which these are added first.
-  Value cached_attention(Value qkv, const HeadShape& shape, const Operand& cache, int64_t window);
+  Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& cache,
+                         int64_t window);
 
   // ---- The walks ----
 
@@ -119,6 +121,8 @@ class Builder {
   Operand home(Value value);
   // The value's bytes for an op emitted now: in the backward, kept, brought back or computed again.
   Operand use(Value value);
+  // Those of some of its columns, to be read.
+  Operand use(const View& view) { return read(columns(use(view.value), view.begin, view.end)); }
   // From here on the value is read from these bytes.
   void restore(Value value, const Operand& bytes) { state(value).again = bytes; }
   const Shape& shape(Value value) const { return state(value).shape; }
@@ -134,6 +138,8 @@ class Builder {
   Operand gradient_to_add(Value value, std::string_view what);
   // One contribution to the value's gradient, by an op that only writes.
   void give_gradient(Value value, std::string_view what, const std::function<void(const Operand& written)>& op);
+  // Room for the gradient of columns that nothing else gives a gradient: to be written.
+  Operand gradient_of_columns(const View& view);
   // The addend of a sum has the gradient of the sum: the same bytes, if it has none yet.
   void pass_gradient(Value sum, Value addend);
   // Parameters' gradients by an op that only writes, in the products' dtype: in their place, or beside it and then
@@ -165,6 +171,7 @@ class Builder {
     std::vector<Node*> nodes{};  // what computes it: its own, then those that change it in place
     bool wanted = false;
     std::optional<Operand> home{}, again{}, gradient{};
+    std::vector<View> given{};  // parts of the gradient that come one by one
   };
 
   Operand fresh(const State& state) { return emitter_.tensor(state.what, state.dtype, state.shape); }

@@ -5,10 +5,12 @@ namespace snug {
 Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& context, Value x) {
   const HeadShape& heads = params.heads;
   const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
-  b.rope(qkv, heads, context.positions, context.rope_table);
+  const int64_t queries = heads.query_columns(), keys = heads.key_columns();
+  const View q{qkv, 0, queries}, k{qkv, queries, queries + keys}, v{qkv, queries + keys, queries + 2 * keys};
+  b.rope({q.value, q.begin, k.end}, heads.dim, context.positions, context.rope_table);
   const Value attention = context.cache
-                              ? b.cached_attention(qkv, heads, *context.cache, params.window)
-                              : b.attention(qkv, heads, context.documents, context.longest_document, params.window);
+                              ? b.cached_attention(q, k, v, heads, *context.cache, params.window)
+                              : b.attention(q, k, v, heads, context.documents, context.longest_document, params.window);
   const Value r = b.linear(attention, params.o, ActivationClass::Residual, x);
   const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
   return b.linear(b.swiglu(gate_up), params.down, ActivationClass::LayerInput, r);

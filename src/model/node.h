@@ -16,6 +16,12 @@ struct Value {
   bool operator==(const Value&) const = default;
 };
 
+// Some of a value's columns.
+struct View {
+  Value value;
+  int64_t begin = 0, end = 0;
+};
+
 class Node {
  public:
   virtual ~Node() = default;

@@ -126,8 +126,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   for (size_t i = 0; i < job.table.layers.size(); i++) {
     const HeadShape& heads = job.table.layers[i].heads;
     caches.push_back(new_tensor(job.set, fmt::format("block.{}.cache", i), job.numerics.compute,
-                                {positions, 2 * heads.kv_heads * heads.dim}, Role::Cache, Space::Device,
-                                Life::Persistent));
+                                {positions, 2 * heads.key_columns()}, Role::Cache, Space::Device, Life::Persistent));
   }
   return caches;
 }

@@ -73,7 +73,8 @@ struct ColumnSum {};
 
 struct HeadShape {
   int64_t heads = 0, kv_heads = 0, dim = 0;
-  int64_t width() const { return (heads + 2 * kv_heads) * dim; }  // columns of a qkv row: queries, keys, values
+  int64_t query_columns() const { return heads * dim; }
+  int64_t key_columns() const { return kv_heads * dim; }
 };
 
 // cos and sin of rotary angles: table w [P, dim] fp32, row p is cos(p f_0..f_{dim/2-1}) then sin(...), with
@@ -83,17 +84,17 @@ struct RopeTable {
   double factor = 0, low_frequency_factor = 0, high_frequency_factor = 0, original_length = 0;
 };
 
-// Rotary embedding (Su et al., arXiv:2104.09864; halves, as Hugging Face has it) of queries and keys, in place;
-// backward turns the other way.   qkv rw [T, width], positions r [T] int32, table r [P, dim] fp32.
+// Rotary embedding (Su et al., arXiv:2104.09864; halves, as Hugging Face has it) of heads side by side, in place;
+// backward turns the other way.   x rw [T, n dim] of any n, positions r [T] int32, table r [P, dim] fp32.
 struct Rope {
-  HeadShape shape;
+  int64_t dim = 0;
   bool backward = false;
 };
 
-// Causal attention within documents; head h reads key head h / (heads / kv_heads).   qkv r [T, width],
-// documents r [D + 1] int32: starts of the documents in [0, T) and the end of the last, PassFacts::documents of them;
-// out w [T, heads * dim], lse w [heads, T] fp32: log of the sum of exp(scale q k). Rows outside documents: out 0, lse
-// 0.
+// Causal attention within documents; head h reads key head h / (heads / kv_heads).   q r [T, heads * dim], k and v r
+// [T, kv_heads * dim] (they may be columns of one matrix), documents r [D + 1] int32: starts of the documents in [0, T)
+// and the end of the last, PassFacts::documents of them; out w [T, heads * dim], lse w [heads, T] fp32: log of the sum
+// of exp(scale q k). Rows outside documents: out 0, lse 0.
 struct Attention {
   HeadShape shape;
   float scale = 1;
@@ -101,21 +102,22 @@ struct Attention {
   int64_t window = 0;   // a token sees so many, itself the last; 0: all of its document up to itself
 };
 
-// dout r [T, heads * dim], qkv r, out r, lse r, documents r, dqkv w [T, width] (0 outside documents).
+// dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r, dq, dk and dv w as q, k and v (0 outside
+// documents).
 struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0, window = 0;
 };
 
-// Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   qkv r [n, width],
+// Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   k and v r [n, kv_heads * dim],
 // cache w [P, 2 kv_heads dim].
 struct CacheAppend {
   HeadShape shape;
 };
 
 // Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i, with a window
-// the last so many of them.   qkv r [n, width], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
+// the last so many of them.   q r [n, heads * dim], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
 struct CachedAttention {
   HeadShape shape;
   float scale = 1;

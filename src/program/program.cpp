@@ -42,7 +42,7 @@ constexpr auto describe(const RopeTable&) {
   return describe_as("rope_table", "theta", "factor", "low_frequency_factor", "high_frequency_factor",
                      "original_length");
 }
-constexpr auto describe(const Rope&) { return describe_as("rope", "shape", "backward"); }
+constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward"); }
 constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest", "window"); }
 constexpr auto describe(const AttentionBackward&) {
   return describe_as("attention_backward", "shape", "scale", "longest", "window");

@@ -105,11 +105,8 @@ Work work(const Op& op) {
           [&](const GatherRows&) {
             return Work{0, bytes(operands[1]) + 2 * bytes(operands[2])};
           },
-          [&](const CacheAppend& append) {
-            const HeadShape& shape = append.shape;
-            const double kept =
-                static_cast<double>(2 * shape.kv_heads) / static_cast<double>(shape.heads + 2 * shape.kv_heads);
-            return Work{0, 2 * kept * bytes(operands[0])};
+          [&](const CacheAppend&) {
+            return Work{0, 2 * (bytes(operands[0]) + bytes(operands[1]))};
           },
           // Columns are read for their largest first.
           [&](const Quantize& quantize) {

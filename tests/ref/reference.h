@@ -35,6 +35,17 @@ struct Tensor {
   std::vector<int32_t> integers(int64_t count) const { return {values.begin(), values.begin() + count}; }
 };
 
+// Columns of several matrices, one after the other: as forward.h has queries, keys and values.
+inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
+  int64_t columns = 0;
+  for (const Tensor& part : parts) columns += part.cols();
+  Matrix<double> all(parts[0].rows(), columns);
+  for (int64_t r = 0, i = 0; r < parts[0].rows(); r++)
+    for (const Tensor& part : parts)
+      for (int64_t c = 0; c < part.cols(); c++) all.data[static_cast<size_t>(i++)] = part(r, c);
+  return all;
+}
+
 // Computes what an op writes; one call operator a kind. Operands stand in ops.h's order, without scratch.
 class Reference {
  public:
@@ -142,11 +153,11 @@ class Reference {
   }
 
   void operator()(const Rope& op) {
-    const int64_t half = op.shape.dim / 2;
+    const int64_t half = op.dim / 2;
     for (int64_t t = 0; t < o_[0].rows(); t++)
-      for (int64_t h = 0; h < op.shape.heads + op.shape.kv_heads; h++)
+      for (int64_t begin = 0; begin < o_[0].cols(); begin += op.dim)
         for (int64_t i = 0; i < half; i++) {
-          double &first = o_[0](t, h * op.shape.dim + i), &second = o_[0](t, h * op.shape.dim + i + half);
+          double &first = o_[0](t, begin + i), &second = o_[0](t, begin + i + half);
           const double c = o_[2](o_[1].index(t), i), s = o_[2](o_[1].index(t), i + half) * (op.backward ? -1 : 1);
           const double x1 = first, x2 = second;
           first = x1 * c - x2 * s;
@@ -155,54 +166,55 @@ class Reference {
   }
 
   void operator()(const Attention& op) {
-    const auto y = attention<double>(o_[0].matrix(), op.shape, static_cast<double>(op.scale),
-                                     o_[1].integers(facts_.documents + 1), op.window);
-    o_[2].values = y.out.data;
-    o_[3].values = y.lse.data;
+    const auto y = attention<double>(side_by_side(std::span(o_).first(3)), op.shape, static_cast<double>(op.scale),
+                                     o_[3].integers(facts_.documents + 1), op.window);
+    o_[4].values = y.out.data;
+    o_[5].values = y.lse.data;
   }
 
   // p = exp(scale q k - lse);   dv = p dout;   ds = p (dout v - dout out);   dq = scale ds k;   dk = scale ds q
   void operator()(const AttentionBackward& op) {
-    const Tensor &dout = o_[0], &qkv = o_[1], &out = o_[2], &lse = o_[3];
-    Tensor& dqkv = o_[5];
+    const Tensor &dout = o_[0], &q = o_[1], &k = o_[2], &v = o_[3], &out = o_[4], &lse = o_[5];
+    Tensor &dq = o_[7], &dk = o_[8], &dv = o_[9];
     const auto [heads, kv_heads, dim] = op.shape;
     const auto scale = static_cast<double>(op.scale);
-    const std::vector<int32_t> documents = o_[4].integers(facts_.documents + 1);
-    std::ranges::fill(dqkv.values, 0.0);
+    const std::vector<int32_t> documents = o_[6].integers(facts_.documents + 1);
+    for (Tensor* gradient : {&dq, &dk, &dv}) std::ranges::fill(gradient->values, 0.0);
     for (size_t d = 0; d + 1 < documents.size(); d++)
       for (int64_t t = documents[d]; t < documents[d + 1]; t++)
         for (int64_t j = first_seen(documents[d], t, op.window); j <= t; j++)
           for (int64_t h = 0; h < heads; h++) {
-            const int64_t q = h * dim, k = (heads + h / (heads / kv_heads)) * dim, v = k + kv_heads * dim;
+            const int64_t own = h * dim, key = h / (heads / kv_heads) * dim;
             double score = 0, along = 0;
             for (int64_t i = 0; i < dim; i++) {
-              score += scale * qkv(t, q + i) * qkv(j, k + i);
-              along += dout(t, q + i) * (qkv(j, v + i) - out(t, q + i));
+              score += scale * q(t, own + i) * k(j, key + i);
+              along += dout(t, own + i) * (v(j, key + i) - out(t, own + i));
             }
             const double p = std::exp(score - lse(h, t));
             for (int64_t i = 0; i < dim; i++) {
-              dqkv(t, q + i) += scale * p * along * qkv(j, k + i);
-              dqkv(j, k + i) += scale * p * along * qkv(t, q + i);
-              dqkv(j, v + i) += p * dout(t, q + i);
+              dq(t, own + i) += scale * p * along * k(j, key + i);
+              dk(j, key + i) += scale * p * along * q(t, own + i);
+              dv(j, key + i) += p * dout(t, own + i);
             }
           }
   }
 
-  void operator()(const CacheAppend& op) {
+  void operator()(const CacheAppend&) {
+    const int64_t width = o_[0].cols();
     for (int64_t t = 0; t < o_[0].rows(); t++)
-      for (int64_t i = 0; i < o_[1].cols(); i++)
-        o_[1](facts_.position + t, i) = o_[0](t, op.shape.heads * op.shape.dim + i);
+      for (int64_t i = 0; i < 2 * width; i++)
+        o_[2](facts_.position + t, i) = i < width ? o_[0](t, i) : o_[1](t, i - width);
   }
 
   void operator()(const CachedAttention& op) {
-    const Tensor& qkv = o_[0];
+    const Tensor& q = o_[0];
     const int64_t dim = op.shape.dim;
     const Matrix<double> cache = o_[1].matrix();
     std::vector<double> weights;
-    for (int64_t t = 0; t < qkv.rows(); t++)
+    for (int64_t t = 0; t < q.rows(); t++)
       for (int64_t h = 0; h < op.shape.heads; h++) {
         const int64_t key = h / (op.shape.heads / op.shape.kv_heads) * dim, value = key + op.shape.kv_heads * dim;
-        const std::span<const double> query(&qkv.values[static_cast<size_t>(t * qkv.cols() + h * dim)],
+        const std::span<const double> query(&q.values[static_cast<size_t>(t * q.cols() + h * dim)],
                                             static_cast<size_t>(dim));
         const int64_t end = facts_.position + t + 1, begin = first_seen(0, end - 1, op.window);
         attention_weights(query, cache, key, begin, end, static_cast<double>(op.scale), weights);

@@ -36,14 +36,16 @@ class TiledAttention {
       : columns_(attention.shape),
         scale_(attention.scale),
         window_(attention.window),
-        qkv_(views[0]),
-        documents_(views[1].as<int32_t>()),
-        out_(views[2]),
-        lse_(views[3]),
+        q_(views[0]),
+        k_(views[1]),
+        v_(views[2]),
+        documents_(views[3].as<int32_t>()),
+        out_(views[4]),
+        lse_(views[5]),
         tokens_(views[0].rows()),
-        scratch_(nullptr, tokens_, views[1].count() - 1, columns_) {
+        scratch_(nullptr, tokens_, views[3].count() - 1, columns_) {
     scratch_ =
-        ForwardScratch<T>(scratch_of("attention", views[4], scratch_.bytes), tokens_, views[1].count() - 1, columns_);
+        ForwardScratch<T>(scratch_of("attention", views[6], scratch_.bytes), tokens_, views[3].count() - 1, columns_);
   }
 
   void run(int64_t documents) {
@@ -62,13 +64,13 @@ class TiledAttention {
     return (kv_head * scratch_.bounds.packed_rows + tile.packed) * columns_.padded;
   }
 
-  HeadRows<T> head_rows(const DocumentTile& tile, int64_t column) const {
-    return {qkv_[tile.begin] + column, qkv_.stride, tile.rows(), columns_.dim};
+  HeadRows<T> head_rows(const Rows<T>& matrix, const DocumentTile& tile, int64_t column) const {
+    return {matrix[tile.begin] + column, matrix.stride, tile.rows(), columns_.dim};
   }
 
   void pack(const DocumentTile& tile, int64_t kv_head) {
-    pack_a(head_rows(tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
-    pack_a_turned(head_rows(tile, columns_.value(kv_head)), scratch_.values + packed_offset(tile, kv_head));
+    pack_a(head_rows(k_, tile, columns_.key(kv_head)), scratch_.keys + packed_offset(tile, kv_head));
+    pack_a_turned(head_rows(v_, tile, columns_.key(kv_head)), scratch_.values + packed_offset(tile, kv_head));
   }
 
   void attend(int64_t index, int64_t head) {
@@ -83,7 +85,7 @@ class TiledAttention {
     RunningSoftmax softmax;
 
     const TileUnit unit;
-    pack_b_turned(head_rows(tile, columns_.query(head)), q.data());
+    pack_b_turned(head_rows(q_, tile, columns_.query(head)), q.data());
     for (int64_t j = first; j <= index; j++) {
       const DocumentTile& seen = scratch_.tiles[j];
       const int64_t keys = seen.padded_rows();
@@ -114,7 +116,7 @@ class TiledAttention {
   HeadColumns columns_;
   float scale_;
   int64_t window_;
-  Rows<T> qkv_;
+  Rows<T> q_, k_, v_;
   const int32_t* documents_;
   Rows<T> out_;
   Rows<float> lse_;
@@ -125,21 +127,23 @@ class TiledAttention {
 }  // namespace
 
 uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands) {
-  check(operands.size() >= 4, "attention: {} operands, expected 4", operands.size());
-  const int64_t tokens = operands[0].shape.rows(), documents = operands[1].shape.count() - 1;
+  check(operands.size() >= 6, "attention: {} operands, expected 6", operands.size());
+  const int64_t tokens = operands[0].shape.rows(), documents = operands[3].shape.count() - 1;
   return dispatch_activation(operands[0].dtype, [&]<class T>() {
     return ForwardScratch<T>(nullptr, tokens, documents, HeadColumns(attention.shape)).bytes;
   });
 }
 
 Launch bind_attention(const Attention& attention, std::span<const TensorView> views) {
-  check(views.size() == 5, "attention: {} operands, expected 5", views.size());
+  check(views.size() == 7, "attention: {} operands, expected 7", views.size());
   const HeadShape& shape = attention.shape;
   const int64_t tokens = views[0].rows();
   const DType dtype = views[0].dtype;
-  expect_matrix("attention", "qkv", views[0], dtype, tokens, shape.width());
-  expect_matrix("attention", "out", views[2], dtype, tokens, shape.heads * shape.dim);
-  expect_matrix("attention", "lse", views[3], DType::F32, shape.heads, tokens);
+  expect_matrix("attention", "q", views[0], dtype, tokens, shape.heads * shape.dim);
+  expect_matrix("attention", "k", views[1], dtype, tokens, shape.kv_heads * shape.dim);
+  expect_matrix("attention", "v", views[2], dtype, tokens, shape.kv_heads * shape.dim);
+  expect_matrix("attention", "out", views[4], dtype, tokens, shape.heads * shape.dim);
+  expect_matrix("attention", "lse", views[5], DType::F32, shape.heads, tokens);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledAttention<T>>(attention, views);
     return [bound](const PassFacts& facts) { bound->run(facts.documents); };

@@ -46,15 +46,19 @@ class TiledAttentionBackward {
         scale_(attention.scale),
         window_(attention.window),
         dout_(views[0]),
-        qkv_(views[1]),
-        out_(views[2]),
-        lse_(views[3]),
-        documents_(views[4].as<int32_t>()),
-        dqkv_(views[5]),
+        q_(views[1]),
+        k_(views[2]),
+        v_(views[3]),
+        out_(views[4]),
+        lse_(views[5]),
+        documents_(views[6].as<int32_t>()),
+        dq_(views[7]),
+        dk_(views[8]),
+        dv_(views[9]),
         tokens_(views[1].rows()),
-        scratch_(nullptr, tokens_, views[4].count() - 1, columns_) {
-    scratch_ = BackwardScratch<T>(scratch_of("attention_backward", views[6], scratch_.bytes), tokens_,
-                                  views[4].count() - 1, columns_);
+        scratch_(nullptr, tokens_, views[6].count() - 1, columns_) {
+    scratch_ = BackwardScratch<T>(scratch_of("attention_backward", views[10], scratch_.bytes), tokens_,
+                                  views[6].count() - 1, columns_);
   }
 
   void run(int64_t documents) {
@@ -72,8 +76,9 @@ class TiledAttentionBackward {
     share(tiles * columns_.kv_heads,
           [&](int64_t i) { join_heads(scratch_.tiles[i / columns_.kv_heads], i % columns_.kv_heads); });
     share_rows(tokens_, (columns_.heads + 2 * columns_.kv_heads) * columns_.dim, [&](int64_t row) {
-      if (row < documents_[0] || row >= documents_[documents])
-        std::fill_n(dqkv_[row], (columns_.heads + 2 * columns_.kv_heads) * columns_.dim, T(0.0f));
+      if (row >= documents_[0] && row < documents_[documents]) return;
+      std::fill_n(dq_[row], columns_.heads * columns_.dim, T(0.0f));
+      for (const Rows<T>& gradient : {dk_, dv_}) std::fill_n(gradient[row], columns_.kv_heads * columns_.dim, T(0.0f));
     });
   }
 
@@ -102,15 +107,15 @@ class TiledAttentionBackward {
   }
 
   void pack(const DocumentTile& tile, int64_t kv_head) {
-    const auto keys = head_rows(qkv_, tile, columns_.key(kv_head));
+    const auto keys = head_rows(k_, tile, columns_.key(kv_head));
     const int64_t offset = packed_offset(tile, kv_head);
     pack_a(keys, scratch_.keys + offset);
     pack_a_turned(keys, scratch_.keys_turned + offset);
-    pack_a(head_rows(qkv_, tile, columns_.value(kv_head)), scratch_.values + offset);
+    pack_a(head_rows(v_, tile, columns_.key(kv_head)), scratch_.values + offset);
   }
 
   void load(const DocumentTile& tile, int64_t head, Queries& queries) const {
-    const auto q = head_rows(qkv_, tile, columns_.query(head));
+    const auto q = head_rows(q_, tile, columns_.query(head));
     const auto dout = head_rows(dout_, tile, columns_.query(head));
     pack_b(q, queries.q.data());
     pack_b_turned(q, queries.q_turned.data());
@@ -133,8 +138,8 @@ class TiledAttentionBackward {
       for (int64_t j = seen; j <= i; j++) differentiate_pair(tile, scratch_.tiles[j], j == seen, head, queries, pair);
       float* dq = queries.dq.data();
       for (int64_t r = 0; r < columns_.padded * tile.padded_rows(); r++) dq[r] *= scale_;
-      round_columns(dq, tile.padded_rows(), tile.rows(), columns_.dim, dqkv_[tile.begin] + columns_.query(head),
-                    dqkv_.stride);
+      round_columns(dq, tile.padded_rows(), tile.rows(), columns_.dim, dq_[tile.begin] + columns_.query(head),
+                    dq_.stride);
     }
   }
 
@@ -187,19 +192,18 @@ class TiledAttentionBackward {
     }
     for (int64_t i = 0; i < count; i++) dk[i] *= scale_;
     for (int64_t r = 0; r < tile.rows(); r++) {
-      T* row = dqkv_[tile.begin + r];
-      round_row(dk + r * columns_.padded, columns_.dim, row + columns_.key(kv_head));
-      round_row(dv + r * columns_.padded, columns_.dim, row + columns_.value(kv_head));
+      round_row(dk + r * columns_.padded, columns_.dim, dk_[tile.begin + r] + columns_.key(kv_head));
+      round_row(dv + r * columns_.padded, columns_.dim, dv_[tile.begin + r] + columns_.key(kv_head));
     }
   }
 
   HeadColumns columns_;
   float scale_;
   int64_t window_;
-  Rows<T> dout_, qkv_, out_;
+  Rows<T> dout_, q_, k_, v_, out_;
   Rows<float> lse_;
   const int32_t* documents_;
-  Rows<T> dqkv_;
+  Rows<T> dq_, dk_, dv_;
   int64_t tokens_;
   BackwardScratch<T> scratch_;
 };
@@ -207,8 +211,8 @@ class TiledAttentionBackward {
 }  // namespace
 
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, std::span<const Operand> operands) {
-  check(operands.size() >= 6, "attention_backward: {} operands, expected 6", operands.size());
-  const int64_t tokens = operands[1].shape.rows(), documents = operands[4].shape.count() - 1;
+  check(operands.size() >= 10, "attention_backward: {} operands, expected 10", operands.size());
+  const int64_t tokens = operands[1].shape.rows(), documents = operands[6].shape.count() - 1;
   return dispatch_activation(operands[1].dtype, [&]<class T>() {
     return BackwardScratch<T>(nullptr, tokens, documents, HeadColumns(attention.shape)).bytes;
   });
@@ -216,15 +220,17 @@ uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, st
 
 Launch bind_attention_backward(const AttentionBackward& attention, std::span<const TensorView> views) {
   constexpr std::string_view kOp = "attention_backward";
-  check(views.size() == 7, "{}: {} operands, expected 7", kOp, views.size());
+  check(views.size() == 11, "{}: {} operands, expected 11", kOp, views.size());
   const HeadShape& shape = attention.shape;
   const int64_t tokens = views[1].rows();
   const DType dtype = views[1].dtype;
-  expect_matrix(kOp, "dout", views[0], dtype, tokens, shape.heads * shape.dim);
-  expect_matrix(kOp, "qkv", views[1], dtype, tokens, shape.width());
-  expect_matrix(kOp, "out", views[2], dtype, tokens, shape.heads * shape.dim);
-  expect_matrix(kOp, "lse", views[3], DType::F32, shape.heads, tokens);
-  expect_matrix(kOp, "dqkv", views[5], dtype, tokens, shape.width());
+  const int64_t width = shape.heads * shape.dim, kv_width = shape.kv_heads * shape.dim;
+  for (const auto& [view, name, columns] :
+       {std::tuple(0, "dout", width), std::tuple(1, "q", width), std::tuple(2, "k", kv_width),
+        std::tuple(3, "v", kv_width), std::tuple(4, "out", width), std::tuple(7, "dq", width),
+        std::tuple(8, "dk", kv_width), std::tuple(9, "dv", kv_width)})
+    expect_matrix(kOp, name, views[static_cast<size_t>(view)], dtype, tokens, columns);
+  expect_matrix(kOp, "lse", views[5], DType::F32, shape.heads, tokens);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledAttentionBackward<T>>(attention, views);
     return [bound](const PassFacts& facts) { bound->run(facts.documents); };

@@ -19,13 +19,12 @@ inline constexpr int64_t kTile = 64;     // tokens
 inline constexpr int64_t kMaxDim = 256;  // of a head
 inline constexpr uint64_t kAlign = 256;  // of the parts of a scratch, bytes
 
-// Columns of a qkv row.
+// Where a head's columns begin: among those of queries and results, and of keys and of values.
 struct HeadColumns {
   explicit HeadColumns(const HeadShape& shape);
 
   int64_t query(int64_t head) const { return head * dim; }
-  int64_t key(int64_t kv_head) const { return (heads + kv_head) * dim; }
-  int64_t value(int64_t kv_head) const { return (heads + kv_heads + kv_head) * dim; }
+  int64_t key(int64_t kv_head) const { return kv_head * dim; }
   int64_t kv_head(int64_t head) const { return head / group; }
 
   int64_t heads, kv_heads, dim;

@@ -17,7 +17,7 @@ class TiledCachedAttention {
         scale_(attention.scale),
         window_(attention.window),
         tokens_(views[0].rows()),
-        qkv_(views[0]),
+        q_(views[0]),
         cache_(views[1]),
         out_(views[2]) {}
 
@@ -76,7 +76,7 @@ class TiledCachedAttention {
   void load_queries(int64_t kv_head, int64_t begin, int64_t count, T* to) const {
     StackArray<T, kTile * kMaxDim> rows;
     for (int64_t r = 0; r < count; r++)
-      std::copy_n(qkv_[(begin + r) % tokens_] + query_column(kv_head, begin + r), columns_.dim,
+      std::copy_n(q_[(begin + r) % tokens_] + query_column(kv_head, begin + r), columns_.dim,
                   rows.data() + r * columns_.dim);
     pack_b_turned<T>({rows.data(), columns_.dim, count, columns_.dim}, to);
   }
@@ -85,7 +85,7 @@ class TiledCachedAttention {
   float scale_;
   int64_t window_;
   int64_t tokens_;
-  Rows<T> qkv_, cache_, out_;
+  Rows<T> q_, cache_, out_;
 };
 
 }  // namespace
@@ -98,7 +98,7 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
   check(views.size() == 3, "{}: {} operands, expected 3", kOp, views.size());
   const HeadShape& shape = attention.shape;
   const DType dtype = views[0].dtype;
-  expect_matrix(kOp, "qkv", views[0], dtype, views[0].rows(), shape.width());
+  expect_matrix(kOp, "q", views[0], dtype, views[0].rows(), shape.heads * shape.dim);
   expect_matrix(kOp, "cache", views[1], dtype, views[1].rows(), 2 * shape.kv_heads * shape.dim);
   expect_matrix(kOp, "out", views[2], dtype, views[0].rows(), shape.heads * shape.dim);
   const int64_t tokens = views[0].rows(), capacity = views[1].rows();
@@ -114,19 +114,21 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
 
 Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views) {
   constexpr std::string_view kOp = "cache_append";
-  check(views.size() == 2, "{}: {} operands, expected 2", kOp, views.size());
-  const HeadShape shape = append.shape;
+  check(views.size() == 3, "{}: {} operands, expected 3", kOp, views.size());
+  const int64_t tokens = views[0].rows(), capacity = views[2].rows(), width = append.shape.kv_heads * append.shape.dim;
   const DType dtype = views[0].dtype;
-  expect_matrix(kOp, "qkv", views[0], dtype, views[0].rows(), shape.width());
-  expect_matrix(kOp, "cache", views[1], dtype, views[1].rows(), 2 * shape.kv_heads * shape.dim);
+  expect_matrix(kOp, "k", views[0], dtype, tokens, width);
+  expect_matrix(kOp, "v", views[1], dtype, tokens, width);
+  expect_matrix(kOp, "cache", views[2], dtype, capacity, 2 * width);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
-    const Rows<T> qkv(views[0]), cache(views[1]);
-    const int64_t tokens = views[0].rows(), capacity = views[1].rows();
+    const Rows<T> k(views[0]), v(views[1]), cache(views[2]);
     return [=](const PassFacts& facts) {
       check(facts.position + tokens <= capacity, "cache_append: {} tokens after {} in a cache of {}", tokens,
             facts.position, capacity);
-      for (int64_t i = 0; i < tokens; i++)
-        std::copy_n(qkv[i] + shape.heads * shape.dim, 2 * shape.kv_heads * shape.dim, cache[facts.position + i]);
+      for (int64_t i = 0; i < tokens; i++) {
+        std::copy_n(k[i], width, cache[facts.position + i]);
+        std::copy_n(v[i], width, cache[facts.position + i] + width);
+      }
     };
   });
 }

@@ -39,24 +39,24 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
 }
 
 Launch bind_rope(const Rope& rope, Operands operands) {
-  const HeadShape& shape = rope.shape;
-  const TensorView qkv = operands.take("qkv", kActivation);
-  operands.expect(qkv.cols() == shape.width(), "'qkv' is {}, expected {} columns", to_string(qkv.shape), shape.width());
-  operands.expect(shape.dim % 2 == 0, "heads of {} elements, expected an even number", shape.dim);
-  const int32_t* const positions = operands.vector("positions", {DType::I32}, qkv.rows()).as<int32_t>();
+  const int64_t dim = rope.dim;
+  const TensorView view = operands.take("x", kActivation);
+  operands.expect(dim > 0 && dim % 2 == 0, "heads of {} elements, expected an even number", dim);
+  operands.expect(view.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(view.shape), dim);
+  const int32_t* const positions = operands.vector("positions", {DType::I32}, view.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() == shape.dim, "'table' is {}, expected {} columns", to_string(table.shape), shape.dim);
+  operands.expect(table.cols() == dim, "'table' is {}, expected {} columns", to_string(table.shape), dim);
   operands.done();
-  return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
-    return [=, x = Rows<T>(qkv), angles = Rows<float>(table)](const PassFacts&) {
-      for (int64_t t = 0; t < qkv.rows(); t++)
+  return dispatch_activation(view.dtype, [&]<class T>() -> Launch {
+    return [=, x = Rows<T>(view), angles = Rows<float>(table)](const PassFacts&) {
+      for (int64_t t = 0; t < view.rows(); t++)
         check(0 <= positions[t] && positions[t] < table.rows(), "rope: position {} of token {} is beyond a table of {}",
               positions[t], t, table.rows());
-      const int64_t half = shape.dim / 2;
-      share_rows(qkv.rows(), qkv.cols(), [&](int64_t t) {
+      const int64_t half = dim / 2;
+      share_rows(view.rows(), view.cols(), [&](int64_t t) {
         const float* cosine = angles[positions[t]];
-        for (int64_t head = 0; head < shape.heads + shape.kv_heads; head++)
-          rotate(x[t] + head * shape.dim, cosine, cosine + half, rope.backward ? -1.0f : 1.0f, half);
+        for (int64_t first = 0; first < view.cols(); first += dim)
+          rotate(x[t] + first, cosine, cosine + half, rope.backward ? -1.0f : 1.0f, half);
       });
     };
   });

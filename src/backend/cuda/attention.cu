@@ -48,18 +48,18 @@ __device__ inline void add(HeadRow& sum, float factor, const HeadRow& row) {
 // Softmax over keys one after the other (Milakov and Gimelshein, arXiv:1805.02867). Gives the log of the sum of
 // exponentials.
 template <class T>
-__device__ float attend(const T* query, const T* keys, const T* values, int64_t stride, int64_t count, int dim,
-                        float scale, T* out) {
+__device__ float attend(const T* query, const T* keys, int64_t key_stride, const T* values, int64_t value_stride,
+                        int64_t count, int dim, float scale, T* out) {
   const HeadRow q = load_head(query, dim);
   HeadRow sums;
   float maximum = -INFINITY, total = 0;
   for (int64_t j = 0; j < count; j++) {
-    const float score = scale * dot(q, load_head(keys + j * stride, dim));
+    const float score = scale * dot(q, load_head(keys + j * key_stride, dim));
     const float higher = fmaxf(maximum, score), weight = exact_exp(score - higher);
     const float factor = exact_exp(maximum - higher);
     maximum = higher;
     total = fmaf(total, factor, weight);
-    const HeadRow v = load_head(values + j * stride, dim);
+    const HeadRow v = load_head(values + j * value_stride, dim);
 #pragma unroll
     for (int i = 0; i < kParts; i++) sums.x[i] = fmaf(sums.x[i], factor, weight * v.x[i]);
   }
@@ -88,9 +88,9 @@ __global__ void attention_kernel(AttentionRows<T> op, int documents) {
   const int kv_head = head / op.heads.group(), column = op.heads.query(head);
   float log_sum = 0;
   if (begin < op.tokens)
-    log_sum = attend(op.qkv.at(token, column), op.qkv.at(begin, op.heads.key(kv_head)),
-                     op.qkv.at(begin, op.heads.value(kv_head)), op.qkv.stride, token + 1 - begin, op.heads.dim,
-                     op.scale, op.out.at(token, column));
+    log_sum = attend(op.q.at(token, column), op.k.at(begin, op.heads.key(kv_head)), op.k.stride,
+                     op.v.at(begin, op.heads.key(kv_head)), op.v.stride, token + 1 - begin, op.heads.dim, op.scale,
+                     op.out.at(token, column));
   else
     save_head(op.out.at(token, column), HeadRow{}, 1.0f, op.heads.dim);
   if (threadIdx.x % 32 == 0) *op.lse.at(head, token) = log_sum;
@@ -105,17 +105,17 @@ __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents
   const int dim = op.heads.dim, kv_head = head / op.heads.group(), column = op.heads.query(head);
   HeadRow sums;
   if (begin < op.tokens) {
-    const HeadRow q = load_head(op.qkv.at(token, column), dim), dout = load_head(op.dout.at(token, column), dim);
+    const HeadRow q = load_head(op.q.at(token, column), dim), dout = load_head(op.dout.at(token, column), dim);
     const float delta = dot(dout, load_head(op.out.at(token, column), dim)), lse = *op.lse.at(head, token);
     if (threadIdx.x % 32 == 0) op.delta[head * op.tokens + token] = delta;
     for (int64_t j = begin; j <= token; j++) {
-      const HeadRow k = load_head(op.qkv.at(j, op.heads.key(kv_head)), dim);
+      const HeadRow k = load_head(op.k.at(j, op.heads.key(kv_head)), dim);
       const float weight = exact_exp(op.scale * dot(q, k) - lse);
-      const float dweight = dot(dout, load_head(op.qkv.at(j, op.heads.value(kv_head)), dim));
+      const float dweight = dot(dout, load_head(op.v.at(j, op.heads.key(kv_head)), dim));
       add(sums, weight * (dweight - delta), k);
     }
   }
-  save_head(op.dqkv.at(token, column), sums, op.scale, dim);
+  save_head(op.dq.at(token, column), sums, op.scale, dim);
 }
 
 // The gradients of keys and values: a warp a token and key head, over its query heads and the tokens that see it.
@@ -125,42 +125,45 @@ __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) 
   if (token >= op.tokens) return;
   const int end = op.sight(documents).end_of_seers(static_cast<int>(token));
   const int dim = op.heads.dim;
-  const HeadRow k = load_head(op.qkv.at(token, op.heads.key(kv_head)), dim);
-  const HeadRow v = load_head(op.qkv.at(token, op.heads.value(kv_head)), dim);
+  const HeadRow k = load_head(op.k.at(token, op.heads.key(kv_head)), dim);
+  const HeadRow v = load_head(op.v.at(token, op.heads.key(kv_head)), dim);
   HeadRow dk, dv;
   for (int head = kv_head * op.heads.group(); head < (kv_head + 1) * op.heads.group(); head++) {
     const int column = op.heads.query(head);
     for (int64_t t = token; t < end; t++) {
-      const HeadRow q = load_head(op.qkv.at(t, column), dim), dout = load_head(op.dout.at(t, column), dim);
+      const HeadRow q = load_head(op.q.at(t, column), dim), dout = load_head(op.dout.at(t, column), dim);
       const float weight = exact_exp(op.scale * dot(q, k) - *op.lse.at(head, t));
       const float delta = op.delta[head * op.tokens + t];
       add(dk, weight * (dot(dout, v) - delta), q);
       add(dv, weight, dout);
     }
   }
-  save_head(op.dqkv.at(token, op.heads.key(kv_head)), dk, op.scale, dim);
-  save_head(op.dqkv.at(token, op.heads.value(kv_head)), dv, 1.0f, dim);
+  save_head(op.dk.at(token, op.heads.key(kv_head)), dk, op.scale, dim);
+  save_head(op.dv.at(token, op.heads.key(kv_head)), dv, 1.0f, dim);
 }
 
 template <class T>
-__global__ void cached_attention_kernel(Rows<T> qkv, int64_t tokens, Rows<T> cache, int64_t position, Heads heads,
+__global__ void cached_attention_kernel(Rows<T> q, int64_t tokens, Rows<T> cache, int64_t position, Heads heads,
                                         float scale, int window, Rows<T> out) {
   const auto [token, head] = place(heads.heads);
   if (token >= tokens) return;
-  const int column = head / heads.group() * heads.dim;
+  const int column = heads.key(head / heads.group());
   const int64_t end = position + token + 1, begin = max(int64_t{0}, end - window);
-  attend(qkv.at(token, heads.query(head)), cache.at(begin, column),
+  attend(q.at(token, heads.query(head)), cache.at(begin, column), cache.stride,
          cache.at(begin, column + heads.kv_heads * heads.dim), cache.stride, end - begin, heads.dim, scale,
          out.at(token, heads.query(head)));
 }
 
-const TensorView& take_qkv(Operands& operands, const HeadShape& shape, DTypes dtypes, int64_t tokens = -1) {
-  const TensorView& qkv = operands.take("qkv", dtypes);
-  operands.expect(qkv.cols() == shape.width() && (tokens < 0 || qkv.rows() == tokens),
-                  "'qkv' is {}, expected {} columns", to_string(qkv.shape), shape.width());
+// The first operand: of so many columns.
+const TensorView& take_rows(Operands& operands, std::string_view name, int64_t columns) {
+  const TensorView& rows = operands.take(name, kActivation);
+  operands.expect(rows.cols() == columns, "'{}' is {}, expected {} columns", name, to_string(rows.shape), columns);
+  return rows;
+}
+
+void expect_dim(const Operands& operands, const HeadShape& shape) {
   operands.expect(0 < shape.dim && shape.dim <= kMaxDim, "heads of {} elements, at most {} are supported", shape.dim,
                   kMaxDim);
-  return qkv;
 }
 
 const TensorView& take_documents(Operands& operands, int64_t tokens) {
@@ -169,6 +172,14 @@ const TensorView& take_documents(Operands& operands, int64_t tokens) {
   operands.expect(2 <= documents.count() && documents.count() <= most, "'documents' is {}, expected at most {} bounds",
                   to_string(documents.shape), most);
   return documents;
+}
+
+// Keys and values of earlier tokens, side by side.
+const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& shape) {
+  const TensorView& cache = operands.take("cache", {dtype});
+  const int64_t width = 2 * shape.kv_heads * shape.dim;
+  operands.expect(cache.cols() == width, "'cache' is {}, expected {} columns", to_string(cache.shape), width);
+  return cache;
 }
 
 int documents_of(const PassFacts& facts, const TensorView& starts) {
@@ -181,20 +192,23 @@ int documents_of(const PassFacts& facts, const TensorView& starts) {
 
 Launch bind_attention(const Attention& attention, Operands operands, cudaStream_t stream) {
   const Heads heads(attention.shape);
-  const TensorView qkv = take_qkv(operands, attention.shape, kActivation);
-  const int64_t tokens = qkv.rows();
+  expect_dim(operands, attention.shape);
+  const TensorView q = take_rows(operands, "q", heads.query_width());
+  const int64_t tokens = q.rows();
+  const TensorView k = operands.matrix("k", {q.dtype}, tokens, heads.key_width());
+  const TensorView v = operands.matrix("v", {q.dtype}, tokens, heads.key_width());
   const TensorView documents = take_documents(operands, tokens);
-  const TensorView out = operands.matrix("out", {qkv.dtype}, tokens, attention.shape.heads * attention.shape.dim);
+  const TensorView out = operands.matrix("out", {q.dtype}, tokens, heads.query_width());
   const TensorView lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
   std::byte* const counters = operands.scratch(kTileCounterBytes);
   operands.done();
-  return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
+  return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
     const AttentionRows<T> op{
-        Rows<T>(qkv),    documents.as<int32_t>(),    Rows<T>(out), Rows<float>(lse), tokens, heads,
-        attention.scale, window_of(attention.window)};
+        Rows<T>(q),       Rows<T>(k), Rows<T>(v), documents.as<int32_t>(), Rows<T>(out),
+        Rows<float>(lse), tokens,     heads,      attention.scale,         window_of(attention.window)};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>)
-      if (wide({qkv, out})) {
+      if (wide({q, k, v, out})) {
         tiled = warpgroup_attention(op, counters, stream);
         if (!tiled) tiled = tiled_attention(op, stream);
       }
@@ -209,25 +223,40 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
 
 Launch bind_attention_backward(const AttentionBackward& attention, Operands operands, cudaStream_t stream) {
   const Heads heads(attention.shape);
-  const int64_t width = attention.shape.heads * attention.shape.dim;
-  const TensorView dout = operands.take("dout", kActivation);
+  const int64_t width = heads.query_width(), kv_width = heads.key_width();
+  expect_dim(operands, attention.shape);
+  const TensorView dout = take_rows(operands, "dout", width);
   const int64_t tokens = dout.rows();
-  operands.expect(dout.cols() == width, "'dout' is {}, expected {} columns", to_string(dout.shape), width);
-  const TensorView qkv = take_qkv(operands, attention.shape, {dout.dtype}, tokens);
-  const TensorView out = operands.matrix("out", {dout.dtype}, tokens, width);
+  const auto matrix = [&](std::string_view name, int64_t columns) {
+    return operands.matrix(name, {dout.dtype}, tokens, columns);
+  };
+  const TensorView q = matrix("q", width), k = matrix("k", kv_width), v = matrix("v", kv_width);
+  const TensorView out = matrix("out", width);
   const TensorView lse = operands.matrix("lse", {DType::F32}, attention.shape.heads, tokens);
   const TensorView documents = take_documents(operands, tokens);
-  const TensorView dqkv = operands.matrix("dqkv", {dout.dtype}, tokens, attention.shape.width());
+  const TensorView dq = matrix("dq", width), dk = matrix("dk", kv_width), dv = matrix("dv", kv_width);
   std::byte* const counters = operands.scratch(attention_backward_scratch_bytes(attention, tokens));
   auto* const delta = reinterpret_cast<float*>(counters + kTileCounterBytes);
   operands.done();
   return dispatch_activation(dout.dtype, [&]<class T>() -> Launch {
-    const AttentionGradientRows<T> op{
-        Rows<T>(dout), Rows<T>(qkv), Rows<T>(out), Rows<float>(lse), documents.as<int32_t>(),    Rows<T>(dqkv),
-        delta,         tokens,       heads,        attention.scale,  window_of(attention.window)};
+    const AttentionGradientRows<T> op{Rows<T>(dout),
+                                      Rows<T>(q),
+                                      Rows<T>(k),
+                                      Rows<T>(v),
+                                      Rows<T>(out),
+                                      Rows<float>(lse),
+                                      documents.as<int32_t>(),
+                                      Rows<T>(dq),
+                                      Rows<T>(dk),
+                                      Rows<T>(dv),
+                                      delta,
+                                      tokens,
+                                      heads,
+                                      attention.scale,
+                                      window_of(attention.window)};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>)
-      if (wide({dout, qkv, out, dqkv})) {
+      if (wide({dout, q, k, v, out, dq, dk, dv})) {
         tiled = warpgroup_attention_gradient(op, counters, stream);
         if (!tiled) tiled = tiled_attention_gradient(op, stream);
       }
@@ -243,37 +272,39 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
 
 Launch bind_cache_append(const CacheAppend& append, Operands operands, cudaStream_t stream) {
   const HeadShape shape = append.shape;
-  const TensorView qkv = take_qkv(operands, shape, kActivation);
-  const TensorView cache = operands.take("cache", {qkv.dtype});
-  const int64_t kept = 2 * shape.kv_heads * shape.dim;
-  operands.expect(cache.cols() == kept, "'cache' is {}, expected {} columns", to_string(cache.shape), kept);
+  const int64_t width = shape.kv_heads * shape.dim;
+  expect_dim(operands, shape);
+  const TensorView k = take_rows(operands, "k", width), v = operands.matrix("v", {k.dtype}, k.rows(), width);
+  const TensorView cache = take_cache(operands, k.dtype, shape);
   operands.done();
   return [=](const PassFacts& facts) {
-    check(facts.position + qkv.rows() <= cache.rows(), "cache_append: {} tokens after {} in a cache of {}", qkv.rows(),
+    check(facts.position + k.rows() <= cache.rows(), "cache_append: {} tokens after {} in a cache of {}", k.rows(),
           facts.position, cache.rows());
-    const size_t size = element_bytes(qkv.dtype);
+    const size_t size = element_bytes(k.dtype);
     const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * size; };
-    check_cuda(cudaMemcpy2DAsync(cache.data + bytes(facts.position * cache.row_stride), bytes(cache.row_stride),
-                                 qkv.data + bytes(shape.heads * shape.dim), bytes(qkv.row_stride), bytes(kept),
-                                 static_cast<size_t>(qkv.rows()), cudaMemcpyDeviceToDevice, stream),
-               "cache_append");
+    for (int64_t half = 0; half < 2; half++) {
+      const TensorView& from = half == 0 ? k : v;
+      check_cuda(cudaMemcpy2DAsync(cache.data + bytes(facts.position * cache.row_stride + half * width),
+                                   bytes(cache.row_stride), from.data, bytes(from.row_stride), bytes(width),
+                                   static_cast<size_t>(from.rows()), cudaMemcpyDeviceToDevice, stream),
+                 "cache_append");
+    }
   };
 }
 
 Launch bind_cached_attention(const CachedAttention& attention, Operands operands, cudaStream_t stream) {
   const HeadShape shape = attention.shape;
-  const TensorView qkv = take_qkv(operands, shape, kActivation);
-  const TensorView cache = operands.take("cache", {qkv.dtype});
-  const int64_t kept = 2 * shape.kv_heads * shape.dim;
-  operands.expect(cache.cols() == kept, "'cache' is {}, expected {} columns", to_string(cache.shape), kept);
-  const TensorView out = operands.matrix("out", {qkv.dtype}, qkv.rows(), shape.heads * shape.dim);
+  const int64_t width = shape.heads * shape.dim;
+  expect_dim(operands, shape);
+  const TensorView q = take_rows(operands, "q", width), cache = take_cache(operands, q.dtype, shape);
+  const TensorView out = operands.matrix("out", {q.dtype}, q.rows(), width);
   operands.done();
-  return dispatch_activation(qkv.dtype, [&]<class T>() -> Launch {
+  return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
     return [=, scale = attention.scale, window = window_of(attention.window)](const PassFacts& facts) {
-      check(facts.position + qkv.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
-            qkv.rows(), facts.position, cache.rows());
-      cached_attention_kernel<<<grid(qkv.rows(), shape.heads), 32 * kWarps, 0, stream>>>(
-          Rows<T>(qkv), qkv.rows(), Rows<T>(cache), facts.position, Heads(shape), scale, window, Rows<T>(out));
+      check(facts.position + q.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
+            q.rows(), facts.position, cache.rows());
+      cached_attention_kernel<<<grid(q.rows(), shape.heads), 32 * kWarps, 0, stream>>>(
+          Rows<T>(q), q.rows(), Rows<T>(cache), facts.position, Heads(shape), scale, window, Rows<T>(out));
       check_launch("cached_attention");
     };
   });

@@ -12,12 +12,12 @@ struct Heads {
       : heads(static_cast<int>(shape.heads)),
         kv_heads(static_cast<int>(shape.kv_heads)),
         dim(static_cast<int>(shape.dim)) {}
+  // Where a head's columns begin: among those of queries and results, and of keys and of values.
   __device__ int query(int head) const { return head * dim; }
-  __device__ int key(int kv_head) const { return (heads + kv_head) * dim; }
-  __device__ int value(int kv_head) const { return (heads + kv_heads + kv_head) * dim; }
+  __device__ int key(int kv_head) const { return kv_head * dim; }
   __device__ int group() const { return heads / kv_heads; }
-  int64_t width() const { return (heads + 2 * kv_heads) * dim; }
-  int64_t out_width() const { return heads * dim; }
+  int64_t query_width() const { return heads * dim; }
+  int64_t key_width() const { return kv_heads * dim; }
   int heads, kv_heads, dim;
 };
 
@@ -54,7 +54,7 @@ struct Sight {
 template <class T>
 struct AttentionRows {
   __device__ Sight sight(int documents) const { return {starts, documents, window}; }
-  Rows<T> qkv;
+  Rows<T> q, k, v;
   const int32_t* starts;
   Rows<T> out;
   Rows<float> lse;
@@ -67,10 +67,10 @@ struct AttentionRows {
 template <class T>
 struct AttentionGradientRows {
   __device__ Sight sight(int documents) const { return {starts, documents, window}; }
-  Rows<T> dout, qkv, out;
+  Rows<T> dout, q, k, v, out;
   Rows<float> lse;
   const int32_t* starts;
-  Rows<T> dqkv;
+  Rows<T> dq, dk, dv;
   float* delta;  // [heads][tokens]: the sum of dout out
   int64_t tokens;
   Heads heads;

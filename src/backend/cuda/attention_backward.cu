@@ -38,7 +38,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, kOwn, tokens - first);
+  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first);
   fetch_tile<D>(values, op.dout.at(first, op.heads.query(head)), op.dout.stride, kOwn, tokens - first);
   commit_fetches();
   int row[2], begin[2];
@@ -66,8 +66,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int steps = steps_over<kStep>(first, least, tokens);
   const auto fetch = [&](int step) {
     const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, kStep, tokens - at);
-    fetch_tile<D>(values + offset, op.qkv.at(at, op.heads.value(kv_head)), op.qkv.stride, kStep, tokens - at);
+    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kStep, tokens - at);
+    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kStep, tokens - at);
     commit_fetches();
   };
   const float scale = op.scale * kLog2E;
@@ -97,7 +97,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     multiply_add<D>(dq, s, keys + offset);
     __syncthreads();
   }
-  save_sums<D>(op.dqkv.at(first, op.heads.query(head)), op.dqkv.stride, tokens - first, dq, {op.scale, op.scale});
+  save_sums<D>(op.dq.at(first, op.heads.query(head)), op.dq.stride, tokens - first, dq, {op.scale, op.scale});
 }
 
 // With steps of so many queries, which change no bit.
@@ -117,8 +117,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOwn;
   const int tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.qkv.at(first, op.heads.key(kv_head)), op.qkv.stride, kOwn, tokens - first);
-  fetch_tile<D>(values, op.qkv.at(first, op.heads.value(kv_head)), op.qkv.stride, kOwn, tokens - first);
+  fetch_tile<D>(keys, op.k.at(first, op.heads.key(kv_head)), op.k.stride, kOwn, tokens - first);
+  fetch_tile<D>(values, op.v.at(first, op.heads.key(kv_head)), op.v.stride, kOwn, tokens - first);
   const Sight sight = op.sight(documents);
   int row[2], end[2];  // where those that see a row end; none see a row outside documents
 #pragma unroll
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const auto fetch = [&](int i) {
     const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows;
     const int offset = i % 2 * rows * kPitch<D>;
-    fetch_tile<D>(queries + offset, op.qkv.at(at, op.heads.query(head)), op.qkv.stride, rows, tokens - at);
+    fetch_tile<D>(queries + offset, op.q.at(at, op.heads.query(head)), op.q.stride, rows, tokens - at);
     fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, rows, tokens - at);
     commit_fetches();
     const int t = static_cast<int>(threadIdx.x);
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     __syncthreads();
   }
   wait_fetches<0>();
-  save_sums<D>(op.dqkv.at(first, op.heads.key(kv_head)), op.dqkv.stride, tokens - first, dk, {op.scale, op.scale});
-  save_sums<D>(op.dqkv.at(first, op.heads.value(kv_head)), op.dqkv.stride, tokens - first, dv, {1.0f, 1.0f});
+  save_sums<D>(op.dk.at(first, op.heads.key(kv_head)), op.dk.stride, tokens - first, dk, {op.scale, op.scale});
+  save_sums<D>(op.dv.at(first, op.heads.key(kv_head)), op.dv.stride, tokens - first, dv, {1.0f, 1.0f});
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   // Late tiles see most keys: they come first.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.qkv.at(first, op.heads.query(head)), op.qkv.stride, kOwn, tokens - first);
+  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first);
   commit_fetches();
   int row[2], begin[2];
   own_rows(first, tokens, op.sight(documents), row, begin);
@@ -33,8 +33,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const int steps = steps_over<kStep>(first, least, tokens);
   const auto fetch = [&](int step) {
     const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.qkv.at(at, op.heads.key(kv_head)), op.qkv.stride, kStep, tokens - at);
-    fetch_tile<D>(values + offset, op.qkv.at(at, op.heads.value(kv_head)), op.qkv.stride, kStep, tokens - at);
+    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kStep, tokens - at);
+    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kStep, tokens - at);
     commit_fetches();
   };
   RowSoftmax softmax;

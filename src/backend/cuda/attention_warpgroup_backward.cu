@@ -23,8 +23,8 @@ inline constexpr int kSharedBytes = kTileAlignment + kStages* kStageBytes<D> + 2
 
 struct Backward {
   GradientRows op;
-  Panels qkv, dout, own_qkv, own_dout;  // in boxes of kStep and of kOwn rows
-  int* next;                            // the first tile that nobody has taken
+  Panels q, k, v, dout, own_q, own_k, own_v, own_dout;  // in boxes of kStep and of kOwn rows
+  int* next;                                            // the first tile that nobody has taken
   int documents;
 };
 
@@ -53,15 +53,15 @@ __device__ void fetch_for_queries(const Backward& b, Tiles<D>& tiles, int tile, 
   const int steps = steps_over<kStep>(place.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, 2 * kOwnBytes<D>);
-  fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.query(place.head), place.first, kOwn, own_full);
+  fetch_rows<D>(tiles.first(), b.own_q, op.heads.query(place.head), place.first, kOwn, own_full);
   fetch_rows<D>(tiles.second(), b.own_dout, op.heads.query(place.head), place.first, kOwn, own_full);
   for (int step = 0; step < steps; step++) {
     const int at = least + step * kStep;
     tiles.stages.await_empty();
     const uint32_t full = tiles.stages.full(), keys = tiles.stage();
     arrive_and_expect(full, 2 * kTileBytes<D>);
-    fetch_rows<D>(keys, b.qkv, op.heads.key(kv_head), at, kStep, full);
-    fetch_rows<D>(keys + kTileBytes<D>, b.qkv, op.heads.value(kv_head), at, kStep, full);
+    fetch_rows<D>(keys, b.k, op.heads.key(kv_head), at, kStep, full);
+    fetch_rows<D>(keys + kTileBytes<D>, b.v, op.heads.key(kv_head), at, kStep, full);
     tiles.stages.advance();
   }
 }
@@ -132,7 +132,7 @@ __device__ void query_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
   } else {
     tiles.own.release();
   }
-  save_sums<D>(op.dqkv.at(first, op.heads.query(head)), op.dqkv.stride, tokens - first, dq, {op.scale, op.scale});
+  save_sums<D>(op.dq.at(first, op.heads.query(head)), op.dq.stride, tokens - first, dq, {op.scale, op.scale});
 }
 
 // ---- Gradients of keys and values -----------------------------------------------------------------------------------
@@ -148,8 +148,8 @@ __device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uin
   const int steps = key_steps(place.first, last_seeing(place.first, op.sight(b.documents)));
   if (lane == 0) {
     arrive_and_expect(own_full, 2 * kOwnBytes<D>);
-    fetch_rows<D>(tiles.first(), b.own_qkv, op.heads.key(place.head), place.first, kOwn, own_full);
-    fetch_rows<D>(tiles.second(), b.own_qkv, op.heads.value(place.head), place.first, kOwn, own_full);
+    fetch_rows<D>(tiles.first(), b.own_k, op.heads.key(place.head), place.first, kOwn, own_full);
+    fetch_rows<D>(tiles.second(), b.own_v, op.heads.key(place.head), place.first, kOwn, own_full);
   }
   for (int i = 0; i < steps * op.heads.group(); i++) {
     const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kStep;
@@ -157,7 +157,7 @@ __device__ void fetch_for_keys(const Backward& b, Tiles<D>& tiles, int tile, uin
     const uint32_t full = tiles.stages.full(), queries = tiles.stage();
     if (lane == 0) {
       arrive_and_expect(full, 2 * kTileBytes<D>);
-      fetch_rows<D>(queries, b.qkv, op.heads.query(head), at, kStep, full);
+      fetch_rows<D>(queries, b.q, op.heads.query(head), at, kStep, full);
       fetch_rows<D>(queries + kTileBytes<D>, b.dout, op.heads.query(head), at, kStep, full);
     }
     const uint32_t floats = queries + 2 * kTileBytes<D> + static_cast<uint32_t>(lane) * 4;
@@ -245,8 +245,8 @@ __device__ void key_gradient(const Backward& b, Tiles<D>& tiles, int tile) {
     tiles.stages.advance();
   }
   if (steps == 0) tiles.own.release();
-  save_sums<D>(op.dqkv.at(first, op.heads.key(place.head)), op.dqkv.stride, tokens - first, dk, {op.scale, op.scale});
-  save_sums<D>(op.dqkv.at(first, op.heads.value(place.head)), op.dqkv.stride, tokens - first, dv, {1.0f, 1.0f});
+  save_sums<D>(op.dk.at(first, op.heads.key(place.head)), op.dk.stride, tokens - first, dk, {op.scale, op.scale});
+  save_sums<D>(op.dv.at(first, op.heads.key(place.head)), op.dv.stride, tokens - first, dv, {1.0f, 1.0f});
 }
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
@@ -291,12 +291,19 @@ template <int D>
 AttentionLaunch prepare(const GradientRows& op, std::byte* counters, cudaStream_t stream) {
   allow_shared(gradient_kernel<D, true>, kSharedBytes<D>);
   allow_shared(gradient_kernel<D, false>, kSharedBytes<D>);
-  const int64_t width = op.heads.width(), out_width = op.heads.out_width();
+  const int64_t width = op.heads.query_width(), kv_width = op.heads.key_width();
+  const auto panels = [&](const Rows<BFloat16>& rows, int64_t columns, int box) {
+    return panels_of(rows, columns, op.tokens, box);
+  };
   Backward keys{op,
-                panels_of(op.qkv, width, op.tokens, kStep),
-                panels_of(op.dout, out_width, op.tokens, kStep),
-                panels_of(op.qkv, width, op.tokens, kOwn),
-                panels_of(op.dout, out_width, op.tokens, kOwn),
+                panels(op.q, width, kStep),
+                panels(op.k, kv_width, kStep),
+                panels(op.v, kv_width, kStep),
+                panels(op.dout, width, kStep),
+                panels(op.q, width, kOwn),
+                panels(op.k, kv_width, kOwn),
+                panels(op.v, kv_width, kOwn),
+                panels(op.dout, width, kOwn),
                 reinterpret_cast<int*>(counters),
                 0};
   Backward queries = keys;

@@ -15,7 +15,7 @@ inline constexpr int kForwardBytes = kTileAlignment + (1 + 2 * kStages) * kTileB
 
 struct Forward {
   AttentionRows<BFloat16> op;
-  Panels qkv;
+  Panels q, k, v;
   int* next;  // the first tile that nobody has taken
   int documents;
 };
@@ -40,16 +40,16 @@ __device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint3
   const int steps = steps_over<kKeys>(tile.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
   arrive_and_expect(own_full, kTileBytes<D>);
-  fetch_rows<D>(tiles.queries, f.qkv, heads.query(tile.head), tile.first, kOwn, own_full);
+  fetch_rows<D>(tiles.queries, f.q, heads.query(tile.head), tile.first, kOwn, own_full);
   for (int step = 0; step < steps; step++) {
     const int at = least + step * kKeys;
     tiles.keys.await_empty();
     arrive_and_expect(tiles.keys.full(), kTileBytes<D>);
-    fetch_rows<D>(tiles.keys_at(), f.qkv, heads.key(kv_head), at, kKeys, tiles.keys.full());
+    fetch_rows<D>(tiles.keys_at(), f.k, heads.key(kv_head), at, kKeys, tiles.keys.full());
     tiles.keys.advance();
     tiles.values.await_empty();
     arrive_and_expect(tiles.values.full(), kTileBytes<D>);
-    fetch_rows<D>(tiles.values_at(), f.qkv, heads.value(kv_head), at, kKeys, tiles.values.full());
+    fetch_rows<D>(tiles.values_at(), f.v, heads.key(kv_head), at, kKeys, tiles.values.full());
     tiles.values.advance();
   }
 }
@@ -155,7 +155,12 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) attention_forward_kernel(
 template <int D>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
-  Forward f{op, panels_of(op.qkv, op.heads.width(), op.tokens, kOwn), reinterpret_cast<int*>(counter), 0};
+  Forward f{op,
+            panels_of(op.q, op.heads.query_width(), op.tokens, kOwn),
+            panels_of(op.k, op.heads.key_width(), op.tokens, kKeys),
+            panels_of(op.v, op.heads.key_width(), op.tokens, kKeys),
+            reinterpret_cast<int*>(counter),
+            0};
   const auto grid = static_cast<unsigned>(multiprocessors());
   return [=](int documents) mutable {
     f.documents = documents;

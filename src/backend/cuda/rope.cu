@@ -25,7 +25,7 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
 
 // A block turns a token: a thread a group of N pairs, in every so many heads.
 template <int N, class T>
-__global__ void rope_kernel(Rows<T> qkv, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
+__global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
                             int half, float sign) {
   const int64_t token = blockIdx.x;
   const int groups = half / N, together = static_cast<int>(blockDim.x) / groups;
@@ -42,16 +42,16 @@ __global__ void rope_kernel(Rows<T> qkv, const int32_t* positions, Rows<float> t
   }
 #pragma unroll 4
   for (int head = first; head < heads; head += together) {
-    T* const x = qkv.at(token, int64_t{2} * head * half + col);
-    auto one = load_floats<N>(x), two = load_floats<N>(x + half);
+    T* const pairs = x.at(token, int64_t{2} * head * half + col);
+    auto one = load_floats<N>(pairs), two = load_floats<N>(pairs + half);
 #pragma unroll
     for (int k = 0; k < N; k++) {
       const float a = one[k], b = two[k], s = sign * sine[k];
       one[k] = a * cosine[k] - b * s;
       two[k] = b * cosine[k] + a * s;
     }
-    save_floats<N>(x, one);
-    save_floats<N>(x + half, two);
+    save_floats<N>(pairs, one);
+    save_floats<N>(pairs + half, two);
   }
 }
 
@@ -73,22 +73,22 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
 }
 
 Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream) {
-  const HeadShape shape = rope.shape;
-  const TensorView qkv = operands.take("qkv", kActivation);
-  operands.expect(qkv.cols() == shape.width(), "'qkv' is {}, expected {} columns", to_string(qkv.shape), shape.width());
-  operands.expect(shape.dim % 2 == 0, "heads of {} elements, expected an even number", shape.dim);
-  const int32_t* const positions = operands.vector("positions", {DType::I32}, qkv.rows()).as<int32_t>();
+  const int64_t dim = rope.dim;
+  const TensorView x = operands.take("x", kActivation);
+  operands.expect(dim > 0 && dim % 2 == 0, "heads of {} elements, expected an even number", dim);
+  operands.expect(x.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(x.shape), dim);
+  const int32_t* const positions = operands.vector("positions", {DType::I32}, x.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() == shape.dim, "'table' is {}, expected {} columns", to_string(table.shape), shape.dim);
-  operands.expect(shape.dim <= 2 * kMaxHalf, "heads of {} elements, at most {} are supported", shape.dim, 2 * kMaxHalf);
+  operands.expect(table.cols() == dim, "'table' is {}, expected {} columns", to_string(table.shape), dim);
+  operands.expect(dim <= 2 * kMaxHalf, "heads of {} elements, at most {} are supported", dim, 2 * kMaxHalf);
   operands.done();
-  const bool groups = wide({qkv, table}) && shape.dim / 2 % kWide == 0;
-  return dispatch_activation(qkv.dtype, [&]<class T>() {
+  const bool groups = wide({x, table}) && dim / 2 % kWide == 0;
+  return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(groups, [&]<int N>() -> Launch {
       return [=](const PassFacts&) {
-        rope_kernel<N><<<static_cast<unsigned>(qkv.rows()), kThreads, 0, stream>>>(
-            Rows<T>(qkv), positions, Rows<float>(table), table.rows(), static_cast<int>(shape.heads + shape.kv_heads),
-            static_cast<int>(shape.dim / 2), rope.backward ? -1.0f : 1.0f);
+        rope_kernel<N><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
+            Rows<T>(x), positions, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
+            static_cast<int>(dim / 2), rope.backward ? -1.0f : 1.0f);
         check_launch("rope");
       };
     });
