@@ -108,7 +108,8 @@ void rope(benchmark::State& state) {
 void cross_entropy(benchmark::State& state) {
   const DType t = activation(state);
   const int64_t rows = 256;
-  Bench(CrossEntropy{.gradient = true}, {rw(t, {rows, state.range(1)}), r(DType::I32, {rows}), w(DType::F32, {rows})})
+  Bench(CrossEntropy{.gradient = true},
+        {rw(t, {rows, state.range(1)}), r(DType::I32, {rows}), r(DType::F32, {rows}), w(DType::F32, {rows})})
       .run(state, {.loss_rows = rows, .loss_scale = 0.01f});
 }
 

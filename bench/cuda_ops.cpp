@@ -302,7 +302,8 @@ class Report {
     kernel("gather_rows", GatherRows{}, {r(kBF16, x), list(order), w(kBF16, x)});
     kernel("scatter_rows", ScatterRows{}, {r(kBF16, x), list(order), w(kBF16, x)});
     kernel("cross_entropy gradient", CrossEntropy{0, true},
-           {rw(kBF16, {1024, kVocabulary}), list(targets), w(kF32, {1024})}, {.loss_rows = 1024, .loss_scale = 1});
+           {rw(kBF16, {1024, kVocabulary}), list(targets), r(kF32, {1024}), w(kF32, {1024})},
+           {.loss_rows = 1024, .loss_scale = 1});
     kernel("loss_sum", LossSum{}, {r(kF32, {t_}), w(kF32, {1})}, {.loss_rows = t_});
   }
 

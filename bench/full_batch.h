@@ -21,6 +21,7 @@ inline void fill_batch(std::span<const TensorView> views, PassFacts& facts, cons
     ids[t] = static_cast<int32_t>(random.below(t, static_cast<uint64_t>(vocabulary)));
     batch.positions[t] = static_cast<int32_t>(t % static_cast<size_t>(cut.sequence_length));
     batch.loss_rows[t] = static_cast<int32_t>(t);
+    batch.loss_weights[t] = 1;
     batch.loss_targets[t] = static_cast<int32_t>(random.below(t + 1, static_cast<uint64_t>(vocabulary)));
   }
   for (int64_t d = 0; d <= cut.micro_batch; d++)

@@ -51,13 +51,14 @@ TEST(CpuBackend, LeavesToTheExecutorWhatIsItsOwn) {
 }
 
 TEST(CpuBackend, RefusesIndicesOutsideTheirTable) {
-  std::vector<float> table(8), x(4), losses(1);
+  std::vector<float> table(8), x(4), weight(1), losses(1);
   for (const int32_t id : {-1, 4}) {
     std::vector<int32_t> ids{0, id};
     const Launch embed = bind(Embedding{}, {view(ids, {2}), view(table, {4, 2}), view(x, {2, 2})});
     EXPECT_TRUE(fails_with<InternalError>([&] { embed({}); }, fmt::format("index {} at 1", id)));
     std::vector<int32_t> target{id};
-    const Launch loss = bind(CrossEntropy{}, {view(x, {1, 4}), view(target, {1}), view(losses, {1})});
+    const Launch loss =
+        bind(CrossEntropy{}, {view(x, {1, 4}), view(target, {1}), view(weight, {1}), view(losses, {1})});
     EXPECT_TRUE(fails_with<InternalError>([&] { loss({.loss_rows = 1}); }, fmt::format("target {}", id)));
   }
 }

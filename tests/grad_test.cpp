@@ -183,11 +183,14 @@ TEST(Grad, Attention) {
 TEST(Grad, CrossEntropy) {
   const std::vector<int32_t> targets{3, 0, 16, 5};
   Array logits = random({4, 17}, 1, -5, 5), losses = zeros({4}), at = indices(targets);
+  Array weights = random({4}, 2, -1, 2);
   auto c = matrix(logits);
-  run(CrossEntropy{.gradient = true}, {&logits, &at, &losses}, {.loss_rows = 3, .loss_scale = 0.25f});
+  run(CrossEntropy{.gradient = true}, {&logits, &at, &weights, &losses}, {.loss_rows = 3, .loss_scale = 0.25f});
   const auto loss = [&] {
     const auto rows = ref::cross_entropy<Complex>(c, targets);
-    return (rows[0] + rows[1] + rows[2]) * 0.25;
+    Complex sum = 0;
+    for (size_t r = 0; r < 3; r++) sum += rows[r] * static_cast<double>(weights[r]);
+    return sum * 0.25;
   };
   expect_near(logits, ref::complex_step(c.data, loss), "dlogits");
 }

@@ -333,7 +333,8 @@ inline void add_loss(OpCases& cases) {
         cases.push_back({fmt::format("cross_entropy.{}.v{}{}", name(t), vocabulary, gradient ? ".gradient" : ""),
                          CrossEntropy{5, gradient},
                          {inout("logits", t, {4, vocabulary}, uniform(-15, 15), 2),
-                          in("targets", DType::I32, {4}, integers(0, vocabulary)), out("loss", DType::F32, {4})},
+                          in("targets", DType::I32, {4}, integers(0, vocabulary)),
+                          in("weights", DType::F32, {4}, uniform(-1, 2)), out("loss", DType::F32, {4})},
                          facts,
                          1e-5,
                          1e-7});
@@ -341,7 +342,8 @@ inline void add_loss(OpCases& cases) {
           cases.push_back({fmt::format("cross_entropy.{}.large{}", name(t), gradient ? ".gradient" : ""),
                            CrossEntropy{0, gradient},
                            {inout("logits", t, {2, vocabulary}, strewn({1000, 1010, -1e4, -1e30})),
-                            in("targets", DType::I32, {2}, integers(0, vocabulary)), out("loss", DType::F32, {2})},
+                            in("targets", DType::I32, {2}, integers(0, vocabulary)),
+                            in("weights", DType::F32, {2}, uniform(-1, 2)), out("loss", DType::F32, {2})},
                            facts,
                            1e-5,
                            1e-7});
@@ -354,7 +356,7 @@ inline void add_loss(OpCases& cases) {
            CrossEntropy{0, gradient},
            {inout("logits", DType::BF16, {3, vocabulary}, uniform(-15, 15), 8),
             in("targets", DType::I32, {3}, list(std::vector<double>{0, static_cast<double>(vocabulary - 1), 9})),
-            out("loss", DType::F32, {3})},
+            in("weights", DType::F32, {3}, uniform(-1, 2)), out("loss", DType::F32, {3})},
            PassFacts{.loss_rows = 2, .loss_scale = 0.125f},
            1e-5,
            1e-7});
@@ -362,7 +364,8 @@ inline void add_loss(OpCases& cases) {
   cases.push_back({"cross_entropy.bf16.rows",
                    CrossEntropy{0, true},
                    {inout("logits", DType::BF16, {900, 4104}, uniform(-15, 15), 8),
-                    in("targets", DType::I32, {900}, integers(0, 4104)), out("loss", DType::F32, {900})},
+                    in("targets", DType::I32, {900}, integers(0, 4104)),
+                    in("weights", DType::F32, {900}, uniform(-1, 2)), out("loss", DType::F32, {900})},
                    PassFacts{.loss_rows = 890, .loss_scale = 0.125f},
                    1e-5,
                    1e-7});

@@ -381,15 +381,18 @@ struct Batch {
         documents(room(batcher.documents() + 1)),
         loss_rows(ids),
         loss_targets(ids),
+        loss_weights(ids.size(), 12345),
         token_order(ids),
         segment_starts(room(batcher.tokens() + 1)),
         segment_ids(ids) {}
   BatchViews views() {
-    return {ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids};
+    return {ids, positions, documents, loss_rows, loss_targets, loss_weights, token_order, segment_starts, segment_ids};
   }
   static std::vector<int32_t> room(int64_t size) { return std::vector<int32_t>(static_cast<size_t>(size), 12345); }
 
-  std::vector<int32_t> ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids;
+  std::vector<int32_t> ids, positions, documents, loss_rows, loss_targets;
+  std::vector<float> loss_weights;
+  std::vector<int32_t> token_order, segment_starts, segment_ids;
 };
 
 //   block 0: A = 7 5 7, B = 5 9; block 1: C = 7 5, padded.   T = 10
@@ -414,6 +417,7 @@ TEST(Batches, HoldDocumentsEndToEnd) {
   EXPECT_EQ(b.documents.back(), 7);
   EXPECT_THAT(b.loss_rows, ElementsAre(1, 3, 5, -1, -1, -1, -1, -1, -1, -1));
   EXPECT_THAT(b.loss_targets, ElementsAre(7, 3, 5, 0, 0, 0, 0, 0, 0, 0));
+  EXPECT_THAT(b.loss_weights, ElementsAre(1, 1, 1, 0, 0, 0, 0, 0, 0, 0));
   EXPECT_THAT(b.token_order, ElementsAre(1, 3, 6, 0, 2, 5, 4, 0, 0, 0));
   EXPECT_THAT(b.segment_starts, ElementsAre(0, 3, 6, 7, 7, 7, 7, 7, 7, 7, 7));
   EXPECT_THAT(b.segment_ids, ElementsAre(5, 7, 9, 0, 0, 0, 0, 0, 0, 0));

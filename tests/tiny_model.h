@@ -84,9 +84,10 @@ inline std::vector<TinySample> tiny_samples() {
 // Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
 inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
                        std::span<const TensorView> views, PassFacts& facts) {
-  const auto& [ids, positions, documents, rows, targets, order, starts, segment_ids] = batch_views(views);
+  const auto& [ids, positions, documents, rows, targets, weights, order, starts, segment_ids] = batch_views(views);
   for (const auto& all : {ids, positions, documents, targets, order, starts, segment_ids}) std::ranges::fill(all, 0);
   std::ranges::fill(rows, -1);
+  std::ranges::fill(weights, 1.0f);
   facts.documents = facts.loss_rows = facts.segments = 0;
   std::map<int32_t, std::vector<int32_t>> tokens_of;
   int64_t at = 0;

@@ -35,9 +35,10 @@ Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_l
 
 BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views) {
   const auto expected = batch_fields(tokens_, documents_).in_order();
-  const bool sized = std::ranges::equal(views.in_order(), expected, [](const auto& view, const ArrayField& field) {
-    return static_cast<int64_t>(view.size()) == field.shape.count();
-  });
+  const auto size = [](const auto& view) { return std::ssize(view); };
+  const bool sized =
+      std::ranges::equal(views.map(size, size).in_order(), expected,
+                         [](auto count, const ArrayField& field) { return count == field.shape.count(); });
   check(sized, "views of a batch that are not made for {} tokens and {} documents", tokens_, documents_);
   BatchCounts counts;
   for (int64_t i = 0; i < micro_batch_; ++i) {
@@ -48,6 +49,7 @@ BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank,
   fill_rest(views.documents, counts.documents, static_cast<int32_t>(counts.tokens));
   fill_rest(views.loss_rows, counts.loss_rows, -1);
   fill_rest(views.loss_targets, counts.loss_rows, 0);
+  fill_rest(views.loss_weights, counts.loss_rows, 0.0f);
   sort_tokens(views, counts);
   return counts;
 }
@@ -67,6 +69,7 @@ void Batcher::add_document(const DocumentSpan& document, const BatchViews& views
     const auto row = static_cast<size_t>(counts.loss_rows++);
     views.loss_rows[row] = static_cast<int32_t>(start + i - 1);
     views.loss_targets[row] = labels[i];
+    views.loss_weights[row] = 1;
   }
   counts.tokens += static_cast<int64_t>(length);
 }

@@ -18,9 +18,9 @@ namespace snug {
 //   positions       from 0 in each document; 0 in padding
 //   documents       starts of the documents and the end of the last, which is also in what is left over
 //   loss_rows       the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what
-//   is
-//                   left over
+//                   is left over
 //   loss_targets    that label; 0 in what is left over
+//   loss_weights    1; 0 in what is left over
 // and the tokens of documents sorted by id, and by place where ids are equal, in which order a gradient of embeddings
 // is summed:
 //   token_order     token indices; 0 in what is left over

@@ -7,6 +7,8 @@
 namespace snug {
 namespace {
 
+constexpr int64_t kRowElements = 64;  // of which a row of logits has a multiple
+
 // Rows with a target, normalised; shared by loss and gradient.
 struct Normed {
   Operand rows, normed, rstd;
@@ -34,11 +36,14 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
   const int64_t vocabulary = projection.shape.rows();
   for (int64_t begin = 0; begin < b.tokens(); begin += head.chunk_rows) {
     const int64_t end = std::min(begin + head.chunk_rows, b.tokens());
-    const Operand logits = e.tensor("logits", b.compute(), {end - begin, vocabulary}, Role::Logits);
+    // Rows of whole cache lines, whatever the vocabulary.
+    const int64_t padded = (vocabulary + kRowElements - 1) / kRowElements * kRowElements;
+    const Operand logits = columns(e.tensor("logits", b.compute(), {end - begin, padded}, Role::Logits), 0, vocabulary);
     e.op_if(first_row(begin), "project", Gemm{.transpose_b = true},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
     e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr},
-            {update(logits), read(elements(batch.loss_targets, begin, end)), write(elements(losses, begin, end))});
+            {update(logits), read(elements(batch.loss_targets, begin, end)),
+             read(elements(batch.loss_weights, begin, end)), write(elements(losses, begin, end))});
     if (after) after(begin, end, read(logits));
   }
 }

@@ -225,9 +225,10 @@ struct GatherRows {};
 // x = 0, then x[rows[i]] = y[i] where rows[i] >= 0.   y r [R, n], rows r [R] int32 (each row at most once), x w [T, n].
 struct ScatterRows {};
 
-// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows.   logits rw [n, V], targets r [n] int32,
-// loss w [n] fp32: log(sum exp logits) - logits[target]. With `gradient` logits become (softmax - onehot)
-// PassFacts::loss_scale. Rows at or beyond PassFacts::loss_rows: loss 0, gradient 0.
+// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with a weight of its own.   logits rw
+// [n, V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
+// `gradient` logits become (softmax - onehot) weight PassFacts::loss_scale. Rows at or beyond PassFacts::loss_rows:
+// loss 0, gradient 0.
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;

@@ -10,34 +10,35 @@
 namespace snug {
 
 // One thing for each array: its field, a view of it on the host, an operand on the device. T tokens, at most D
-// documents.
-template <class Array>
+// documents. Where arrays of fp32 are another type than those of int32, that is `Floats`.
+template <class Array, class Floats = Array>
 struct BatchArrays {
   Array ids;             // [T]
   Array positions;       // [T]
   Array documents;       // [D + 1]
   Array loss_rows;       // [T]
   Array loss_targets;    // [T]
+  Floats loss_weights;   // [T] fp32
   Array token_order;     // [T]
   Array segment_starts;  // [T + 1]
   Array segment_ids;     // [T]
 
-  static constexpr size_t kCount = 8;
+  static constexpr size_t kCount = 9;
 
   std::array<Array, kCount> in_order() const {
-    return {ids, positions, documents, loss_rows, loss_targets, token_order, segment_starts, segment_ids};
+    return {ids, positions, documents, loss_rows, loss_targets, loss_weights, token_order, segment_starts, segment_ids};
   }
   // The inverse of in_order(). InternalError for fewer.
   static BatchArrays of(std::span<const Array> a) {
     check(a.size() >= kCount, "{} arrays of a batch, expected {}", a.size(), kCount);
-    return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7]};
+    return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]};
   }
-  // What f makes of each.
-  template <class F>
-  auto map(F&& f) const {
-    using Result = decltype(f(ids));
-    return BatchArrays<Result>{f(ids),          f(positions),   f(documents),      f(loss_rows),
-                               f(loss_targets), f(token_order), f(segment_starts), f(segment_ids)};
+  // What f makes of each array of int32, and g of those of fp32.
+  template <class F, class G>
+  auto map(const F& f, const G& g) const {
+    return BatchArrays<decltype(f(ids)), decltype(g(loss_weights))>{f(ids),         f(positions),      f(documents),
+                                                                    f(loss_rows),   f(loss_targets),   g(loss_weights),
+                                                                    f(token_order), f(segment_starts), f(segment_ids)};
   }
 };
 
@@ -67,6 +68,7 @@ inline BatchArrays<ArrayField> batch_fields(int64_t tokens, int64_t documents) {
           .documents = ints(documents + 1),
           .loss_rows = ints(tokens),
           .loss_targets = ints(tokens),
+          .loss_weights = {DType::F32, {tokens}},
           .token_order = ints(tokens),
           .segment_starts = ints(tokens + 1),
           .segment_ids = ints(tokens)};
@@ -77,20 +79,21 @@ inline std::array<ArrayField, 3> token_fields(int64_t tokens) {
 }
 
 // Where the arrays are written, as numbers.
-using BatchViews = BatchArrays<std::span<int32_t>>;
+using BatchViews = BatchArrays<std::span<int32_t>, std::span<float>>;
 using TokenViews = TokenArrays<std::span<int32_t>>;
 
 // Of the views that HostJob::FillBatch and HostJob::FillTokens are given: the arrays in order, and the bytes they lie
 // in.
-inline std::span<int32_t> numbers_of(const TensorView& view) {
-  return {view.as<int32_t>(), static_cast<size_t>(view.count())};
+template <class T>
+std::span<T> numbers_of(const TensorView& view) {
+  return {view.as<T>(), static_cast<size_t>(view.count())};
 }
 inline BatchViews batch_views(std::span<const TensorView> views) {
-  return BatchArrays<TensorView>::of(views).map(numbers_of);
+  return BatchArrays<TensorView>::of(views).map(numbers_of<int32_t>, numbers_of<float>);
 }
 inline TokenViews token_views(std::span<const TensorView> views) {
   const auto arrays = TokenArrays<TensorView>::of(views);
-  return {numbers_of(arrays.ids), numbers_of(arrays.positions), numbers_of(arrays.row)};
+  return {numbers_of<int32_t>(arrays.ids), numbers_of<int32_t>(arrays.positions), numbers_of<int32_t>(arrays.row)};
 }
 
 }  // namespace snug

@@ -333,13 +333,14 @@ class Reference {
     std::vector<int32_t> targets = o_[1].integers(x.rows());
     for (int64_t r = 0; r < x.rows(); r++)
       if (op.row_begin + r >= facts_.loss_rows) at(targets, r) = -1;
-    o_[2].values = cross_entropy<double>(x.matrix(), targets);
-    if (!op.gradient) return;
+    o_[3].values = cross_entropy<double>(x.matrix(), targets);
     for (int64_t r = 0; r < x.rows(); r++) {
-      const double lse = at(targets, r) < 0 ? 0 : o_[2][r] + x(r, at(targets, r));
+      const double lse = at(targets, r) < 0 ? 0 : o_[3][r] + x(r, at(targets, r)), weight = o_[2][r];
+      o_[3][r] *= weight;
+      if (!op.gradient) continue;
       for (int64_t v = 0; v < x.cols(); v++) {
         const double softmax = std::exp(x(r, v) - lse), hit = v == at(targets, r) ? 1 : 0;
-        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * static_cast<double>(facts_.loss_scale);
+        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * weight * static_cast<double>(facts_.loss_scale);
       }
     }
   }

@@ -1,5 +1,6 @@
 // Cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
+// and both times the row's weight
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
@@ -10,7 +11,7 @@ namespace {
 // The loss of a row; with `gradient`, x becomes its gradient times `scale`. Three walks over a row that the first one
 // brought into the cache.
 template <class T>
-float loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
+double loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
   const float m = maximum(n, [=](int64_t i) { return to_float(x[i]); });
   const float total = sum(n, [=](int64_t i) { return exp(to_float(x[i]) - m); });
   const float hit = to_float(x[target]);
@@ -20,7 +21,7 @@ float loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
     for (int64_t i = 0; i < n; i++) store(x[i], exp(to_float(x[i]) - m) * inverse * scale);
     store(x[target], (exp(hit - m) * inverse - 1.0f) * scale);
   }
-  return static_cast<float>(std::log(static_cast<double>(total)) + static_cast<double>(m) - static_cast<double>(hit));
+  return std::log(static_cast<double>(total)) + static_cast<double>(m) - static_cast<double>(hit);
 }
 
 }  // namespace
@@ -29,6 +30,7 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
   const TensorView logits = operands.take("logits", kActivation);
   const int64_t rows = logits.rows(), vocabulary = logits.cols();
   const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
+  const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   return dispatch_activation(logits.dtype, [&]<class T>() -> Launch {
@@ -38,8 +40,15 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
         check(0 <= targets[i] && targets[i] < vocabulary, "cross_entropy: target {} of row {} is outside [0, {})",
               targets[i], i, vocabulary);
       share_rows(rows, vocabulary, [&](int64_t row) {
-        loss[row] = row < active ? loss_of_row(x[row], vocabulary, targets[row], attrs.gradient, facts.loss_scale) : 0;
-        if (row >= active && attrs.gradient) std::fill_n(x[row], vocabulary, T(0.0f));
+        if (row >= active) {
+          loss[row] = 0;
+          if (attrs.gradient) std::fill_n(x[row], vocabulary, T(0.0f));
+          return;
+        }
+        const float weight = weights[row];
+        loss[row] =
+            static_cast<float>(static_cast<double>(weight) * loss_of_row(x[row], vocabulary, targets[row],
+                                                                         attrs.gradient, facts.loss_scale * weight));
       });
     };
   });

@@ -1,5 +1,6 @@
 // Cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
+// and both times the row's weight
 #include <cooperative_groups.h>
 
 #include "backend/cuda/bulk.cuh"
@@ -30,11 +31,17 @@ __device__ Softmax warp_joined(Softmax x) {
   return x;
 }
 
+// log(sum exp) - hit, times the row's weight.
+__device__ inline float loss_of(const Softmax& all, float hit, float weight) {
+  const double loss = log(static_cast<double>(all.sum)) + static_cast<double>(all.maximum) - static_cast<double>(hit);
+  return static_cast<float>(static_cast<double>(weight) * loss);
+}
+
 // A block a row; what the first walk over it brings in, the second finds in the L2 cache.
 template <int N, class T>
 __global__ void __launch_bounds__(kLossThreads)
-    cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, float* loss, int64_t active,
-                         bool gradient, float scale) {
+    cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, const float* weights, float* loss,
+                         int64_t active, bool gradient, float loss_scale) {
   __shared__ Softmax shared[kLossThreads / 32];
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{kLossThreads} * N;
   T* const x = logits.at(row, 0);
@@ -69,11 +76,9 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   __syncthreads();
   const float maximum = shared[0].maximum, total = shared[0].sum;
-  if (threadIdx.x == 0)
-    loss[row] =
-        static_cast<float>(log(static_cast<double>(total)) + static_cast<double>(maximum) - static_cast<double>(hit));
+  if (threadIdx.x == 0) loss[row] = loss_of({maximum, total}, hit, weights[row]);
   if (!gradient) return;
-  const float inverse = 1.0f / total;
+  const float inverse = 1.0f / total, scale = loss_scale * weights[row];
 #pragma unroll 4
   for (int64_t col = first; col < vocabulary; col += step) {
     auto values = load_floats<N>(x + col);
@@ -166,8 +171,8 @@ __device__ inline void save_gradient(BFloat16* row, const HeldPart& part, const 
 // shared memory. Maxima and sums go by barriers that wait for those of all blocks; two, in turns, as a block that has
 // all of a row may send the next row's before another has read.
 __global__ void __launch_bounds__(kHeldThreads, 2)
-    held_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets, float* loss,
-                              int active, bool gradient, float scale) {
+    held_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets,
+                              const float* weights, float* loss, int active, bool gradient, float loss_scale) {
 #if __CUDA_ARCH__ >= 900
   extern __shared__ __align__(16) unsigned char shared_bytes[];
   __shared__ Softmax of_warp[kHeldThreads / 32], of_block[2][kMostBlocks];
@@ -197,6 +202,7 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   uint32_t turn = 0;  // of rows
   for (int row = static_cast<int>(blockIdx.x); row < active; row += stride, turn++) {
     const int target = targets[row];
+    const float weight = weights[row], scale = loss_scale * weight;
     const bool known = 0 <= target && target < vocabulary;
     const bool tells = thread == 0 && rank == (known ? target / part.kPiece % blocks : 0);
     await(row_is_there, turn % 2);
@@ -229,15 +235,14 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
       __syncthreads();  // nothing may be sent in a cluster of one
     Softmax all = of_block[turn % 2][0];
     for (int block = 1; block < blocks; block++) all = joined<BFloat16>(all, of_block[turn % 2][block]);
-    if (tells)
-      loss[row] = static_cast<float>(log(static_cast<double>(all.sum)) + static_cast<double>(all.maximum) -
-                                     static_cast<double>(hit));
+    if (tells) loss[row] = loss_of(all, hit, weight);
     if (gradient) save_gradient(logits.at(row, 0), part, held, all.maximum, 1.0f / all.sum * scale, target, scale);
   }
 #endif
 }
 
-ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, float*, int, bool, float> held_kernel(unsigned blocks) {
+ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, const float*, float*, int, bool, float> held_kernel(
+    unsigned blocks) {
   return {held_cross_entropy_kernel, {1, blocks, 1}, kHeldThreads, kHeldBytes};
 }
 
@@ -272,20 +277,21 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   const TensorView logits = operands.take("logits", kActivation);
   const int64_t rows = logits.rows(), vocabulary = logits.cols();
   const int32_t* const targets = operands.vector("targets", {DType::I32}, rows).as<int32_t>();
+  const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   if (const dim3 grid = held_grid(logits); grid.x > 0)
     return [=, kernel = held_kernel(grid.y)](const PassFacts& facts) {
       const auto active = static_cast<int>(std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows));
       kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
-                    static_cast<int>(vocabulary), targets, loss, active, attrs.gradient, facts.loss_scale);
+                    static_cast<int>(vocabulary), targets, weights, loss, active, attrs.gradient, facts.loss_scale);
     };
   return dispatch_activation(logits.dtype, [&]<class T>() {
     return dispatch_wide(wide({logits}), [&]<int N>() -> Launch {
       return [=](const PassFacts& facts) {
         const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
         cross_entropy_kernel<N><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(
-            Rows<T>(logits), vocabulary, targets, loss, active, attrs.gradient, facts.loss_scale);
+            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, facts.loss_scale);
         check_launch("cross_entropy");
       };
     });
