@@ -46,9 +46,9 @@ std::map<std::string, ref::Linear<Complex>*> linears_of(ref::Block<Complex>& blo
 
 std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std::optional<std::string>& adapter) {
   const auto directory = models() / family;
-  const HfConfig config = read_hf_config(directory);
+  const ModelSpec spec = read_model_config(directory).spec;
   auto named = std::make_unique<NamedDecoder>();
-  named->model = ref::make_decoder<Complex>(config, ref::read_tensors(SafetensorsIndex::open_model(directory)));
+  named->model = ref::make_decoder<Complex>(spec, ref::read_tensors(SafetensorsIndex::open_model(directory)));
   ref::Tensors low;
   PeftConfig peft;
   if (adapter) {

@@ -8,9 +8,9 @@
 #include <sstream>
 
 #include "expect_error.h"
-#include "format/hf_config.h"
 #include "format/json.h"
 #include "format/load.h"
+#include "model/model_config.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -60,7 +60,7 @@ TEST(Bnb, PlainWeightsStayPlain) {
 }
 
 TEST(Bnb, ConfigSaysWhichKind) {
-  const auto quantization = [](const char* folder) { return *read_hf_config(kFixtures / folder).quantization; };
+  const auto quantization = [](const char* folder) { return *read_model_config(kFixtures / folder).quantization; };
   EXPECT_TRUE(quantization("nf4").nf4 && quantization("nf4").nested);
   EXPECT_TRUE(quantization("nf4_single").nf4 && !quantization("nf4_single").nested);
   EXPECT_FALSE(quantization("int8").nf4 || quantization("int8").nested);

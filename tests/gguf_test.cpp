@@ -10,9 +10,9 @@
 #include "base/file.h"
 #include "expect_error.h"
 #include "format/gguf_import.h"
-#include "format/hf_config.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "model/model_config.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -235,15 +235,15 @@ TEST_P(GgufImport, TokenizerIsTheOneTheLibraryWrites) {
 }
 
 TEST_P(GgufImport, ConfigIsRead) {
-  const HfConfig config = read_hf_config(out_);
+  const ModelConfig config = read_model_config(out_);
+  const auto json = parse_json(read_text(out_ / "config.json", 10000), "config.json");
   const std::string_view model = GetParam();
-  EXPECT_EQ(config.architecture, model == "qwen2" ? Architecture::Qwen2ForCausalLM : Architecture::LlamaForCausalLM);
-  EXPECT_EQ(config.tie_word_embeddings, model == "smollm");
-  EXPECT_EQ(config.rope_scaling.has_value(), model == "llama3");
-  EXPECT_EQ(config.rope_scaling.value_or(Llama3RopeScaling{}).factor, model == "llama3" ? 8 : 1);
-  EXPECT_EQ(config.head_dim, 16);
-  EXPECT_EQ(config.bos, 1);
-  EXPECT_THAT(config.eos, ElementsAre(2));
+  EXPECT_EQ(config.spec.architecture, model == "qwen2" ? "Qwen2ForCausalLM" : "LlamaForCausalLM");
+  EXPECT_EQ(config.spec.tied, model == "smollm");
+  EXPECT_EQ(config.spec.rope.factor, model == "llama3" ? 8 : 0);
+  EXPECT_EQ(config.spec.layers[0].heads.dim, 16);
+  EXPECT_EQ(json["bos_token_id"], 1);
+  EXPECT_THAT(config.end_tokens, ElementsAre(2));
   EXPECT_EQ(config.dtype, DType::BF16);
 }
 

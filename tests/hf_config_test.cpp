@@ -1,12 +1,12 @@
-#include "format/hf_config.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "expect_error.h"
-#include "format/json.h"
+#include "format/side_files.h"
+#include "model/families.h"
+#include "model/model_config.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -26,8 +26,25 @@ std::string changed(const char* name, const std::string& key, const Json& value)
   return config.dump();
 }
 
-void expect_llama3(const HfConfig& c) {
-  EXPECT_EQ(c.architecture, Architecture::LlamaForCausalLM);
+ModelConfig parse(const std::string& json) { return parse_model_config(json, "x"); }
+
+// The keys that all families share.
+HfConfig shared_keys(const std::string& json) {
+  std::vector<HfFamily> known;
+  for (const Family& family : all_families()) known.push_back(family.config);
+  const Json parsed = parse_json(json, "x");
+  return parse_hf_config(JsonObject(parsed, "x"), known);
+}
+
+std::vector<int64_t> windows_of(const std::string& json) {
+  std::vector<int64_t> windows;
+  for (const LayerSpec& layer : parse(json).spec.layers) windows.push_back(layer.window);
+  return windows;
+}
+
+void expect_llama3(const std::string& json) {
+  const HfConfig c = shared_keys(json);
+  EXPECT_EQ(c.architecture, "LlamaForCausalLM");
   EXPECT_THAT((std::vector{c.hidden_size, c.intermediate_size, c.layers, c.heads, c.kv_heads, c.head_dim, c.vocabulary,
                            c.max_position}),
               ElementsAre(2048, 8192, 16, 32, 8, 64, 128256, 131072));
@@ -39,33 +56,34 @@ void expect_llama3(const HfConfig& c) {
   EXPECT_EQ(c.rope_scaling->high_freq_factor, 4.0);
   EXPECT_EQ(c.rope_scaling->original_max_position, 8192);
   EXPECT_TRUE(c.tie_word_embeddings);
-  EXPECT_FALSE(c.qkv_bias);
+  EXPECT_FALSE(parse(json).spec.layers[0].qkv.bias);
   EXPECT_EQ(c.bos, 128000);
   EXPECT_THAT(c.eos, ElementsAre(128001, 128008, 128009));
   EXPECT_EQ(c.dtype, DType::BF16);
 }
 
-TEST(HfConfig, ReadsLlama3AsTransformers5WritesIt) { expect_llama3(parse_hf_config(fixture("llama3_v5.json"), "x")); }
+TEST(HfConfig, ReadsLlama3AsTransformers5WritesIt) { expect_llama3(fixture("llama3_v5.json")); }
 
-TEST(HfConfig, ReadsLlama3AsTransformers4WroteIt) { expect_llama3(parse_hf_config(fixture("llama3_v4.json"), "x")); }
+TEST(HfConfig, ReadsLlama3AsTransformers4WroteIt) { expect_llama3(fixture("llama3_v4.json")); }
 
 TEST(HfConfig, ReadsQwen2AsEitherWritesIt) {
   for (const char* name : {"qwen2_v4.json", "qwen2_v5.json"}) {
-    const HfConfig c = parse_hf_config(fixture(name), name);
-    EXPECT_EQ(c.architecture, Architecture::Qwen2ForCausalLM);
+    const HfConfig c = shared_keys(fixture(name));
+    EXPECT_EQ(c.architecture, "Qwen2ForCausalLM");
     EXPECT_EQ(c.head_dim, 64);
     EXPECT_EQ(c.kv_heads, 2);
     EXPECT_EQ(c.rope_theta, 1e6);
     EXPECT_EQ(c.rope_scaling, std::nullopt);
-    EXPECT_TRUE(c.qkv_bias);
+    const LayerSpec layer = parse(fixture(name)).spec.layers[0];
+    EXPECT_TRUE(layer.qkv.bias);
+    EXPECT_FALSE(layer.o.bias);
     EXPECT_THAT(c.eos, ElementsAre(151645));
   }
 }
 
 TEST(HfConfig, AbsentKeysHaveTransformersDefaults) {
-  const HfConfig c = parse_hf_config(R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
-      "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 10})",
-                                     "x");
+  const HfConfig c = shared_keys(R"({"model_type": "llama", "hidden_size": 8, "intermediate_size": 16,
+      "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 10})");
   EXPECT_EQ(c.kv_heads, 2);
   EXPECT_EQ(c.head_dim, 4);
   EXPECT_EQ(c.max_position, 2048);
@@ -77,10 +95,26 @@ TEST(HfConfig, AbsentKeysHaveTransformersDefaults) {
   EXPECT_EQ(c.dtype, std::nullopt);
 }
 
+// An absent number is the class's own where it has one; null is as many as there are heads.
+TEST(HfConfig, AbsentKeyValueHeadsAreThoseOfTheClass) {
+  Json config = parse_json(fixture("qwen2_v4.json"), "x");
+  const auto kv_heads = [&] { return parse(config.dump()).spec.layers[0].heads.kv_heads; };
+  config["num_key_value_heads"] = nullptr;
+  EXPECT_EQ(kv_heads(), 14);
+  config.erase("num_key_value_heads");
+  EXPECT_TRUE(fails_with<UserError>(kv_heads,
+                                    "key 'num_key_value_heads': found nothing, expected a divisor of "
+                                    "num_attention_heads, 14; without the key qwen2 has 32"));
+  config["num_attention_heads"] = 64;
+  EXPECT_EQ(kv_heads(), 32);
+  config["model_type"] = "llama";
+  EXPECT_EQ(kv_heads(), 64);
+}
+
 // As transformers' Qwen2Config derives its layer_types.
 TEST(HfConfig, LayersFromMaxWindowLayersOnSeeTheWindow) {
   Json config = parse_json(fixture("qwen2_v4.json"), "x");
-  const auto windows = [&] { return parse_hf_config(config.dump(), "x").windows; };
+  const auto windows = [&] { return windows_of(config.dump()); };
   EXPECT_EQ(windows(), std::vector<int64_t>(24)) << "not used";
   config["use_sliding_window"] = true;
   config["max_window_layers"] = 24;
@@ -99,14 +133,12 @@ TEST(HfConfig, LayersFromMaxWindowLayersOnSeeTheWindow) {
 TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {
   Json config = parse_json(fixture("qwen2_v4.json"), "x");
   config["use_sliding_window"] = true;
-  const auto fails = [&] {
-    return fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "key 'layer_types'");
-  };
+  const auto fails = [&] { return fails_with<UserError>([&] { parse(config.dump()); }, "key 'layer_types'"); };
   config["layer_types"] = std::vector<std::string>(24, "full_attention");
   config["layer_types"][3] = "sliding_attention";
   std::vector<int64_t> fourth(24);
   fourth[3] = 32768;
-  EXPECT_EQ(parse_hf_config(config.dump(), "x").windows, fourth);
+  EXPECT_EQ(windows_of(config.dump()), fourth);
   config["layer_types"][4] = "chunked_attention";
   EXPECT_TRUE(fails());
   config["layer_types"] = {"full_attention", "sliding_attention"};
@@ -121,7 +153,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     Json value;
     const char* message;
   } cases[] = {
-      {"model_type", "mistral", "'model_type': found \"mistral\", expected \"llama\" or \"qwen2\""},
+      {"model_type", "gpt2", "'model_type': found \"gpt2\", expected \"llama\""},
       {"architectures", Json::array({"LlamaModel"}), "in this one the head is missing"},
       {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
       {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
@@ -157,8 +189,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
       {"torch_dtype", "int8", "'torch_dtype'"},
   };
   for (const auto& c : cases) {
-    EXPECT_TRUE(
-        fails_with<UserError>([&] { parse_hf_config(changed("llama3_v4.json", c.key, c.value), "x"); }, c.message));
+    EXPECT_TRUE(fails_with<UserError>([&] { parse(changed("llama3_v4.json", c.key, c.value)); }, c.message));
   }
 }
 
@@ -175,25 +206,23 @@ TEST(HfConfig, ModulesLeftOutOfAQuantisationAreThoseThatTransformersLeavesOut) {
 
 // As transformers' AutoModelForCausalLM, which does not look at architectures.
 TEST(HfConfig, ModelTypeDecidesWhateverTheArchitectureIsCalled) {
-  const auto parse = [](const Json& names) {
-    return parse_hf_config(changed("qwen2_v4.json", "architectures", names), "x");
-  };
+  const auto named = [](const Json& names) { return parse(changed("qwen2_v4.json", "architectures", names)); };
   for (const Json& names : {Json::array({"CustomQwen32BForCausalLM"}), Json::array({"LLaMAForCausalLM"}),
                             Json::array({"Qwen2ForCausalLM", "Another"}), Json::array(), Json()})
-    EXPECT_EQ(parse(names).architecture, Architecture::Qwen2ForCausalLM) << names;
-  EXPECT_THAT(parse(Json::array({"CustomQwen32BForCausalLM"})).notes,
+    EXPECT_EQ(named(names).spec.architecture, "Qwen2ForCausalLM") << names;
+  EXPECT_THAT(named(Json::array({"CustomQwen32BForCausalLM"})).notes,
               ElementsAre("config.json: architectures names 'CustomQwen32BForCausalLM'; model_type decides: qwen2"));
-  EXPECT_TRUE(parse(Json()).notes.empty());
-  EXPECT_TRUE(parse(Json::array({"Qwen2ForCausalLM"})).notes.empty());
+  EXPECT_TRUE(named(Json()).notes.empty());
+  EXPECT_TRUE(named(Json::array({"Qwen2ForCausalLM"})).notes.empty());
 }
 
 TEST(HfConfig, WithoutModelTypeTheArchitectureDecides) {
   for (const char* name : {"LlamaForCausalLM", "LLaMAForCausalLM"}) {
     Json config = parse_json(changed("llama3_v4.json", "architectures", {name}), "x");
     config.erase("model_type");
-    EXPECT_EQ(parse_hf_config(config.dump(), "x").architecture, Architecture::LlamaForCausalLM);
+    EXPECT_EQ(parse(config.dump()).spec.architecture, "LlamaForCausalLM");
     config["architectures"] = {"GPT2LMHeadModel"};
-    EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(config.dump(), "x"); }, "found [\"GPT2LMHeadModel\"]"));
+    EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); }, "found [\"GPT2LMHeadModel\"]"));
   }
 }
 
@@ -202,14 +231,14 @@ TEST(HfConfig, DropoutIsForWhoTrains) {
   config["attention_dropout"] = 0.1;
   config["resid_pdrop"] = 0.25;
   config["hidden_dropout"] = 0.0;
-  EXPECT_THAT(parse_hf_config(config.dump(), "x").dropout, ElementsAre("attention_dropout 0.1", "resid_pdrop 0.25"));
+  EXPECT_THAT(parse(config.dump()).dropout, ElementsAre("attention_dropout 0.1", "resid_pdrop 0.25"));
 }
 
 TEST(HfConfig, IdsBeyondTheVocabularyAreLeftOutWithANote) {
   Json config = parse_json(fixture("llama3_v4.json"), "x");
   config["bos_token_id"] = 128256;
   config["eos_token_id"] = {128001, 128300};
-  const HfConfig c = parse_hf_config(config.dump(), "x");
+  const HfConfig c = shared_keys(config.dump());
   EXPECT_EQ(c.bos, std::nullopt);
   EXPECT_THAT(c.eos, ElementsAre(128001));
   EXPECT_THAT(c.notes,
@@ -223,7 +252,7 @@ TEST(HfConfig, NeutralValuesOfOtherFamiliesKeysPass) {
   config["use_qk_norm"] = false;
   config["num_experts"] = 0;
   config["hidden_act"] = "swish";
-  EXPECT_NO_THROW(parse_hf_config(config.dump(), "x"));
+  EXPECT_NO_THROW(parse(config.dump()));
 }
 
 TEST(HfConfig, RefusesNonsenseNumbers) {
@@ -248,30 +277,28 @@ TEST(HfConfig, RefusesNonsenseNumbers) {
       {"tie_word_embeddings", "yes", "expected true or false"},
   };
   for (const auto& c : cases) {
-    EXPECT_TRUE(
-        fails_with<UserError>([&] { parse_hf_config(changed("llama3_v4.json", c.key, c.value), "x"); }, c.message));
+    EXPECT_TRUE(fails_with<UserError>([&] { parse(changed("llama3_v4.json", c.key, c.value)); }, c.message));
   }
-  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config("{\"model_type\": \"llama\"}", "x"); },
-                                    "x: key 'hidden_size' is missing"));
+  EXPECT_TRUE(fails_with<UserError>([&] { parse("{\"model_type\": \"llama\"}"); }, "x: key 'hidden_size' is missing"));
 }
 
 TEST(HfConfig, BrokenJsonNamesItsPlace) {
-  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\n \"a\": 1,\n}", "c.json"); },
+  EXPECT_TRUE(fails_with<UserError>([] { parse_model_config("{\n \"a\": 1,\n}", "c.json"); },
                                     "c.json, line 3, column 1: expected JSON: syntax error"));
   EXPECT_TRUE(
-      fails_with<UserError>([] { parse_hf_config("{\"a\": 1, \"a\": 2}", "c.json"); }, "found key \"a\" twice"));
-  EXPECT_TRUE(
-      fails_with<UserError>([] { parse_hf_config("{\"a\": \"\xff\"}", "c.json"); }, "c.json, column 8: expected JSON"));
-  EXPECT_TRUE(fails_with<UserError>([] { parse_hf_config("{\"a\": 1e999}", "c.json"); }, "c.json"));
+      fails_with<UserError>([] { parse_model_config("{\"a\": 1, \"a\": 2}", "c.json"); }, "found key \"a\" twice"));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_model_config("{\"a\": \"\xff\"}", "c.json"); },
+                                    "c.json, column 8: expected JSON"));
+  EXPECT_TRUE(fails_with<UserError>([] { parse_model_config("{\"a\": 1e999}", "c.json"); }, "c.json"));
   try {
-    parse_hf_config("{\"a\": \"" + std::string(100000, 'b'), "c.json");
+    parse_model_config("{\"a\": \"" + std::string(100000, 'b'), "c.json");
     ADD_FAILURE() << "a string without an end";
   } catch (const UserError& error) {
     EXPECT_LT(std::string(error.what()).size(), 500u) << "what was read is quoted in part";
     EXPECT_THAT(error.what(), testing::HasSubstr("bbb ... bbb"));
   }
   const std::string deep = std::string(100000, '[');
-  EXPECT_TRUE(fails_with<UserError>([&] { parse_hf_config(deep, "c.json"); }, "more than 64 levels"));
+  EXPECT_TRUE(fails_with<UserError>([&] { parse_model_config(deep, "c.json"); }, "more than 64 levels"));
 }
 
 // A corrupted byte gives a UserError or another valid config, never anything else.
@@ -282,7 +309,7 @@ TEST(HfConfig, SurvivesEveryCorruptedByte) {
       std::string damaged = whole;
       damaged[at] = byte;
       try {
-        parse_hf_config(damaged, "x");
+        parse(damaged);
       } catch (const UserError&) {
       }
     }
@@ -292,12 +319,12 @@ TEST(HfConfig, SurvivesEveryCorruptedByte) {
 TEST(ModelDirectory, GenerationConfigSaysWhatEndsAReply) {
   const TempDirectory directory;
   write_text(directory.path() / "config.json", fixture("qwen2_v4.json"));
-  EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645));
+  EXPECT_THAT(read_model_config(directory.path()).end_tokens, ElementsAre(151645));
   write_text(directory.path() / "generation_config.json", R"({"eos_token_id": [151645, 151643]})");
-  EXPECT_THAT(read_hf_config(directory.path()).eos, ElementsAre(151645, 151643));
+  EXPECT_THAT(read_model_config(directory.path()).end_tokens, ElementsAre(151645, 151643));
   write_text(directory.path() / "generation_config.json", R"({"eos_token_id": 151936})");
-  const HfConfig c = read_hf_config(directory.path());
-  EXPECT_THAT(c.eos, ElementsAre(151645)) << "config.json's";
+  const ModelConfig c = read_model_config(directory.path());
+  EXPECT_THAT(c.end_tokens, ElementsAre(151645)) << "config.json's";
   EXPECT_THAT(c.notes, ElementsAre("generation_config.json: eos_token_id 151936 is beyond the vocabulary of 151936 "
                                    "tokens and left out"));
   std::vector<std::string> notes;
@@ -307,7 +334,7 @@ TEST(ModelDirectory, GenerationConfigSaysWhatEndsAReply) {
 
 TEST(ModelDirectory, WithoutConfigIsTheUsersError) {
   const TempDirectory directory;
-  EXPECT_TRUE(fails_with<UserError>([&] { read_hf_config(directory.path()); }, "config.json: cannot open"));
+  EXPECT_TRUE(fails_with<UserError>([&] { read_model_config(directory.path()); }, "config.json: cannot open"));
   EXPECT_TRUE(side_files(directory.path()).empty());
 }
 

@@ -2,7 +2,7 @@
 // of the plain strategy.
 #include <gtest/gtest.h>
 
-#include "model/families.h"
+#include "model/model_config.h"
 #include "tiny_model.h"
 #ifndef SNUG_TESTS_ON_CUDA
 #include "deferred_backend.h"
@@ -57,11 +57,11 @@ class StreamsTest : public testing::TestWithParam<Case> {};
 // nothing: all weights are trained.
 JobSpec wide_job(const std::optional<std::vector<std::string>>& adapted) {
   JobSpec spec = tiny_job("llama", std::nullopt, DType::BF16);
-  HfConfig config = read_hf_config(models() / "llama");
-  config.hidden_size = config.intermediate_size = 256;
-  config.heads = config.kv_heads = 4;
-  config.head_dim = 64;
-  spec.model = llama(config);
+  auto config = read_json(models() / "llama" / "config.json");
+  config["hidden_size"] = config["intermediate_size"] = 256;
+  config["num_attention_heads"] = config["num_key_value_heads"] = 4;
+  config["head_dim"] = 64;
+  spec.model = parse_model_config(config.dump(), "llama, wide").spec;
   spec.table = adapted ? lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = *adapted}, true)
                        : full_parameters(spec.model, true);
   spec.sources = find_sources(spec.table, {models() / "llama", true, 1, std::nullopt});

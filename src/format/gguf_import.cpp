@@ -31,10 +31,10 @@ struct Source {
   int64_t interleaved_head_rows = 0;
 };
 
-std::vector<Source> list_sources(const HfConfig& config) {
+std::vector<Source> list_sources(const HfConfig& config, bool llama) {
   const int64_t hidden = config.hidden_size, inner = config.intermediate_size;
   const int64_t q_rows = config.heads * config.head_dim, kv_rows = config.kv_heads * config.head_dim;
-  const int64_t head_rows = config.architecture == Architecture::LlamaForCausalLM ? config.head_dim : 0;
+  const int64_t head_rows = llama ? config.head_dim : 0;
   std::vector<Source> sources{
       {"token_embd.weight", "model.embed_tokens.weight", {config.vocabulary, hidden}},
       {"output_norm.weight", "model.norm.weight", {hidden}},
@@ -51,7 +51,7 @@ std::vector<Source> list_sources(const HfConfig& config) {
     add("attn_q.weight", "self_attn.q_proj.weight", {q_rows, hidden}, head_rows);
     add("attn_k.weight", "self_attn.k_proj.weight", {kv_rows, hidden}, head_rows);
     add("attn_v.weight", "self_attn.v_proj.weight", {kv_rows, hidden});
-    if (config.qkv_bias) {
+    if (!llama) {
       add("attn_q.bias", "self_attn.q_proj.bias", {q_rows});
       add("attn_k.bias", "self_attn.k_proj.bias", {kv_rows});
       add("attn_v.bias", "self_attn.v_proj.bias", {kv_rows});
@@ -259,7 +259,11 @@ void import_gguf(const fs::path& file, const fs::path& out, Existing existing) {
   const File in = File::open_read(file, IoMode::Buffered);
   OrderedJson json = model_config(header);
   // Read back as any config is: sizes out of range are refused here, before anything is computed from them.
-  const HfConfig config = parse_hf_config(json.dump(), file.string() + ", read as config.json");
+  const Json parsed = parse_json(json.dump(), file.string());
+  const std::string type = parsed["model_type"], architecture = parsed["architectures"][0];
+  const HfFamily family{.model_type = type, .architecture = architecture};
+  const HfConfig config =
+      parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = infer_rope_scaling(header, in, config)) {
     json["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", scaling->factor},
@@ -267,7 +271,7 @@ void import_gguf(const fs::path& file, const fs::path& out, Existing existing) {
                             {"high_freq_factor", scaling->high_freq_factor},
                             {"original_max_position_embeddings", scaling->original_max_position}};
   }
-  const std::vector<Source> sources = list_sources(config);
+  const std::vector<Source> sources = list_sources(config, type == "llama");
   check_sources(header, sources);
   std::vector<SafetensorsTensor> tensors;
   for (const Source& source : sources) tensors.push_back({source.name, DType::BF16, source.shape});

@@ -6,16 +6,12 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
-#include "base/file.h"
-#include "format/json.h"
 
 namespace snug {
-namespace fs = std::filesystem;
 namespace {
 
 // Sizes beyond these are nonsense in a config, and products of them stay far below 2^63.
-constexpr int64_t kMaxWidth = 1 << 20, kMaxLayers = 1 << 12, kMaxHeads = 1 << 12;
-constexpr int64_t kMaxVocabulary = 1 << 24, kMaxPosition = int64_t{1} << 32;
+constexpr int64_t kMaxWidth = 1 << 20, kMaxHeads = 1 << 12, kMaxVocabulary = 1 << 24;
 
 constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
@@ -23,7 +19,7 @@ constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
                                                       "moe_intermediate_size"};
 
-// Other layers or other sums under the name of an architecture that has none of them: value and what is plain.
+// Keys that ask for other layers or other sums, with the value that asks for none.
 constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embedding_multiplier", 1},
                                                                           {"residual_multiplier", 1},
                                                                           {"logits_scaling", 1},
@@ -31,8 +27,8 @@ constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embe
                                                                           {"attn_logit_softcapping", 0},
                                                                           {"final_logit_softcapping", 0},
                                                                           {"clip_qkv", 0}}};
-constexpr std::array<std::string_view, 5> kSwitchKeys{"use_qk_norm", "qk_norm", "qk_layernorm", "alibi",
-                                                      "use_parallel_residual"};
+constexpr std::array<std::string_view, 7> kSwitchKeys{
+    "use_qk_norm", "qk_norm", "qk_layernorm", "alibi", "use_parallel_residual", "attention_bias", "mlp_bias"};
 
 // Dropout as the families of models call it. Nothing but training has to do with it.
 constexpr std::array<std::string_view, 9> kDropoutKeys{
@@ -40,22 +36,37 @@ constexpr std::array<std::string_view, 9> kDropoutKeys{
     "resid_pdrop",       "residual_dropout",    "embd_pdrop",
     "hidden_dropout",    "hidden_dropout_prob", "attention_probs_dropout_prob"};
 
+// Joins alternatives for a message: "a, b or c".
+std::string either(std::span<const HfFamily> families, const auto& text_of) {
+  std::string text;
+  for (size_t i = 0; i < families.size(); i++)
+    text += (i == 0 ? "" : i + 1 < families.size() ? ", " : " or ") + text_of(families[i]);
+  return text;
+}
+
 // UserError for names of models that end in another head than a language model's, or in none.
-void refuse_other_heads(const JsonObject& config, std::string_view name) {
-  constexpr std::array<std::string_view, 4> kHeadless{"LlamaModel", "LLaMAModel", "Qwen2Model", "AutoModel"};
+void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> families, std::string_view name) {
+  constexpr std::string_view kHead = "ForCausalLM";
   constexpr std::array<std::string_view, 6> kHeads{
       "ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering",
       "ForConditionalGeneration",  "ForRewardModel",         "ForTextEncoding"};
-  if (std::ranges::find(kHeadless, name) != kHeadless.end())
+  const auto known = [&] {
+    std::vector<std::string_view> names;
+    for (const HfFamily& family : families) names.push_back(family.architecture);
+    return fmt::format("({})", fmt::join(names, ", "));
+  };
+  const auto is_headless = [&](const HfFamily& family) {
+    const std::string_view stem = family.architecture.substr(0, family.architecture.size() - kHead.size());
+    return lower_case(name) == lower_case(std::string(stem) + "Model");
+  };
+  if (name == "AutoModel" || std::ranges::any_of(families, is_headless))
     config.fail("architectures",
-                "a model with its language-model head (LlamaForCausalLM, Qwen2ForCausalLM): in this "
-                "one the head is missing");
+                fmt::format("a model with its language-model head {}: in this one the head is missing", known()));
   if (std::ranges::any_of(kHeads, [&](std::string_view head) { return name.ends_with(head); }))
-    config.fail("architectures", "a model with a language-model head (LlamaForCausalLM, Qwen2ForCausalLM)");
+    config.fail("architectures", fmt::format("a model with a language-model head {}", known()));
 }
 
-Architecture parse_architecture(const JsonObject& config, std::vector<std::string>& notes) {
-  constexpr std::string_view kExpected = "\"llama\" or \"qwen2\"";
+size_t find_family(const JsonObject& config, std::span<const HfFamily> families, std::vector<std::string>& notes) {
   std::vector<std::string> names;
   if (config.has("architectures")) {
     const Json& list = config.at("architectures");
@@ -63,37 +74,51 @@ Architecture parse_architecture(const JsonObject& config, std::vector<std::strin
       config.fail("architectures", "a list of names");
     for (const Json& item : list) names.push_back(item.get<std::string>());
   }
-  for (const std::string& name : names) refuse_other_heads(config, name);
+  for (const std::string& name : names) refuse_other_heads(config, families, name);
   const std::string type = config.string("model_type", "");
-  for (const Architecture architecture : {Architecture::LlamaForCausalLM, Architecture::Qwen2ForCausalLM}) {
-    const bool llama = architecture == Architecture::LlamaForCausalLM;
-    const std::string usual = lower_case(std::string(name(architecture)));
+  for (size_t i = 0; i < families.size(); i++) {
+    const std::string usual = lower_case(families[i].architecture);
     const bool named = std::ranges::any_of(names, [&](const std::string& name) { return lower_case(name) == usual; });
-    if (type.empty() ? !named : type != (llama ? "llama" : "qwen2")) continue;
+    if (type.empty() ? !named : type != families[i].model_type) continue;
     if (!names.empty() && !named)
       notes.push_back(fmt::format("config.json: architectures names '{}'; model_type decides: {}", names[0], type));
-    return architecture;
+    return i;
   }
-  config.fail(type.empty() && !names.empty() ? "architectures" : "model_type",
-              type.empty() && !names.empty() ? "[\"LlamaForCausalLM\"] or [\"Qwen2ForCausalLM\"]" : kExpected);
+  if (type.empty() && !names.empty())
+    config.fail("architectures",
+                either(families, [](const HfFamily& family) { return fmt::format("[\"{}\"]", family.architecture); }));
+  config.fail("model_type",
+              either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); }));
 }
 
-void parse_sizes(const JsonObject& config, HfConfig& result) {
-  const bool llama = result.architecture == Architecture::LlamaForCausalLM;
+// What stands for a size that the file leaves out: the class's number, or the number that follows from other sizes
+// where the class has none or the file says null.
+int64_t fallback_of(const JsonObject& config, std::string_view key, std::optional<int64_t> of_class, int64_t derived) {
+  return config.value().contains(key) ? derived : of_class.value_or(derived);
+}
+
+void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& result) {
+  constexpr std::string_view kKvHeads = "num_key_value_heads";
   result.hidden_size = config.integer("hidden_size", 1, kMaxWidth);
   result.intermediate_size = config.integer("intermediate_size", 1, kMaxWidth);
   result.layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   result.heads = config.integer("num_attention_heads", 1, kMaxHeads);
-  result.kv_heads = config.integer("num_key_value_heads", 1, kMaxHeads, result.heads);
+  result.kv_heads =
+      config.integer(kKvHeads, 1, kMaxHeads, fallback_of(config, kKvHeads, family.kv_heads, result.heads));
   result.vocabulary = config.integer("vocab_size", 1, kMaxVocabulary);
-  result.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, llama ? 2048 : 32768);
+  result.max_position = config.integer("max_position_embeddings", 1, kMaxPosition, family.max_position);
   if (result.heads % result.kv_heads != 0) {
-    config.fail("num_key_value_heads", fmt::format("a divisor of num_attention_heads, {}", result.heads));
+    const std::string absent =
+        config.has(kKvHeads) ? "" : fmt::format("; without the key {} has {}", family.model_type, result.kv_heads);
+    config.fail(kKvHeads, fmt::format("a divisor of num_attention_heads, {}{}", result.heads, absent));
   }
-  if (!config.has("head_dim") && result.hidden_size % result.heads != 0) {
+  const int64_t derived = result.hidden_size / result.heads;
+  const bool derives = config.value().contains("head_dim") ? !config.has("head_dim") : !family.head_dim;
+  if (derives && result.hidden_size % result.heads != 0) {
     config.fail("num_attention_heads", fmt::format("a divisor of hidden_size, {}, or a head_dim", result.hidden_size));
   }
-  result.head_dim = config.integer("head_dim", 1, kMaxHeadDim, result.hidden_size / result.heads);
+  result.head_dim =
+      config.integer("head_dim", 1, kMaxHeadDim, fallback_of(config, "head_dim", family.head_dim, derived));
   if (result.head_dim % 2 != 0 || result.head_dim > kMaxHeadDim) {
     config.fail(config.has("head_dim") ? "head_dim" : "num_attention_heads",
                 fmt::format("an even number of values a head of at most {}, not {}", kMaxHeadDim, result.head_dim));
@@ -113,9 +138,9 @@ Llama3RopeScaling parse_llama3_scaling(const JsonObject& rope) {
 }
 
 // transformers 5 keeps everything in `rope_parameters`; 4 had `rope_theta`, and `rope_scaling` for the rest.
-void parse_rope(const JsonObject& config, HfConfig& result) {
+void parse_rope(const JsonObject& config, const HfFamily& family, HfConfig& result) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;
-  result.rope_theta = config.number("rope_theta", kMinTheta, kMaxTheta, 10000.0);
+  result.rope_theta = config.number("rope_theta", kMinTheta, kMaxTheta, family.rope_theta);
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
   if (!config.has(key)) return;
@@ -134,43 +159,21 @@ void parse_rope(const JsonObject& config, HfConfig& result) {
   }
 }
 
-// Of each layer, as Qwen2 says it: layer_types names them, or those from max_window_layers on have the window, which is
-// 4,096 tokens where the key is absent, and none where it is null.
-std::vector<int64_t> parse_windows(const JsonObject& config, const HfConfig& result) {
-  std::vector<int64_t> windows(static_cast<size_t>(result.layers));
-  const bool none = config.value().contains("sliding_window") && !config.has("sliding_window");
-  if (!config.boolean("use_sliding_window", false) || none) return windows;
-  const int64_t window = config.integer("sliding_window", 1, kMaxPosition, 4096);
-  if (!config.has("layer_types")) {
-    const int64_t full = config.integer("max_window_layers", 0, kMaxLayers, 28);
-    for (int64_t layer = full; layer < result.layers; layer++) windows[static_cast<size_t>(layer)] = window;
-    return windows;
-  }
-  const Json& types = config.at("layer_types");
-  const auto known = [](const Json& type) { return type == "full_attention" || type == "sliding_attention"; };
-  if (!types.is_array() || types.size() != windows.size() || !std::ranges::all_of(types, known))
-    config.fail("layer_types",
-                fmt::format("\"full_attention\" or \"sliding_attention\" for each of {} layers", result.layers));
-  for (size_t layer = 0; layer < windows.size(); layer++)
-    if (types[layer] == "sliding_attention") windows[layer] = window;
-  return windows;
-}
-
-void refuse_unsupported(const JsonObject& config, const HfConfig& result) {
+void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   const std::string activation = config.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") config.fail("hidden_act", "\"silu\"");
-  if (result.architecture == Architecture::LlamaForCausalLM) {
-    if (config.boolean("attention_bias", false)) config.fail("attention_bias", "false");
-    if (config.boolean("mlp_bias", false)) config.fail("mlp_bias", "false");
-  }
+  // Whether a key is there and no business of the family's own.
+  const auto stray = [&](std::string_view key) {
+    return config.has(key) && std::ranges::find(family.own_keys, key) == family.own_keys.end();
+  };
   for (const std::string_view key : kExpertKeys) {
-    if (config.has(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
+    if (stray(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
   }
   for (const auto& [key, plain] : kFactorKeys) {
-    if (config.has(key) && config.at(key) != plain) config.fail(key, fmt::format("{} or nothing", plain));
+    if (stray(key) && config.at(key) != plain) config.fail(key, fmt::format("{} or nothing", plain));
   }
   for (const std::string_view key : kSwitchKeys) {
-    if (config.has(key) && config.at(key) != false) config.fail(key, "false or nothing");
+    if (stray(key) && config.at(key) != false) config.fail(key, "false or nothing");
   }
 }
 
@@ -269,34 +272,20 @@ std::optional<DType> parse_dtype(const JsonObject& config) {
 
 }  // namespace
 
-std::string_view name(Architecture architecture) {
-  switch (architecture) {
-    case Architecture::LlamaForCausalLM:
-      return "LlamaForCausalLM";
-    case Architecture::Qwen2ForCausalLM:
-      return "Qwen2ForCausalLM";
-  }
-  internal_error("architecture {} has no name", static_cast<int>(architecture));
-}
-
-HfConfig parse_hf_config(std::string_view json, std::string_view source) {
-  const Json parsed = parse_json(json, source);
-  const JsonObject config(parsed, std::string(source));
+HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families) {
   HfConfig result;
-  result.architecture = parse_architecture(config, result.notes);
-  const bool llama = result.architecture == Architecture::LlamaForCausalLM;
-  parse_sizes(config, result);
-  parse_rope(config, result);
-  refuse_unsupported(config, result);
+  result.family = find_family(config, families, result.notes);
+  const HfFamily& family = families[result.family];
+  result.architecture = family.architecture;
+  parse_sizes(config, family, result);
+  parse_rope(config, family, result);
+  refuse_unsupported(config, family);
   result.quantization = parse_quantization(config);
-  result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, 1e-6);
-  result.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
-  result.qkv_bias = !llama;
-  if (!llama) result.windows = parse_windows(config, result);
-  // transformers' LlamaConfig has these two when the file does not mention them.
+  result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, family.rms_norm_eps);
+  result.tie_word_embeddings = config.boolean("tie_word_embeddings", family.tie_word_embeddings);
   const TokenIds tokens(config, "config.json", result.vocabulary, result.notes);
-  result.bos = tokens.one("bos_token_id", llama ? std::optional<int64_t>(1) : std::nullopt);
-  result.eos = tokens.several("eos_token_id", llama ? std::optional<int64_t>(2) : std::nullopt);
+  result.bos = tokens.one("bos_token_id", family.bos);
+  result.eos = tokens.several("eos_token_id", family.eos);
   result.dropout = parse_dropout(config);
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"})
     result.prediction_layers = std::max(result.prediction_layers, config.integer(key, 0, kMaxLayers, 0));
@@ -313,17 +302,6 @@ std::optional<std::vector<int64_t>> parse_generation_config(std::string_view jso
   std::vector<int64_t> eos = TokenIds(config, "generation_config.json", vocabulary, notes).several("eos_token_id", {});
   if (eos.empty() && notes.size() > before) return std::nullopt;
   return eos;
-}
-
-HfConfig read_hf_config(const fs::path& directory) {
-  const fs::path path = directory / "config.json", generation = directory / "generation_config.json";
-  HfConfig config = parse_hf_config(read_text(path, kMaxConfigBytes), path.string());
-  if (is_file(generation)) {
-    const std::string text = read_text(generation, kMaxConfigBytes);
-    if (auto eos = parse_generation_config(text, generation.string(), config.vocabulary, config.notes))
-      config.eos = *std::move(eos);
-  }
-  return config;
 }
 
 }  // namespace snug

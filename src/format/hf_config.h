@@ -1,24 +1,39 @@
-// A model directory as Hugging Face lays it out: what config.json says of a dense decoder, and which files lie beside
-// it. Reads what transformers 4 and 5 write. Whatever snug does not compute is refused by name, never passed over.
+// A model's config.json as Hugging Face lays it out: the keys that all dense decoders share. A family's own keys are
+// read by its family (model/families/). Both spellings are read, that of transformers 4 and that of 5. Whatever snug
+// does not compute is refused by name, never passed over.
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "format/bnb.h"
-#include "format/side_files.h"
+#include "format/json.h"
 #include "tensor/dtype.h"
 
 namespace snug {
 
-enum class Architecture { LlamaForCausalLM, Qwen2ForCausalLM };
+inline constexpr int64_t kMaxPosition = int64_t{1} << 32;  // Larger lengths are nonsense in a config.
+inline constexpr int64_t kMaxLayers = 1 << 12;
 
-// As transformers spells it in `architectures` of config.json.
-std::string_view name(Architecture architecture);
+// A family of models as config.json knows it: its names, and the defaults that its configuration class in transformers
+// has for keys that are absent.
+struct HfFamily {
+  std::string_view model_type;        // "llama"
+  std::string_view architecture;      // "LlamaForCausalLM", as `architectures` spells it
+  std::optional<int64_t> kv_heads{};  // nothing: as many as heads
+  std::optional<int64_t> head_dim{};  // nothing: hidden_size / heads
+  int64_t max_position = 2048;
+  double rms_norm_eps = 1e-6, rope_theta = 10000;
+  bool tie_word_embeddings = false;
+  std::optional<int64_t> bos{}, eos{};
+  // Keys that every other family refuses where they ask for another layer or another sum: this one reads them itself,
+  // or passes over them as its class does.
+  std::vector<std::string_view> own_keys{};
+};
 
 // How Llama 3.1 stretches rotary frequencies ("rope_type": "llama3"): wavelengths above original_max_position /
 // low_freq_factor are multiplied by factor, those below original_max_position / high_freq_factor stay, between them the
@@ -29,7 +44,8 @@ struct Llama3RopeScaling {
 };
 
 struct HfConfig {
-  Architecture architecture = Architecture::LlamaForCausalLM;
+  size_t family = 0;         // which of the families that were passed
+  std::string architecture;  // the family's
   int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
   int64_t heads = 0, kv_heads = 0;  // kv_heads divides heads
   int64_t head_dim = 0;             // even; heads * head_dim need not be hidden_size
@@ -38,10 +54,6 @@ struct HfConfig {
   double rms_norm_eps = 0, rope_theta = 0;
   std::optional<Llama3RopeScaling> rope_scaling;
   bool tie_word_embeddings = false;
-  bool qkv_bias = false;
-  std::vector<int64_t> windows;  // by layer; empty where none has any
-  // How many tokens one sees in a layer, itself the last; 0: all before it.
-  int64_t window(int64_t layer) const { return windows.empty() ? 0 : windows.at(static_cast<size_t>(layer)); }
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so
@@ -51,18 +63,15 @@ struct HfConfig {
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
-// Reads config.json. As in transformers `model_type` decides which architecture it is, and `architectures` only where
-// there is no model_type, or where it names another head than the language model's. Ids beyond the vocabulary are left
-// out with a note. `source` is the file's name for messages. UserError naming file, key, found and expected for
-// anything unsupported, missing or out of range.
-HfConfig parse_hf_config(std::string_view json, std::string_view source);
+// Reads the shared keys of config.json. As in transformers `model_type` decides which of `families` it is, and
+// `architectures` only where there is no model_type, or where it names another head than the language model's. Ids
+// beyond the vocabulary are left out with a note. UserError naming file, key, found and expected for anything
+// unsupported, missing or out of range.
+HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families);
 
 // The end tokens that generation_config.json names; nothing if it names none below `vocabulary`. Adds a note for each
 // id that is not below it.
 std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
                                                             int64_t vocabulary, std::vector<std::string>& notes);
-
-// `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
-HfConfig read_hf_config(const std::filesystem::path& directory);
 
 }  // namespace snug

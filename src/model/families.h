@@ -1,18 +1,31 @@
-// Model families: each turns a configuration into what the model is. A family is one file of names, shapes and switches
-// (model/families/).
+// Model families: each turns a configuration into what the model is. A family is one file, families/NAME.cpp, which
+// says all there is about it and defines `Family snug::families::NAME()`. The build lists these files (CMakeLists.txt),
+// so that a family is added by adding its file.
 #pragma once
+
+#include <string>
+#include <vector>
 
 #include "format/hf_config.h"
 #include "model/spec.h"
 
 namespace snug {
 
-// Llama 1 to 3.3, and whatever else says that it is one.
-ModelSpec llama(const HfConfig& config);
-// Qwen2 and 2.5: Llama with biases on queries, keys and values, and in some layers a window.
-ModelSpec qwen2(const HfConfig& config);
+struct Family {
+  HfFamily config;  // its names and defaults in config.json
+  // Returns what the model is. `config` holds the shared keys; `json` is the whole file, for the family's own keys.
+  ModelSpec (*spec)(const HfConfig& config, const JsonObject& json);
+};
 
-// By the configuration's architecture.
-ModelSpec spec_of(const HfConfig& config);
+// Returns every family, in the order of their files' names.
+std::vector<Family> all_families();
+
+// ---- What families are made of ----
+
+// Returns a model whose layers are all Llama's, under the names that Llama's files have, without biases or windows.
+ModelSpec llama_decoder(const HfConfig& config);
+
+// Returns for each layer whether `layer_types` gives it a sliding window; the key must be there.
+std::vector<bool> sliding_layers(const JsonObject& json, size_t layers);
 
 }  // namespace snug

@@ -3,6 +3,9 @@
 
 #include <filesystem>
 #include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "format/bnb.h"
 #include "model/spec.h"
@@ -19,7 +22,11 @@ struct ModelConfig {
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
-// Reads config.json and generation_config.json. UserError as parse_hf_config() (format/hf_config.h) throws it.
+// Reads config.json by the family that it names (model/families.h). `source` is the file's name for messages. UserError
+// naming file, key, found and expected for anything unsupported, missing or out of range.
+ModelConfig parse_model_config(std::string_view json, std::string_view source);
+
+// Reads `<directory>/config.json`, with the end tokens of generation_config.json where that file names some.
 ModelConfig read_model_config(const std::filesystem::path& directory);
 
 }  // namespace snug

@@ -5,11 +5,12 @@
 #include "base/error.h"
 #include "format/hf_config.h"
 #include "format/prompt_format.h"
+#include "model/model_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view json(reinterpret_cast<const char*>(data), size);
   try {
-    snug::parse_hf_config(json, "fuzz");
+    snug::parse_model_config(json, "fuzz");
   } catch (const snug::UserError&) {
   }
   try {

@@ -5,8 +5,8 @@
 #include <map>
 
 #include "base/file.h"
-#include "format/hf_config.h"
 #include "format/safetensors.h"
+#include "model/spec.h"
 #include "ref/forward.h"
 
 namespace snug::ref {
@@ -40,22 +40,19 @@ Matrix<S> convert(const Matrix<double>& from) {
   return to;
 }
 
-// Tensors under transformers' names for Llama and Qwen2; std::out_of_range if one is missing.
+// Tensors under the names that Llama's files have; std::out_of_range if one is missing.
 template <class S>
-Decoder<S> make_decoder(const HfConfig& config, const Tensors& tensors) {
+Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   const auto matrix = [&](const std::string& name) { return convert<S>(tensors.at(name)); };
   const auto vector = [&](const std::string& name) { return matrix(name).data; };
   Decoder<S> model;
-  model.heads = {config.heads, config.kv_heads, config.head_dim};
-  model.rope.theta = config.rope_theta;
-  if (const auto& scaling = config.rope_scaling)
-    model.rope = {config.rope_theta, scaling->factor, scaling->low_freq_factor, scaling->high_freq_factor,
-                  static_cast<double>(scaling->original_max_position)};
-  model.epsilon = config.rms_norm_eps;
+  model.heads = spec.layers.at(0).heads;
+  model.rope = spec.rope;
+  model.epsilon = spec.final_norm.epsilon;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
-  if (!config.tie_word_embeddings) model.head = matrix("lm_head.weight");
-  for (int64_t i = 0; i < config.layers; i++) {
+  if (!spec.tied) model.head = matrix("lm_head.weight");
+  for (size_t i = 0; i < spec.layers.size(); i++) {
     const std::string at = "model.layers." + std::to_string(i) + ".";
     const auto linear = [&](const std::string& name) {
       Linear<S> l{matrix(at + name + ".weight"), {}, {}};
@@ -65,7 +62,7 @@ Decoder<S> make_decoder(const HfConfig& config, const Tensors& tensors) {
     model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
                             linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
                             linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"), config.window(i)});
+                            linear("mlp.down_proj"), spec.layers[i].window});
   }
   return model;
 }

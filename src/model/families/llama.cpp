@@ -1,44 +1,13 @@
+// Llama 1 to 3.3, and the many models that say that they are one.
 #include "model/families.h"
 
-namespace snug {
+namespace snug::families {
 namespace {
 
-// Frequencies as Llama 3.1 stretches them, or as they are.
-RopeTable rope_of(const HfConfig& config) {
-  RopeTable rope{.theta = config.rope_theta};
-  if (const auto& scaling = config.rope_scaling) {
-    rope.factor = scaling->factor;
-    rope.low_frequency_factor = scaling->low_freq_factor;
-    rope.high_frequency_factor = scaling->high_freq_factor;
-    rope.original_length = static_cast<double>(scaling->original_max_position);
-  }
-  return rope;
-}
+ModelSpec spec(const HfConfig& config, const JsonObject&) { return llama_decoder(config); }
 
 }  // namespace
 
-ModelSpec llama(const HfConfig& config) {
-  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
-  const int64_t queries = config.heads * config.head_dim, keys = config.kv_heads * config.head_dim;
-  const LayerSpec layer{
-      .attention_norm = {"input_layernorm.weight", config.rms_norm_eps},
-      .mlp_norm = {"post_attention_layernorm.weight", config.rms_norm_eps},
-      .heads = {config.heads, config.kv_heads, config.head_dim},
-      .qkv = {{{"self_attn.q_proj", queries}, {"self_attn.k_proj", keys}, {"self_attn.v_proj", keys}}, hidden},
-      .o = {{{"self_attn.o_proj", hidden}}, queries},
-      .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
-      .down = {{{"mlp.down_proj", hidden}}, ffn}};
-  return {.architecture = std::string(name(config.architecture)),
-          .hidden = hidden,
-          .vocabulary = config.vocabulary,
-          .embedding = "model.embed_tokens.weight",
-          .head = "lm_head.weight",
-          .tied = config.tie_word_embeddings,
-          .layer_prefix = "model.layers.",
-          .layers = std::vector(static_cast<size_t>(config.layers), layer),
-          .final_norm = {"model.norm.weight", config.rms_norm_eps},
-          .rope = rope_of(config),
-          .positions = config.max_position};
-}
+Family llama() { return {{.model_type = "llama", .architecture = "LlamaForCausalLM", .bos = 1, .eos = 2}, spec}; }
 
-}  // namespace snug
+}  // namespace snug::families

@@ -1,0 +1,56 @@
+#include "model/families.h"
+
+#include <algorithm>
+
+namespace snug {
+namespace {
+
+// Frequencies as Llama 3.1 stretches them, or as they are.
+RopeTable rope_of(const HfConfig& config) {
+  RopeTable rope{.theta = config.rope_theta};
+  if (const auto& scaling = config.rope_scaling) {
+    rope.factor = scaling->factor;
+    rope.low_frequency_factor = scaling->low_freq_factor;
+    rope.high_frequency_factor = scaling->high_freq_factor;
+    rope.original_length = static_cast<double>(scaling->original_max_position);
+  }
+  return rope;
+}
+
+}  // namespace
+
+ModelSpec llama_decoder(const HfConfig& config) {
+  const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
+  const int64_t queries = config.heads * config.head_dim, keys = config.kv_heads * config.head_dim;
+  const LayerSpec layer{
+      .attention_norm = {"input_layernorm.weight", config.rms_norm_eps},
+      .mlp_norm = {"post_attention_layernorm.weight", config.rms_norm_eps},
+      .heads = {config.heads, config.kv_heads, config.head_dim},
+      .qkv = {{{"self_attn.q_proj", queries}, {"self_attn.k_proj", keys}, {"self_attn.v_proj", keys}}, hidden},
+      .o = {{{"self_attn.o_proj", hidden}}, queries},
+      .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
+      .down = {{{"mlp.down_proj", hidden}}, ffn}};
+  return {.architecture = config.architecture,
+          .hidden = hidden,
+          .vocabulary = config.vocabulary,
+          .embedding = "model.embed_tokens.weight",
+          .head = "lm_head.weight",
+          .tied = config.tie_word_embeddings,
+          .layer_prefix = "model.layers.",
+          .layers = std::vector(static_cast<size_t>(config.layers), layer),
+          .final_norm = {"model.norm.weight", config.rms_norm_eps},
+          .rope = rope_of(config),
+          .positions = config.max_position};
+}
+
+std::vector<bool> sliding_layers(const JsonObject& json, size_t layers) {
+  const Json& types = json.at("layer_types");
+  const auto known = [](const Json& type) { return type == "full_attention" || type == "sliding_attention"; };
+  if (!types.is_array() || types.size() != layers || !std::ranges::all_of(types, known))
+    json.fail("layer_types", fmt::format("\"full_attention\" or \"sliding_attention\" for each of {} layers", layers));
+  std::vector<bool> sliding;
+  for (const Json& type : types) sliding.push_back(type == "sliding_attention");
+  return sliding;
+}
+
+}  // namespace snug
