@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the reference values that snug's parity tests compare with, by transformers and peft.
 
-    make_fixtures.py --models tests/fixtures/models
+    make_fixtures.py --models tests/fixtures/models [--family NAME ...]
     make_fixtures.py --smollm2 DIR --heldout heldout.jsonl --out tests/fixtures/smollm2
 
 The first writes tiny models of every supported family with logits, gradients and training steps; the second the
@@ -84,6 +84,12 @@ FAMILIES = {
         "config": Qwen2Config(hidden_size=48, intermediate_size=104, num_attention_heads=3, num_key_value_heads=1,
                               rope_parameters=rope(10000.0), tie_word_embeddings=True,
                               **QWEN2 | {"use_sliding_window": True, "sliding_window": 9, "max_window_layers": 1}),
+        "dtype": torch.bfloat16,
+    },
+    "llama_bias": {
+        "config": LlamaConfig(hidden_size=44, intermediate_size=92, num_attention_heads=4, num_key_value_heads=2,
+                              head_dim=10, rope_parameters=rope(10000.0), tie_word_embeddings=True,
+                              **LLAMA | {"attention_bias": True, "mlp_bias": True}),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip
@@ -270,11 +276,11 @@ def write_generation(folder, seed):
 
 
 def full_training(folder, samples):
-    """(c) ten steps on all weights; two or three of the final ones stand for the rest."""
+    """(c) ten steps on all weights; a few of the final ones stand for the rest."""
     model = load_model(folder, torch.float32)
     result = train(model, samples, learning_rate=1e-3, weight_decay=0.1)
     kept = ["model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
-            "model.layers.1.mlp.down_proj.weight"]  # fmt: skip
+            "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias"]  # fmt: skip
     return {f"final.{n}": p.detach() for n, p in model.named_parameters() if n in kept}, result
 
 
@@ -349,13 +355,14 @@ def write_schedules(path):
     write_json(path, cases)
 
 
-def write_models(out):
+def write_models(out, names):
     out.mkdir(parents=True, exist_ok=True)
     samples = make_samples()
     (out / "data.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     write_schedules(out / "schedules.json")
     for seed, (name, family) in enumerate(FAMILIES.items()):
-        write_family(out / name, family, samples, seed)
+        if not names or name in names:
+            write_family(out / name, family, samples, seed)
 
 
 PROMPTS = [
@@ -432,6 +439,7 @@ def greedy(model, ids, count):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=pathlib.Path, metavar="DIR", help="write the tiny models here")
+    parser.add_argument("--family", action="append", choices=FAMILIES, help="of these models alone; may be repeated")
     parser.add_argument("--smollm2", type=pathlib.Path, metavar="DIR", help="folder of SmolLM2-135M-Instruct")
     parser.add_argument("--heldout", type=pathlib.Path, metavar="FILE", help="messages, the first 50 lines are used")
     parser.add_argument("--out", type=pathlib.Path, metavar="DIR", help="write SmolLM2's values here")
@@ -442,7 +450,7 @@ def main():
     transformers.logging.disable_progress_bar()
     warnings.filterwarnings("ignore", "Could not find a config file")  # adapters do not say where their base lies
     if options.models:
-        write_models(options.models)
+        write_models(options.models, options.family)
     if options.smollm2:
         write_smollm2(options.smollm2, options.heldout, options.out)
 

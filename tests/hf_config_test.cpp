@@ -158,8 +158,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
       {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
       {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
       {"hidden_act", "gelu", "x, key 'hidden_act': found \"gelu\", expected \"silu\""},
-      {"attention_bias", true, "'attention_bias': found true, expected false"},
-      {"mlp_bias", true, "'mlp_bias': found true, expected false"},
+      {"attention_bias", "yes", "'attention_bias': found \"yes\", expected true or false"},
       {"attention_dropout", 2.0, "'attention_dropout'"},
       {"embedding_multiplier", 12.0, "'embedding_multiplier': found 12.0, expected 1 or nothing"},
       {"final_logit_softcapping", 30.0, "expected 0 or nothing"},
@@ -244,6 +243,15 @@ TEST(HfConfig, IdsBeyondTheVocabularyAreLeftOutWithANote) {
   EXPECT_THAT(c.notes,
               ElementsAre("config.json: bos_token_id 128256 is beyond the vocabulary of 128256 tokens and left out",
                           "config.json: eos_token_id 128300 is beyond the vocabulary of 128256 tokens and left out"));
+}
+
+TEST(HfConfig, LlamasBiasesAreOnAttentionOrMlp) {
+  const LayerSpec attention = parse(changed("llama3_v4.json", "attention_bias", true)).spec.layers[0];
+  EXPECT_TRUE(attention.qkv.bias && attention.o.bias);
+  EXPECT_FALSE(attention.gate_up.bias || attention.down.bias);
+  const LayerSpec mlp = parse(changed("llama3_v4.json", "mlp_bias", true)).spec.layers[0];
+  EXPECT_FALSE(mlp.qkv.bias || mlp.o.bias);
+  EXPECT_TRUE(mlp.gate_up.bias && mlp.down.bias);
 }
 
 TEST(HfConfig, NeutralValuesOfOtherFamiliesKeysPass) {

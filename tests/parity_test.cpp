@@ -151,7 +151,8 @@ TEST_P(Parity, TenLoraStepsAgree) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, Parity,
-                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window"),
+                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
+                                         "llama_bias"),
                          [](const auto& info) { return info.param; });
 
 TEST(ParityLora, RankStabilisedAdaptersOfQueriesAndValuesAgree) {

@@ -80,7 +80,8 @@ TEST_P(RefTest, GivesTheLossAndGradientsOfTransformers) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, RefTest,
-                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window"));
+                         testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
+                                         "llama_bias"));
 
 }  // namespace
 }  // namespace snug

@@ -43,6 +43,14 @@ ModelSpec llama_decoder(const HfConfig& config) {
           .positions = config.max_position};
 }
 
+void add_biases(ModelSpec& model, const JsonObject& json) {
+  const bool attention = json.boolean("attention_bias", false), mlp = json.boolean("mlp_bias", false);
+  for (LayerSpec& layer : model.layers) {
+    layer.qkv.bias = layer.o.bias = attention;
+    layer.gate_up.bias = layer.down.bias = mlp;
+  }
+}
+
 std::vector<bool> sliding_layers(const JsonObject& json, size_t layers) {
   const Json& types = json.at("layer_types");
   const auto known = [](const Json& type) { return type == "full_attention" || type == "sliding_attention"; };

@@ -25,6 +25,9 @@ std::vector<Family> all_families();
 // Returns a model whose layers are all Llama's, under the names that Llama's files have, without biases or windows.
 ModelSpec llama_decoder(const HfConfig& config);
 
+// Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
+void add_biases(ModelSpec& model, const JsonObject& json);
+
 // Returns for each layer whether `layer_types` gives it a sliding window; the key must be there.
 std::vector<bool> sliding_layers(const JsonObject& json, size_t layers);
 

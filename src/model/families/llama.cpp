@@ -4,10 +4,21 @@
 namespace snug::families {
 namespace {
 
-ModelSpec spec(const HfConfig& config, const JsonObject&) { return llama_decoder(config); }
+ModelSpec spec(const HfConfig& config, const JsonObject& json) {
+  ModelSpec model = llama_decoder(config);
+  add_biases(model, json);
+  return model;
+}
 
 }  // namespace
 
-Family llama() { return {{.model_type = "llama", .architecture = "LlamaForCausalLM", .bos = 1, .eos = 2}, spec}; }
+Family llama() {
+  return {{.model_type = "llama",
+           .architecture = "LlamaForCausalLM",
+           .bos = 1,
+           .eos = 2,
+           .own_keys = {"attention_bias", "mlp_bias"}},
+          spec};
+}
 
 }  // namespace snug::families
