@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config
 
 VOCABULARY = 997
 STEPS = 10
@@ -90,6 +90,12 @@ FAMILIES = {
         "config": LlamaConfig(hidden_size=44, intermediate_size=92, num_attention_heads=4, num_key_value_heads=2,
                               head_dim=10, rope_parameters=rope(10000.0), tie_word_embeddings=True,
                               **LLAMA | {"attention_bias": True, "mlp_bias": True}),
+        "dtype": torch.bfloat16,
+    },
+    "mistral": {  # every layer sees seven tokens
+        "config": MistralConfig(hidden_size=40, intermediate_size=90, num_attention_heads=3, num_key_value_heads=1,
+                                head_dim=14, sliding_window=7, rope_parameters=rope(10000.0), rms_norm_eps=1e-5,
+                                tie_word_embeddings=False, **COMMON),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip
