@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, SmolLM3Config
 
 VOCABULARY = 997
 STEPS = 10
@@ -96,6 +96,11 @@ FAMILIES = {
         "config": MistralConfig(hidden_size=40, intermediate_size=90, num_attention_heads=3, num_key_value_heads=1,
                                 head_dim=14, sliding_window=7, rope_parameters=rope(10000.0), rms_norm_eps=1e-5,
                                 tie_word_embeddings=False, **COMMON),
+        "dtype": torch.bfloat16,
+    },
+    "smollm3": {  # the second layer has no rotary embedding
+        "config": SmolLM3Config(hidden_size=48, intermediate_size=98, num_attention_heads=4, num_key_value_heads=2,
+                                no_rope_layer_interval=2, **COMMON),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip

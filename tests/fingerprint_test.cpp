@@ -111,6 +111,9 @@ TEST(Fingerprint, EveryLayerOfAModelCounts) {
     ModelSpec other = model;
     other.layers[layer].window = 16;
     EXPECT_NE(hash(other), hash(model)) << layer;
+    ModelSpec unturned = model;
+    unturned.layers[layer].rope = false;
+    EXPECT_NE(hash(unturned), hash(model)) << layer;
   }
   ModelSpec longer = model;
   longer.layers.push_back(model.layers[0]);

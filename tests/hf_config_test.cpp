@@ -147,6 +147,45 @@ TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {
   EXPECT_TRUE(fails());
 }
 
+// As transformers' SmolLM3Config has it.
+TEST(HfConfig, SmolLm3HasRopeAndWindowsByLayer) {
+  Json config = parse_json(R"({"model_type": "smollm3", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 5, "num_attention_heads": 8, "vocab_size": 10})",
+                           "x");
+  const auto ropes = [&] {
+    std::vector<int64_t> ropes;
+    for (const LayerSpec& layer : parse(config.dump()).spec.layers) ropes.push_back(layer.rope);
+    return ropes;
+  };
+  const auto fails = [&](const char* message) { return fails_with<UserError>([&] { parse(config.dump()); }, message); };
+  EXPECT_THAT(ropes(), ElementsAre(1, 1, 1, 0, 1));
+  const ModelSpec spec = parse(config.dump()).spec;
+  EXPECT_EQ(spec.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(spec.rope.theta, 2e6);
+  EXPECT_EQ(spec.positions, 32768);
+  EXPECT_TRUE(spec.tied);
+  config["no_rope_layer_interval"] = 2;
+  EXPECT_THAT(ropes(), ElementsAre(1, 0, 1, 0, 1));
+  config["no_rope_layers"] = {0, 1, 1, 1, 0, 0};
+  EXPECT_THAT(ropes(), ElementsAre(0, 1, 1, 1, 0)) << "the list may be longer";
+  config["use_sliding_window"] = true;
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 0, 0, 0, 0)) << "no window is named";
+  config["sliding_window"] = 12;
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(12, 0, 0, 0, 12));
+  config["layer_types"] = std::vector<std::string>(5, "full_attention");
+  config["layer_types"][1] = "sliding_attention";
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 12, 0, 0, 0));
+  config["use_sliding_window"] = false;
+  EXPECT_TRUE(fails("key 'layer_types'"));
+  config["no_rope_layers"] = {1, 1, 1, 1};
+  EXPECT_TRUE(fails("'no_rope_layers': found [1,1,1,1], expected 0 or 1 (with rotary embedding) for each of 5 layers"));
+  config["no_rope_layers"] = {1, 1, 1, 2, 1};
+  EXPECT_TRUE(fails("'no_rope_layers'"));
+  config.erase("no_rope_layers");
+  config["no_rope_layer_interval"] = 0;
+  EXPECT_TRUE(fails("'no_rope_layer_interval': found 0"));
+}
+
 TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
   const struct {
     const char* key;

@@ -7,7 +7,7 @@ Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& c
   const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
   const int64_t queries = heads.query_columns(), keys = heads.key_columns();
   const View q{qkv, 0, queries}, k{qkv, queries, queries + keys}, v{qkv, queries + keys, queries + 2 * keys};
-  b.rope({q.value, q.begin, k.end}, heads.dim, context.positions, context.rope_table);
+  if (params.rope) b.rope({q.value, q.begin, k.end}, heads.dim, context.positions, context.rope_table);
   const Value attention = context.cache
                               ? b.cached_attention(q, k, v, heads, *context.cache, params.window)
                               : b.attention(q, k, v, heads, context.documents, context.longest_document, params.window);

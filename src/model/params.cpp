@@ -51,6 +51,7 @@ class TableBuilder {
     layer.group = group();
     layer.heads = spec.heads;
     layer.window = spec.window;
+    layer.rope = spec.rope;
     layer.attention_norm = norm(prefix, spec.attention_norm);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
     layer.o = linear(prefix, "o", spec.o);

@@ -62,6 +62,7 @@ struct LayerParams {
   HeadShape heads;
   Linear qkv, o, gate_up, down;
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
+  bool rope = true;    // whether queries and keys are turned by their positions
 };
 
 struct ParamTable {

@@ -35,6 +35,7 @@ struct LayerSpec {
   NormSpec attention_norm, mlp_norm;
   HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
+  bool rope = true;    // whether queries and keys are turned by their positions
   LinearSpec qkv, o, gate_up, down;
 };
 
@@ -47,7 +48,7 @@ struct ModelSpec {
   std::string layer_prefix;     // "model.layers.", which a layer's number and a dot follow
   std::vector<LayerSpec> layers;
   NormSpec final_norm;
-  RopeTable rope;  // of all layers; heads have one dim
+  RopeTable rope;  // of all layers that have one; heads have one dim
 
   int64_t positions = 0;  // of the longest document that the model was made for: decides nothing
 

@@ -48,11 +48,12 @@ void visit_fields(R& rope, Visit&& visit) {
 
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
-  auto& [attention_norm, mlp_norm, heads, window, qkv, o, gate_up, down] = layer;
+  auto& [attention_norm, mlp_norm, heads, window, rope, qkv, o, gate_up, down] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
   visit("sliding_window", window);
+  visit("rope", rope);
   visit("qkv", qkv);
   visit("o", o);
   visit("gate_up", gate_up);

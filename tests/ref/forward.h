@@ -216,6 +216,7 @@ struct Block {
   Linear<S> q, k, v, o;                     // in: hidden; o from heads dim to hidden
   Linear<S> gate, up, down;                 // hidden to F, F to hidden
   int64_t window = 0;                       // of attention
+  bool rope = true;                         // of queries and keys
 };
 
 template <class S>
@@ -268,8 +269,9 @@ Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
   const Matrix<S> n1 = rms_norm(x, block.attention_norm, model.epsilon);
-  const Matrix<S> qkv = rope(beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)}), model.heads,
-                             batch.positions, rope_frequencies(model.rope, model.heads.dim));
+  Matrix<S> qkv = beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)});
+  if (block.rope)
+    qkv = rope(std::move(qkv), model.heads, batch.positions, rope_frequencies(model.rope, model.heads.dim));
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);

@@ -62,7 +62,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
                             linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
                             linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"), spec.layers[i].window});
+                            linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope});
   }
   return model;
 }
