@@ -147,6 +147,34 @@ TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {
   EXPECT_TRUE(fails());
 }
 
+// As transformers' MistralConfig has it.
+TEST(HfConfig, MistralHasItsWindowOnEveryLayer) {
+  Json config = parse_json(R"({"model_type": "mistral", "hidden_size": 160, "intermediate_size": 16,
+      "num_hidden_layers": 3, "num_attention_heads": 16, "vocab_size": 10})",
+                           "x");
+  const ModelSpec spec = parse(config.dump()).spec;
+  EXPECT_EQ(spec.architecture, "MistralForCausalLM");
+  EXPECT_EQ(spec.layers[0].heads.kv_heads, 8);
+  EXPECT_EQ(spec.layers[0].heads.dim, 10);
+  EXPECT_EQ(spec.positions, 131072);
+  EXPECT_FALSE(spec.tied);
+  EXPECT_THAT(parse(config.dump()).end_tokens, ElementsAre(2));
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(4096, 4096, 4096));
+  config["head_dim"] = 128;
+  EXPECT_EQ(parse(config.dump()).spec.layers[0].qkv.parts[0].rows, 16 * 128);
+  config["sliding_window"] = 7;
+  config["layer_types"] = std::vector<std::string>(3, "sliding_attention");
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(7, 7, 7));
+  config["layer_types"][1] = "full_attention";
+  EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); },
+                                    "expected \"sliding_attention\" for every layer, as sliding_window says"));
+  config.erase("layer_types");
+  config["sliding_window"] = nullptr;
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 0, 0));
+  config["attention_bias"] = true;
+  EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); }, "'attention_bias': found true, expected false"));
+}
+
 // As transformers' SmolLM3Config has it.
 TEST(HfConfig, SmolLm3HasRopeAndWindowsByLayer) {
   Json config = parse_json(R"({"model_type": "smollm3", "hidden_size": 16, "intermediate_size": 16,
@@ -192,7 +220,7 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     Json value;
     const char* message;
   } cases[] = {
-      {"model_type", "gpt2", "'model_type': found \"gpt2\", expected \"llama\""},
+      {"model_type", "gpt2", "'model_type': found \"gpt2\", expected \""},
       {"architectures", Json::array({"LlamaModel"}), "in this one the head is missing"},
       {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
       {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
@@ -252,6 +280,24 @@ TEST(HfConfig, ModelTypeDecidesWhateverTheArchitectureIsCalled) {
               ElementsAre("config.json: architectures names 'CustomQwen32BForCausalLM'; model_type decides: qwen2"));
   EXPECT_TRUE(named(Json()).notes.empty());
   EXPECT_TRUE(named(Json::array({"Qwen2ForCausalLM"})).notes.empty());
+}
+
+TEST(HfConfig, KnownFamiliesAreNamed) {
+  const HfFamily families[] = {{.model_type = "a", .architecture = "AForCausalLM"},
+                               {.model_type = "b", .architecture = "BForCausalLM"},
+                               {.model_type = "c", .architecture = "CForCausalLM"}};
+  const auto refused = [&](const char* text, const char* message) {
+    const Json json = parse_json(text, "x");
+    return fails_with<UserError>([&] { parse_hf_config(JsonObject(json, "x"), families); }, message);
+  };
+  EXPECT_TRUE(refused(R"({"model_type": "d"})", "x, key 'model_type': found \"d\", expected \"a\", \"b\" or \"c\""));
+  EXPECT_TRUE(refused("{}", "x, key 'model_type': found nothing, expected \"a\""));
+  EXPECT_TRUE(refused(R"({"architectures": ["DForCausalLM"]})",
+                      "expected [\"AForCausalLM\"], [\"BForCausalLM\"] or [\"CForCausalLM\"]"));
+  EXPECT_TRUE(
+      refused(R"({"architectures": ["BModel"]})",
+              "a model with its language-model head (AForCausalLM, BForCausalLM, CForCausalLM): in this one the "
+              "head is missing"));
 }
 
 TEST(HfConfig, WithoutModelTypeTheArchitectureDecides) {
