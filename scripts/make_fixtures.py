@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, SmolLM3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 VOCABULARY = 997
 STEPS = 10
@@ -101,6 +101,11 @@ FAMILIES = {
     "smollm3": {  # the second layer has no rotary embedding
         "config": SmolLM3Config(hidden_size=48, intermediate_size=98, num_attention_heads=4, num_key_value_heads=2,
                                 no_rope_layer_interval=2, **COMMON),
+        "dtype": torch.bfloat16,
+    },
+    "qwen3": {  # heads of another size than hidden / heads
+        "config": Qwen3Config(hidden_size=60, intermediate_size=110, num_attention_heads=4, num_key_value_heads=2,
+                              head_dim=16, **COMMON),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip

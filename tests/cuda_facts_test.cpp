@@ -16,9 +16,16 @@ uint64_t scratch(const Attrs& attrs, const Shape& first) {
 
 TEST(CudaFacts, ProductsShareOneCap) { EXPECT_EQ(scratch(Gemm{}, {4096, 4096}), uint64_t{32} << 20); }
 
+// Of three heads each row is three.
 TEST(CudaFacts, AGainsGradientNeedsARowOfSumsForEveryEightRows) {
-  EXPECT_EQ(scratch(RmsNormBackward{false, true}, {17, 5}), 3 * 5 * sizeof(float));
-  EXPECT_EQ(scratch(RmsNormBackward{false, false}, {17, 5}), 0);
+  const auto of_rows = [](bool trained, int64_t heads) {
+    const Operand x{0, Access::Read, DType::BF16, {17, heads * 5}, 0, heads * 5},
+        gain{1, Access::Read, DType::BF16, {5}};
+    return CudaFacts().scratch_bytes(RmsNormBackward{false, trained}, std::array{x, x, gain});
+  };
+  EXPECT_EQ(of_rows(true, 1), 3 * 5 * sizeof(float));
+  EXPECT_EQ(of_rows(true, 3), 7 * 5 * sizeof(float));
+  EXPECT_EQ(of_rows(false, 1), 0);
 }
 
 TEST(CudaFacts, AttentionNeedsCountersAndItsBackwardANumberForEveryTokenAndHead) {

@@ -111,6 +111,9 @@ TEST(Fingerprint, EveryLayerOfAModelCounts) {
     ModelSpec other = model;
     other.layers[layer].window = 16;
     EXPECT_NE(hash(other), hash(model)) << layer;
+    ModelSpec normed = model;
+    normed.layers[layer].query_norm = {"q_norm.weight", 1e-6};
+    EXPECT_NE(hash(normed), hash(model)) << layer;
     ModelSpec unturned = model;
     unturned.layers[layer].rope = false;
     EXPECT_NE(hash(unturned), hash(model)) << layer;

@@ -153,6 +153,27 @@ inline void add_norm(OpCases& cases) {
           cases.push_back(c);
         }
     }
+  for (const DType t : kActivations)
+    for (const auto& [heads, n] : {std::pair<int64_t, int64_t>{3, 5}, {4, 128}, {1, 300}}) {
+      const Shape shape{37, heads * n};
+      const auto suffix = fmt::format("{}.{}x{}heads{}", name(t), 37, heads, n);
+      const auto x = in("x", t, shape, uniform(-3, 3), 7), gain = in("gain", t, {n});
+      cases.push_back({"rms_norm." + suffix,
+                       RmsNorm{1e-5f},
+                       {x, gain, out("y", t, shape, 3), out("rstd", DType::F32, {37 * heads})},
+                       {}});
+      for (const bool trained : {false, true}) {
+        OpCase c{fmt::format("rms_norm_backward.{}{}", suffix, trained ? ".gain" : ""),
+                 RmsNormBackward{false, trained},
+                 {in("dy", t, shape), x, gain, in("rstd", DType::F32, {37 * heads}, uniform(0.5, 2)),
+                  out("dx", t, shape, 5)},
+                 {},
+                 4e-6,
+                 1e-4};
+        if (trained) c.operands.push_back(out("dgain", DType::F32, {n}));
+        cases.push_back(c);
+      }
+    }
   cases.push_back({"rms_norm.zeros",
                    RmsNorm{1e-5f},
                    {in("x", DType::F32, {2, 8}, list(std::vector<double>{0})), in("gain", DType::F32, {8}),

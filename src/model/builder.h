@@ -80,6 +80,8 @@ class Builder {
   // The embedding's rows of the batch's ids. `batch` is of a pass that trains: without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, const BatchBuffers* batch = nullptr);
   Value rms_norm(Value x, const Norm& norm);
+  // Heads of queries and of keys, each normed by itself; the results lie side by side.
+  std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
   // y = x W^T + bias (+ adapter) (+ addend).
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);
   // silu(gate) up, of gate and up side by side.

@@ -1,12 +1,16 @@
 #include "model/decoder_layer.h"
 
+#include <tuple>
+
 namespace snug {
 
 Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& context, Value x) {
   const HeadShape& heads = params.heads;
   const Value qkv = b.linear(b.rms_norm(x, params.attention_norm), params.qkv, ActivationClass::Attention);
   const int64_t queries = heads.query_columns(), keys = heads.key_columns();
-  const View q{qkv, 0, queries}, k{qkv, queries, queries + keys}, v{qkv, queries + keys, queries + 2 * keys};
+  View q{qkv, 0, queries}, k{qkv, queries, queries + keys};
+  const View v{qkv, queries + keys, queries + 2 * keys};
+  if (params.query_norm.gain != kNoParam) std::tie(q, k) = b.head_norms(q, params.query_norm, k, params.key_norm);
   if (params.rope) b.rope({q.value, q.begin, k.end}, heads.dim, context.positions, context.rope_table);
   const Value attention = context.cache
                               ? b.cached_attention(q, k, v, heads, *context.cache, params.window)

@@ -1,5 +1,5 @@
-// The decoder layer of Llama and Qwen2: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
-// each half added to the residual stream.
+// The decoder layer of dense families: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
+// each half added to the residual stream. What families vary is in LayerParams.
 #pragma once
 
 #include "model/builder.h"

@@ -51,6 +51,20 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
   }
 }
 
+void add_chosen_windows(ModelSpec& model, const JsonObject& json) {
+  const bool none = json.value().contains("sliding_window") && !json.has("sliding_window");
+  if (!json.boolean("use_sliding_window", false) || none) return;
+  const int64_t window = json.integer("sliding_window", 1, kMaxPosition, 4096);
+  std::vector<bool> sliding(model.layers.size());
+  if (json.has("layer_types")) {
+    sliding = sliding_layers(json, model.layers.size());
+  } else {
+    const auto full = static_cast<size_t>(json.integer("max_window_layers", 0, kMaxLayers, 28));
+    for (size_t layer = full; layer < sliding.size(); layer++) sliding[layer] = true;
+  }
+  for (size_t layer = 0; layer < sliding.size(); layer++) model.layers[layer].window = sliding[layer] ? window : 0;
+}
+
 std::vector<bool> sliding_layers(const JsonObject& json, size_t layers) {
   const Json& types = json.at("layer_types");
   const auto known = [](const Json& type) { return type == "full_attention" || type == "sliding_attention"; };

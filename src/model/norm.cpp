@@ -33,7 +33,53 @@ class RmsNormNode : public Node {
   const Norm& norm_;
 };
 
+// Outputs: queries and keys side by side, and the factors of either's heads.
+class HeadNormsNode : public Node {
+ public:
+  HeadNormsNode(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm)
+      : q_(q), k_(k), q_norm_(q_norm), k_norm_(k_norm) {}
+
+  void compute(Builder& b, std::span<const Operand> outputs) override {
+    int64_t begin = 0;
+    for (const auto& [x, norm, rstd] : {std::tuple(q_, q_norm_, outputs[1]), std::tuple(k_, k_norm_, outputs[2])}) {
+      const int64_t end = begin + x.end - x.begin;
+      b.emitter().op(
+          "head_norm", RmsNorm{static_cast<float>(norm.epsilon)},
+          {b.use(x), read(b.placement().weight(norm.gain, 1)), write(columns(outputs[0], begin, end)), write(rstd)});
+      begin = end;
+    }
+  }
+
+  void backward(Builder& b) override {
+    const Operand dy = b.gradient(outputs[0]);
+    int64_t begin = 0;
+    for (const auto& [x, norm, rstd] : {std::tuple(q_, q_norm_, outputs[1]), std::tuple(k_, k_norm_, outputs[2])}) {
+      const int64_t end = begin + x.end - x.begin;
+      norm_backward(b, {}, norm.gain,
+                    {columns(dy, begin, end), b.use(x), read(b.placement().weight(norm.gain, 1)), read(b.use(rstd)),
+                     b.gradient_of_columns(x)});
+      begin = end;
+    }
+  }
+
+  bool trains(const Builder& b) const override { return b.trainable(q_norm_.gain) || b.trainable(k_norm_.gain); }
+
+ private:
+  View q_, k_;
+  Norm q_norm_, k_norm_;
+};
+
 }  // namespace
+
+std::pair<View, View> Builder::head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm) {
+  const int64_t dim = table_[q_norm.gain].shape.count(), rows = shape(q.value).rows();
+  const int64_t queries = q.end - q.begin, keys = k.end - k.begin;
+  const Value normed = record(std::make_unique<HeadNormsNode>(q, q_norm, k, k_norm), {q.value, k.value},
+                              {{"qk", {rows, queries + keys}, compute_, ActivationClass::AlwaysRecompute},
+                               {"q_rstd", {rows * queries / dim}, DType::F32, ActivationClass::Tiny},
+                               {"k_rstd", {rows * keys / dim}, DType::F32, ActivationClass::Tiny}});
+  return {{normed, 0, queries}, {normed, queries, queries + keys}};
+}
 
 Value Builder::rms_norm(Value x, const Norm& norm) {
   return record(std::make_unique<RmsNormNode>(norm), {x},

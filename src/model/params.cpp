@@ -23,7 +23,7 @@ class TableBuilder {
       table_.layers.push_back(layer_of(model_.layers[layer], model_.prefix_of(layer)));
     }
     begin_group("head");
-    table_.final_norm = norm("", model_.final_norm);
+    table_.final_norm = norm("", model_.final_norm, model_.hidden);
     table_.head = model_.tied ? table_.embedding : add(model_.head, {model_.vocabulary, model_.hidden}, true, false);
     return std::move(table_);
   }
@@ -42,8 +42,10 @@ class TableBuilder {
     return static_cast<ParamId>(table_.params.size() - 1);
   }
 
-  Norm norm(const std::string& prefix, const NormSpec& spec) {
-    return {add(prefix + spec.weight, {model_.hidden}, false, false), spec.epsilon};
+  // Without a weight there is none.
+  Norm norm(const std::string& prefix, const NormSpec& spec, int64_t elements) {
+    if (spec.weight.empty()) return {};
+    return {add(prefix + spec.weight, {elements}, false, false), spec.epsilon};
   }
 
   LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
@@ -52,10 +54,12 @@ class TableBuilder {
     layer.heads = spec.heads;
     layer.window = spec.window;
     layer.rope = spec.rope;
-    layer.attention_norm = norm(prefix, spec.attention_norm);
+    layer.attention_norm = norm(prefix, spec.attention_norm, model_.hidden);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
+    layer.query_norm = norm(prefix, spec.query_norm, spec.heads.dim);
+    layer.key_norm = norm(prefix, spec.key_norm, spec.heads.dim);
     layer.o = linear(prefix, "o", spec.o);
-    layer.mlp_norm = norm(prefix, spec.mlp_norm);
+    layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);
     layer.gate_up = linear(prefix, "gate_up", spec.gate_up);
     layer.down = linear(prefix, "down", spec.down);
     return layer;

@@ -61,8 +61,9 @@ struct LayerParams {
   Norm attention_norm, mlp_norm;
   HeadShape heads;
   Linear qkv, o, gate_up, down;
-  int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
-  bool rope = true;    // whether queries and keys are turned by their positions
+  Norm query_norm, key_norm;  // without gains: none
+  int64_t window = 0;         // tokens that one sees, itself the last; 0: all before it
+  bool rope = true;           // whether queries and keys are turned by their positions
 };
 
 struct ParamTable {

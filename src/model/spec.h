@@ -37,6 +37,7 @@ struct LayerSpec {
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
   bool rope = true;    // whether queries and keys are turned by their positions
   LinearSpec qkv, o, gate_up, down;
+  NormSpec query_norm{}, key_norm{};  // of each head by itself, before rope; without a weight: none
 };
 
 struct ModelSpec {

@@ -48,7 +48,7 @@ void visit_fields(R& rope, Visit&& visit) {
 
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
-  auto& [attention_norm, mlp_norm, heads, window, rope, qkv, o, gate_up, down] = layer;
+  auto& [attention_norm, mlp_norm, heads, window, rope, qkv, o, gate_up, down, query_norm, key_norm] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -58,6 +58,8 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("o", o);
   visit("gate_up", gate_up);
   visit("down", down);
+  visit("query_norm", query_norm);
+  visit("key_norm", key_norm);
 }
 
 // Without the layers, whose fields add_fields() adds one by one. Not visited: how long the model's documents were.

@@ -127,14 +127,16 @@ struct CachedAttention {
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------
 
 // RMSNorm (Zhang and Sennrich, arXiv:1910.07467): y = gain x rstd, rstd = 1 / sqrt(mean(x^2) + epsilon).
-// x r [T, n], gain r [n], y w [T, n], rstd w [T] fp32.
+// x r [T, n], gain r [n], y w [T, n], rstd w [T] fp32. Or by heads: x [T, k n], y likewise, rstd [T k]; every n values
+// of a row are normed by themselves, with the same gain.
 struct RmsNorm {
   float epsilon = 0;
 };
 
 // dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd. With
 // `restore` dy becomes y, as RmsNorm gave it.
-// dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient.
+// dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient. By heads, as
+// RmsNorm has them, nothing is restored.
 struct RmsNormBackward {
   bool accumulate = false, gain_gradient = false, restore = false;
 };

@@ -68,6 +68,15 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& gain, double epsilo
   return y;
 }
 
+// Every gain.size() values of a row by themselves.
+template <class S>
+Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon) {
+  Matrix<S> heads(x.rows * x.cols / std::ssize(gain), std::ssize(gain));
+  heads.data = std::move(x.data);
+  x.data = rms_norm(heads, gain, epsilon).data;
+  return x;
+}
+
 // silu(gate) up.   gate_up [T, 2 F], gate columns first.
 template <class S>
 Matrix<S> swiglu(const Matrix<S>& gate_up) {
@@ -217,6 +226,7 @@ struct Block {
   Linear<S> gate, up, down;                 // hidden to F, F to hidden
   int64_t window = 0;                       // of attention
   bool rope = true;                         // of queries and keys
+  std::vector<S> query_norm{}, key_norm{};  // of each of their heads, or none
 };
 
 template <class S>
@@ -269,7 +279,12 @@ Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
   const Matrix<S> n1 = rms_norm(x, block.attention_norm, model.epsilon);
-  Matrix<S> qkv = beside({linear(block.q, n1), linear(block.k, n1), linear(block.v, n1)});
+  Matrix<S> queries = linear(block.q, n1), keys = linear(block.k, n1);
+  if (!block.query_norm.empty()) {
+    queries = norm_heads(std::move(queries), block.query_norm, model.epsilon);
+    keys = norm_heads(std::move(keys), block.key_norm, model.epsilon);
+  }
+  Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
   if (block.rope)
     qkv = rope(std::move(qkv), model.heads, batch.positions, rope_frequencies(model.rope, model.heads.dim));
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));

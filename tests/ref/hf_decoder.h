@@ -59,10 +59,14 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
       if (tensors.contains(at + name + ".bias")) l.bias = vector(at + name + ".bias");
       return l;
     };
+    const auto head_norm = [&](const std::string& name) {
+      return tensors.contains(at + name + ".weight") ? vector(at + name + ".weight") : std::vector<S>();
+    };
     model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
                             linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
                             linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope});
+                            linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope,
+                            head_norm("self_attn.q_norm"), head_norm("self_attn.k_norm")});
   }
   return model;
 }

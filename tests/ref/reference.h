@@ -228,13 +228,13 @@ class Reference {
 
   void operator()(const RmsNorm& op) {
     std::vector<double> rstd;
-    o_[2].values = rms_norm(o_[0].matrix(), o_[1].values, static_cast<double>(op.epsilon), &rstd).data;
+    o_[2].values = rms_norm(by_heads(o_[0]).matrix(), o_[1].values, static_cast<double>(op.epsilon), &rstd).data;
     o_[3].values = rstd;
   }
 
   void operator()(const RmsNormBackward& op) {
-    const Tensor &x = o_[1], &gain = o_[2], &rstd = o_[3];
-    Tensor &dy = o_[0], &dx = o_[4];
+    const Tensor &gain = o_[2], &rstd = o_[3], x = by_heads(o_[1]);
+    Tensor dy = by_heads(o_[0]), dx = by_heads(o_[4]);
     if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
     for (int64_t t = 0; t < x.rows(); t++) {
       double mean = 0;
@@ -246,6 +246,8 @@ class Reference {
       }
       for (int64_t i = 0; op.restore && i < x.cols(); i++) dy(t, i) = gain[i] * x(t, i) * rstd[t];
     }
+    o_[0].values = dy.values;
+    o_[4].values = dx.values;
   }
 
   void operator()(const SwiGlu&) { o_[1].values = swiglu(o_[0].matrix()).data; }
@@ -470,6 +472,12 @@ class Reference {
   }
 
  private:
+  // A row a head of a norm's operand: as many columns as its gain has.
+  Tensor by_heads(const Tensor& x) const {
+    const int64_t n = (o_.size() == 4 ? o_[1] : o_[2]).shape.count();
+    return {x.dtype, {x.shape.count() / n, n}, x.values};
+  }
+
   // State in bf16 or 8 bits: the step in fp32, block by block.
   void rounded_adamw(const AdamW& op, Tensor& w, Tensor& m, Tensor& v) {
     const bool bit8 = op.format == StateFormat::Bit8;

@@ -23,8 +23,9 @@ struct ScratchBytes {
   uint64_t operator()(const CacheAppend& op) const { return cpu::cache_append_scratch_bytes(op, operands); }
   uint64_t operator()(const CachedAttention& op) const { return cpu::cached_attention_scratch_bytes(op, operands); }
   uint64_t operator()(const RmsNormBackward& op) const {
-    check(!operands.empty(), "rms_norm_backward: no operands found, expected 'dy' first");
-    return cpu::rms_norm_backward_scratch_bytes(op, operands[0].shape.rows(), operands[0].shape.cols());
+    check(operands.size() > 2, "rms_norm_backward: {} operands, expected 'dy', 'x' and 'gain' first", operands.size());
+    const int64_t n = operands[2].shape.count();
+    return cpu::rms_norm_backward_scratch_bytes(op, operands[0].shape.count() / std::max<int64_t>(1, n), n);
   }
   template <class Other>
   uint64_t operator()(const Other&) const {

@@ -41,19 +41,30 @@ void norm_row_backward(const T* dy, const T* x, const G* gain, float r, bool acc
   for (int64_t i = 0; i < n; i++) dgain[i] += to_float(dy[i]) * to_float(x[i]) * r;
 }
 
+// Of all of a row, or of each of its heads.
+const TensorView& take_gain(Operands& operands, const TensorView& x) {
+  const TensorView& gain = operands.dense("gain", kActivation);
+  operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
+                  to_string(gain.shape), x.cols());
+  return gain;
+}
+
 }  // namespace
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
   const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = operands.vector("gain", kActivation, x.cols());
+  const TensorView gain = take_gain(operands, x);
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows()).as<float>();
+  const int64_t n = gain.count(), heads = x.cols() / n;
+  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows() * heads).as<float>();
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=, from = Rows<T>(x), to = Rows<T>(y), g = gain.as<G>()](const PassFacts&) {
-        share_rows(x.rows(), x.cols(),
-                   [&](int64_t row) { rstd[row] = norm_row(from[row], g, to[row], x.cols(), norm.epsilon); });
+        share_rows(x.rows() * heads, n, [&](int64_t i) {
+          const int64_t row = i / heads, col = i % heads * n;
+          rstd[i] = norm_row(from[row] + col, g, to[row] + col, n, norm.epsilon);
+        });
       };
     });
   });
@@ -66,11 +77,12 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t ro
 
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
   const TensorView dy = operands.take("dy", kActivation);
-  const int64_t rows = dy.rows(), cols = dy.cols();
-  const TensorView x = operands.matrix("x", {dy.dtype}, rows, cols);
-  const TensorView gain = operands.vector("gain", kActivation, cols);
+  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
+  const TensorView gain = take_gain(operands, dy);
+  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row a head
+  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
   const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, rows, cols);
+  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
   TensorView dgain;
   if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
   float* const partial = reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, rows, cols)));
@@ -84,8 +96,9 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
           float* const sums = norm.gain_gradient ? partial + block * cols : nullptr;
           if (sums) std::fill_n(sums, cols, 0.0f);
           for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++) {
-            norm_row_backward(dy_rows[row], x_rows[row], gain.as<G>(), rstd[row], norm.accumulate, dx_rows[row], sums,
-                              cols);
+            const int64_t token = row / heads, col = row % heads * cols;
+            norm_row_backward(dy_rows[token] + col, x_rows[token] + col, gain.as<G>(), rstd[row], norm.accumulate,
+                              dx_rows[token] + col, sums, cols);
             if (norm.restore) scale_row(x_rows[row], gain.as<G>(), rstd[row], dy_rows[row], cols);
           }
         });

@@ -23,8 +23,10 @@ struct ScratchBytes {
                     cuda::adapter_backward_scratch_bytes(op, dy.rows(), operands[1].shape.cols()));
   }
   uint64_t operator()(const RmsNormBackward& op) const {
-    const Shape& dy = first("rms_norm_backward");
-    return cuda::rms_norm_backward_scratch_bytes(op, operands[0].dtype, dy.rows(), dy.cols());
+    const int64_t count = first("rms_norm_backward").count();
+    check(operands.size() > 2, "rms_norm_backward: {} operands, expected 'dy', 'x' and 'gain' first", operands.size());
+    const int64_t n = std::max<int64_t>(1, operands[2].shape.count());
+    return cuda::rms_norm_backward_scratch_bytes(op, operands[0].dtype, count / n, n);
   }
   uint64_t operator()(const Attention&) const { return cuda::kTileCounterBytes; }
   uint64_t operator()(const AttentionBackward& op) const {

@@ -190,6 +190,70 @@ bool with_row_threads(int64_t cols, const F& f) {
   return true;
 }
 
+// ---- By heads: a warp a head of a token, element by element ---------------------------------------------------------
+
+constexpr int kHeadWarps = 8;
+
+// Where a head is among all of them.
+struct HeadPlace {
+  __device__ HeadPlace(int64_t number, int64_t heads, int64_t n) : token(number / heads), column(number % heads * n) {}
+  int64_t token, column;
+};
+
+template <class T, class G>
+__global__ void __launch_bounds__(32 * kHeadWarps)
+    head_norm_kernel(Rows<T> x, const G* gain, Rows<T> y, float* rstd, int64_t count, int64_t heads, int64_t n,
+                     float epsilon) {
+  const int64_t number = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / 32;
+  if (number >= count) return;
+  const HeadPlace at(number, heads, n);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float squares = 0;
+  for (int64_t i = lane; i < n; i += 32) {
+    const float value = to_float(*x.at(at.token, at.column + i));
+    squares += value * value;
+  }
+  const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + epsilon);
+  if (lane == 0) rstd[number] = r;
+  for (int64_t i = lane; i < n; i += 32)
+    store(*y.at(at.token, at.column + i), to_float(*x.at(at.token, at.column + i)) * r * to_float(gain[i]));
+}
+
+template <class T, class G>
+__global__ void __launch_bounds__(32 * kHeadWarps)
+    head_norm_backward_kernel(Backward<T> op, const G* gain, int64_t heads) {
+  const int64_t number = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / 32;
+  if (number >= op.rows) return;
+  const HeadPlace at(number, heads, op.n);
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  float dot = 0;
+  for (int64_t i = lane; i < op.n; i += 32)
+    dot +=
+        to_float(gain[i]) * to_float(*op.dy.at(at.token, at.column + i)) * to_float(*op.x.at(at.token, at.column + i));
+  const float r = op.rstd[number], slope = r * r * (warp_sum(dot) / static_cast<float>(op.n));
+  for (int64_t i = lane; i < op.n; i += 32) {
+    T& dx = *op.dx.at(at.token, at.column + i);
+    const float before = op.accumulate ? to_float(dx) : 0.0f;
+    const float factor = to_float(gain[i]) * to_float(*op.dy.at(at.token, at.column + i));
+    store(dx, before + r * (factor - to_float(*op.x.at(at.token, at.column + i)) * slope));
+  }
+}
+
+// The part of dgain of a block's heads, one after the other.
+template <class T>
+__global__ void __launch_bounds__(kThreads) head_gain_kernel(Backward<T> op, int64_t heads) {
+  const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
+  for (int64_t i = threadIdx.x; i < op.n; i += kThreads) {
+    float sum = 0;
+    for (int64_t number = begin; number < end; number++) {
+      const HeadPlace at(number, heads, op.n);
+      sum +=
+          to_float(*op.dy.at(at.token, at.column + i)) * to_float(*op.x.at(at.token, at.column + i)) * op.rstd[number];
+    }
+    op.partial[blockIdx.x * op.n + i] = sum;
+  }
+}
+
 // Threads that have a group of a row each, as far as a block goes.
 unsigned threads_for(int64_t groups, int64_t most) {
   return static_cast<unsigned>(std::clamp<int64_t>((groups + 31) / 32 * 32, 32, most));
@@ -197,14 +261,33 @@ unsigned threads_for(int64_t groups, int64_t most) {
 
 }  // namespace
 
+namespace {
+
+// Of all of a row, or of each of its heads.
+const TensorView& take_gain(Operands& operands, const TensorView& x) {
+  const TensorView& gain = operands.dense("gain", kActivation);
+  operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
+                  to_string(gain.shape), x.cols());
+  return gain;
+}
+
+}  // namespace
+
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = operands.vector("gain", kActivation, x.cols());
+  const TensorView gain = take_gain(operands, x);
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
-  float* const rstd = operands.vector("rstd", {DType::F32}, x.rows()).as<float>();
+  const int64_t n = gain.count(), heads = x.cols() / n, count = x.rows() * heads;
+  float* const rstd = operands.vector("rstd", {DType::F32}, count).as<float>();
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
-    return dispatch_activation(gain.dtype, [&]<class G>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
+      if (heads > 1)
+        return [=](const PassFacts&) {
+          head_norm_kernel<<<blocks_of(count, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(
+              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, count, heads, n, norm.epsilon);
+          check_launch("rms_norm");
+        };
       return dispatch_wide(wide({x, gain, y}), [&]<int N>() -> Launch {
         return [=](const PassFacts&) {
           const unsigned threads = threads_for((x.cols() / N + kKept - 1) / kKept, kThreads);
@@ -219,11 +302,12 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
 
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream) {
   const TensorView dy = operands.take("dy", kActivation);
-  const int64_t rows = dy.rows(), cols = dy.cols();
-  const TensorView x = operands.matrix("x", {dy.dtype}, rows, cols);
-  const TensorView gain = operands.vector("gain", kActivation, cols);
+  const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
+  const TensorView gain = take_gain(operands, dy);
+  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row a head
+  operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
   const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
-  const TensorView dx = operands.matrix("dx", {dy.dtype}, rows, cols);
+  const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());
   TensorView dgain;
   if (norm.gain_gradient) dgain = operands.vector("dgain", kActivation, cols);
   auto* const partial =
@@ -231,8 +315,22 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   operands.done();
   const int64_t block_rows = norm.gain_gradient ? norm_block_rows(rows, cols, dy.dtype) : 1,
                 blocks = (rows + block_rows - 1) / block_rows;
+  const auto sum_partials = [=] {
+    const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
+    dispatch_activation(dgain.dtype, [&]<class D>() { sum_columns<float, D>(partials, dgain, stream); });
+  };
   return dispatch_activation(dy.dtype, [&]<class T>() {
-    return dispatch_activation(gain.dtype, [&]<class G>() {
+    return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
+      const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
+                           cols,        block_rows, norm.accumulate, norm.restore};
+      if (heads > 1)
+        return [=](const PassFacts&) {
+          head_norm_backward_kernel<<<blocks_of(rows, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(op, gain.as<G>(),
+                                                                                                 heads);
+          if (partial) head_gain_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, heads);
+          check_launch("rms_norm_backward");
+          if (partial) sum_partials();
+        };
       return dispatch_wide(wide({dy, x, gain, dx}), [&]<int N>() -> Launch {
         constexpr bool kMayHold = N == kWide && sizeof(T) == 2;
         if constexpr (kMayHold)
@@ -241,8 +339,6 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
               allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched<kRowThreads, T>);
             });
         return [=](const PassFacts&) {
-          const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
-                               cols,        block_rows, norm.accumulate, norm.restore};
           const auto launch = [&](const auto& kernel, int threads, size_t shared) {
             kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream>>>(op, gain.as<G>());
           };
@@ -253,9 +349,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
                    });
           if (!held) launch(rms_norm_backward_kernel<N, T, G>, kThreads, 0);
           check_launch("rms_norm_backward");
-          if (!partial) return;
-          const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
-          dispatch_activation(dgain.dtype, [&]<class D>() { sum_columns<float, D>(partials, dgain, stream); });
+          if (partial) sum_partials();
         };
       });
     });
