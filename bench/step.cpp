@@ -257,7 +257,7 @@ int main(int argc, char** argv) try {
     find_option(pair.substr(0, equals), "the command line")
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
-  Planned planned = plan_training(options, Target(options), false, Aim::Run);
+  Planned planned = plan_training(make_job(options, Purpose::Train), options, Target(options), false, Aim::Run);
   const double whole = whole_step_seconds(planned, options, with_ballast);
   fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} forecast\n", planned.shown().words,
              static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,
