@@ -253,6 +253,33 @@ TEST_F(Cli, PlanIsMadeForGpusByName) {
                  {"device", "'cuda'", "no GPU"});
 }
 
+// A machine that is only named is taken to have a host and a disk: what is offloaded there may not fit.
+TEST_F(Cli, PlanSaysFirstThatItRestsOnMemoryThatIsOnlyAssumed) {
+  const auto plan = [&](const Words& more) {
+    Words words{"--machine", "H100"};
+    words.insert(words.end(), more.begin(), more.end());
+    return job("plan", words);
+  };
+  const std::string text = run(plan({"--offload-states", "host"})).out;
+  const size_t at = text.find("\nASSUMED       it rests on ");
+  ASSERT_NE(at, text.npos) << text;
+  EXPECT_LT(std::count(text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), '\n'), 5);
+  const std::string line = text.substr(at + 1, text.find('\n', at + 1) - at - 1);
+  for (const std::string_view part : {"of the host memory of H100", "`snug doctor`", "--host-memory"})
+    EXPECT_THAT(line, HasSubstr(std::string(part)));
+  const auto assumed = [&](Words words) {
+    words.push_back("--json");
+    return nlohmann::json::parse(run(plan(words)).out)["assumed_memory"];
+  };
+  EXPECT_EQ(assumed({"--offload-states", "host"}), nlohmann::json::array({"host"}));
+  EXPECT_EQ(assumed({"--offload-states", "disk"}), nlohmann::json::array({"disk"}));
+  EXPECT_EQ(assumed({"--offload-states", "host", "--host-memory", "100GiB"}), nlohmann::json::array());
+  EXPECT_EQ(assumed({}), nlohmann::json::array()) << "nothing is offloaded";
+  EXPECT_THAT(run(plan({})).out, Not(HasSubstr("ASSUMED")));
+  EXPECT_THAT(run(job("plan", {"--offload-states", "host"})).out, Not(HasSubstr("ASSUMED")))
+      << "this machine's is known";
+}
+
 // What a process takes beside its arena goes by the ops it binds, which are known once they are chosen.
 TEST_F(Cli, PlanKeepsToAHostThatItsOpsHaveToFit) {
   const auto planned = [&](uint64_t host_bytes) {

@@ -116,7 +116,12 @@ class Adviser {
 
 }  // namespace
 
-std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Arrangement& chosen) {
+std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit) {
+  // What is faster than the fastest that fits already, of which the chosen one may be a simpler neighbour.
+  const Arrangement& chosen = fit.tried[*fit.chosen];
+  double seconds = chosen.step_seconds;
+  for (const Arrangement& a : fit.tried)
+    if (a.fits) seconds = std::min(seconds, a.step_seconds);
   auto with = [&](int64_t gigabytes) {
     const auto more = static_cast<uint64_t>(gigabytes) << 30;
     Caps larger = caps;
@@ -128,9 +133,8 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Ar
     return found;
   };
   const std::optional<Arrangement> most = with(kMostMore);
-  if (!most || most->step_seconds > kFaster * chosen.step_seconds) return {};
+  if (!most || most->step_seconds > kFaster * seconds) return {};
   std::vector<Otherwise> bought;
-  double seconds = chosen.step_seconds;
   const uint64_t before = fitter.ops();
   for (int64_t gigabytes = 1; gigabytes <= kMostMore; gigabytes *= 2) {
     if (gigabytes < kMostMore && fitter.ops() - before > kEffort) continue;

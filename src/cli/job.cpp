@@ -359,7 +359,7 @@ void search(Planned& planned, const Options& options, Comm* launched) {
   if (!planned.fit.chosen && trains) {
     planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
   } else if (planned.fit.chosen && planned.aim == Aim::Look) {
-    planned.more = what_more_buys(fitter, planned.caps, planned.shown());
+    planned.more = what_more_buys(fitter, planned.caps, planned.fit);
     planned.less = with_less(fitter, planned.caps, planned.shown());
   }
   planned.pricing.lanes = lanes_of(planned.spec.strategy, planned.spec.cut);

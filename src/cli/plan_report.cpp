@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "cli/saving.h"
+#include "plan/simplicity.h"
 
 namespace snug {
 namespace {
@@ -94,12 +95,17 @@ std::string beside(const Planned& planned, const Arrangement& other) {
                      100 * other.step_seconds / planned.shown().step_seconds, taken(planned, other), other.words);
 }
 
+// "faster", "second best"
+std::string_view place_of(const Planned& planned, const Arrangement& other) {
+  return other.step_seconds < planned.shown().step_seconds ? "faster" : "second best";
+}
+
 // What else fits, what less memory would cost and what more would buy.
 std::string alternatives_text(const Planned& planned) {
   std::string text;
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", "second best", beside(planned, planned.fit.tried[i]));
+      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]), beside(planned, planned.fit.tried[i]));
   if (planned.less) text += fmt::format("{:<13} with 25 % less {}", "less memory", beside(planned, *planned.less));
   if (!planned.more) return text;
   const int ranks = node_ranks(planned);
@@ -279,6 +285,36 @@ std::string memory_text(const Planned& planned, const Options& options) {
          tmpfs_text(planned, options);
 }
 
+// Why it is this arrangement, where another that fits is forecast to be faster.
+std::string choice_text(const Planned& planned) {
+  const Arrangement& fastest = planned.fit.tried.front();
+  if (!planned.fit.chosen || !fastest.fits || fastest.step_seconds >= planned.shown().step_seconds) return "";
+  return fmt::format("{:<13} the {} of all within {:g} % of the fastest, whose step takes {:.1f} % of the time\n",
+                     "choice", planned.pricing.measured() ? "simplest" : "smallest",
+                     100 * (time_margin(planned.pricing) - 1),
+                     100 * fastest.step_seconds / planned.shown().step_seconds);
+}
+
+// Spaces whose size is only assumed and that hold what is offloaded.
+std::vector<Space> assumed_spaces(const Planned& planned) {
+  std::vector<Space> spaces{Space::Host, Space::Disk};
+  std::erase_if(spaces,
+                [&](Space space) { return !rests_on_assumed_memory(planned.shown().strategy, planned.caps, space); });
+  return spaces;
+}
+
+// "it rests on 455.92 GiB of the host memory of 8xH100, which is only assumed: ..."
+std::string assumed_text(const Planned& planned, const Options& options) {
+  std::string text;
+  for (const Space space : assumed_spaces(planned))
+    text += fmt::format(
+        "{:<13} it rests on {} of {} of {}, which is only assumed: a profile that `snug doctor` writes there makes it "
+        "known, or --{}-memory\n",
+        "ASSUMED", format_size(node_bytes(planned, planned.shown().forecast, space)),
+        space == Space::Host ? "the host memory" : "the disk", options.machine, name(space));
+  return text;
+}
+
 SavingPlan saving_of(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
   return saving_plan(planned, options, data ? std::optional(data->steps) : std::nullopt);
 }
@@ -355,6 +391,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
                               {"disk_bytes", node_bytes(planned, a.forecast, Space::Disk)},
                               {"driver_bytes", driver_bytes(planned, Space::Device)},
                               {"driver_host_bytes", driver_bytes(planned, Space::Host)}};
+  json["assumed_memory"] = nlohmann::ordered_json::array();
+  for (const Space space : assumed_spaces(planned)) json["assumed_memory"].push_back(name(space));
   json["ranks"] = ranks_json(planned.fit.ranks);
   json["node"]["count"] = hosts_of(planned);
   json["node"]["ranks"] = node_ranks(planned);
@@ -404,7 +442,8 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
 }
 
 std::string use_text(const Planned& planned, const Options& options) {
-  return fmt::format("{:<13} {}\n", "arrangement", planned.shown().words) + memory_text(planned, options);
+  return fmt::format("{:<13} {}\n", "arrangement", planned.shown().words) + assumed_text(planned, options) +
+         memory_text(planned, options);
 }
 
 std::string plan_text(const Planned& planned, const Options& options, const std::optional<DataSummary>& data) {
@@ -421,7 +460,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));
   if (data) text += data_text(*data, a.cut.step_tokens());
-  text += fmt::format("{:<13} {}\n", "arrangement", a.words);
+  text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned);
   text += memory_text(planned, options);

@@ -116,6 +116,9 @@ Caps caps_of(const Options& options, const Target& target, Aim aim, const Proces
   caps.host_bytes = cap(options.host_memory, room.memory, look);
   if (options.host_memory != caps.host_bytes) caps.host_limit = room.limit;
   caps.disk_bytes = cap(options.disk_memory, room.disk, look);
+  const bool named = elsewhere && builtin_machine(options.machine);
+  caps.host_is_assumed = named && !options.host_memory;
+  caps.disk_is_assumed = named && !options.disk_memory;
   caps.disk_is_memory = !elsewhere && is_in_memory(existing_part(disk_directory(options)));
   caps.shared = !target.cuda();
   uint64_t device = room.memory;

@@ -26,6 +26,8 @@ struct Caps {
   // Files in memory (tmpfs) count to the host: what waits on the disk, if that is one; and what a node saves.
   bool disk_is_memory = false;
   uint64_t saved_host_bytes = 0;
+  // Whether nobody measured or gave host_bytes and disk_bytes: a machine that is only named is taken to have them.
+  bool host_is_assumed = false, disk_is_assumed = false;
   // What leaves no more than host_bytes, where neither an option nor the machine's own memory does: "ulimit -v".
   std::string host_limit{};
   // What the driver takes of a device beside the arena counts against device_bytes: this; what connects ranks; and

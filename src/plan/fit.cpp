@@ -7,7 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "plan/settler.h"
+#include "plan/simplifier.h"
 
 namespace snug {
 namespace {
@@ -40,6 +40,11 @@ constexpr int64_t kMostLayers = 256;
 
 }  // namespace
 
+double time_margin(const Pricing& pricing) {
+  if (!pricing.measured()) return equal_time(pricing);
+  return pricing.machine.cards ? 1.02 : 1.05;
+}
+
 class Fitter::Search {
  public:
   Search(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive)
@@ -48,13 +53,17 @@ class Fitter::Search {
         relief_(prober_, choices.ranks),
         settler_(prober_, relief_),
         equal_time_(equal_time(pricing)),
+        simplifier_(prober_, relief_, settler_, choices_, time_margin(pricing), equal_time_),
+        is_priced_(pricing.measured()),
         layers_(spec.table.layers.size()) {}
 
   // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
   // as much in all others beside what stays on a rank. Where they take more, what is chosen is mended.
   FitResult fit(const Caps& caps) {
     relief_.set_caps(caps);
+    settler_.forget();
     std::vector<Found> all = search();
+    if (is_priced_) simplifier_.look();
     if (std::ranges::none_of(all, &Found::fits)) look_for_host(all, caps);
     for (;;) {  // ends: what does not fit has more around its steps than any before
       FitResult result = choose(all);
@@ -78,6 +87,9 @@ class Fitter::Search {
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
     const std::ptrdiff_t beside = prober_.ops() > kDearOps * prober_.compiled() || chosen_.layer_major ? 0 : 1;
     std::optional<Found> best = settler_.adjusted(chosen_);
+    if (const auto other = fastest_ ? settler_.adjusted(*fastest_) : std::nullopt;
+        other && (!best || other->seconds < best->seconds))
+      best = other;
     // What was found under other caps may do as it is: with more room nothing is slower than with less.
     if (near_ && relief_.kept(*near_, Place::Node) && (!best || probe(*near_).seconds < best->seconds))
       best = settler_.judged(*near_, true);
@@ -389,7 +401,16 @@ class Fitter::Search {
     std::ranges::stable_sort(all, {}, &Found::seconds);
     drop_repeated(all);
     auto chosen = std::ranges::min_element(all, {}, &Found::missing);
-    if (std::ranges::any_of(all, &Found::fits)) {
+    const std::optional<Found> simplest = is_priced_ ? simplifier_.simplest() : std::nullopt;
+    if (simplest) {
+      const auto same = [&](const Found& found) {
+        return found.fits && prober_.words(found.point) == prober_.words(simplest->point);
+      };
+      chosen = std::ranges::find_if(all, same);
+      if (chosen == all.end())
+        chosen = all.insert(std::ranges::upper_bound(all, simplest->seconds, {}, &Found::seconds), *simplest);
+      result.chosen = static_cast<size_t>(chosen - all.begin());
+    } else if (std::ranges::any_of(all, &Found::fits)) {
       const double limit = equal_time_ * all[0].seconds;
       const auto equal = std::ranges::find_if(all, [&](const Found& found) { return found.seconds > limit; });
       chosen = std::ranges::min_element(all.begin(), equal, {}, &Found::bytes);
@@ -399,6 +420,8 @@ class Fitter::Search {
       chosen = all.begin();
     }
     chosen_ = chosen->point;
+    fastest_.reset();
+    if (simplest && all.front().fits && chosen != all.begin()) fastest_ = all.front().point;
     near_.reset();
     result.compiled = prober_.compiled_in_full(chosen_, &result.ranks);
     for (const Found& found : all)
@@ -411,9 +434,12 @@ class Fitter::Search {
   Relief relief_;
   Settler settler_;
   const double equal_time_;
+  Simplifier simplifier_;
+  const bool is_priced_;  // by a profile or by name: else times order arrangements, and say no more
   size_t layers_;
   Point chosen_;
-  std::optional<Point> near_;  // what near() found last
+  std::optional<Point> fastest_;  // if that is another
+  std::optional<Point> near_;     // what near() found last
 };
 
 Fitter::Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,

@@ -52,11 +52,25 @@ struct FitResult {
   // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, what comes
   // nearest alone.
   std::vector<Arrangement> tried;
-  std::optional<size_t> chosen;  // of those that fit and take no longer than the fastest such, the smallest: times
-                                 //   within 0.3 % on a card are one, on a processor within 2 %
+  std::optional<size_t> chosen;  // by the rule below, if anything fits
   Compiled compiled;             // the chosen one, or the nearest: the first rank's, in arenas of the fullest rank's
   std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
 };
+
+// Forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
+// times this factor, 1.02 on cards and 1.05 on a processor, the simplest is chosen. What is simpler is decided by the
+// first of these that differs (plan/simplicity.h):
+//   1. whether it rests on memory that is only assumed;
+//   2. how many kinds of things are recomputed or offloaded;
+//   3. how many layers and groups these are, over all things;
+//   4. how many whole GiB of host and disk a node takes, where anything is offloaded;
+//   5. how many passes are moved: those of a step that goes layer by layer;
+//   6. how many kinds of updates are not made after the backward: deferred, speculative, within the backward;
+//   7. how far copies and fetching are from the ops that they are for;
+//   8. how many groups' weights are sharded;
+//   9. the time, where times within 0.3 % on cards and 2 % on a processor are one; then bytes; then the time itself.
+// Where steps are not priced (Pricing::measured()) the 9th alone decides, and this is its factor.
+double time_margin(const Pricing& pricing);
 
 // A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
 // `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
@@ -64,6 +78,8 @@ struct FitResult {
 // then worked out: what is not needed is turned back, down to a block or a group; other orders of the step, and doing
 // without one of the things that were turned on, are tried; of the fastest, and of the fastest that is close to it in
 // the other order of passes and blocks, then also less of one, for more of others.
+// Where steps are priced, simpler arrangements within the margin are looked for then: without any offloading in every
+// cut, and without one after the other of the things that are turned on.
 // Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
 // the next.
 class Fitter {
@@ -76,8 +92,8 @@ class Fitter {
   ~Fitter();
 
   FitResult fit(const Caps& caps);
-  // The best of a few under other caps: what the last fit() chose with as much turned on as these ask for, and others
-  // in the same passes, or the next larger or smaller.
+  // The best of a few under other caps: what the last fit() chose, and the fastest that it found, with as much turned
+  // on as these ask for, and others in the same passes, or the next larger or smaller.
   std::optional<Arrangement> near(const Caps& caps);
   // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes turned on.
   Arrangement smallest(const Caps& caps);

@@ -45,6 +45,10 @@ void Relief::allow_at_least(uint64_t ops) {
 }
 void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
 
+Complexity Relief::complexity_of(const Point& p) {
+  return complexity(p.cut, prober_.strategy(p), prober_.probe(p), caps_);
+}
+
 bool Relief::fit_all(const Footprint& rank) const { return fits(rank, ranks_, caps_); }
 
 Footprint Relief::footprint(const Point& p) {
@@ -227,7 +231,7 @@ std::optional<Relief::Offer> Relief::measured_offer(Point p, size_t d, Place pla
 // Where the dial stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
 // that the line between the ends says where to look. A rough look is content with what it finds at once, any other
 // with what takes next to no longer than the least could.
-void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
+void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place, bool exact) {
   auto at = [&](int64_t position) {
     Point q = p;
     q.at[d] = position;
@@ -241,7 +245,7 @@ void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place) {
     q.at[d] = enough;
     return prober_.probe(q).seconds > (1 + kNegligible) * best;
   };
-  for (int looks = 0; enough - too_few > 1 && (rough_ ? looks == 0 : matters()); looks++) {
+  for (int looks = 0; enough - too_few > 1 && (exact || (rough_ ? looks == 0 : matters())); looks++) {
     const double over = at(too_few), under = at(enough);
     const double share = looks % 3 == 2 ? 0.5 : over / (over - under);
     const int64_t guess = too_few + std::llround(std::ceil(share * static_cast<double>(enough - too_few)));
@@ -287,7 +291,7 @@ bool Relief::turn_further(Point& p, size_t d) {
   return false;
 }
 
-void Relief::turn_back(Point& p, size_t d) {
+void Relief::turn_back(Point& p, size_t d, bool exact) {
   auto suffices = [&](int64_t position) {
     Point q = p;
     q.at[d] = position;
@@ -298,7 +302,7 @@ void Relief::turn_back(Point& p, size_t d) {
   if (p.at[d] > 0 && suffices(0))
     p.at[d] = 0;
   else if (p.at[d] > 0)
-    turn_to_least(p, d, 0, Place::Node);
+    turn_to_least(p, d, 0, Place::Node, exact);
 }
 
 }  // namespace snug

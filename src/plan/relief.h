@@ -9,6 +9,7 @@
 
 #include "plan/caps.h"
 #include "plan/prober.h"
+#include "plan/simplicity.h"
 
 namespace snug {
 
@@ -41,6 +42,7 @@ class Relief {
   Footprint footprint(const Point& p);
   void note_around(const Compiled& whole, const Probe& step);
   bool fit_all(const Footprint& rank) const;
+  Complexity complexity_of(const Point& p);
   // Bytes by which the tightest cap is missed; negative where all are kept.
   double excess(const Point& p, Place place);
   bool kept(const Point& p, Place place) { return excess(p, place) <= 0; }
@@ -63,8 +65,9 @@ class Relief {
                Elsewhere elsewhere = Elsewhere::Mended);
   // Turns this dial alone, from where it stands to where that is enough; false if nowhere.
   bool turn_further(Point& p, size_t d);
-  // Later dials may have freed what this one was for.
-  void turn_back(Point& p, size_t d);
+  // Later dials may have freed what this one was for. To the least position that is enough where `exact`; else to one
+  // where a step takes next to no longer than there.
+  void turn_back(Point& p, size_t d, bool exact = false);
 
  private:
   // What turning a dial costs, in seconds a byte, and how far it is to be turned.
@@ -79,7 +82,7 @@ class Relief {
   std::optional<Offer> measured_offer(Point p, size_t d, Place place);
   std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, Place place);
   void look_at_offers(const Point& p, const std::vector<size_t>& left, Place place);
-  void turn_to_least(Point& p, size_t d, int64_t too_few, Place place);
+  void turn_to_least(Point& p, size_t d, int64_t too_few, Place place, bool exact = false);
   int64_t most_that_keeps(Point p, size_t d, int64_t position);
 
   Prober& prober_;

@@ -38,8 +38,10 @@ Found Settler::judged(const Point& p, bool fits) {
     fastest_words_ = prober_.words(p);
   }
   const PerSpace<uint64_t> bytes = relief_.footprint(p).arena_bytes;
-  return {p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits,
-          fits ? 0 : relief_.excess(p, Place::Node)};
+  const Found found{p, at.seconds, std::accumulate(bytes.begin(), bytes.end(), uint64_t{0}), fits,
+                    fits ? 0 : relief_.excess(p, Place::Node)};
+  if (fits) fitting_.push_back(found);
+  return found;
 }
 
 std::optional<Found> Settler::least(const Point& undialled, double limit) {

@@ -51,6 +51,9 @@ class Settler {
   double fastest() const { return fastest_; }
   void forget_fastest() { fastest_ = kNoLimit; }
   const std::string& fastest_words() const { return fastest_words_; }
+  // Everything that was judged to fit since the last forget(), in that order.
+  const std::vector<Found>& fitting() const { return fitting_; }
+  void forget() { fitting_.clear(); }
 
  private:
   std::optional<Found> by_the_host(const Point& undialled);
@@ -59,6 +62,7 @@ class Settler {
   Relief& relief_;
   double fastest_ = kNoLimit;
   std::string fastest_words_;
+  std::vector<Found> fitting_;
 };
 
 }  // namespace snug
