@@ -38,7 +38,7 @@ class Bench {
     launch_ = backend_.bind(op_, views_);
   }
 
-  void run(benchmark::State& state, const PassFacts& facts = {}) {
+  void run(benchmark::State& state, const RuntimeScalars& facts = {}) {
     for (auto _ : state) launch_(facts);
     state.SetBytesProcessed(static_cast<int64_t>(work(op_).bytes) * state.iterations());
   }

@@ -42,7 +42,7 @@ class Memory {
   std::vector<std::vector<uint16_t>> blocks_;
 };
 
-double best_seconds(const Launch& launch, const PassFacts& facts) {
+double best_seconds(const Launch& launch, const RuntimeScalars& facts) {
   using Clock = std::chrono::steady_clock;
   launch(facts);
   double best = 1e9, total = 0;
@@ -147,7 +147,7 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   const int64_t width = shape.heads * shape.dim, count = tokens / length;
   std::vector<int32_t> documents;
   for (int64_t d = 0; d <= count; d++) documents.push_back(static_cast<int32_t>(d * length));
-  const PassFacts facts{.documents = count};
+  const RuntimeScalars facts{.documents = count};
   const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, {count + 1}, count + 1};
   const int64_t kv_width = shape.key_columns();
   const auto keys = [&] { return memory.matrix(dtype, tokens, kv_width, kv_width); };

@@ -48,7 +48,7 @@ class Bench {
     double seconds, flops, bytes;
   };
 
-  Result measure(const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+  Result measure(const Attrs& attrs, const std::vector<Arg>& args, const RuntimeScalars& facts = {}) {
     next_ = 0;
     Op op;
     op.attrs = attrs;
@@ -99,7 +99,7 @@ class Bench {
     return view;
   }
 
-  double median(const std::vector<Launch>& launches, const PassFacts& facts) {
+  double median(const std::vector<Launch>& launches, const RuntimeScalars& facts) {
     const auto timed = [&](int runs) {
       backend_.streams()->finish();
       const auto begin = std::chrono::steady_clock::now();
@@ -144,7 +144,8 @@ class Report {
   }
 
  private:
-  void kernel(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+  void kernel(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args,
+              const RuntimeScalars& facts = {}) {
     if (name.find(only_) == name.npos) return;
     const Bench::Result x = bench_.measure(attrs, args, facts);
     const Shape half{std::max<int64_t>(1, static_cast<int64_t>(x.bytes / 4))};  // numbers of bf16
@@ -153,7 +154,8 @@ class Report {
                x.seconds * 1e3, x.bytes / x.seconds / 1e9, 100 * x.bytes / x.seconds / copy_,
                100 * alike.seconds / x.seconds);
   }
-  void product(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args, const PassFacts& facts = {}) {
+  void product(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args,
+               const RuntimeScalars& facts = {}) {
     if (name.find(only_) == name.npos) return;
     const Bench::Result x = bench_.measure(attrs, args, facts);
     fmt::print("{:<34} {:9.4f} ms {:8.1f} TFLOP/s {:5.1f} % of square\n", name, x.seconds * 1e3,
@@ -254,7 +256,7 @@ class Report {
 
   // Counted as if all documents were `longest` tokens.
   void attention(std::string_view documents, const std::vector<int32_t>& bounds, int64_t longest) {
-    const PassFacts facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
+    const RuntimeScalars facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
     const Shape queries{t_, kHeads.query_columns()}, keys{t_, kHeads.key_columns()};
     product(fmt::format("attention {}", documents), Attention{kHeads, 0.088f, longest},
             {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
@@ -309,7 +311,7 @@ class Report {
 
   void update() {
     const int64_t n = 1 << 27, blocks = n / kStateBlock;
-    const PassFacts facts{.step = 3, .learning_rate = 1e-4};
+    const RuntimeScalars facts{.step = 3, .learning_rate = 1e-4};
     const Shape all{n};
     const auto clip = r(kF32, {3});
     kernel("norm_partials", NormPartials{}, {r(kBF16, all), w(kF32, {n / kUnit})});

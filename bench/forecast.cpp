@@ -100,7 +100,7 @@ class TimedBackend : public Backend {
   TimedBackend(Clock clock, std::map<std::string, Spent>& rows) : clock_(clock), rows_(rows) {}
   std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
-    return [launch = cpu_.bind(op, views), &spent = rows_[row_of(op)], clock = clock_](const PassFacts& facts) {
+    return [launch = cpu_.bind(op, views), &spent = rows_[row_of(op)], clock = clock_](const RuntimeScalars& facts) {
       const double start = clock();
       launch(facts);
       spent.measured += clock() - start;
@@ -135,14 +135,14 @@ class Forecaster {
     const Compiled compiled = compile(spec, CpuFacts());
     TimedBackend backend(clock_, rows_);
     Arena arena(backend, compiled.plan, ".");
-    auto host = [&](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
+    auto host = [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& pass) {
       if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec.cut, spec.model.vocabulary);
     };
     Executor executor(compiled.set, compiled.plan, backend, arena, nullptr, host, LaneMode::Inline, pricing_.threads);
     executor.run(compiled.at(Task::Load), {});
     Spent spent{step_seconds(compiled, pricing_), 1e9};
     for (int step = 1; step <= steps_; step++) {
-      PassFacts pass{.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens()), .step = step};
+      RuntimeScalars pass{.loss_scale = 1.0f / static_cast<float>(spec.cut.step_tokens()), .step = step};
       const double start = clock_();
       auto issue = [&](Task task) {
         executor.run(compiled.at(task), pass);

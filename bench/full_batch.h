@@ -12,7 +12,7 @@
 namespace snug {
 
 // `views`: of HostJob::FillBatch.
-inline void fill_batch(std::span<const TensorView> views, PassFacts& facts, const Cut& cut, int64_t vocabulary) {
+inline void fill_batch(std::span<const TensorView> views, RuntimeScalars& facts, const Cut& cut, int64_t vocabulary) {
   const auto tokens = static_cast<size_t>(cut.tokens());
   const Random random(1, RandomPurpose::DataOrder);
   const BatchViews batch = batch_views(views);

@@ -92,7 +92,7 @@ class PinnedBackend : public CpuBackend {
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     Launch launch = CpuBackend::bind(op, views);
     if (op.lane != Lane::Compute) return launch;
-    return [launch](const PassFacts& facts) {
+    return [launch](const RuntimeScalars& facts) {
       thread_local const bool pinned = (run_on_core(0), true);
       if (pinned) launch(facts);
     };
@@ -109,7 +109,7 @@ class Runner {
         arena_(backend_, compiled.plan, s.disk_dir),
         executor_(
             set_, compiled.plan, backend_, arena_, nullptr,
-            [this](const HostTask& task, std::span<const TensorView> views, PassFacts& pass) {
+            [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& pass) {
               if (task.job == HostJob::FillBatch) fill_batch(views, pass, spec_.cut, spec_.model.vocabulary);
             },
             only == Lane::Compute ? LaneMode::Inline : LaneMode::Threads, 1) {}
@@ -143,7 +143,7 @@ class Runner {
 
  private:
   void step() {
-    const PassFacts before = facts_;
+    const RuntimeScalars before = facts_;
     facts_ = {.loss_scale = 1.0f / static_cast<float>(spec_.cut.step_tokens()), .step = before.step + 1};
     for (size_t i = 0; i < compiled_.passes.size(); i++) {
       const bool updates = i == 0 && before.step > 0 && compiled_.has(Task::Flush);
@@ -159,7 +159,7 @@ class Runner {
   PinnedBackend backend_;
   Arena arena_;
   Executor executor_;
-  PassFacts facts_;
+  RuntimeScalars facts_;
 };
 
 uint64_t disk_bytes(const Compiled& compiled, size_t operand) {

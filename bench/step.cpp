@@ -74,7 +74,7 @@ class TimedBackend : public Backend {
       std::ranges::transform(ceilings_, ideal.begin(), [&](const Ceilings& of) { return of.seconds(op); });
     const double forecast = snug::seconds(op, planned_.compiled.set.buffers, planned_.pricing);
     return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op),
-            forecast](const PassFacts& facts) {
+            forecast](const RuntimeScalars& facts) {
       std::ranges::transform(ideal_, ideal, ideal_.begin(), std::plus());
       const auto start = Clock::now();
       launch(facts);
@@ -131,16 +131,16 @@ std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
 
 void load(Session& session) {
   const JobSpec& spec = session.spec();
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
     fill_batch(views, facts, spec.cut, spec.model.vocabulary);
   });
-  session.on(HostJob::TakeMetrics, [](const HostTask&, std::span<const TensorView>, PassFacts&) {});
+  session.on(HostJob::TakeMetrics, [](const HostTask&, std::span<const TensorView>, RuntimeScalars&) {});
   session.load();
 }
 
 // Returns when all has run.
 void run_step(Session& session, int64_t step) {
-  PassFacts facts;
+  RuntimeScalars facts;
   facts.loss_scale = 1.0f / static_cast<float>(session.spec().cut.step_tokens());
   facts.learning_rate = 1e-5;
   facts.step = step;
@@ -257,7 +257,7 @@ int main(int argc, char** argv) try {
     find_option(pair.substr(0, equals), "the command line")
         .set(options, pair.substr(std::min(equals + 1, pair.size())));
   }
-  Planned planned = plan_training(make_job(options, Purpose::Train), options, Target(options), false, Aim::Run);
+  Planned planned = plan_training(make_job(options, Purpose::Train), options, Target(options), false, PlanMode::Run);
   const double whole = whole_step_seconds(planned, options, with_ballast);
   fmt::print("{}\n{:.0f} tokens/s, {:.1f} ms a step, {:.1f} forecast\n", planned.shown().words,
              static_cast<double>(planned.spec.cut.step_tokens()) / whole, 1e3 * whole,

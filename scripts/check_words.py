@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Fails where a file of the repository names what holds on one machine only: a folder outside the repository, or the
-host of a package registry (packages are named, and the machine's own clients know where they come from)."""
+host of a package registry (packages are named, and the machine's own clients know where they come from). Fails too where
+code of a room that has its words (docs/GLOSSARY.md) uses a retired one as an identifier."""
 
 import re
 import sys
@@ -12,6 +13,22 @@ FOLDERS = ["work", "opt", "root"]
 HOSTS = ["pypi" + ".org", "pythonhosted" + ".org", "debian" + ".org", "ubuntu" + ".com", "npmjs" + ".com", "crates" + ".io"]
 WORDS = re.compile(r"(?<![\w.}])/(?:" + "|".join(FOLDERS) + r")/|" + "|".join(map(re.escape, HOSTS)))
 
+# Identifiers that have given way to the field's words, and the rooms of src/ where they are refused.
+RETIRED = re.compile(
+    r"\b(?:Dial|open_dials|undialled|Relief|Settler|Prober|Probe|Elsewhere|Fates?|fate_of|Keep::\w+|Holder|granule|stash"
+    r"|bring_\w+|room_for|redo|Again|PassFacts|is_joint|Trade|Meeting|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock"
+    r"|BlockParams)\b")
+ROOMS = ("model", "plan", "program", "exec", "train", "cli")
+
+
+def retired(path):
+    """Retired identifiers of a file in one of the rooms, as failures."""
+    if path.suffix not in sources.CPP_SUFFIXES or path.parts[:1] != ("src",) or path.parts[1] not in ROOMS:
+        return []
+    code = sources.code_only((sources.ROOT / path).read_text())
+    return [f"{path}:{number}: '{match.group()}' is retired: docs/GLOSSARY.md has the words"
+            for number, line in enumerate(code.splitlines(), 1) for match in RETIRED.finditer(line)]
+
 
 def main():
     failures = []
@@ -22,6 +39,7 @@ def main():
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             for match in WORDS.finditer(line):
                 failures.append(f"{path}:{number}: '{match.group()}' holds on one machine only")
+        failures += retired(path)
     return sources.report("check_words", failures)
 
 

@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 constexpr size_t kLines = 3000;
 
 // Three lots of samples, encoded one token a line, slowly.
-Dataset read_slowly(const TempDirectory& directory, const Alive& alive, std::chrono::microseconds a_line) {
+Dataset read_slowly(const TempDirectory& directory, const Heartbeat& heartbeat, std::chrono::microseconds a_line) {
   std::string text;
   for (size_t i = 0; i < kLines; i++) text += "{\"text\": \"one\"}\n";
   write_text(directory.path() / "d.jsonl", text);
@@ -35,7 +35,7 @@ Dataset read_slowly(const TempDirectory& directory, const Alive& alive, std::chr
   DataOptions options;
   options.files = {directory.path() / "d.jsonl"};
   options.vocabulary = 3;
-  options.alive = alive;
+  options.heartbeat = heartbeat;
   return load_dataset(options, &encoder);
 }
 
@@ -53,7 +53,7 @@ void read_while_another_waits(bool signs) {
         error = std::current_exception();
       }
     });
-    read_slowly(directory, signs ? heartbeat_of(ranks[0].get()) : Alive{}, 1000us);
+    read_slowly(directory, signs ? heartbeat_of(ranks[0].get()) : Heartbeat{}, 1000us);
     try {
       ranks[0]->barrier();
     } catch (const std::exception&) {
@@ -62,21 +62,21 @@ void read_while_another_waits(bool signs) {
   if (error) std::rethrow_exception(error);
 }
 
-TEST(Alive, ARankThatReadsLongIsNotTakenToHang) {
+TEST(Heartbeat, ARankThatReadsLongIsNotTakenToHang) {
   EXPECT_NO_THROW(read_while_another_waits(true));
   EXPECT_THROW(read_while_another_waits(false), PeerError);
 }
 
-TEST(Alive, LongWorkEndsWithTheRankThatHasFailed) {
+TEST(Heartbeat, LongWorkEndsWithTheRankThatHasFailed) {
   const TempDirectory directory;
   const auto ranks = thread_ranks(2);
-  const Alive alive = heartbeat_of(ranks[0].get());
-  EXPECT_NO_THROW(read_slowly(directory, alive, 0us));
+  const Heartbeat heartbeat = heartbeat_of(ranks[0].get());
+  EXPECT_NO_THROW(read_slowly(directory, heartbeat, 0us));
   ranks[1]->leave("disk full");
-  EXPECT_TRUE(fails_with<PeerError>([&] { read_slowly(directory, alive, 0us); }, "rank 1 failed: disk full"));
+  EXPECT_TRUE(fails_with<PeerError>([&] { read_slowly(directory, heartbeat, 0us); }, "rank 1 failed: disk full"));
 }
 
-TEST(Alive, IsSaidForEachLotOfSamplesAndWhileFilesAreRead) {
+TEST(Heartbeat, IsSaidForEachLotOfSamplesAndWhileFilesAreRead) {
   const TempDirectory directory;
   int signs = 0;
   EXPECT_EQ(read_slowly(
@@ -86,18 +86,18 @@ TEST(Alive, IsSaidForEachLotOfSamplesAndWhileFilesAreRead) {
   EXPECT_GT(signs, 3);
 }
 
-TEST(Alive, IsSaidForEachEpochThatIsPacked) {
+TEST(Heartbeat, IsSaidForEachEpochThatIsPacked) {
   const TempDirectory directory;
   const Dataset dataset = read_slowly(directory, {}, 0us);
   int signs = 0;
   PackingOptions packing;
   packing.sequence_length = 16;
-  packing.alive = [&] { signs++; };
+  packing.heartbeat = [&] { signs++; };
   BlockStream(dataset, all_samples(dataset.samples()), packing, {1, 1, 1}, {std::nullopt, 5});
   EXPECT_GE(signs, 5);
 }
 
-TEST(Alive, IsSaidForEachBlockThatIsHashed) {
+TEST(Heartbeat, IsSaidForEachBlockThatIsHashed) {
   const TempDirectory directory;
   File file = File::create(directory.path() / "f", IoMode::Buffered);
   file.resize((20 << 20) + 1);
@@ -106,7 +106,7 @@ TEST(Alive, IsSaidForEachBlockThatIsHashed) {
   EXPECT_EQ(signs, 3);
 }
 
-TEST(Alive, IsSaidForEachFileThatIsRemoved) {
+TEST(Heartbeat, IsSaidForEachFileThatIsRemoved) {
   const TempDirectory directory;
   std::filesystem::create_directories(directory.path() / "a/b");
   for (const char* name : {"a/one", "a/b/two"}) write_text(directory.path() / name, "x");
@@ -118,30 +118,30 @@ TEST(Alive, IsSaidForEachFileThatIsRemoved) {
 }
 
 // As hosts that share a file system may have to.
-TEST(Alive, IsSaidWhileADirectoryIsWaitedFor) {
+TEST(Heartbeat, IsSaidWhileADirectoryIsWaitedFor) {
   const TempDirectory directory;
   const std::filesystem::path path = directory.path() / "made/later";
   int signs = 0;
-  const Alive alive = [&] { signs++; };
+  const Heartbeat heartbeat = [&] { signs++; };
   EXPECT_FALSE(is_directory_within(0, path, {}));
-  EXPECT_FALSE(is_directory_within(0.3, path, alive));
+  EXPECT_FALSE(is_directory_within(0.3, path, heartbeat));
   EXPECT_GE(signs, 2);
   const std::jthread maker([&] {
     std::this_thread::sleep_for(500ms);
     std::filesystem::create_directories(path);
   });
-  EXPECT_TRUE(is_directory_within(60, path, alive));
+  EXPECT_TRUE(is_directory_within(60, path, heartbeat));
 }
 
-TEST(Alive, IsSaidForEachArrangementThatIsCompiled) {
+TEST(Heartbeat, IsSaidForEachArrangementThatIsCompiled) {
   size_t signs = 0;
   Choices choices;
   choices.batch_size = 2;
   const JobSpec spec = tiny_job("llama", std::nullopt, DType::F32);
   const CpuFacts facts;
   const Pricing pricing;
-  const Alive alive = [&] { signs++; };
-  Fitter fitter(spec, choices, facts, pricing, alive);
+  const Heartbeat heartbeat = [&] { signs++; };
+  Fitter fitter(spec, choices, facts, pricing, heartbeat);
   fitter.fit({});
   EXPECT_GT(signs, 0u);
   EXPECT_EQ(signs, fitter.compiled());

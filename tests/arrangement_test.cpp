@@ -59,7 +59,7 @@ TEST_P(Arrangements, UpdatesInTheBackwardChangeNoBit) {
       EXPECT_TRUE(train(unclipped, a) == expected) << to_string(a);
       const Compiled compiled = compile(arranged(unclipped, a, 0), *usual_ground().facts());
       EXPECT_EQ(compiled.update.in_backward, a.zero >= 2) << to_string(a);
-      EXPECT_FALSE(compiled.update.in_backward && (compiled.has(Task::Redo) || compiled.has(Task::Flush)))
+      EXPECT_FALSE(compiled.update.in_backward && (compiled.has(Task::Reapply) || compiled.has(Task::Flush)))
           << to_string(a);
     }
   }
@@ -159,14 +159,14 @@ TEST_P(Arrangements, SpeculatingThatNothingIsClippedChangesNoBit) {
         a.deferred = a.layer_major = other;
         a.lanes = other ? LaneMode::Threads : LaneMode::Inline;
         EXPECT_TRUE(train(spec, a) == expected) << to_string(a) << ", at most " << spec.numerics.max_grad_norm;
-        const auto count_redone = [&](Session& session) {
+        const auto count_reapplied = [&](Session& session) {
           session.load();
           Outcome two;
           train_steps(session, 1, 2, two);
           take_saved(session, two);
-          EXPECT_EQ(session.redone_steps(), clipped ? 1 : 0);
+          EXPECT_EQ(session.reapplied_steps(), clipped ? 1 : 0);
         };
-        on_ranks(spec, a, count_redone);
+        on_ranks(spec, a, count_reapplied);
         for (const int64_t steps : {1, 2}) EXPECT_TRUE(after_a_step_that_is_not_finite(spec, a, steps)) << steps;
       }
     }
@@ -207,7 +207,7 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
       if (i == 3) a.states = Space::Host, a.speculative = true, a.share = 2, a.zero = std::max(2, a.zero);
       const Compiled compiled = compile(arranged(job(), a, ranks - 1), CpuFacts());
       const bool deferred = compiled.has(Task::Flush);
-      EXPECT_EQ(compiled.has(Task::Redo), a.speculative && a.share > 0 && a.states != Space::Device && a.zero >= 2);
+      EXPECT_EQ(compiled.has(Task::Reapply), a.speculative && a.share > 0 && a.states != Space::Device && a.zero >= 2);
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};
       bool turned = false;
       auto add = [&](Task task) { sequence.push_back(compiled.at(task, turned)); };
@@ -216,8 +216,8 @@ TEST_P(Arrangements, StayCleanUnderTheReplay) {
         if (deferred && step == 1) tasks[0] = pending(tasks[0]);
         for (const Task task : tasks) add(task);
         add(Task::Update);
-        if (compiled.has(Task::Redo) && step != 1) add(Task::Redo);
-        turned = compiled.has(Task::Redo) && !turned;
+        if (compiled.has(Task::Reapply) && step != 1) add(Task::Reapply);
+        turned = compiled.has(Task::Reapply) && !turned;
         if (deferred && step != 0) add(Task::Flush);
         if (deferred && step == 0) continue;
         add(Task::Evaluate);

@@ -190,7 +190,7 @@ struct AttentionData {
   void run() {
     const Shape shape{static_cast<int64_t>(documents.size())};
     const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, shape, shape.cols()};
-    const PassFacts facts{.documents = static_cast<int64_t>(x.documents.size()) - 1};
+    const RuntimeScalars facts{.documents = static_cast<int64_t>(x.documents.size()) - 1};
     const auto [q, k, v] = parts_of(qkv.view(), x.shape);
     const auto [dq, dk, dv] = parts_of(dqkv.view(), x.shape);
     run_op(Attention{x.shape, scale()}, {q, k, v, bounds, out.view(), lse.view()}, facts, cpu::attention_scratch_bytes,
@@ -328,7 +328,7 @@ TEST(CachedAttention, ContinuesWhatAttentionComputes) {
         part.shape = {n, width_of(shape)};
         const auto [q, k, v] = parts_of(part, shape);
         Guarded out(dtype, n, shape.heads * shape.dim, 3);
-        const PassFacts facts{.position = position};
+        const RuntimeScalars facts{.position = position};
         run_op(CacheAppend{shape}, {k, v, cache.view()}, facts, cpu::cache_append_scratch_bytes,
                cpu::bind_cache_append);
         run_op(CachedAttention{shape, scale}, {q, cache.view(), out.view()}, facts, cpu::cached_attention_scratch_bytes,

@@ -73,7 +73,7 @@ TEST(QuantisedBase, IsReadAsTransformersSavedIt) {
     spec.numerics.base_format = spec.sources.format;
     spec.numerics.plain_scales = spec.sources.plain_scales;
     spec.cut.sequence_length = static_cast<int64_t>(sample.ids.size());
-    spec.strategy = plain_strategy(1);
+    spec.strategy = plain_strategy(spec.table);
     Session session(spec, 1);
     session.load();
     TinyTrainer trainer(session);

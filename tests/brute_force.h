@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/cpu/facts.h"
-#include "plan/dials.h"
+#include "plan/memory_options.h"
 #include "plan/simplicity.h"
 
 namespace snug {

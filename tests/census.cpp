@@ -165,7 +165,7 @@ class Spelling {
  public:
   explicit Spelling(const Compiled& compiled) : set_(compiled.set) {
     for (const auto& [task, program] : compiled.programs) spell(fmt::format("{}", name(task)), program);
-    for (const auto& [task, program] : compiled.turned) spell(fmt::format("{}, turned", name(task)), program);
+    for (const auto& [task, program] : compiled.swapped) spell(fmt::format("{}, turned", name(task)), program);
   }
   const std::string& text() const { return text_; }
   size_t ops() const { return ops_; }

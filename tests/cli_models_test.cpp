@@ -40,7 +40,7 @@ TEST_F(Cli, MergedIsStoredAsTheModelIs) {
   const std::string fp32 = kModels / "llama";
   EXPECT_EQ(merge(fp32, {}, "wide"), std::set<std::string>{"F32"});
   EXPECT_EQ(merge(fp32, {"--base-format", "bf16"}, "narrow"), std::set<std::string>{"BF16"});
-  EXPECT_EQ(merge(fp32, {"--base-format", "int8"}, "coded"), std::set<std::string>{"F32"});
+  EXPECT_EQ(merge(fp32, {"--base-format", "int8"}, "quantized"), std::set<std::string>{"F32"});
   EXPECT_EQ(merge(at("narrow"), {"--compute", "fp32"}, "again"), std::set<std::string>{"BF16"});
 }
 

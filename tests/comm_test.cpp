@@ -188,7 +188,7 @@ TEST(Threads, AWaitForWhatOthersTellIsToldWithItsPlace) {
   };
   const std::string hangs = "rank 1 has given no sign of life for 0.3 s while others wait for it";
   EXPECT_EQ(told([](Comm& comm) {
-              comm.tell(7, {"the end of step", 12});
+              comm.allgather_host(7, {"the end of step", 12});
             }),
             hangs + "; rank 0 waited at the end of step 12");
   EXPECT_EQ(told([](Comm& comm) { comm.barrier("the end of loading"); }),
@@ -212,22 +212,24 @@ TEST(Threads, HeartbeatsKeepASlowRankAlive) {
 }
 
 // Somebody who types, say.
-std::vector<uint64_t> wait_outside(const Alive& alive, std::chrono::milliseconds time) {
-  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end; alive())
+std::vector<uint64_t> wait_outside(const Heartbeat& heartbeat, std::chrono::milliseconds time) {
+  for (const auto end = std::chrono::steady_clock::now() + time; std::chrono::steady_clock::now() < end; heartbeat())
     std::this_thread::sleep_for(20ms);
   return {3, UINT64_MAX, 0};
 }
 
 TEST(Threads, WhatRankZeroWaitsForOutsideTheJobIsNoHang) {
-  expect_all(run_ranks(thread_ranks(3, 1, 0.4),
-                       [](Comm& comm) {
-                         for (const auto time : {0ms, 1500ms})
-                           EXPECT_EQ(from_rank_0(&comm, [&](const Alive& alive) { return wait_outside(alive, time); }),
-                                     (std::vector<uint64_t>{3, UINT64_MAX, 0}));
-                         EXPECT_TRUE(from_rank_0(&comm, [](const Alive&) { return std::vector<uint64_t>(); }).empty());
-                       }),
-             "");
-  EXPECT_EQ(from_rank_0(nullptr, [](const Alive&) { return std::vector<uint64_t>{5}; }), std::vector<uint64_t>{5});
+  expect_all(
+      run_ranks(thread_ranks(3, 1, 0.4),
+                [](Comm& comm) {
+                  for (const auto time : {0ms, 1500ms})
+                    EXPECT_EQ(
+                        from_rank_0(&comm, [&](const Heartbeat& heartbeat) { return wait_outside(heartbeat, time); }),
+                        (std::vector<uint64_t>{3, UINT64_MAX, 0}));
+                  EXPECT_TRUE(from_rank_0(&comm, [](const Heartbeat&) { return std::vector<uint64_t>(); }).empty());
+                }),
+      "");
+  EXPECT_EQ(from_rank_0(nullptr, [](const Heartbeat&) { return std::vector<uint64_t>{5}; }), std::vector<uint64_t>{5});
 }
 
 std::vector<uint64_t> many_words() {
@@ -239,7 +241,7 @@ std::vector<uint64_t> many_words() {
 TEST(Threads, EveryWordThatRankZeroGotFromOutsideArrives) {
   expect_all(run_ranks(thread_ranks(3),
                        [](Comm& comm) {
-                         const std::vector<uint64_t> words = from_rank_0(&comm, [&](const Alive&) {
+                         const std::vector<uint64_t> words = from_rank_0(&comm, [&](const Heartbeat&) {
                            return comm.topology().rank == 0 ? many_words() : std::vector<uint64_t>{1};
                          });
                          EXPECT_EQ(words, many_words());
@@ -254,9 +256,9 @@ class CountingComm : public Comm {
   int calls = 0;
 
  private:
-  void trade(size_t, const Trade& trade) override {
+  void step(size_t, const ExchangeStep& step) override {
     calls++;
-    trade.take(0, trade.row_for(topology()));
+    step.take(0, step.row_for(topology()));
   }
   void wait_until(const std::function<bool()>&) override {}
   void leave(std::string_view) noexcept override {}
@@ -268,14 +270,15 @@ class CountingComm : public Comm {
 // Each is a journey where ranks are far apart.
 TEST(Comm, ManyWordsFromRankZeroTakeFewCollectives) {
   CountingComm comm;
-  EXPECT_EQ(from_rank_0(&comm, [](const Alive&) { return many_words(); }), many_words());
+  EXPECT_EQ(from_rank_0(&comm, [](const Heartbeat&) { return many_words(); }), many_words());
   EXPECT_LE(comm.calls, 12);
 }
 
 TEST(Threads, ARankThatEndsWhileRankZeroWaitsOutsideTheJobIsNoticed) {
   const auto begin = std::chrono::steady_clock::now();
   const std::vector<std::string> errors = run_ranks(thread_ranks(3), [](Comm& comm) {
-    if (comm.topology().rank != 1) from_rank_0(&comm, [](const Alive& alive) { return wait_outside(alive, 60s); });
+    if (comm.topology().rank != 1)
+      from_rank_0(&comm, [](const Heartbeat& heartbeat) { return wait_outside(heartbeat, 60s); });
   });
   EXPECT_EQ(errors[0], "rank 1 has ended while others wait for it; rank 0 waited at rank 0's input");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 30s);

@@ -51,8 +51,8 @@ TEST_F(ACard, ThatIsHeldByOthersIsPlannedAsItIsWhateverMachineIsNamed) {
   options.device = "cuda";
   options.machine = "8xH200";
   const Target target(options);
-  EXPECT_LT(caps_of(options, target, Aim::Run).device_bytes, uint64_t{3} << 30);
-  EXPECT_GT(caps_of(options, target, Aim::Look).device_bytes, uint64_t{130} << 30);
+  EXPECT_LT(caps_of(options, target, PlanMode::Run).device_bytes, uint64_t{3} << 30);
+  EXPECT_GT(caps_of(options, target, PlanMode::Look).device_bytes, uint64_t{130} << 30);
 }
 
 TEST_F(ACard, WithoutRoomForTheDriverIsRefusedByThePlan) {

@@ -36,7 +36,7 @@ std::vector<std::string> on_cards(Route route, int ranks, int replicas, double p
   return errors;
 }
 
-Op joint(const Attrs& attrs, Lane lane) {
+Op collective(const Attrs& attrs, Lane lane) {
   Op op;
   op.attrs = attrs;
   op.lane = lane;
@@ -103,7 +103,7 @@ class DeviceChecks {
     calls_.push_back({call_, row, row, who, out});
     const std::array views{TensorView{part, dtype, {columns}, columns},
                            TensorView{out, dtype, {ranks * columns}, ranks * columns}};
-    return backend_.bind(joint(AllGather{who}, lane), views);
+    return backend_.bind(collective(AllGather{who}, lane), views);
   }
 
   Launch exchange(Lane lane, int64_t columns, DType dtype, int64_t tail) {
@@ -120,7 +120,7 @@ class DeviceChecks {
     calls_.push_back({call_, row, stride, std::nullopt, out});
     const std::array views{TensorView{in, dtype, {here_.ranks, columns}, columns + tail},
                            TensorView{out, dtype, {here_.ranks, columns}, columns + tail}};
-    return backend_.bind(joint(Exchange{}, lane), views);
+    return backend_.bind(collective(Exchange{}, lane), views);
   }
 
   void look(const Call& call) {
@@ -168,7 +168,7 @@ void gather(Backend& backend, const Comm& comm) {
   std::byte* const full = backend.reserve(Space::Device, static_cast<uint64_t>(ranks * kBytes));
   const std::array views{TensorView{full + kBytes * comm.topology().rank, DType::U8, {kBytes}, kBytes},
                          TensorView{full, DType::U8, {ranks * kBytes}, ranks * kBytes}};
-  backend.bind(joint(AllGather{Ranks::Everyone}, Lane::Gather), views)({});
+  backend.bind(collective(AllGather{Ranks::Everyone}, Lane::Gather), views)({});
 }
 
 TEST_P(SeveralCards, ARankThatFailsEndsTheWorkThatWaitsForIt) {

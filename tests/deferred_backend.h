@@ -52,7 +52,7 @@ class DeferredStreams : public Streams {
   }
   int64_t when(Stamp stamp) override { return stamps_[stamp]; }
   // What other ranks take part in, on a thread of its own: they may come to it much later.
-  void enqueue_joint(Lane lane, std::function<void()> work) {
+  void enqueue_collective(Lane lane, std::function<void()> work) {
     enqueue(lane, [this, work = std::move(work), under_way = std::shared_ptr<std::future<void>>()]() mutable {
       if (!under_way) {
         under_way = std::make_shared<std::future<void>>(std::async(std::launch::async, work));
@@ -81,7 +81,7 @@ class DeferredStreams : public Streams {
   }
 
   Numbers numbers_;
-  int others_ = 0;  // joint ops under way
+  int others_ = 0;  // collectives under way
   std::array<std::deque<std::function<bool()>>, kLanes> queues_;
   std::vector<int64_t> recorded_, reached_;  // by mark: how often
   std::vector<int64_t> stamps_;              // nanoseconds, as steady_clock counts them here
@@ -97,12 +97,13 @@ class DeferredBackend : public Backend {
     check(op.lane != Lane::Host && op.lane != Lane::DiskIn && op.lane != Lane::DiskOut,
           "{}: a launch on a lane of the host", op.site);
     if (const auto* gather = std::get_if<AllGather>(&op.attrs))
-      return joint(op.lane, [this, lane = op.lane, who = gather->ranks, part = views[0], full = views[1]] {
+      return collective(op.lane, [this, lane = op.lane, who = gather->ranks, part = views[0], full = views[1]] {
         comm_->all_gather(lane, who, part, full);
       });
     if (std::holds_alternative<Exchange>(op.attrs))
-      return joint(op.lane, [this, lane = op.lane, in = views[0], out = views[1]] { comm_->exchange(lane, in, out); });
-    return [this, lane = op.lane, launch = backend_->bind(op, views)](const PassFacts& facts) {
+      return collective(op.lane,
+                        [this, lane = op.lane, in = views[0], out = views[1]] { comm_->exchange(lane, in, out); });
+    return [this, lane = op.lane, launch = backend_->bind(op, views)](const RuntimeScalars& facts) {
       streams_.enqueue(lane, [launch, facts] {
         launch(facts);
         return true;
@@ -112,8 +113,8 @@ class DeferredBackend : public Backend {
   Streams* streams() override { return &streams_; }
 
  private:
-  Launch joint(Lane lane, std::function<void()> work) {
-    return [this, lane, work = std::move(work)](const PassFacts&) { streams_.enqueue_joint(lane, work); };
+  Launch collective(Lane lane, std::function<void()> work) {
+    return [this, lane, work = std::move(work)](const RuntimeScalars&) { streams_.enqueue_collective(lane, work); };
   }
 
   std::unique_ptr<Backend> backend_;  // does the work; without streams

@@ -104,7 +104,7 @@ TEST(Exact, RandomWalksOverAllProgramsStayCleanUnderTheReplay) {
                                    {false, When::Speculative}}) {
     const Compiled compiled = compile(job_with_everything("llama", lora, when), CpuFacts());
     EXPECT_EQ(compiled.has(Task::Flush), when != When::AtOnce);
-    EXPECT_EQ(compiled.has(Task::Redo), when == When::Speculative);
+    EXPECT_EQ(compiled.has(Task::Reapply), when == When::Speculative);
     Random random(lora ? 1 : 2, RandomPurpose::DataOrder);
     for (uint64_t walk = 0; walk < 20; walk++) {
       std::vector<ProgramId> sequence{compiled.at(Task::Load)};

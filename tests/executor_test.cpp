@@ -34,7 +34,7 @@ class MixingBackend : public Backend {
       if (op.operands[i].reads()) in.push_back(bytes);
       if (op.operands[i].writes()) out.push_back(bytes);
     }
-    return [in, out](const PassFacts& facts) {
+    return [in, out](const RuntimeScalars& facts) {
       auto mixed = static_cast<uint32_t>(facts.step);
       for (const auto& bytes : in)
         for (const uint8_t byte : bytes) mixed = mixed * 31 + byte;
@@ -78,7 +78,7 @@ ProgramSet pages_round_the_ring() {
   p.follow(0, {0});
   ProgramSet set = p.build();
   for (Op& op : set.programs[0].ops)
-    if (is_joint(op.attrs))
+    if (is_collective(op.attrs))
       for (Operand& operand : op.operands) operand.shape = {2, kPage / 2}, operand.row_stride = kPage / 2;
   return set;
 }
@@ -95,7 +95,7 @@ std::vector<std::vector<uint8_t>> run(LaneMode mode, int64_t steps) {
       ranks.emplace_back([&, rank] {
         MixingBackend backend;
         Arena arena(backend, packed.plan, directory.path());
-        auto host = [rank](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+        auto host = [rank](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
           std::fill_n(views[0].as<uint8_t>(), views[0].count(), static_cast<uint8_t>(facts.step + 7 * rank));
         };
         Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, mode, 1);
@@ -133,7 +133,7 @@ TEST_P(ExecutorError, EndsAllLanesOnAllRanks) {
       ranks.emplace_back([&, rank] {
         MixingBackend backend;
         Arena arena(backend, packed.plan, directory.path());
-        auto host = [rank](const HostTask&, std::span<const TensorView>, PassFacts& facts) {
+        auto host = [rank](const HostTask&, std::span<const TensorView>, RuntimeScalars& facts) {
           if (rank == 1 && facts.step == 5) device_error("no more");
         };
         Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, GetParam(), 1);

@@ -143,7 +143,7 @@ TEST_F(Cli, MemoryThatALimitOfAddressesForbidsDoesNotFit) {
 }
 #endif
 
-// Held up for so long that another host took its directory over.
+// ShardedArray up for so long that another host took its directory over.
 TEST_F(Cli, ARunThatHasLostItsDirectoryEndsAndWritesNothingMoreThere) {
   for (const char* ranks : {"1", "2"}) {
     const pid_t child = start(job("train", {"--max-steps", "100000", "--save-every", "100000", "--ranks", ranks}),

@@ -19,7 +19,7 @@ class FaultyBackend : public Backend {
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     const Launch launch = backend_->bind(op, views), fail = failing(op);
     const bool counts = kind_.empty() || kind_ == kind(op.attrs);
-    return [this, launch, fail, counts](const PassFacts& facts) {
+    return [this, launch, fail, counts](const RuntimeScalars& facts) {
       if (counts && ++launches_ == fault_) lost_ = true;
       (lost_ ? fail : launch)(facts);
     };
@@ -32,7 +32,7 @@ class FaultyBackend : public Backend {
   // On a device, a kernel that reads where nothing is: its context is lost from there on.
   Launch failing(const Op& op) {
     if (!backend_->streams())
-      return [site = op.site](const PassFacts&) { device_error("{}: the device is lost", site); };
+      return [site = op.site](const RuntimeScalars&) { device_error("{}: the device is lost", site); };
     Op cast;
     cast.attrs = Cast{};
     cast.lane = op.lane;

@@ -11,7 +11,7 @@
 #include "brute_force.h"
 #include "expect_error.h"
 #include "no_scratch.h"
-#include "plan/dials.h"
+#include "plan/memory_options.h"
 #include "tiny_model.h"
 
 namespace snug {
@@ -158,7 +158,7 @@ TEST(Fit, TakesOfTheHostAsMuchAsThereIs) {
       Caps caps;
       caps.device_bytes = device_bytes(known);
       caps.op_host_bytes = op_host_bytes;
-      // On the way there dials are on that what is known has not, and bind some ops more.
+      // On the way there options are on that what is known has not, and bind some ops more.
       caps.host_bytes = caps.taken(known.forecast, Space::Host) + 64 * op_host_bytes;
       caps.disk_bytes = 0;
       Choices open;
@@ -257,7 +257,7 @@ TEST(Fit, WhereNothingMovesNothingIsFetchedFarAhead) {
   EXPECT_EQ(chosen(fit(job(), choices, {}, CpuFacts())).strategy.gather_ahead, Strategy().gather_ahead);
 }
 
-// What is said of an arrangement tells it from all others that dials make.
+// What is said of an arrangement tells it from all others that options make.
 TEST(Fit, WordsTellArrangementsApart) {
   const ParamTable table = job().table;
   const Random random(3, RandomPurpose::DataOrder);
@@ -269,9 +269,9 @@ TEST(Fit, WordsTellArrangementsApart) {
     choices.ranks = 4;
     choices.replicas = static_cast<int>(1 + below(2));
     const int stage = below(2) == 0 ? 0 : 2;
-    Strategy strategy = undialled(choices, stage, table);
-    for (const Dial& dial : open_dials(choices, stage, table))
-      if (below(3) == 0) dial.turn(strategy, below(dial.most + 1));
+    Strategy strategy = baseline(choices, stage, table);
+    for (const MemoryOption& option : open_memory_options(choices, stage, table))
+      if (below(3) == 0) option.set(strategy, below(option.most + 1));
     strategy.layer_major = below(2) == 0;
     strategy.defer_updates = below(2) == 0;
     if (below(2) == 0) strategy.gather_ahead = 3;
@@ -381,8 +381,8 @@ TEST(Fit, CountsTheOpsOfAnArrangement) {
   Footprint rank;
   rank.arena_bytes[index(Space::Host)] = 3;
   rank.ops = 7;
-  EXPECT_EQ(caps.beside(rank, Space::Host), 170u);
-  EXPECT_EQ(caps.beside(rank, Space::Device), 0u);
+  EXPECT_EQ(caps.overhead(rank, Space::Host), 170u);
+  EXPECT_EQ(caps.overhead(rank, Space::Device), 0u);
   EXPECT_EQ(needs(rank, 2, caps)[1].bytes, 2 * 173u);
 }
 

@@ -40,7 +40,7 @@ Array indices(const std::vector<int32_t>& values) {
 }
 
 // Runs an op on arrays in ops.h's order; scratch is added.
-void run(const Attrs& attrs, std::vector<Array*> arrays, const PassFacts& facts = {}) {
+void run(const Attrs& attrs, std::vector<Array*> arrays, const RuntimeScalars& facts = {}) {
   Op op;
   op.attrs = attrs;
   op.site = "grad_test";
@@ -131,7 +131,7 @@ TEST(Grad, SwiGlu) {
 // The op itself, over what comes back.
 TEST(Grad, Dropout) {
   const Dropout attrs{0.25, 5, 2};
-  const PassFacts facts{.step = 3, .first_token = 6};
+  const RuntimeScalars facts{.step = 3, .first_token = 6};
   Array x = random({9, 14}, 1), dy = random({9, 14}, 2), dx = zeros({9, 14});
   run(attrs, {&dy, &dx}, facts);
   const Random stream(5, RandomPurpose::Dropout, 2);
@@ -168,7 +168,7 @@ TEST(Grad, Attention) {
     Array dout = random(queries, 2), out = zeros(queries), lse = zeros({shape.heads, tokens});
     Array dq = zeros(queries), dk = zeros(keys), dv = zeros(keys);
     Array bounds = indices(documents);
-    const PassFacts facts{.documents = 3};
+    const RuntimeScalars facts{.documents = 3};
     run(Attention{shape, 0.4f}, {&q, &k, &v, &bounds, &out, &lse}, facts);
     run(AttentionBackward{shape, 0.4f}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, facts);
     Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});

@@ -93,7 +93,7 @@ inline std::vector<Operand> operands_of(const std::vector<TensorView>& views) {
 // Runs an op as a program does: scratch as declared, bound, launched. `scratch_bytes` and `bind` are a kind's
 // functions.
 template <class Attrs, class ScratchBytes, class Bind>
-void run_op(const Attrs& attrs, std::vector<TensorView> views, const PassFacts& facts, ScratchBytes scratch_bytes,
+void run_op(const Attrs& attrs, std::vector<TensorView> views, const RuntimeScalars& facts, ScratchBytes scratch_bytes,
             Bind bind) {
   const uint64_t bytes = scratch_bytes(attrs, operands_of(views));
   Guarded scratch(DType::U8, Shape{static_cast<int64_t>(bytes)}, static_cast<int64_t>(bytes));

@@ -40,12 +40,12 @@ TEST(Launch, RankZerosResultIsReturned) {
   EXPECT_EQ(run_ranks(1, 1, nullptr, [](int, int, Comm* comm) { return comm ? 1 : 0; }), 0);
 }
 
-// What settle_ranks() makes of the options of each of several processes of one machine, which are threads here.
+// What resolve_ranks() makes of the options of each of several processes of one machine, which are threads here.
 std::vector<int64_t> settled(std::vector<Options> processes) {
   std::vector<int64_t> ranks(processes.size());
   run_ranks(static_cast<int>(processes.size()), 1, nullptr, [&](int process, int, Comm* comm) {
     Options& options = processes[static_cast<size_t>(process)];
-    settle_ranks(options, Target(options, std::nullopt), Aim::Run, comm);
+    resolve_ranks(options, Target(options, std::nullopt), PlanMode::Run, comm);
     ranks[static_cast<size_t>(process)] = options.ranks;
     return 0;
   });
@@ -74,15 +74,15 @@ TEST(Launch, ProcessesOfAMachineShareItsCards) {
 
 // Of the machine that is named there are prices.
 TEST(Launch, ARunCountsTheCardsThatAreHere) {
-  const auto ranks = [](const std::string& machine, Aim aim) {
+  const auto ranks = [](const std::string& machine, PlanMode mode) {
     Options options;
     options.machine = machine;
-    settle_ranks(options, Target(options, rough_cards("NVIDIA H200", 90, 2)), aim);
+    resolve_ranks(options, Target(options, rough_cards("NVIDIA H200", 90, 2)), mode);
     return options.ranks;
   };
   for (const auto& [machine, named] : {std::pair("", 2), {"H200", 1}, {"8xH200", 8}}) {
-    EXPECT_EQ(ranks(machine, Aim::Run), 2) << machine;
-    EXPECT_EQ(ranks(machine, Aim::Look), named) << machine;
+    EXPECT_EQ(ranks(machine, PlanMode::Run), 2) << machine;
+    EXPECT_EQ(ranks(machine, PlanMode::Look), named) << machine;
   }
 }
 
@@ -131,7 +131,7 @@ TEST(Launch, ProcessesOfOneMachineSeeTheSameGpus) {
     run_ranks(2, 1, nullptr, [&](int process, int, Comm* comm) {
       Options options = options_of("2xH100", 2);
       const Target target(options, rough_cards("NVIDIA H100", 90, 2), seen[static_cast<size_t>(process)]);
-      settle_ranks(options, target, Aim::Run, comm);
+      resolve_ranks(options, target, PlanMode::Run, comm);
       return 0;
     });
   };

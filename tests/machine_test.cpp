@@ -259,7 +259,7 @@ TEST(Machine, TheBusOfANamedMachineIsSharedByThoseWhoAreAtIt) {
 }
 
 // 20 GB/s within a host, 10 GB/s from others, and 100 us for each further host.
-TEST(Machine, JointOpsOverHostsTakeWhatTheirSlowerLinkDoes) {
+TEST(Machine, CollectivesOverHostsTakeWhatTheirSlowerLinkDoes) {
   Machine machine = with_a_card();
   machine.cards->copies.rate = 4e10;
   machine.cards->nccl.rate = 2e10;

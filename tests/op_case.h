@@ -73,7 +73,7 @@ struct OpCase {
   std::string name;
   Attrs attrs;
   std::vector<CaseOperand> operands;
-  PassFacts facts;
+  RuntimeScalars facts;
   // |got - want| <= relative |want| + absolute + half a unit in the last place of the result's dtype: sums are in fp32,
   // every result is rounded once. Both 0: the result must be the reference rounded to nearest even, bit for bit.
   double relative = 4e-6, absolute = 4e-6;

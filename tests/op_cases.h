@@ -23,7 +23,7 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
                                        int64_t tokens, const std::vector<int32_t>& documents) {
   const auto [shape, scale, longest, window] = attention;
   const double error = attention_error(t);
-  const PassFacts facts{.documents = 3};
+  const RuntimeScalars facts{.documents = 3};
   const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
   const auto q = in("q", t, queries, uniform(-2, 2)), k = in("k", t, keys, uniform(-2, 2)),
              v = in("v", t, keys, uniform(-2, 2));
@@ -63,9 +63,9 @@ inline void add_attention(OpCases& cases) {
       for (const int64_t window : {0, 5}) {
         const auto suffix = attention_suffix(std::string(name(t)), shape, window);
         add_attention_and_backward(cases, suffix, t, {shape, 0.3f, 0, window}, 37,
-                                   {0, 1, 20, 33, 0});  // the last is beyond PassFacts::documents
+                                   {0, 1, 20, 33, 0});  // the last is beyond RuntimeScalars::documents
         for (const int64_t n : {1, 5}) {
-          const PassFacts cached{.position = 11};
+          const RuntimeScalars cached{.position = 11};
           const Shape cache{20, 2 * shape.key_columns()};
           const Shape queries{n, shape.query_columns()}, keys{n, shape.key_columns()};
           if (window == 0)
@@ -325,7 +325,7 @@ inline void add_embedding(OpCases& cases) {
               in("segment_starts", DType::I32, {t11 + 1}, list(sorted.starts)),
               in("segment_ids", DType::I32, {t11}, list(sorted.ids)),
               accumulate ? inout("dtable", u, {13, 600}) : out("dtable", u, {13, 600})},
-             PassFacts{.segments = static_cast<int64_t>(sorted.segments)}});
+             RuntimeScalars{.segments = static_cast<int64_t>(sorted.segments)}});
     }
   for (const DType t : kActivations) {
     cases.push_back(
@@ -350,7 +350,7 @@ inline void add_loss(OpCases& cases) {
     for (const bool gradient : {false, true})
       for (const int64_t vocabulary : {1, 997, 20011}) {
         // Row 3 of this chunk is row 8 of the pass, the first without a target.
-        const PassFacts facts{.loss_rows = 8, .loss_scale = 0.125f};
+        const RuntimeScalars facts{.loss_rows = 8, .loss_scale = 0.125f};
         cases.push_back({fmt::format("cross_entropy.{}.v{}{}", name(t), vocabulary, gradient ? ".gradient" : ""),
                          CrossEntropy{5, gradient},
                          {inout("logits", t, {4, vocabulary}, uniform(-15, 15), 2),
@@ -378,7 +378,7 @@ inline void add_loss(OpCases& cases) {
            {inout("logits", DType::BF16, {3, vocabulary}, uniform(-15, 15), 8),
             in("targets", DType::I32, {3}, list(std::vector<double>{0, static_cast<double>(vocabulary - 1), 9})),
             in("weights", DType::F32, {3}, uniform(-1, 2)), out("loss", DType::F32, {3})},
-           PassFacts{.loss_rows = 2, .loss_scale = 0.125f},
+           RuntimeScalars{.loss_rows = 2, .loss_scale = 0.125f},
            1e-5,
            1e-7});
   // More rows than are worked on at the same time.
@@ -387,7 +387,7 @@ inline void add_loss(OpCases& cases) {
                    {inout("logits", DType::BF16, {900, 4104}, uniform(-15, 15), 8),
                     in("targets", DType::I32, {900}, integers(0, 4104)),
                     in("weights", DType::F32, {900}, uniform(-1, 2)), out("loss", DType::F32, {900})},
-                   PassFacts{.loss_rows = 890, .loss_scale = 0.125f},
+                   RuntimeScalars{.loss_rows = 890, .loss_scale = 0.125f},
                    1e-5,
                    1e-7});
   for (const bool accumulate : {false, true})
@@ -395,7 +395,7 @@ inline void add_loss(OpCases& cases) {
                      LossSum{accumulate},
                      {in("loss", DType::F32, {300}, uniform(0, 12)),
                       accumulate ? inout("sum", DType::F32, {1}) : out("sum", DType::F32, {1})},
-                     PassFacts{.loss_rows = 257},
+                     RuntimeScalars{.loss_rows = 257},
                      1e-7,
                      0});
 }

@@ -10,7 +10,7 @@ inline void add_dropout(OpCases& cases) {
     for (const double p : {0.0, 0.1, 0.9}) {
       const Shape shape{7, 333};
       const Dropout attrs{p, 42, 9};
-      const PassFacts facts{.step = 5, .first_token = 13};
+      const RuntimeScalars facts{.step = 5, .first_token = 13};
       const auto suffix = fmt::format("{}.p{}", name(t), p);
       cases.push_back({"dropout." + suffix,
                        attrs,
@@ -67,7 +67,7 @@ inline void add_sums(OpCases& cases) {
 }
 
 inline void add_adamw(OpCases& cases) {
-  const auto adamw = [&](std::string what, DType gradient, bool split, const PassFacts& facts, double finite) {
+  const auto adamw = [&](std::string what, DType gradient, bool split, const RuntimeScalars& facts, double finite) {
     const Shape n{20011};
     OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, facts, 1e-6, 1e-7};
     if (split) c.operands.push_back(inout("w", DType::BF16, n));

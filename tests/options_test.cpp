@@ -33,18 +33,18 @@ TEST(Options, MayNameMoreMemoryThanThereIsToLookAtAPlanButNotOfANamedCard) {
   Options options;
   options.device = "cpu";
   options.device_memory = options.host_memory = options.disk_memory = kLarge;
-  const auto caps = [&](Aim aim) { return caps_of(options, Target(options), aim); };
-  EXPECT_EQ(caps(Aim::Look).device_bytes, kLarge);
-  EXPECT_EQ(caps(Aim::Look).host_bytes, kLarge);
-  EXPECT_LT(caps(Aim::Run).device_bytes, kLarge);
-  EXPECT_LT(caps(Aim::Run).host_bytes, kLarge);
-  EXPECT_LT(caps(Aim::Run).disk_bytes, kLarge);
+  const auto caps = [&](PlanMode mode) { return caps_of(options, Target(options), mode); };
+  EXPECT_EQ(caps(PlanMode::Look).device_bytes, kLarge);
+  EXPECT_EQ(caps(PlanMode::Look).host_bytes, kLarge);
+  EXPECT_LT(caps(PlanMode::Run).device_bytes, kLarge);
+  EXPECT_LT(caps(PlanMode::Run).host_bytes, kLarge);
+  EXPECT_LT(caps(PlanMode::Run).disk_bytes, kLarge);
   options.device = "cuda";
   options.machine = "A100-40GB";
-  EXPECT_LT(caps(Aim::Look).device_bytes, uint64_t{40} << 30);
-  EXPECT_EQ(caps(Aim::Look).host_bytes, kLarge);
+  EXPECT_LT(caps(PlanMode::Look).device_bytes, uint64_t{40} << 30);
+  EXPECT_EQ(caps(PlanMode::Look).host_bytes, kLarge);
   options.device_memory = uint64_t{20} << 30;
-  EXPECT_EQ(caps(Aim::Look).device_bytes, uint64_t{20} << 30);
+  EXPECT_EQ(caps(PlanMode::Look).device_bytes, uint64_t{20} << 30);
 }
 
 TEST(Options, AJobFileOfANewerFormatIsRefused) {

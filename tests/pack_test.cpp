@@ -164,7 +164,7 @@ TEST(Pack, CarriedBuffersKeepTheirBytesThroughProgramsThatDoNotUseThem) {
 // clang-format off
 //              update  forward  backward
 //   gradient     r                 w        dead in between
-//   x                     w        r        [64, 96): alive with either gradient
+//   x                     w        r        [64, 96): heartbeat with either gradient
 //   y                     w                 [0, 48): on the gradient's bytes
 // clang-format on
 TEST(Pack, ACarriedLifeMayWrapRoundARing) {

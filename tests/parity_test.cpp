@@ -51,17 +51,17 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
   for (size_t s = 0; s < 4; s++) {
     std::vector<float> logits;
     size_t fed = 0;
-    session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       const TokenViews tokens = token_views(views);
       tokens.ids[0] = samples[s].ids[fed];
       tokens.positions[0] = static_cast<int32_t>(fed);
       tokens.row[0] = 0;
     });
-    session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       logits.insert(logits.end(), views[0].as<float>(), views[0].as<float>() + vocabulary);
     });
     for (; fed < samples[s].ids.size(); fed++) {
-      PassFacts facts;
+      RuntimeScalars facts;
       facts.position = static_cast<int64_t>(fed);
       session.run(Task::Decode, facts);
     }
@@ -87,7 +87,7 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
   const std::vector<float> decoded = generator.score(prompt);
   std::vector<float> logits;
   size_t fed = 0;
-  session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session.on(HostJob::FillTokens, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const TokenViews tokens = token_views(views);
     for (size_t i = 0; i < tokens.ids.size(); i++) {
       const size_t at = fed + i;
@@ -96,11 +96,11 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
     }
     tokens.row[0] = static_cast<int32_t>(std::min(prompt.size() - fed, static_cast<size_t>(kPrefillTokens))) - 1;
   });
-  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session.on(HostJob::TakeLogits, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
   });
   for (; fed < prompt.size(); fed += static_cast<size_t>(kPrefillTokens)) {
-    PassFacts facts;
+    RuntimeScalars facts;
     facts.position = static_cast<int64_t>(fed);
     session.run(Task::Prefill, facts);
   }

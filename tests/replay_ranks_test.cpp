@@ -1,4 +1,4 @@
-// Several ranks run one program on tags, each in an order of its own: joint ops read the peers' memory until all have
+// Several ranks run one program on tags, each in an order of its own: collectives read the peers' memory until all have
 // finished, and no rank's waits let that go wrong.
 #include <gtest/gtest.h>
 
@@ -60,7 +60,7 @@ ProgramSet sharded_step(const Topology& topology) {
   return with_rows(p.build(), topology.ranks);
 }
 
-// Ops of any lanes, a third of them joint, among all kinds of ranks.
+// Ops of any lanes, a third of them collective, among all kinds of ranks.
 ProgramSet random_ranks(const Topology& topology, uint64_t seed) {
   std::mt19937_64 random(seed);
   auto below = [&](uint64_t n) { return random() % n; };
@@ -161,8 +161,8 @@ TEST(ReplayRanks, WhatIsGatheredIntoIsFreeOnEveryRankFirst) {
   EXPECT_GT(found(), 0);
 }
 
-// Ranks that stop at different joint ops of different lanes come on by what each waits for.
-TEST(ReplayRanks, JointOpsOfTwoLanesMayBeMetInAnyOrder) {
+// Ranks that stop at different collectives of different lanes come on by what each waits for.
+TEST(ReplayRanks, CollectivesOfTwoLanesMayBeMetInAnyOrder) {
   ProgramBuilder builder("p");
   const BufferId a = builder.buffer("a", 8, Life::Persistent), b = builder.buffer("b", 8, Life::Persistent);
   for (int i = 0; i < 4; i++) {
@@ -192,7 +192,7 @@ TEST(ReplayRanks, AJointOpMayNotBeSkipped) {
       [&] {
         replay(p.set, p.plan, {0}, 0, {3, 1});
       },
-      "op 'gather' is a joint op that may be skipped"));
+      "op 'gather' is a collective that may be skipped"));
 }
 
 }  // namespace

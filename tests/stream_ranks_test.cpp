@@ -1,5 +1,5 @@
-// Ranks on backends with streams, where joint ops are enqueued like all others: at equal ranks the same bits, whatever
-// is sharded, offloaded, deferred or speculated on.
+// Ranks on backends with streams, where collectives are enqueued like all others: at equal ranks the same bits,
+// whatever is sharded, offloaded, deferred or speculated on.
 #include <gtest/gtest.h>
 
 #include <latch>

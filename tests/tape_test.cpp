@@ -171,7 +171,7 @@ class Tape {
     bytes(documents) = {0, kTokens};
     for (int64_t t = 0; t < kTokens; t++) bytes(positions)[static_cast<size_t>(t)] = static_cast<double>(t);
     for (size_t i = 0; i < static_cast<size_t>(dy_.shape.count()); i++) bytes(dy_)[i] = coefficient(i);
-    PassFacts facts;
+    RuntimeScalars facts;
     facts.documents = 1;
     std::vector<ref::Tensor> table{{DType::F32, rope_table.shape, std::vector<double>(kTokens * 4)}};
     ref::Reference(table, facts)(RopeTable{});
@@ -179,7 +179,7 @@ class Tape {
     for (size_t i = 0; i < ops; i++) run(emitter_.program().ops[i], facts);
   }
 
-  void run(const Op& op, const PassFacts& facts) {
+  void run(const Op& op, const RuntimeScalars& facts) {
     std::vector<ref::Tensor> operands;
     for (const Operand& operand : op.operands)
       if (set_.buffers[operand.buffer].role != Role::Scratch)

@@ -83,7 +83,7 @@ inline std::vector<TinySample> tiny_samples() {
 
 // Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
 inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
-                       std::span<const TensorView> views, PassFacts& facts) {
+                       std::span<const TensorView> views, RuntimeScalars& facts) {
   const auto& [ids, positions, documents, rows, targets, weights, order, starts, segment_ids] = batch_views(views);
   for (const auto& all : {ids, positions, documents, targets, order, starts, segment_ids}) std::ranges::fill(all, 0);
   std::ranges::fill(rows, -1);
@@ -155,16 +155,17 @@ struct StepResult {
 class TinyTrainer {
  public:
   explicit TinyTrainer(Session& session) : session_(session) {
-    session.on(HostJob::FillBatch, [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
-      const Cut& cut = session_.spec().cut;
-      const int64_t pass = first_pass_ + task.index;
-      facts.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
-      fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, facts);
-    });
-    session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    session.on(HostJob::FillBatch,
+               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& facts) {
+                 const Cut& cut = session_.spec().cut;
+                 const int64_t pass = first_pass_ + task.index;
+                 facts.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
+                 fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, facts);
+               });
+    session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};
     });
-    session.on(HostJob::TakeLoss, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+    session.on(HostJob::TakeLoss, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       const float* by_rank = views[0].as<float>();
       result_.loss = std::accumulate(by_rank, by_rank + views[0].count(), 0.0);
     });
@@ -216,7 +217,7 @@ class TinyTrainer {
   std::vector<std::vector<TinySample>> batches_;  // by pass of the step
   int64_t first_pass_ = 0;                        // of the program that runs
   double loss_factor_ = 1;
-  PassFacts facts_;
+  RuntimeScalars facts_;
   StepResult result_;
 };
 

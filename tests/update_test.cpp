@@ -19,7 +19,7 @@ TensorView view(std::vector<T>& x, const Shape& shape, int64_t begin = 0) {
   return {reinterpret_cast<std::byte*>(x.data() + begin), dtype_of<T>(), shape, shape.cols()};
 }
 
-void run(const Attrs& attrs, const std::vector<TensorView>& views, const PassFacts& facts = {}) {
+void run(const Attrs& attrs, const std::vector<TensorView>& views, const RuntimeScalars& facts = {}) {
   Op op;
   op.attrs = attrs;
   op.site = "update_test";

@@ -9,7 +9,7 @@ namespace snug {
 
 // The scalars of one step, computed in fp64 and rounded once.
 struct AdamWScalars {
-  AdamWScalars(const AdamW& adamw, const PassFacts& facts) {
+  AdamWScalars(const AdamW& adamw, const RuntimeScalars& facts) {
     const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = facts.learning_rate;
     const auto step = static_cast<double>(facts.step);
     keep = static_cast<float>(1 - rate * static_cast<double>(adamw.weight_decay));

@@ -4,7 +4,8 @@
 
 namespace snug {
 
-Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory, const Alive& alive)
+Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory,
+             const Heartbeat& heartbeat)
     : bytes_(plan.reserved_bytes) {
   for (const Space space : {Space::Device, Space::Host})
     if (bytes_[index(space)] > 0) base_[index(space)] = backend.reserve(space, bytes_[index(space)]);
@@ -14,7 +15,7 @@ Arena::Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::pa
     device_error("{}: found {} bytes free, expected {} for what is offloaded to disk; --disk-dir names another place",
                  disk_directory.string(), free, needed);
   disk_ = File::create_unnamed(disk_directory, IoMode::Direct);
-  disk_->allocate(needed, alive);
+  disk_->allocate(needed, heartbeat);
 }
 
 uint64_t Arena::begin(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const {

@@ -12,8 +12,10 @@ namespace snug {
 class Arena {
  public:
   // Reserves each space's bytes of the plan, once; those of the disk in a file without a name in `disk_directory`.
-  // CapacityError if the memory is not there any more, DeviceError for the disk. `alive`: while the disk is reserved.
-  Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory, const Alive& alive = {});
+  // CapacityError if the memory is not there any more, DeviceError for the disk. `heartbeat`: while the disk is
+  // reserved.
+  Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory,
+        const Heartbeat& heartbeat = {});
 
   // An operand's bytes under a plan whose reserved bytes do not exceed this arena's. Not for the disk space.
   TensorView view(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;

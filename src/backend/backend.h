@@ -11,11 +11,11 @@ namespace snug {
 
 // An op made ready: everything found out and prepared, nothing left to allocate. Called once a pass. It has done its
 // work when it returns, or, of a backend with streams, has enqueued it.
-using Launch = std::function<void(const PassFacts&)>;
+using Launch = std::function<void(const RuntimeScalars&)>;
 
 // The lanes of a backend whose launches only enqueue: work of one lane runs in the order of its launches, lanes run
 // beside one another, and marks order them. All calls from one thread, but for wait_here(). Whatever is enqueued
-// completes without this host; joint ops when the other ranks have enqueued theirs.
+// completes without this host; collectives when the other ranks have enqueued theirs.
 class Streams {
  public:
   using Mark = size_t;
@@ -50,7 +50,7 @@ class Backend {
   // Prepares an op on given addresses (operands in ops.h's order). All allocation and look-up happens here, and ops may
   // be tried out, which overwrites their operands; the launch itself allocates nothing. InternalError if the operands
   // are not what the op's kind says, or if a library wants more scratch than the facts declared. HostTask, ReadFile and
-  // WriteFile are the executor's, not the backend's; joint ops are the backend's if it has streams and other ranks.
+  // WriteFile are the executor's, not the backend's; collectives are the backend's if it has streams and other ranks.
   virtual Launch bind(const Op& op, std::span<const TensorView> views) = 0;
   // Bytes of a space for the caller to look at, and from the caller, when nothing runs.
   virtual void read(void* to, const std::byte* from, uint64_t bytes) { std::memcpy(to, from, bytes); }

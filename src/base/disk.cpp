@@ -106,26 +106,26 @@ fs::path existing_part(const fs::path& path) {
   return there;
 }
 
-bool is_directory_within(double seconds, const fs::path& path, const Alive& alive) {
+bool is_directory_within(double seconds, const fs::path& path, const Heartbeat& heartbeat) {
   using Clock = std::chrono::steady_clock;
   const auto begin = Clock::now();
   std::error_code error;
   while (!fs::is_directory(path, error)) {
     if (Clock::now() - begin > std::chrono::duration<double>(seconds)) return fs::is_directory(path);
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    call(alive);
+    call(heartbeat);
   }
   return true;
 }
 
-void remove_tree(const fs::path& path, const Alive& alive) {
+void remove_tree(const fs::path& path, const Heartbeat& heartbeat) {
   std::error_code error;
   if (fs::is_directory(fs::symlink_status(path, error)))
-    for (const auto& entry : fs::directory_iterator(path, error)) remove_tree(entry.path(), alive);
+    for (const auto& entry : fs::directory_iterator(path, error)) remove_tree(entry.path(), heartbeat);
   error.clear();
   fs::remove(path, error);
   if (error) device_error("{}: cannot remove it: {}", path.string(), error.message());
-  call(alive);
+  call(heartbeat);
 }
 
 }  // namespace snug

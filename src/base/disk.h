@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 
 namespace snug {
 
@@ -22,8 +22,8 @@ uint64_t bytes_in(const std::filesystem::path& directory);
 std::filesystem::path existing_part(const std::filesystem::path& path);
 // Whether a path is a directory, at the latest after so many seconds: where hosts share a file system, one may for a
 // while not see what another has made.
-bool is_directory_within(double seconds, const std::filesystem::path& path, const Alive& alive);
+bool is_directory_within(double seconds, const std::filesystem::path& path, const Heartbeat& heartbeat);
 // Removes a file, or a directory with all that is in it, if there is one.
-void remove_tree(const std::filesystem::path& path, const Alive& alive);
+void remove_tree(const std::filesystem::path& path, const Heartbeat& heartbeat);
 
 }  // namespace snug

@@ -282,7 +282,7 @@ void File::write(uint64_t offset, std::span<const std::byte> bytes) {
     drop_pages(offset + whole, bytes.size() - whole, /*written=*/true);
 }
 
-void File::allocate(uint64_t bytes, const Alive& alive) {
+void File::allocate(uint64_t bytes, const Heartbeat& heartbeat) {
   check_range(path_, 0, bytes);
   resize(bytes);
   // Where the file system cannot reserve, the library writes to every block.
@@ -293,7 +293,7 @@ void File::allocate(uint64_t bytes, const Alive& alive) {
     while (error == EINTR);
     if (error != 0 && error != EOPNOTSUPP && error != EINVAL)
       device_error("{}: cannot reserve {} bytes: {}", path_.string(), bytes, error_text(error));
-    call(alive);
+    call(heartbeat);
   }
 }
 
@@ -316,7 +316,7 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-uint64_t file_checksum(const fs::path& path, const Alive& alive) {
+uint64_t file_checksum(const fs::path& path, const Heartbeat& heartbeat) {
   constexpr size_t kBlock = size_t{8} << 20;
   const File file = File::open_read(path, IoMode::Direct);
   const std::unique_ptr<std::byte, decltype(&::free)> block(
@@ -328,7 +328,7 @@ uint64_t file_checksum(const fs::path& path, const Alive& alive) {
     const std::span<std::byte> part(block.get(), std::min<uint64_t>(kBlock, bytes - at));
     file.read(at, part);
     XXH3_64bits_update(state.get(), part.data(), part.size());
-    call(alive);
+    call(heartbeat);
   }
   return XXH3_64bits_digest(state.get());
 }

@@ -13,7 +13,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 
 namespace snug {
 
@@ -56,7 +56,7 @@ class File {
   // Writes all of `bytes` at `offset`; the file grows as needed.
   void write(uint64_t offset, std::span<const std::byte> bytes);
   // Makes the file `bytes` long and reserves its blocks, so that a full disk shows now and not while writing.
-  void allocate(uint64_t bytes, const Alive& alive = {});
+  void allocate(uint64_t bytes, const Heartbeat& heartbeat = {});
   // Cuts or extends the file, without reserving.
   void resize(uint64_t bytes);
   // From here on writes go from the file's start to its end without a gap, and checksum() is of all that was written.
@@ -82,7 +82,7 @@ class File {
 // Whether the path names a regular file, through links. A path that cannot be looked at is not there.
 bool is_file(const std::filesystem::path& path);
 // The checksum (XXH3, 64 bits) of a whole file, as File::checksum() gives it.
-uint64_t file_checksum(const std::filesystem::path& path, const Alive& alive = {});
+uint64_t file_checksum(const std::filesystem::path& path, const Heartbeat& heartbeat = {});
 // A whole small file. UserError if it holds more than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // Replaces or makes a small file in one step: readers see the old text or the new, never a part.

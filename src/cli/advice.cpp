@@ -19,8 +19,8 @@ using Settings = std::vector<std::pair<std::string, std::string>>;
 class Adviser {
  public:
   Adviser(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps, const Pricing& pricing,
-          const Alive& alive)
-      : options_(options), evaluate_(evaluate), facts_(facts), caps_(caps), pricing_(pricing), alive_(alive) {}
+          const Heartbeat& heartbeat)
+      : options_(options), evaluate_(evaluate), facts_(facts), caps_(caps), pricing_(pricing), heartbeat_(heartbeat) {}
 
   std::vector<Change> changes() {
     lift_pins();
@@ -42,7 +42,7 @@ class Adviser {
   std::optional<Arrangement> fitting(const Options& changed) const {
     JobSpec spec = make_job(changed, Purpose::Train);
     spec.evaluate = evaluate_;
-    Arrangement least = Fitter(spec, choices_of(changed), facts_, pricing_, alive_).smallest(caps_);
+    Arrangement least = Fitter(spec, choices_of(changed), facts_, pricing_, heartbeat_).smallest(caps_);
     return least.fits ? std::optional(std::move(least)) : std::nullopt;
   }
 
@@ -109,7 +109,7 @@ class Adviser {
   const OpFacts& facts_;
   const Caps& caps_;
   const Pricing& pricing_;
-  const Alive& alive_;
+  const Heartbeat& heartbeat_;
   std::set<std::string> tried_;
   std::vector<Change> changes_;
 };
@@ -158,8 +158,8 @@ std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arr
 }
 
 std::vector<Change> changes_that_fit(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps,
-                                     const Pricing& pricing, const Alive& alive) {
-  return Adviser(options, evaluate, facts, caps, pricing, alive).changes();
+                                     const Pricing& pricing, const Heartbeat& heartbeat) {
+  return Adviser(options, evaluate, facts, caps, pricing, heartbeat).changes();
 }
 
 }  // namespace snug

@@ -30,6 +30,6 @@ struct Change {
 // The least of each kind that suffices, those first that change the least: pins of the arrangement come first, one of
 // them or else all together. None if no such change suffices.
 std::vector<Change> changes_that_fit(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps,
-                                     const Pricing& pricing, const Alive& alive);
+                                     const Pricing& pricing, const Heartbeat& heartbeat);
 
 }  // namespace snug

@@ -30,10 +30,10 @@ std::string whole_characters(const std::string& text) {
 class Lines {
  public:
   // The next one without its end (LF or CR LF), the first without a byte order mark; nothing where there are no more.
-  // `alive` is called again and again until it is there.
-  std::optional<std::string> next(const Alive& alive) {
+  // `heartbeat` is called again and again until it is there.
+  std::optional<std::string> next(const Heartbeat& heartbeat) {
     size_t end = 0;
-    while ((end = read_.find('\n')) == read_.npos && !ended_) read_more(alive);
+    while ((end = read_.find('\n')) == read_.npos && !ended_) read_more(heartbeat);
     if (end == read_.npos && read_.empty()) return std::nullopt;
     std::string line = read_.substr(0, end);
     read_.erase(0, end == read_.npos ? end : end + 1);
@@ -44,9 +44,9 @@ class Lines {
   std::string place() const { return fmt::format("standard input, line {}", number_); }
 
  private:
-  void read_more(const Alive& alive) {
+  void read_more(const Heartbeat& heartbeat) {
     pollfd input{STDIN_FILENO, POLLIN, 0};
-    while (poll(&input, 1, kTypingMilliseconds) == 0) call(alive);
+    while (poll(&input, 1, kTypingMilliseconds) == 0) call(heartbeat);
     std::array<char, 4096> bytes;
     const ssize_t count = ::read(STDIN_FILENO, bytes.data(), bytes.size());
     if (count < 0 && errno == EINTR) return;
@@ -69,10 +69,10 @@ class Dialogue {
       : encoder_(encoder), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
 
   // The conversation up to the next text that is typed, as tokens; none where the input ends.
-  std::vector<int32_t> listen(const Alive& alive) {
+  std::vector<int32_t> listen(const Heartbeat& heartbeat) {
     while (true) {
       if (terminal_) fmt::print("> "), std::fflush(stdout);
-      const std::optional<std::string> line = lines_.next(alive);
+      const std::optional<std::string> line = lines_.next(heartbeat);
       if (!line && terminal_) fmt::print("\n");
       if (!line) return {};
       if (line->find_first_not_of(" \t\r") == line->npos) continue;
@@ -119,8 +119,8 @@ class Dialogue {
 
 // What rank 0 heard, on all ranks.
 std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
-  const std::vector<uint64_t> words = from_rank_0(comm, [&](const Alive& alive) {
-    const std::vector<int32_t> tokens = dialogue.listen(alive);
+  const std::vector<uint64_t> words = from_rank_0(comm, [&](const Heartbeat& heartbeat) {
+    const std::vector<int32_t> tokens = dialogue.listen(heartbeat);
     return std::vector<uint64_t>(tokens.begin(), tokens.end());
   });
   return {words.begin(), words.end()};

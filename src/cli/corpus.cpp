@@ -38,7 +38,7 @@ std::optional<Tokenizer> tokenizer_of(const Options& options) {
 
 }  // namespace
 
-Corpus read_corpus(const Options& options, const Alive& alive) {
+Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   if (options.data.empty())
     user_error("--data is required: files of samples, or directories of them (.json, .jsonl, .csv, .parquet, .txt)");
   Corpus corpus;
@@ -52,7 +52,7 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
   const auto note = [&](const std::string& line) { corpus.notes.push_back(line); };
   const auto read = [&](const std::vector<std::string>& files) {
     DataOptions data = data_options(options, files, model.vocabulary, corpus.prompt_format, note);
-    data.alive = alive;
+    data.heartbeat = heartbeat;
     data.take = require_memory_for_data;
     return load_dataset(data, encoder ? &*encoder : nullptr);
   };
@@ -72,9 +72,9 @@ Corpus read_corpus(const Options& options, const Alive& alive) {
   return corpus;
 }
 
-PackingOptions packing_options(const Options& options, const Alive& alive) {
+PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat) {
   return {options.sequence_length, options.packing, long_samples_from_name(options.long_samples),
-          options.shuffle,         options.seed,    alive};
+          options.shuffle,         options.seed,    heartbeat};
 }
 
 RunLength run_length(const Options& options) {
@@ -92,7 +92,7 @@ namespace {
 
 // What some samples of a data set hold, in tokens and labels.
 void add_content(Fields& fields, std::string_view group, const Dataset& data, const std::vector<uint32_t>& samples,
-                 const Alive& alive) {
+                 const Heartbeat& heartbeat) {
   int64_t tokens = 0, loss_tokens = 0;
   uint64_t hash = 0;
   std::vector<int32_t> labels;
@@ -103,7 +103,7 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
     hash = hash_of(std::span<const int32_t>(labels), hash_of(ids, hash));
     tokens += static_cast<int64_t>(ids.size());
     loss_tokens += data.loss_tokens(sample, 0, static_cast<int64_t>(ids.size()));
-    call(alive);
+    call(heartbeat);
   }
   const auto add = [&](std::string name, std::string value) {
     fields.push_back({std::string(group), std::move(name), std::move(value)});
@@ -122,12 +122,13 @@ std::vector<std::string> absolute(std::vector<std::string> files) {
 
 }  // namespace
 
-Fields data_fields(const Corpus& corpus, const Options& options, const Alive& alive) {
+Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat) {
   constexpr size_t kMostText = 1000;  // bytes of an option's value
   Fields fields{{std::string(kBlockFields), "batch_size", fmt::format("{}", options.batch_size)}};
   add_fields(fields, kBlockFields, packing_options(options));
-  add_content(fields, kContentFields, corpus.training, corpus.training_samples, alive);
-  if (corpus.validates()) add_content(fields, kValidationFields, corpus.validation(), corpus.validation_samples, alive);
+  add_content(fields, kContentFields, corpus.training, corpus.training_samples, heartbeat);
+  if (corpus.validates())
+    add_content(fields, kValidationFields, corpus.validation(), corpus.validation_samples, heartbeat);
   Options named = options;
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
@@ -152,14 +153,14 @@ StreamSource in_file_order(const Dataset& dataset, const std::vector<uint32_t>& 
 }  // namespace
 
 StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
-                               const Alive& alive) {
-  return in_file_order(corpus.training, corpus.training_samples, packing_options(options, alive),
+                               const Heartbeat& heartbeat) {
+  return in_file_order(corpus.training, corpus.training_samples, packing_options(options, heartbeat),
                        {1, ranks, micro_batch}, rank);
 }
 
 StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
-                               const Alive& alive) {
-  PackingOptions packing = packing_options(options, alive);
+                               const Heartbeat& heartbeat) {
+  PackingOptions packing = packing_options(options, heartbeat);
   packing.name = "validation";
   return in_file_order(corpus.validation(), corpus.validation_samples, packing, {1, ranks, micro_batch}, rank);
 }

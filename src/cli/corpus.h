@@ -23,18 +23,18 @@ struct Corpus {
 std::optional<double> validation_fraction(const Options& options);
 
 // Token files need no tokenizer; a model directory without one will do for them.
-Corpus read_corpus(const Options& options, const Alive& alive);
+Corpus read_corpus(const Options& options, const Heartbeat& heartbeat);
 
-PackingOptions packing_options(const Options& options, const Alive& alive = {});
+PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
 // The fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options they came of.
-Fields data_fields(const Corpus& corpus, const Options& options, const Alive& alive);
+Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);
 
 // Every sample once, in file order, for evaluation: what one rank of `ranks` sees of the data, and of what is held out.
 StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
-                               const Alive& alive = {});
+                               const Heartbeat& heartbeat = {});
 StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
-                               const Alive& alive = {});
+                               const Heartbeat& heartbeat = {});
 
 }  // namespace snug

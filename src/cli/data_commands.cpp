@@ -53,9 +53,9 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 }
 
 int plan_command(Options options, const CommandFlags& flags) {
-  refuse_disk_dir(options, Aim::Look);
+  refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
-  settle_ranks(options, target, Aim::Look);
+  resolve_ranks(options, target, PlanMode::Look);
   std::optional<DataSummary> summary;
   std::vector<std::string> notes;
   Corpus corpus;  // held while what is free is looked at, as train holds it
@@ -71,7 +71,7 @@ int plan_command(Options options, const CommandFlags& flags) {
           std::back_inserter(notes));
   }
   const Planned planned = plan_training(make_job(options, Purpose::Train), options, std::move(target),
-                                        !options.validation.empty(), Aim::Look);
+                                        !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
   say_lines(notes);
   say_notes(planned.spec);
@@ -95,9 +95,10 @@ namespace {
 // What one rank does; rank 0 says what came of it.
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
-  const Fields data = data_fields(corpus, options, session.alive());
+  const Fields data = data_fields(corpus, options, session.heartbeat());
   session.agree("the data, or its order", hash_of_fields(data, {kBlockFields, kContentFields}));
-  StreamSource source = evaluation_source(corpus, options, cut.micro_batch, cut.ranks, session.rank(), session.alive());
+  StreamSource source =
+      evaluation_source(corpus, options, cut.micro_batch, cut.ranks, session.rank(), session.heartbeat());
   if (session.rank() == 0) {
     say_lines(corpus.notes);
     say_lines(evaluation_notes(source.stream().report(), options, "data"));

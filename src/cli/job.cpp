@@ -170,7 +170,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
       stored && options.base_format.value_or(stored->nf4 ? "nf4" : "int8") == (stored->nf4 ? "nf4" : "int8"))
     request.quantization = stored;
   spec.sources = find_sources(spec.table, request);
-  settle_base(spec, options);
+  resolve_base(spec, options);
   note_other_base(spec, options);
   std::vector<std::string>& notes = spec.sources.notes;
   notes.insert(notes.begin(), config.notes.begin(), config.notes.end());
@@ -216,7 +216,8 @@ int64_t batch_of(const Options& options) {
 void share_ranks(Options& options, int64_t cards, Comm& launched) {
   const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
-  const std::span<const uint64_t> told = launched.tell(static_cast<uint64_t>(options.ranks), "the count of ranks");
+  const std::span<const uint64_t> told =
+      launched.allgather_host(static_cast<uint64_t>(options.ranks), "the count of ranks");
   if (options.ranks % processes != 0)
     user_error(
         "ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many; "
@@ -232,13 +233,13 @@ void share_ranks(Options& options, int64_t cards, Comm& launched) {
 
 }  // namespace
 
-const Cards& cards_of(const Target& target, Aim aim) {
-  return aim == Aim::Run && target.here() ? *target.here() : *target.machine()->cards;
+const Cards& cards_of(const Target& target, PlanMode mode) {
+  return mode == PlanMode::Run && target.here() ? *target.here() : *target.machine()->cards;
 }
 
-void settle_ranks(Options& options, const Target& target, Aim aim, Comm* launched) {
+void resolve_ranks(Options& options, const Target& target, PlanMode mode, Comm* launched) {
   if (launched) target.require_alike(*launched);
-  const int64_t cards = target.cuda() ? cards_of(target, aim).count : 1;
+  const int64_t cards = target.cuda() ? cards_of(target, mode).count : 1;
   if (launched)
     share_ranks(options, cards, *launched);
   else if (options.ranks == 0)
@@ -325,7 +326,7 @@ bool leaves_too_little(Planned& planned, const Options& options) {
   const bool beyond = std::ranges::any_of(needs(found.forecast, found.cut.ranks, caps), [&](const Need& need) {
     return need.option == "host-memory" && need.bytes > std::min(need.allowed, room);
   });
-  const bool said = planned.aim == Aim::Look && options.host_memory;  // of a machine elsewhere
+  const bool said = planned.mode == PlanMode::Look && options.host_memory;  // of a machine elsewhere
   if (beyond && !said && room < caps.host_bytes) {
     caps.host_bytes = room;
     caps.host_limit = planned.free.host_limit;
@@ -342,11 +343,11 @@ void search(Planned& planned, const Options& options, Comm* launched) {
   const std::unique_ptr<OpFacts> facts = planned.target.facts();
   Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
   const Fitter* searching = nullptr;
-  const Alive heartbeat = heartbeat_of(launched), alive = [&] {
-    call(heartbeat);
+  const Heartbeat of_process = heartbeat_of(launched), heartbeat = [&] {
+    call(of_process);
     if (searching) progress.update(static_cast<int64_t>(searching->compiled()), best_so_far(*searching));
   };
-  Fitter fitter(planned.spec, choices, *facts, planned.pricing, alive);
+  Fitter fitter(planned.spec, choices, *facts, planned.pricing, heartbeat);
   searching = &fitter;
   const bool trains = planned.spec.purpose == Purpose::Train;
   do {
@@ -357,8 +358,9 @@ void search(Planned& planned, const Options& options, Comm* launched) {
     if (trains) planned.checkpoint_bytes = saved_bytes(planned.spec, *facts);
   } while (planned.fit.chosen && leaves_too_little(planned, options));
   if (!planned.fit.chosen && trains) {
-    planned.changes = changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, alive);
-  } else if (planned.fit.chosen && planned.aim == Aim::Look) {
+    planned.changes =
+        changes_that_fit(options, planned.spec.evaluate, *facts, planned.caps, planned.pricing, heartbeat);
+  } else if (planned.fit.chosen && planned.mode == PlanMode::Look) {
     planned.more = what_more_buys(fitter, planned.caps, planned.fit);
     planned.less = with_less(fitter, planned.caps, planned.shown());
   }
@@ -367,8 +369,8 @@ void search(Planned& planned, const Options& options, Comm* launched) {
 
 }  // namespace
 
-Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched) {
-  if (aim == Aim::Run && options.nodes > 1)
+Planned plan_job(JobSpec spec, const Options& options, Target target, PlanMode mode, Comm* launched) {
+  if (mode == PlanMode::Run && options.nodes > 1)
     user_error("nodes: found {}, expected 1: mpirun places the ranks of a run; snug plan looks at nodes elsewhere",
                options.nodes);
   if (options.ranks % options.nodes != 0)
@@ -380,11 +382,11 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (launched) here = {processes_of_node(*launched).most, locals, true};
   Options uncapped = options;
   uncapped.device_memory = uncapped.host_memory = uncapped.disk_memory = std::nullopt;
-  const Caps free = caps_of(uncapped, target, aim, here);
-  Caps caps = caps_of(options, target, aim, here);
+  const Caps free = caps_of(uncapped, target, mode, here);
+  Caps caps = caps_of(options, target, mode, here);
   caps.node_ranks = here.count * static_cast<int>(here.ranks);
   if (target.cuda()) {
-    const Cards& cards = cards_of(target, aim);
+    const Cards& cards = cards_of(target, mode);
     require_cards(cards, *caps.node_ranks);
     require_products(cards, spec.numerics);
     caps.tabled_ranks = launched ? locals : *caps.node_ranks;
@@ -404,8 +406,12 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
                         launched != nullptr);
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
-  Planned planned{
-      .target = std::move(target), .aim = aim, .spec = std::move(spec), .free = free, .caps = caps, .pricing = pricing};
+  Planned planned{.target = std::move(target),
+                  .mode = mode,
+                  .spec = std::move(spec),
+                  .free = free,
+                  .caps = caps,
+                  .pricing = pricing};
   for (uint64_t* bytes : {&planned.free.device_bytes, &planned.free.host_bytes, &planned.free.disk_bytes})
     *bytes = least_of_ranks(launched, *bytes);
   planned.caps.device_bytes = least_of_ranks(launched, planned.caps.device_bytes);
@@ -414,16 +420,16 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, C
   if (planned.caps.host_bytes < caps.host_bytes) planned.caps.host_limit = "what another process finds";
   search(planned, options, launched);
   give_back_freed_memory();
-  const bool elsewhere = aim == Aim::Look && !options.machine.empty();
-  if (planned.fit.chosen && !elsewhere) require_files(planned.spec, planned.compiled, here, aim);
+  const bool elsewhere = mode == PlanMode::Look && !options.machine.empty();
+  if (planned.fit.chosen && !elsewhere) require_files(planned.spec, planned.compiled, here, mode);
   return planned;
 }
 
-Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, Aim aim, Comm* launched,
+Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, PlanMode mode, Comm* launched,
                       std::optional<SavedState> saved) {
   spec.evaluate = evaluate;
   spec.saved = std::move(saved);
-  return plan_job(std::move(spec), options, std::move(target), aim, launched);
+  return plan_job(std::move(spec), options, std::move(target), mode, launched);
 }
 
 const Arrangement& Planned::shown() const {
@@ -437,7 +443,7 @@ namespace {
 std::string what_takes_less(const Planned& planned) {
   std::vector<std::string> options;
   const Purpose purpose = planned.spec.purpose;
-  if (!planned.spec.numerics.coded_base()) options.push_back("--base-format int8 or nf4");
+  if (!planned.spec.numerics.quantized_base()) options.push_back("--base-format int8 or nf4");
   if (purpose == Purpose::Evaluate)
     options.push_back(
         fmt::format("a lower {}--sequence-length", planned.spec.cut.micro_batch > 1 ? "--micro-batch-size or " : ""));
@@ -454,7 +460,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
   there.host_bytes = planned.free.host_bytes;
   there.disk_bytes = planned.free.disk_bytes;
   const auto needs_of = [&](const Caps& caps) { return needs(least.forecast, least.cut.ranks, caps); };
-  if (planned.aim == Aim::Run && std::ranges::any_of(needs_of(there), missing)) return "";
+  if (planned.mode == PlanMode::Run && std::ranges::any_of(needs_of(there), missing)) return "";
   std::vector<std::string> caps;
   for (const Need& need : needs_of(planned.caps)) {
     if (missing(need) == 0) continue;

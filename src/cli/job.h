@@ -22,12 +22,12 @@ PeftConfig adapter_of(const Options& options);
 void take_adapter(Options& options, const PeftConfig& adapter);
 
 // Of a target with GPUs those that there are to run on: here, of a run, whatever machine it is priced by.
-const Cards& cards_of(const Target& target, Aim aim);
+const Cards& cards_of(const Target& target, PlanMode mode);
 
 // Where --batch-size names no number: 16, or the next multiple of the ranks. Where --ranks names none: one for each of
 // the GPUs, on all --nodes, or on the machine of each launched process, which those of one machine share; or one, in
 // each process. UserError if launched processes would not all have the same number, on the same ground.
-void settle_ranks(Options& options, const Target& target, Aim aim, Comm* launched = nullptr);
+void resolve_ranks(Options& options, const Target& target, PlanMode mode, Comm* launched = nullptr);
 
 // What the user pinned of cut and strategy, of a job whose ranks are settled.
 Choices choices_of(const Options& options);
@@ -41,14 +41,14 @@ int thread_count(const Options& options, int node_ranks = 1, bool launched = fal
 
 struct Planned {
   Target target;
-  Aim aim;
+  PlanMode mode;
   JobSpec spec;  // with the cut and strategy of `shown`
   Compiled compiled{};
   uint64_t checkpoint_bytes = 0;  // on the disk, of what all ranks save together; of a job that trains
   FitResult fit{};
   Caps free, caps;                               // without the user's own caps, and with them
   Pricing pricing;                               // and the threads that each rank runs with
-  std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the aim is to look
+  std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the mode is to look
   std::optional<Arrangement> less{};             //   likewise
   std::vector<Change> changes{};                 // if nothing fits
   // The arrangement that is chosen; where none fits, what comes nearest.
@@ -56,9 +56,9 @@ struct Planned {
 };
 
 // Searches the arrangements of a job, whose options' ranks are settled; the ranks of a launched one find the same.
-Planned plan_job(JobSpec spec, const Options& options, Target target, Aim aim, Comm* launched = nullptr);
+Planned plan_job(JobSpec spec, const Options& options, Target target, PlanMode mode, Comm* launched = nullptr);
 // Of training; `saved`: what is restored, if other ranks saved it.
-Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, Aim aim,
+Planned plan_training(JobSpec spec, const Options& options, Target target, bool evaluate, PlanMode mode,
                       Comm* launched = nullptr, std::optional<SavedState> saved = std::nullopt);
 
 // CapacityError that says what the nearest arrangement needs, what is allowed and what would help, if none fits.

@@ -119,7 +119,7 @@ std::string machines_text(Comm& launched, int ranks) {
     MachineName name;
   };
   const Machine own{number_of_machine(), name_of_machine()};
-  const std::vector<Machine> of_processes = told_by_all(launched, own, "the names of machines");
+  const std::vector<Machine> of_processes = allgather_host(launched, own, "the names of machines");
   const int locals = ranks / static_cast<int>(of_processes.size());
   std::vector<std::pair<Machine, std::string>> machines;  // with their ranks
   for (size_t process = 0, next = 0; process < of_processes.size(); process = next) {
@@ -139,7 +139,8 @@ std::string machines_text(Comm& launched, int ranks) {
 }
 
 NodeProcesses processes_of_node(Comm& launched) {
-  const std::span<const uint64_t> nodes = launched.tell(number_of_machine(), "the count of each machine's processes");
+  const std::span<const uint64_t> nodes =
+      launched.allgather_host(number_of_machine(), "the count of each machine's processes");
   const auto own = static_cast<size_t>(launched.topology().rank);
   const auto count = [](std::span<const uint64_t> among, uint64_t node) {
     return static_cast<int>(std::ranges::count(among, node));
@@ -175,7 +176,7 @@ int unbound_cores() {
 
 uint64_t least_of_ranks(Comm* launched, uint64_t value) {
   if (!launched) return value;
-  return *std::ranges::min_element(launched->tell(value, "the limits of the plan"));
+  return *std::ranges::min_element(launched->allgather_host(value, "the limits of the plan"));
 }
 
 namespace {

@@ -18,7 +18,7 @@ void choose_base(Numerics& n, const Options& options, const WeightSources& sourc
   n.base_format = options.base_format                 ? format_option(*options.base_format)
                   : plain && frozen && n.fp8_products ? BaseFormat::Fp8
                                                       : sources.format;
-  n.base = options.base_format && !n.coded_base() ? dtype_option(*options.base_format) : n.compute;
+  n.base = options.base_format && !n.quantized_base() ? dtype_option(*options.base_format) : n.compute;
   n.plain_scales = sources.plain_scales;
   if (!plain && n.base_format != sources.format)
     user_error("base_format: found {}, expected {}, the form in which {} holds its linears", *options.base_format,
@@ -31,7 +31,7 @@ void choose_base(Numerics& n, const Options& options, const WeightSources& sourc
 // A merged model is stored as its base is, unless base_format says how.
 void keep_base_exact(JobSpec& spec, const Options& options) {
   Numerics& n = spec.numerics;
-  if (options.base_format && !n.coded_base()) spec.export_dtype = dtype_option(*options.base_format);
+  if (options.base_format && !n.quantized_base()) spec.export_dtype = dtype_option(*options.base_format);
   n.base = DType::F32;  // of what does not stay in its file
   if (spec.sources.format != BaseFormat::Plain)
     spec.sources.notes.push_back(fmt::format("{}: linears are stored in {}; they are merged, and written, in {}",
@@ -66,12 +66,13 @@ void note_narrowed(JobSpec& spec) {
   }
 }
 
-// Rows and blocks are coded as a whole.
+// Rows and blocks are quantized as a whole.
 void require_codable(const JobSpec& spec) {
   const std::vector<Form> forms = forms_of(spec);
   for (size_t i = 0; i < forms.size(); i++) {
     const ParamSpec& param = spec.table.params[i];
-    if (spec.numerics.base_format == BaseFormat::Nf4 && forms[i] == Form::Coded && param.shape.count() % kNf4Block != 0)
+    if (spec.numerics.base_format == BaseFormat::Nf4 && forms[i] == Form::Quantized &&
+        param.shape.count() % kNf4Block != 0)
       user_error("base_format nf4: '{}' has {} elements, expected a multiple of {}; int8 takes any", param.name,
                  param.shape.count(), kNf4Block);
   }
@@ -104,7 +105,7 @@ Numerics numerics_of(const Options& options) {
   return n;
 }
 
-void settle_base(JobSpec& spec, const Options& options) {
+void resolve_base(JobSpec& spec, const Options& options) {
   const bool all_trained = spec.purpose == Purpose::Train && options.method == "full";
   choose_base(spec.numerics, options, spec.sources, !all_trained);
   if (spec.purpose == Purpose::Merge) keep_base_exact(spec, options);
@@ -114,7 +115,7 @@ void settle_base(JobSpec& spec, const Options& options) {
         "compute fp8: sequence_length: found {}, expected a multiple of {}, as weights' gradients are sums over "
         "tokens; bf16 takes any",
         options.sequence_length, kFp8Multiple);
-  if (spec.numerics.coded_base() && all_trained)
+  if (spec.numerics.quantized_base() && all_trained)
     user_error("base_format {} is for weights that are not trained: found --method full, expected lora",
                name(spec.numerics.base_format));
   if (all_trained && spec.numerics.base != spec.numerics.compute)

@@ -11,6 +11,6 @@ Numerics numerics_of(const Options& options);
 
 // How the base is kept, of a job whose numerics, table and sources are there, and how a model is written; with notes of
 // what is kept in fewer bits than it is stored in. UserError for what does not go together.
-void settle_base(JobSpec& spec, const Options& options);
+void resolve_base(JobSpec& spec, const Options& options);
 
 }  // namespace snug

@@ -12,7 +12,7 @@ namespace {
 
 uint64_t device_bytes(const Planned& planned, const Forecast& f) { return planned.caps.taken(f, Space::Device); }
 uint64_t driver_bytes(const Planned& planned, Space space) {
-  return planned.caps.beside(planned.shown().forecast, space);
+  return planned.caps.overhead(planned.shown().forecast, space);
 }
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
@@ -194,9 +194,9 @@ std::string time_text(const Planned& planned) {
     if (bound.busy > kNoticed * a.step_seconds)
       text += fmt::format("  {:<11} busy {} s, costs {} s a step\n", bound.what, seconds_text(bound.busy),
                           seconds_text(std::max(0.0, bound.adds)));
-  if (planned.compiled.has(Task::Redo))
-    text += fmt::format("  {:<11} a step that is clipped takes {} s more\n", "redo",
-                        seconds_text(redo_seconds(planned.compiled, planned.pricing)));
+  if (planned.compiled.has(Task::Reapply))
+    text += fmt::format("  {:<11} a step that is clipped takes {} s more\n", "reapply",
+                        seconds_text(reapply_seconds(planned.compiled, planned.pricing)));
   return text;
 }
 
@@ -253,7 +253,7 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
 // run has what is here.
 std::string limit_text(const Planned& planned, const Options& options, const Need& need) {
   std::string word = limit_word(options, need);
-  const bool named = planned.aim == Aim::Look && builtin_machine(options.machine);
+  const bool named = planned.mode == PlanMode::Look && builtin_machine(options.machine);
   if (named && need.option != "device-memory" && word == "free")
     word = fmt::format("assumed, --{} says what there is", need.option);
   return fmt::format("{} {}", format_size(need.allowed), word);
@@ -336,7 +336,7 @@ std::string saved_text(const SavingPlan& saving, const Options& options) {
 std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
   const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
                  there = planned.caps.disk_bytes;
-  const bool known = planned.aim == Aim::Look && hosts_of(planned) == 1 && !options.disk_memory &&
+  const bool known = planned.mode == PlanMode::Look && hosts_of(planned) == 1 && !options.disk_memory &&
                      options.disk_dir.empty() && !options.resume && !options.overwrite;
   if (!known || saving.saved_bytes() + offloaded <= there) return "";
   const std::string_view help = saving.what_keeps_fewer();
@@ -417,11 +417,12 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
     json["samples_per_epoch"] = data->samples_per_epoch;
     json["steps_per_epoch"] = data->steps_per_epoch;
   }
-  json["step_seconds"] = json["estimated_from"] = json["redo_seconds"] = json["step_time"] = nullptr;
+  json["step_seconds"] = json["estimated_from"] = json["reapply_seconds"] = json["step_time"] = nullptr;
   if (planned.pricing.measured()) {
     json["step_seconds"] = a.step_seconds;
     json["estimated_from"] = source_text(planned);
-    if (planned.compiled.has(Task::Redo)) json["redo_seconds"] = redo_seconds(planned.compiled, planned.pricing);
+    if (planned.compiled.has(Task::Reapply))
+      json["reapply_seconds"] = reapply_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();

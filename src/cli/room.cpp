@@ -98,8 +98,8 @@ void require_room_for_process() {
                       limit.name, limit.left, limit.limit, needed));
 }
 
-Caps caps_of(const Options& options, const Target& target, Aim aim, const Processes& processes) {
-  const bool look = aim == Aim::Look, elsewhere = look && !options.machine.empty();
+Caps caps_of(const Options& options, const Target& target, PlanMode mode, const Processes& processes) {
+  const bool look = mode == PlanMode::Look, elsewhere = look && !options.machine.empty();
   Room room;
   if (elsewhere) {
     const Machine& there = *target.machine();
@@ -126,7 +126,7 @@ Caps caps_of(const Options& options, const Target& target, Aim aim, const Proces
     const Cards& cards = *target.machine()->cards;
     device = cards.free_bytes;
     // Whatever machine is planned for, the run is on this one.
-    if (aim == Aim::Run && target.here()) device = std::min(device, target.here()->free_bytes);
+    if (mode == PlanMode::Run && target.here()) device = std::min(device, target.here()->free_bytes);
     caps.driver_bytes = cards.driver_bytes;
   }
   caps.device_bytes = cap(options.device_memory, device, look && !named_card);
@@ -141,8 +141,8 @@ std::filesystem::path disk_directory(const Options& options) {
   return options.disk_dir.empty() ? out_directory(options) : std::filesystem::path(options.disk_dir);
 }
 
-void refuse_disk_dir(const Options& options, Aim aim) {
-  if (options.disk_dir.empty() || (aim == Aim::Look && !options.machine.empty())) return;
+void refuse_disk_dir(const Options& options, PlanMode mode) {
+  if (options.disk_dir.empty() || (mode == PlanMode::Look && !options.machine.empty())) return;
   if (!std::filesystem::is_directory(options.disk_dir))
     user_error("disk_dir: found {} '{}', expected a directory", is_file(options.disk_dir) ? "the file" : "nothing at",
                options.disk_dir);
@@ -166,7 +166,7 @@ void require_length(const Compiled& compiled) {
   for (const SafetensorsLayout& layout : compiled.exported.layouts) require(layout.file_bytes, "what is exported");
 }
 
-void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, Aim aim) {
+void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, PlanMode mode) {
   // A file that is read or written directly is opened twice; a rank has a ring of io_uring for each lane. The rest is
   // for drivers, connections and what is opened for a moment.
   constexpr uint64_t kRest = 64;
@@ -176,7 +176,7 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
   // A run has its directory's `.owner` open already where a plan has not.
-  const uint64_t owner = aim == Aim::Look && spec.purpose == Purpose::Train ? 1 : 0;
+  const uint64_t owner = mode == PlanMode::Look && spec.purpose == Purpose::Train ? 1 : 0;
   const uint64_t needed = files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
   if (needed <= files.limit) return;
   device_error(
@@ -187,8 +187,8 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
 
 }  // namespace
 
-void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, Aim aim) {
-  require_open_files(spec, compiled, processes, aim);
+void require_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, PlanMode mode) {
+  require_open_files(spec, compiled, processes, mode);
   require_length(compiled);
 }
 

@@ -111,9 +111,9 @@ void refuse_out(const Options& options) {
   refuse_trace(options);
 }
 
-void clear_run(const std::string& out, const Alive& alive) {
-  for (const char* name : kResults) remove_tree(fs::path(out) / name, alive);
-  for (const char* name : {kPlan, kJob}) remove_tree(fs::path(out) / name, alive);
+void clear_run(const std::string& out, const Heartbeat& heartbeat) {
+  for (const char* name : kResults) remove_tree(fs::path(out) / name, heartbeat);
+  for (const char* name : {kPlan, kJob}) remove_tree(fs::path(out) / name, heartbeat);
 }
 
 }  // namespace snug

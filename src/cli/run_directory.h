@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "base/owner.h"
 #include "cli/options.h"
 
@@ -28,6 +28,6 @@ std::unique_ptr<DirectoryOwner> own_out(const Options& options);
 void refuse_out(const Options& options);
 
 // Removes the run that is there; what says that it is one goes last.
-void clear_run(const std::string& out, const Alive& alive);
+void clear_run(const std::string& out, const Heartbeat& heartbeat);
 
 }  // namespace snug

@@ -54,7 +54,7 @@ SavingPlan saving_plan(const Planned& planned, const Options& options, std::opti
 
 uint64_t saved_in_memory(const Planned& planned, const Options& options) {
   const Purpose purpose = planned.spec.purpose;
-  const bool elsewhere = planned.aim == Aim::Look && !options.machine.empty();
+  const bool elsewhere = planned.mode == PlanMode::Look && !options.machine.empty();
   const std::filesystem::path out = out_directory(options);
   if (elsewhere || (purpose != Purpose::Train && purpose != Purpose::Merge) || !is_in_memory(existing_part(out)))
     return 0;

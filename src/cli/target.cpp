@@ -248,7 +248,7 @@ uint64_t hash_of_seen() {
 }
 
 // What a process tells the others of where it runs.
-struct Ground {
+struct EnvironmentFingerprint {
   static constexpr size_t kNameWords = 8;
   uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0, machine = 0, seen = 0;
   std::array<char, kNameWords * sizeof(uint64_t)> name{};
@@ -257,7 +257,7 @@ struct Ground {
 }  // namespace
 
 void Target::require_alike(Comm& launched) const {
-  Ground own;
+  EnvironmentFingerprint own;
   own.cuda = cuda_;
   own.rates = hash_of_rates(machine_.value_or(rough_machine()));
   if (cuda_) {
@@ -269,37 +269,41 @@ void Target::require_alike(Comm& launched) const {
     const std::string& name = here_ ? here_->name : cards.name;
     name.copy(own.name.data(), own.name.size() - 1);
   }
-  const std::vector<Ground> grounds = told_by_all(launched, own, "the comparison of machines");
+  const std::vector<EnvironmentFingerprint> fingerprints = allgather_host(launched, own, "the comparison of machines");
   const auto require = [&](std::string_view option, const auto& describe, std::string_view help) {
-    const std::string first = describe(grounds[0]);
-    for (size_t process = 1; process < grounds.size(); process++)
-      if (const std::string other = describe(grounds[process]); other != first)
+    const std::string first = describe(fingerprints[0]);
+    for (size_t process = 1; process < fingerprints.size(); process++)
+      if (const std::string other = describe(fingerprints[process]); other != first)
         user_error(
             "{}: found {} in process 0, {} in process {}, expected the same in each of the {} that the launcher "
             "started: {}",
-            option, first, other, process, grounds.size(), help);
+            option, first, other, process, fingerprints.size(), help);
   };
-  for (size_t process = 1; process < grounds.size(); process++)
+  for (size_t process = 1; process < fingerprints.size(); process++)
     for (size_t other = 0; other < process; other++)
-      if (grounds[other].machine == grounds[process].machine && grounds[other].seen != grounds[process].seen)
+      if (fingerprints[other].machine == fingerprints[process].machine &&
+          fingerprints[other].seen != fingerprints[process].seen)
         user_error(
             "device: processes {} and {} are on one machine and do not see the same GPUs of it, expected the same in "
             "each, as ranks take them by their numbers: a launcher that shows each process some must show it all",
             other, process);
   constexpr std::string_view kOneProfile = "--machine names one profile for all";
   require(
-      "device", [](const Ground& ground) { return ground.cuda ? "GPUs" : "the CPU"; },
+      "device", [](const EnvironmentFingerprint& host) { return host.cuda ? "GPUs" : "the CPU"; },
       "a driver that answers on every machine, or --device cpu");
   require(
-      "device", [](const Ground& ground) { return fmt::format("'{}'", ground.name.data()); }, "cards of one name");
+      "device", [](const EnvironmentFingerprint& host) { return fmt::format("'{}'", host.name.data()); },
+      "cards of one name");
   require(
-      "machine", [](const Ground& ground) { return ground.copies ? "copies between GPUs" : "NCCL between GPUs"; },
+      "machine",
+      [](const EnvironmentFingerprint& host) { return host.copies ? "copies between GPUs" : "NCCL between GPUs"; },
       kOneProfile);
   require(
-      "machine", [](const Ground& ground) { return fmt::format("NCCL with {} blocks of threads", ground.blocks); },
+      "machine",
+      [](const EnvironmentFingerprint& host) { return fmt::format("NCCL with {} blocks of threads", host.blocks); },
       kOneProfile);
   require(
-      "machine", [](const Ground& ground) { return "rates of hash " + hex(ground.rates); },
+      "machine", [](const EnvironmentFingerprint& host) { return "rates of hash " + hex(host.rates); },
       "--machine names one profile for all, and without it they have as many GPUs");
 }
 

@@ -80,7 +80,7 @@ void name_absolutely(Options& options) {
 
 // Returns the job, and refuses to go on with a run under other fields than its checkpoint has, before work is done for
 // nothing. `data`: the fields of the data.
-JobSpec job_of_run(const Options& options, const Fields& data, const Alive& alive) {
+JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& heartbeat) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return make_job(options, Purpose::Train);
@@ -92,7 +92,7 @@ JobSpec job_of_run(const Options& options, const Fields& data, const Alive& aliv
   JobSpec spec = make_job(options, Purpose::Train);
   require_weights(spec.sources);
   now = fields_of(spec);
-  now.push_back(weights_field(spec, alive));
+  now.push_back(weights_field(spec, heartbeat));
   now.insert(now.end(), data.begin(), data.end());
   refuse_other_fields(now, saved, *last);
   return spec;
@@ -106,34 +106,34 @@ const std::string& base_of(const Options& options) {
 }
 
 // What lies beside the weights of whatever is made of the run's checkpoints, also before it ends.
-void write_format(const Options& options, const JobSpec& spec, const WriteBeside& beside, const Alive& alive) {
+void write_format(const Options& options, const JobSpec& spec, const WriteBeside& beside, const Heartbeat& heartbeat) {
   PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
   if (options.method == "lora")
     write_adapter_config(pending.path(), adapter_of(options), base_of(options));
   else
-    write_side_files(pending.path(), options.model, spec, alive);
+    write_side_files(pending.path(), options.model, spec, heartbeat);
   beside(pending.path());
   pending.publish();
 }
 
 // Not before all that may refuse the run has had its say: what was there stays till then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const WriteBeside& beside,
-               const Alive& alive) {
+               const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
-  if (options.overwrite) clear_run(options.out, alive);
+  if (options.overwrite) clear_run(options.out, heartbeat);
   Options effective = options;
   effective.micro_batch_size = planned.spec.cut.micro_batch;
   effective.gradient_accumulation_steps = planned.spec.cut.passes;
   effective.learning_rate = learning_rate(options);
   const Numerics& numerics = planned.spec.numerics;
-  if (numerics.coded_base()) effective.base_format = name(numerics.base_format);
+  if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
   effective.overwrite = effective.resume = false;  // of this start, not of the job
   effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
-  write_format(options, planned.spec, beside, alive);
+  write_format(options, planned.spec, beside, heartbeat);
 }
 
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
@@ -177,7 +177,7 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   std::vector<RankBytes> ranks;
   for (int rank = 0; rank < comm->topology().ranks; rank++) ranks.push_back({rank, {}});
   for (const Space space : kSpaces) {
-    const std::span<const uint64_t> told = comm->tell(own[index(space)], "the end of the run");
+    const std::span<const uint64_t> told = comm->allgather_host(own[index(space)], "the end of the run");
     for (RankBytes& rank : ranks) rank.bytes[index(space)] = told[static_cast<size_t>(rank.rank)];
   }
   return ranks;
@@ -220,12 +220,12 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
   const bool reports = rank == 0;
-  const Alive alive = heartbeat_of(comm);
-  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options, alive),
+  const Heartbeat heartbeat = heartbeat_of(comm);
+  StreamSource data(run.corpus.training, run.corpus.training_samples, packing_options(options, heartbeat),
                     {cut.passes, cut.ranks, cut.micro_batch}, run_length(options), rank);
   std::optional<StreamSource> validation;
   if (run.corpus.validates()) {
-    validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, alive));
+    validation.emplace(validation_source(run.corpus, options, cut.micro_batch, cut.ranks, rank, heartbeat));
   }
   const int64_t steps = data.stream().steps();
   if (reports) {
@@ -244,7 +244,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   for (const Space space : kSpaces)
-    trainer_options.beside[index(space)] = run.planned.caps.beside(run.planned.shown().forecast, space);
+    trainer_options.beside[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
   trainer_options.require_owned = [&] { require_owned(run); };
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
@@ -259,7 +259,8 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                                 : "nothing has been saved: begins at the first step");
   trainer.agree();
   if (reports) require_owned(run);
-  if (reports && trainer.step() < steps) begin_run(options, run.planned, summarise(data.stream()), run.beside, alive);
+  if (reports && trainer.step() < steps)
+    begin_run(options, run.planned, summarise(data.stream()), run.beside, heartbeat);
   session.barrier("the beginning of the run");  // until then what is in --out may be another's
   run.begun = true;
   const int64_t before = trainer.step();
@@ -269,10 +270,10 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
-    if (const int64_t redone = session.redone_steps(); redone > 0)
+    if (const int64_t reapplied = session.reapplied_steps(); reapplied > 0)
       log_line(fmt::format(
           "steps that were clipped, and updated again: {} of {}; where they are many, --speculative-updates costs time",
-          redone, trainer.step() - before));
+          reapplied, trainer.step() - before));
     const std::string result = (std::filesystem::path(options.out) / trained_parts(options)).string();
     log_line(fmt::format("{}{} of step {} is in {}{}",
                          ending == Ending::Interrupted ? "interrupted; --resume goes on from here. The " : "The ",
@@ -305,7 +306,7 @@ void by_the_first(Comm* comm, const std::function<void()>& check) {
     } catch (...) {
       refused = std::current_exception();
     }
-  if (comm && comm->tell(refused ? 1 : 0, "the check of --out")[0] && !refused)
+  if (comm && comm->allgather_host(refused ? 1 : 0, "the check of --out")[0] && !refused)
     user_error("out: refused, as the first of the processes says");
   if (refused) std::rethrow_exception(refused);
 }
@@ -322,25 +323,25 @@ int train_command(Options options, const CommandFlags& flags) {
   }
   Target target(options);
   target.require_here();
-  settle_ranks(options, target, Aim::Run, comm.get());
+  resolve_ranks(options, target, PlanMode::Run, comm.get());
   if (comm) agree_on_inputs(options, *comm);
-  refuse_disk_dir(options, Aim::Run);
+  refuse_disk_dir(options, PlanMode::Run);
   std::unique_ptr<DirectoryOwner> owner;
   by_the_first(comm.get(), [&] {
     owner = own_out(options);
     refuse_out(options);
   });
   keep_cut_of_run(options);
-  const Alive alive = heartbeat_of(comm.get());
-  const Corpus corpus = read_corpus(options, alive);
-  Fields fields = data_fields(corpus, options, alive);
-  JobSpec spec = job_of_run(options, fields, alive);
-  const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), Aim::Run,
+  const Heartbeat heartbeat = heartbeat_of(comm.get());
+  const Corpus corpus = read_corpus(options, heartbeat);
+  Fields fields = data_fields(corpus, options, heartbeat);
+  JobSpec spec = job_of_run(options, fields, heartbeat);
+  const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);
   require_fit(planned, options);
   guard.hold();
-  fields.push_back(weights_field(planned.spec, alive));
+  fields.push_back(weights_field(planned.spec, heartbeat));
   Run run{options,
           flags,
           corpus,

@@ -24,22 +24,22 @@ void refuse_whole_copies(const Options& options) {
 Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says) {
   const Target target(options);
   target.require_here();
-  refuse_disk_dir(options, Aim::Run);
+  refuse_disk_dir(options, PlanMode::Run);
   require_weights(spec.sources);
   if (says && (!launched || launched->topology().rank == 0)) say_notes(spec);
   Options settled = options;
   if (options.ranks == 0 && !launched && spec.purpose == Purpose::Generate && target.cuda() &&
-      cards_of(target, Aim::Run).count > 1) {
+      cards_of(target, PlanMode::Run).count > 1) {
     settled.ranks = 1;
     if (options.offload_parameters == "auto") settled.offload_parameters = "none";
-    Planned alone = plan_job(spec, settled, target, Aim::Run);
+    Planned alone = plan_job(spec, settled, target, PlanMode::Run);
     if (alone.fit.chosen) return alone;
     settled = options;
   }
-  settle_ranks(settled, target, Aim::Run, launched);
+  resolve_ranks(settled, target, PlanMode::Run, launched);
   if (launched) agree_on_inputs(options, *launched);
   refuse_whole_copies(settled);
-  Planned planned = plan_job(std::move(spec), settled, target, Aim::Run, launched);
+  Planned planned = plan_job(std::move(spec), settled, target, PlanMode::Run, launched);
   require_fit(planned, options);
   return planned;
 }

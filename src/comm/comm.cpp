@@ -22,23 +22,23 @@ uint64_t extent(const TensorView& view) {
 
 }  // namespace
 
-void Trade::take(int place, const std::byte* row) const {
+void ExchangeStep::take(int place, const std::byte* row) const {
   if (bytes > 0 && row_from(place) != row) std::memcpy(row_from(place), row, bytes);
 }
 
-Trade gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full) {
+ExchangeStep gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full) {
   const auto bytes = static_cast<uint64_t>(part.count()) * element_bytes(part.dtype);
   const int ranks = topology.count(who), place = topology.place(who);
   if (part.dtype != full.dtype || !part.dense() || !full.dense() || full.count() != ranks * part.count())
     internal_error("all_gather of {} {} from {} ranks into {} {}", name(part.dtype), to_string(part.shape), ranks,
                    name(full.dtype), to_string(full.shape));
-  const Trade trade{who, part.data, 0, full.data, bytes, bytes};
-  check(part.data == trade.row_from(place) || apart(part.data, bytes, full.data, bytes * static_cast<uint64_t>(ranks)),
+  const ExchangeStep step{who, part.data, 0, full.data, bytes, bytes};
+  check(part.data == step.row_from(place) || apart(part.data, bytes, full.data, bytes * static_cast<uint64_t>(ranks)),
         "all_gather: the part of place {} lies in what is gathered, and not in its place", place);
-  return trade;
+  return step;
 }
 
-Trade exchange_of(const Topology& topology, const TensorView& in, const TensorView& out) {
+ExchangeStep exchange_of(const Topology& topology, const TensorView& in, const TensorView& out) {
   auto fits = [&](const TensorView& view) { return view.count() == 0 || view.rows() == topology.ranks; };
   if (in.dtype != out.dtype || in.cols() != out.cols() || !fits(in) || !fits(out))
     internal_error("exchange of {} {} among {} ranks into {} {}", name(in.dtype), to_string(in.shape), topology.ranks,
@@ -65,19 +65,19 @@ void Comm::rethrow(const PeerError& error, std::string_view where) {
 }
 
 void Comm::all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full) {
-  trade(index(lane), gather_of(topology_, who, part, full));
+  step(index(lane), gather_of(topology_, who, part, full));
 }
 
 void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
-  trade(index(lane), exchange_of(topology_, in, out));
+  step(index(lane), exchange_of(topology_, in, out));
 }
 
 template <class Where>
 std::span<const uint64_t> Comm::trade_words(std::span<const uint64_t> values, const Where& where) {
   told_.resize(static_cast<size_t>(topology_.ranks) * values.size());
   try {
-    trade(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
-                   reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
+    step(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
+                  reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
   } catch (const PeerError& error) {
     if (const std::string place = where(); !place.empty()) rethrow(error, place);
     throw;
@@ -85,9 +85,11 @@ std::span<const uint64_t> Comm::trade_words(std::span<const uint64_t> values, co
   return told_;
 }
 
-std::span<const uint64_t> Comm::tell(uint64_t value, const Meeting& at) { return tell(std::span(&value, 1), at); }
+std::span<const uint64_t> Comm::allgather_host(uint64_t value, const SyncPoint& at) {
+  return allgather_host(std::span(&value, 1), at);
+}
 
-std::span<const uint64_t> Comm::tell(std::span<const uint64_t> values, const Meeting& at) {
+std::span<const uint64_t> Comm::allgather_host(std::span<const uint64_t> values, const SyncPoint& at) {
   return trade_words(values, [&at] {
     if (at.number) return fmt::format("at {} {}", at.place, *at.number);
     return at.place.empty() ? std::string() : fmt::format("at {}", at.place);
@@ -106,27 +108,27 @@ void Comm::agree(std::string_view what, uint64_t value) {
         what, told_[0], others);
 }
 
-void Comm::barrier(const Meeting& at) { tell(0, at); }
+void Comm::barrier(const SyncPoint& at) { allgather_host(0, at); }
 
-std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait) {
+std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Heartbeat&)>& wait) {
   if (!comm) return wait({});
   constexpr uint64_t kWaiting = UINT64_MAX;  // in the place of how many there are
   constexpr size_t kPiece = 1024;            // words at a time: all ranks' are told
-  const Meeting at = "rank 0's input";
+  const SyncPoint at = "rank 0's input";
   const bool waits = comm->topology().rank == 0;
   std::vector<uint64_t> words;
-  if (waits) words = wait([&] { comm->tell(kWaiting, at); });
+  if (waits) words = wait([&] { comm->allgather_host(kWaiting, at); });
   uint64_t count = kWaiting;
-  while (count == kWaiting) count = comm->tell(words.size(), at)[0];
+  while (count == kWaiting) count = comm->allgather_host(words.size(), at)[0];
   words.resize(count);
   for (size_t begin = 0; begin < count; begin += kPiece) {
     const std::span<uint64_t> piece = std::span(words).subspan(begin, std::min(kPiece, count - begin));
-    std::ranges::copy(comm->tell(piece, at).first(piece.size()), piece.begin());
+    std::ranges::copy(comm->allgather_host(piece, at).first(piece.size()), piece.begin());
   }
   return words;
 }
 
-Alive heartbeat_of(Comm* comm) {
+Heartbeat heartbeat_of(Comm* comm) {
   if (!comm) return {};
   return [comm] {
     comm->heartbeat();

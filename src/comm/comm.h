@@ -1,4 +1,4 @@
-// What ranks do together: the joint ops of programs, and what a job needs besides.
+// What ranks do together: the collectives of programs, and what a job needs besides.
 #pragma once
 
 #include <algorithm>
@@ -10,8 +10,8 @@
 #include <string_view>
 #include <vector>
 
-#include "base/alive.h"
 #include "base/error.h"
+#include "base/heartbeat.h"
 #include "program/program.h"
 #include "program/topology.h"
 #include "tensor/view.h"
@@ -32,7 +32,7 @@ inline constexpr double kPatience = 20;
 
 // What both collectives are: to the rank q goes the row of `send` that is q's part, from the rank at place r comes row
 // r of `receive`. A stride of 0: all get the same row.
-struct Trade {
+struct ExchangeStep {
   Ranks who = Ranks::Everyone;
   const std::byte* send = nullptr;
   uint64_t send_stride = 0;
@@ -49,14 +49,14 @@ struct Trade {
 };
 
 // What program/ops.h's AllGather and Exchange are on a rank. InternalError if the views do not fit the topology.
-Trade gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full);
-Trade exchange_of(const Topology& topology, const TensorView& in, const TensorView& out);
+ExchangeStep gather_of(const Topology& topology, Ranks who, const TensorView& part, const TensorView& full);
+ExchangeStep exchange_of(const Topology& topology, const TensorView& in, const TensorView& out);
 
 // Where ranks meet, as the error of one that waits there in vain names it: "rank 0 waited at the end of step 12".
-struct Meeting {
-  Meeting() = default;  // without a name
-  Meeting(const char* place) : place(place) {}
-  Meeting(const char* place, int64_t number) : place(place), number(number) {}
+struct SyncPoint {
+  SyncPoint() = default;  // without a name
+  SyncPoint(const char* place) : place(place) {}
+  SyncPoint(const char* place, int64_t number) : place(place), number(number) {}
   std::string_view place;
   std::optional<int64_t> number;
 };
@@ -86,17 +86,17 @@ class Comm {
   void all_gather(Lane lane, Ranks who, const TensorView& part, const TensorView& full);
   void exchange(Lane lane, const TensorView& in, const TensorView& out);
 
-  // tell(), agree() and barrier() are made by all ranks, one thread's at a time, whatever the lanes do.
+  // allgather_host(), agree() and barrier() are made by all ranks, one thread's at a time, whatever the lanes do.
   //
   // What each rank says, by rank, until the next such call.
-  std::span<const uint64_t> tell(uint64_t value, const Meeting& at);
+  std::span<const uint64_t> allgather_host(uint64_t value, const SyncPoint& at);
   // The same of several values, as many on every rank: rank 0's first. It allocates where there are more than before.
-  std::span<const uint64_t> tell(std::span<const uint64_t> values, const Meeting& at);
+  std::span<const uint64_t> allgather_host(std::span<const uint64_t> values, const SyncPoint& at);
   // UserError on all ranks, with who says what, unless all give the same value. `what` is "program" or "the data" in
   // "ranks do not agree on ...".
   void agree(std::string_view what, uint64_t value);
   // Returns when all ranks have called it.
-  void barrier(const Meeting& at = {});
+  void barrier(const SyncPoint& at = {});
 
   // Returns when `done` says so, which is asked again and again. For what other ranks may hold up without a call here:
   // a device's work among others' devices. To the others this rank waits as in a call. PeerError if a rank has failed,
@@ -120,9 +120,9 @@ class Comm {
   // failure() with more in it; the first one counts.
   virtual void elaborate(const PeerError& failure) noexcept = 0;
 
-  // One channel a lane, one for tell() and what is made of it.
+  // One channel a lane, one for allgather_host() and what is made of it.
   static constexpr size_t kChannels = kLanes + 1;
-  virtual void trade(size_t channel, const Trade& trade) = 0;
+  virtual void step(size_t channel, const ExchangeStep& step) = 0;
 
  private:
   // `where`: as rethrow() takes it; empty where there is nothing to say.
@@ -133,11 +133,11 @@ class Comm {
   std::vector<uint64_t> told_;  // by rank, then by value
 };
 
-// Comm::tell() of a type that is so many words and no pointers: what each rank says, by rank.
+// Comm::allgather_host() of a type that is so many words and no pointers: what each rank says, by rank.
 template <class T>
-std::vector<T> told_by_all(Comm& comm, const T& own, const Meeting& at) {
+std::vector<T> allgather_host(Comm& comm, const T& own, const SyncPoint& at) {
   using Words = std::array<uint64_t, sizeof(T) / sizeof(uint64_t)>;
-  std::span<const uint64_t> told = comm.tell(std::bit_cast<Words>(own), at);
+  std::span<const uint64_t> told = comm.allgather_host(std::bit_cast<Words>(own), at);
   std::vector<T> all;
   for (Words words; !told.empty(); told = told.subspan(words.size())) {
     std::ranges::copy(told.first(words.size()), words.begin());
@@ -149,10 +149,10 @@ std::vector<T> told_by_all(Comm& comm, const T& own, const Meeting& at) {
 // What rank 0 gets from outside the job, on all ranks, however long it takes: there `wait` returns it, and until then
 // calls what it is given, several times within the patience. By these calls ranks tell each other that they wait: none
 // is taken to hang, and one that is lost is noticed. One rank alone has no connection (null).
-std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Alive&)>& wait);
+std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Heartbeat&)>& wait);
 
 // heartbeat() for work that knows nothing of ranks, which ends in the failure() when there is one; nothing for one rank
 // alone (null).
-Alive heartbeat_of(Comm* comm);
+Heartbeat heartbeat_of(Comm* comm);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// What joint ops of one lane reach the other ranks' GPUs by.
+// What collectives of one lane reach the other ranks' GPUs by.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -21,7 +21,7 @@ class DeviceLink {
 
   // All ranks launch the same calls in the same order. A launch enqueues on the lane's stream and returns, or throws
   // PeerError where what it waits for is a rank that is gone.
-  virtual Launch bind(const Trade& trade) = 0;
+  virtual Launch bind(const ExchangeStep& step) = 0;
   // When all of its work is done.
   virtual void close() = 0;
 };
@@ -30,7 +30,7 @@ class DeviceLink {
 bool reaches(int card, int other);
 
 // A rank's own row, if it is not there already.
-void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream);
+void take_own_row(const ExchangeStep& step, const Topology& here, cudaStream_t stream);
 
 // By NCCL: between any GPUs, and any hosts, with so many blocks of threads of a card at most: rank 0's. `comm` connects
 // it, and tells when what a call waits for is gone. All ranks at the same time.

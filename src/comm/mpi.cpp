@@ -54,8 +54,8 @@ class MpiComm final : public Comm {
   };
 
   void elaborate(const PeerError& failure) noexcept override { team_->elaborate(failure); }
-  void trade(size_t channel, const Trade& trade) override;
-  void pass(size_t channel, const Trade& trade, uint64_t begin, uint64_t bytes);
+  void step(size_t channel, const ExchangeStep& step) override;
+  void pass(size_t channel, const ExchangeStep& step, uint64_t begin, uint64_t bytes);
   void wait_for(std::vector<Piece>& pieces);
   void look_at(const std::vector<Piece>& pieces, int64_t since);
 
@@ -64,38 +64,38 @@ class MpiComm final : public Comm {
   std::array<std::vector<Piece>, kChannels> pieces_;  // by channel, of the call there
 };
 
-void MpiComm::trade(size_t channel, const Trade& trade) {
-  const int own = topology().place(trade.who);
-  if (topology().count(trade.who) > 1) {
+void MpiComm::step(size_t channel, const ExchangeStep& step) {
+  const int own = topology().place(step.who);
+  if (topology().count(step.who) > 1) {
     const MpiTeam::Calling calling(*team_);
     const uint64_t piece = team_->process()->piece;
-    for (uint64_t begin = 0; begin < trade.bytes && !team_->failed(); begin += piece)
-      pass(channel, trade, begin, std::min(piece, trade.bytes - begin));
+    for (uint64_t begin = 0; begin < step.bytes && !team_->failed(); begin += piece)
+      pass(channel, step, begin, std::min(piece, step.bytes - begin));
   }
   if (team_->failed()) team_->stop();
-  trade.take(own, trade.row_for(topology()));
+  step.take(own, step.row_for(topology()));
 }
 
 // Returns when the messages of this piece have passed, or when the job has failed.
-void MpiComm::pass(size_t channel, const Trade& trade, uint64_t begin, uint64_t bytes) {
+void MpiComm::pass(size_t channel, const ExchangeStep& step, uint64_t begin, uint64_t bytes) {
   const Topology& here = topology();
   const SnugMpi& mpi = team_->process()->mpi;
-  const int ranks = here.count(trade.who), own = here.place(trade.who), number = static_cast<int>(channel);
+  const int ranks = here.count(step.who), own = here.place(step.who), number = static_cast<int>(channel);
   std::vector<Piece>& pieces = pieces_[channel];
   pieces.clear();
   for (int i = 1; i < ranks; i++) {
-    const int place = (own + ranks - i) % ranks, rank = here.rank_at(trade.who, place);
+    const int place = (own + ranks - i) % ranks, rank = here.rank_at(step.who, place);
     Piece& piece = pieces.emplace_back(Piece{{}, rank});
     if (!team_->demand(mpi.receive(number, team_->process_of(rank), team_->tag(rank, here.rank),
-                                   trade.row_from(place) + begin, bytes, &piece.request),
+                                   step.row_from(place) + begin, bytes, &piece.request),
                        rank))
       return;
   }
   for (int i = 1; i < ranks; i++) {
-    const int rank = here.rank_at(trade.who, (own + i) % ranks);
+    const int rank = here.rank_at(step.who, (own + i) % ranks);
     Piece& piece = pieces.emplace_back(Piece{{}, rank});
     if (!team_->demand(mpi.send(number, team_->process_of(rank), team_->tag(here.rank, rank),
-                                trade.row_for(here.seen_by(rank)) + begin, bytes, &piece.request),
+                                step.row_for(here.seen_by(rank)) + begin, bytes, &piece.request),
                        rank))
       return;
   }

@@ -85,7 +85,7 @@ void MpiTeam::spread_news() {
     listen();
     if (Watch::now() >= next) {
       next = Watch::now() + interval;
-      tell(State::Running);
+      announce(State::Running);
     }
     lock.lock();
     changed_.wait_for(lock, 10ms, [&] { return failed_ || ending_; });
@@ -134,7 +134,7 @@ void MpiTeam::listen() {
 }
 
 // `state`: of all ranks here; while that is Running, single ones may have ended.
-void MpiTeam::tell(State state) {
+void MpiTeam::announce(State state) {
   std::vector<News> all;
   bool last = true;
   for (int local = 0; local < locals_; local++) {
@@ -168,7 +168,7 @@ bool MpiTeam::close(State state) {
   while (true) {
     listen();
     if (state == State::Ended && failed_) return false;
-    tell(state);
+    announce(state);
     bool all = true;
     for (int process = 0; process < process_->count; process++) {
       const Peer& peer = peers_[static_cast<size_t>(process)];

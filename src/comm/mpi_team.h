@@ -110,7 +110,7 @@ class MpiTeam {
   void spread_news();
   void listen();
   void hear(int process);
-  void tell(State state);
+  void announce(State state);
   bool close(State state);
   void wait_until_nobody_calls() const;
   bool reached(int code, int process);

@@ -14,7 +14,7 @@ static_assert(NCCL_VERSION_CODE >= NCCL_VERSION(2, 26, 0), "NCCL 2.26 or later, 
 
 constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
-constexpr const char* kMeeting = "the connection of all GPUs";
+constexpr const char* kSyncPoint = "the connection of all GPUs";
 
 // The connection of one lane: lanes do not wait for each other.
 class NcclLink final : public DeviceLink {
@@ -28,10 +28,10 @@ class NcclLink final : public DeviceLink {
     const Topology& here = comm_.topology();
     ncclUniqueId id{};
     if (here.rank == 0) expect(ncclGetUniqueId(&id), "a connection's name");
-    id = told_by_all(comm_, id, kMeeting)[0];
+    id = allgather_host(comm_, id, kSyncPoint)[0];
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    config.maxCTAs = static_cast<int>(comm_.tell(static_cast<uint64_t>(blocks), kMeeting)[0]);
+    config.maxCTAs = static_cast<int>(comm_.allgather_host(static_cast<uint64_t>(blocks), kSyncPoint)[0]);
     constexpr std::string_view kWhat = "connecting the GPUs of all ranks";
     const auto begin = std::chrono::steady_clock::now();
     settle(ncclCommInitRankConfig(&link_, here.ranks, id, here.rank, &config), kWhat, [&] {
@@ -40,8 +40,8 @@ class NcclLink final : public DeviceLink {
       comm_.heartbeat();  // this rank does not only wait, and may be long at it
     });
   }
-  Launch bind(const Trade& trade) override {
-    return [this, trade](const PassFacts&) { enqueue(trade); };
+  Launch bind(const ExchangeStep& step) override {
+    return [this, step](const RuntimeScalars&) { enqueue(step); };
   }
   void close() override {
     settle(ncclCommFinalize(link_), "ending the connection of GPUs");
@@ -49,24 +49,24 @@ class NcclLink final : public DeviceLink {
   }
 
  private:
-  void enqueue(const Trade& trade) {
-    if (trade.bytes == 0) return;
-    if (gathers_all(trade)) {
-      settle(ncclAllGather(trade.send, trade.receive, trade.bytes, ncclUint8, link_, stream_), "an all-gather");
+  void enqueue(const ExchangeStep& step) {
+    if (step.bytes == 0) return;
+    if (gathers_all(step)) {
+      settle(ncclAllGather(step.send, step.receive, step.bytes, ncclUint8, link_, stream_), "an all-gather");
       return;
     }
     const Topology& here = comm_.topology();
-    const int ranks = here.count(trade.who), own = here.place(trade.who);
-    take_own_row(trade, here, stream_);
+    const int ranks = here.count(step.who), own = here.place(step.who);
+    take_own_row(step, here, stream_);
     // The group is closed whatever happens in it, as calls after an open one only join it.
     ncclResult_t first = ncclGroupStart();
     const auto keep = [&](ncclResult_t result) {
       if (good(first)) first = result;
     };
     for (int i = 1; i < ranks && good(first); i++) {
-      const int to = here.rank_at(trade.who, (own + i) % ranks), place = (own + ranks - i) % ranks;
-      keep(ncclSend(trade.row_for(here.seen_by(to)), trade.bytes, ncclUint8, to, link_, stream_));
-      keep(ncclRecv(trade.row_from(place), trade.bytes, ncclUint8, here.rank_at(trade.who, place), link_, stream_));
+      const int to = here.rank_at(step.who, (own + i) % ranks), place = (own + ranks - i) % ranks;
+      keep(ncclSend(step.row_for(here.seen_by(to)), step.bytes, ncclUint8, to, link_, stream_));
+      keep(ncclRecv(step.row_from(place), step.bytes, ncclUint8, here.rank_at(step.who, place), link_, stream_));
     }
     const ncclResult_t end = ncclGroupEnd();
     expect(first, "an exchange");
@@ -74,12 +74,11 @@ class NcclLink final : public DeviceLink {
   }
 
   // Everybody's one row to everybody, by their numbers.
-  bool gathers_all(const Trade& trade) const {
+  bool gathers_all(const ExchangeStep& step) const {
     const Topology& here = comm_.topology();
-    if (here.count(trade.who) != here.ranks || trade.send_stride != 0 || trade.receive_stride != trade.bytes)
-      return false;
+    if (here.count(step.who) != here.ranks || step.send_stride != 0 || step.receive_stride != step.bytes) return false;
     for (int rank = 0; rank < here.ranks; rank++)
-      if (here.rank_at(trade.who, rank) != rank) return false;
+      if (here.rank_at(step.who, rank) != rank) return false;
     return true;
   }
 
@@ -95,10 +94,10 @@ class NcclLink final : public DeviceLink {
                  ncclGetLastError(link_));
   }
   // Returns when the call has done what it does on the host: enqueued, say.
-  void settle(ncclResult_t result, std::string_view what, const Alive& alive = {}) {
+  void settle(ncclResult_t result, std::string_view what, const Heartbeat& heartbeat = {}) {
     if (result == ncclInProgress)
       comm_.wait_until([&] {
-        call(alive);
+        call(heartbeat);
         expect(ncclCommGetAsyncError(link_, &result), what);
         return result != ncclInProgress;
       });

@@ -15,7 +15,7 @@ using cuda::check_cuda;
 // How long those who give up wait for others who still read their memory.
 constexpr std::chrono::seconds kLastReads{3};
 
-constexpr const char* kMeeting = "the connection of all GPUs";
+constexpr const char* kSyncPoint = "the connection of all GPUs";
 
 // The same for all ranks of a process, and for no other's.
 uint64_t process_name() {
@@ -38,7 +38,7 @@ class PeerHub {
       for (const cudaEvent_t event : {ready, copied})
         if (event) cudaEventDestroy(event);
     }
-    Trade trade;
+    ExchangeStep step;
     cudaEvent_t ready = nullptr, copied = nullptr;  // its rows are there; it has copied all of the others'
     std::atomic<uint64_t> begun = 0, finished = 0;  // calls
   };
@@ -75,37 +75,36 @@ class PeerLink final : public DeviceLink {
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 
-  Launch bind(const Trade& trade) override {
-    return [this, trade](const PassFacts&) { enqueue(trade); };
+  Launch bind(const ExchangeStep& step) override {
+    return [this, step](const RuntimeScalars&) { enqueue(step); };
   }
   void close() override { closed_ = true; }
 
  private:
   // Each begins with the one after it, so that not all read from one.
-  void enqueue(const Trade& trade) {
-    if (trade.bytes == 0) return;
+  void enqueue(const ExchangeStep& step) {
+    if (step.bytes == 0) return;
     const Topology& here = comm_.topology();
-    const int ranks = here.count(trade.who), own = here.place(trade.who);
+    const int ranks = here.count(step.who), own = here.place(step.who);
     calls_++;
-    mine_.trade = trade;
+    mine_.step = step;
     check_cuda(cudaEventRecord(mine_.ready, stream_), "a rank's rows");
     mine_.begun = calls_;
-    take_own_row(trade, here, stream_);
+    take_own_row(step, here, stream_);
     for (int i = 1; i < ranks; i++) {
-      const int place = (own + i) % ranks, rank = here.rank_at(trade.who, place);
+      const int place = (own + i) % ranks, rank = here.rank_at(step.who, place);
       const PeerHub::Post& post = hub_->post(lane_, rank);
       comm_.wait_until([&] { return post.begun >= calls_; });
-      check(post.trade.bytes == trade.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", trade.bytes,
-            here.rank, post.trade.bytes, rank);
+      check(post.step.bytes == step.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", step.bytes,
+            here.rank, post.step.bytes, rank);
       check_cuda(cudaStreamWaitEvent(stream_, post.ready, 0), "another rank's rows");
-      check_cuda(
-          cudaMemcpyAsync(trade.row_from(place), post.trade.row_for(here), trade.bytes, cudaMemcpyDefault, stream_),
-          "another rank's row");
+      check_cuda(cudaMemcpyAsync(step.row_from(place), post.step.row_for(here), step.bytes, cudaMemcpyDefault, stream_),
+                 "another rank's row");
     }
     check_cuda(cudaEventRecord(mine_.copied, stream_), "a rank's copies");
     mine_.finished = calls_;
     for (int i = 1; i < ranks; i++) {
-      const PeerHub::Post& post = hub_->post(lane_, here.rank_at(trade.who, (own + i) % ranks));
+      const PeerHub::Post& post = hub_->post(lane_, here.rank_at(step.who, (own + i) % ranks));
       comm_.wait_until([&] { return post.finished >= calls_; });
       check_cuda(cudaStreamWaitEvent(stream_, post.copied, 0), "another rank's copies");
     }
@@ -124,15 +123,15 @@ class PeerLink final : public DeviceLink {
 
 std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
   const Topology& here = comm.topology();
-  for (const uint64_t name : comm.tell(process_name(), kMeeting))
+  for (const uint64_t name : comm.allgather_host(process_name(), kSyncPoint))
     if (name != process_name()) return nullptr;
   int device = 0;
   check_cuda(cudaGetDevice(&device), "choosing the device");
-  const std::span<const uint64_t> told = comm.tell(static_cast<uint64_t>(device), kMeeting);
+  const std::span<const uint64_t> told = comm.allgather_host(static_cast<uint64_t>(device), kSyncPoint);
   const std::vector<uint64_t> devices(told.begin(), told.end());
   const bool reached =
       std::ranges::all_of(devices, [&](uint64_t other) { return reaches(device, static_cast<int>(other)); });
-  for (const uint64_t one : comm.tell(static_cast<uint64_t>(reached), kMeeting))
+  for (const uint64_t one : comm.allgather_host(static_cast<uint64_t>(reached), kSyncPoint))
     if (!one) return nullptr;
   for (const uint64_t other : devices) {
     if (static_cast<int>(other) == device) continue;
@@ -144,9 +143,9 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
   }
   // Rank 0's goes when all have theirs. If one fails before that it stays: others may be at it, and the job is over.
   const auto* const own = here.rank == 0 ? new auto(std::make_shared<PeerHub>(here.ranks)) : nullptr;
-  const uint64_t first = comm.tell(reinterpret_cast<uint64_t>(own), kMeeting)[0];
+  const uint64_t first = comm.allgather_host(reinterpret_cast<uint64_t>(own), kSyncPoint)[0];
   std::shared_ptr<PeerHub> hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);
-  comm.barrier(kMeeting);
+  comm.barrier(kSyncPoint);
   delete own;
   return hub;
 }

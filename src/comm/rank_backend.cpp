@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array kJointLanes{Lane::Gather, Lane::Reduce};
+constexpr std::array kCollectiveLanes{Lane::Gather, Lane::Reduce};
 
 }  // namespace
 
@@ -26,18 +26,18 @@ bool cards_reach_each_other(int count) {
   return true;
 }
 
-void take_own_row(const Trade& trade, const Topology& here, cudaStream_t stream) {
-  const std::byte* const row = trade.row_for(here);
-  std::byte* const place = trade.row_from(here.place(trade.who));
+void take_own_row(const ExchangeStep& step, const Topology& here, cudaStream_t stream) {
+  const std::byte* const row = step.row_for(here);
+  std::byte* const place = step.row_from(here.place(step.who));
   if (row != place)
-    cuda::check_cuda(cudaMemcpyAsync(place, row, trade.bytes, cudaMemcpyDeviceToDevice, stream), "a rank's own row");
+    cuda::check_cuda(cudaMemcpyAsync(place, row, step.bytes, cudaMemcpyDeviceToDevice, stream), "a rank's own row");
 }
 
 RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way)
     : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
   wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
   const std::shared_ptr<PeerHub> hub = way.route == Route::Copies ? meet_peers(comm) : nullptr;
-  for (const Lane lane : kJointLanes)
+  for (const Lane lane : kCollectiveLanes)
     links_[index(lane)] =
         hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane), way.nccl_blocks);
 }
@@ -46,20 +46,20 @@ RankBackend::~RankBackend() {
   try {
     if (std::uncaught_exceptions() <= exceptions_) {
       streams()->finish();
-      for (const Lane lane : kJointLanes) links_[index(lane)]->close();
+      for (const Lane lane : kCollectiveLanes) links_[index(lane)]->close();
     }
   } catch (const std::exception&) {
     // Another rank is gone at the very end: what has been done is done, and the connection is given up.
   }
   std::vector<std::jthread> ending;
-  for (const Lane lane : kJointLanes) ending.emplace_back([&link = links_[index(lane)]] { link.reset(); });
+  for (const Lane lane : kCollectiveLanes) ending.emplace_back([&link = links_[index(lane)]] { link.reset(); });
 }
 
 Launch RankBackend::bind(const Op& op, std::span<const TensorView> views) {
-  const auto launch = [&](const Trade& trade) {
+  const auto launch = [&](const ExchangeStep& step) {
     DeviceLink* const link = links_[index(op.lane)].get();
     check(link, "{}: '{}' stands on lane {}, expected Gather or Reduce", op.site, kind(op.attrs), name(op.lane));
-    return link->bind(trade);
+    return link->bind(step);
   };
   if (const auto* gather = std::get_if<AllGather>(&op.attrs))
     return launch(gather_of(comm_.topology(), gather->ranks, views[0], views[1]));

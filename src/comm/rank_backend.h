@@ -1,5 +1,5 @@
 // Ranks on GPUs: the CUDA backend of a rank among others. Bytes go from card to card on the streams of the lanes that
-// joint ops stand on; sums are ops.
+// collectives stand on; sums are ops.
 #pragma once
 
 #include <memory>
@@ -24,9 +24,10 @@ struct Way {
   int nccl_blocks;  // of threads, the most that a lane of NCCL's takes of a card: rank 0's
 };
 
-// Joint ops are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must outlive
-// the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed, hangs or is
-// gone, and throws PeerError; what is enqueued and waits for that rank is given up. Replicas of `comm` are set before.
+// Collectives are enqueued like all others. Everything else ranks say to each other goes over `comm`, which must
+// outlive the backend, and which also ends it: where the host waits for the device, it sees that a rank has failed,
+// hangs or is gone, and throws PeerError; what is enqueued and waits for that rank is given up. Replicas of `comm` are
+// set before.
 class RankBackend final : public CudaBackend {
  public:
   // On all ranks at the same time, each with a card of its own.
@@ -38,7 +39,7 @@ class RankBackend final : public CudaBackend {
  private:
   Comm& comm_;
   const int exceptions_;
-  std::array<std::unique_ptr<DeviceLink>, kLanes> links_;  // of the lanes that joint ops stand on
+  std::array<std::unique_ptr<DeviceLink>, kLanes> links_;  // of the lanes that collectives stand on
 };
 
 }  // namespace snug

@@ -11,11 +11,11 @@
 namespace snug {
 namespace {
 
-// Every rank counts its calls on a channel; the ranks of a joint op make it as their call of the same number. So a rank
-// has begun mine when its count of begun calls has reached mine, whatever it did since, and the same for finished.
+// Every rank counts its calls on a channel; the ranks of a collective make it as their call of the same number. So a
+// rank has begun mine when its count of begun calls has reached mine, whatever it did since, and the same for finished.
 struct Post {
   uint64_t begun = 0, finished = 0;
-  const std::byte* send = nullptr;  // of the call begun last, as the row_for() of its Trade
+  const std::byte* send = nullptr;  // of the call begun last, as the row_for() of its ExchangeStep
   uint64_t stride = 0, bytes = 0;
 };
 
@@ -86,45 +86,45 @@ class ThreadComm final : public Comm {
     const std::lock_guard lock(team_->mutex_);
     if (!team_->explained_) team_->explained_ = failure;
   }
-  void trade(size_t number, const Trade& trade) override;
-  void copy(const Team::Channel& channel, const Trade& trade) const;
+  void step(size_t number, const ExchangeStep& step) override;
+  void copy(const Team::Channel& channel, const ExchangeStep& step) const;
   void wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who, uint64_t Post::*count);
   [[noreturn]] void stop(std::unique_lock<std::mutex>& lock, Team::Channel& channel);
 
   std::shared_ptr<Team> team_;
 };
 
-void ThreadComm::trade(size_t number, const Trade& trade) {
+void ThreadComm::step(size_t number, const ExchangeStep& step) {
   Team::Channel& channel = team_->channels_[number];
   std::unique_lock lock(team_->mutex_);
   Post& mine = channel.posts[static_cast<size_t>(topology().rank)];
-  mine = {mine.begun + 1, mine.finished, trade.send, trade.send_stride, trade.bytes};
+  mine = {mine.begun + 1, mine.finished, step.send, step.send_stride, step.bytes};
   channel.changed.notify_all();
-  wait_for(lock, channel, trade.who, &Post::begun);
+  wait_for(lock, channel, step.who, &Post::begun);
   if (team_->failure_) stop(lock, channel);
-  for (int place = 0; place < topology().count(trade.who); place++) {
-    const int rank = topology().rank_at(trade.who, place);
+  for (int place = 0; place < topology().count(step.who); place++) {
+    const int rank = topology().rank_at(step.who, place);
     const uint64_t bytes = channel.posts[static_cast<size_t>(rank)].bytes;
-    check(bytes == trade.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", trade.bytes,
-          topology().rank, bytes, rank);
+    check(bytes == step.bytes, "a collective of {} bytes on rank {}, and of {} on rank {}", step.bytes, topology().rank,
+          bytes, rank);
   }
   channel.copying++;
   lock.unlock();
-  copy(channel, trade);
+  copy(channel, step);
   lock.lock();
   channel.copying--;
   mine.finished++;
   channel.changed.notify_all();
-  wait_for(lock, channel, trade.who, &Post::finished);
+  wait_for(lock, channel, step.who, &Post::finished);
 }
 
 // Posts stay as they are until all have finished. Each begins with the one after it, so that not all read from one.
-void ThreadComm::copy(const Team::Channel& channel, const Trade& trade) const {
-  const int ranks = topology().count(trade.who), own = topology().place(trade.who);
+void ThreadComm::copy(const Team::Channel& channel, const ExchangeStep& step) const {
+  const int ranks = topology().count(step.who), own = topology().place(step.who);
   for (int i = 1; i <= ranks; i++) {
     const int place = (own + i) % ranks;
-    const Post& post = channel.posts[static_cast<size_t>(topology().rank_at(trade.who, place))];
-    trade.take(place, Trade{.send = post.send, .send_stride = post.stride}.row_for(topology()));
+    const Post& post = channel.posts[static_cast<size_t>(topology().rank_at(step.who, place))];
+    step.take(place, ExchangeStep{.send = post.send, .send_stride = post.stride}.row_for(topology()));
   }
 }
 

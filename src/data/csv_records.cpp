@@ -15,7 +15,7 @@ namespace {
 class CsvRecords : public RecordFormat {
  public:
   CsvRecords(const std::filesystem::path& path, DataFileType type, RecordOptions options)
-      : cursor_(path, type, options.alive), options_(std::move(options)) {
+      : cursor_(path, type, options.heartbeat), options_(std::move(options)) {
     if (!read_row(header_)) user_error("{}: found nothing, expected a header row with the columns' names", name());
     check_header();
   }

@@ -208,7 +208,7 @@ constexpr std::string_view kJsonFields[] = {
 RecordOptions record_options(const DataOptions& options) {
   RecordOptions out;
   out.text_split = options.text_split;
-  out.alive = options.alive;
+  out.heartbeat = options.heartbeat;
   for (const std::string_view field : kJsonFields) {
     const auto renamed = options.shape.columns.find(std::string(field));
     out.json_columns.emplace(renamed == options.shape.columns.end() ? field : std::string_view(renamed->second));
@@ -354,7 +354,7 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
         errors[i] = std::current_exception();
       }
     });
-    call(options.alive);
+    call(options.heartbeat);
     for (size_t i = 0; i < lot.size(); ++i) {
       if (errors[i]) std::rethrow_exception(errors[i]);
       seen.add(made[i]);

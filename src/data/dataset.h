@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "data/records.h"
 #include "data/shapes.h"
 #include "format/prompt_format.h"
@@ -42,7 +42,7 @@ struct DataOptions {
   std::optional<int64_t> max_samples;  // the first so many records of each file
   TextSplit text_split = TextSplit::Document;
   int64_t vocabulary = 0;  // ids must lie below it
-  Alive alive{};           // called for each lot of samples
+  Heartbeat heartbeat{};   // called for each lot of samples
   // Called before so many bytes more are taken to hold samples; throws where there is no room for them.
   std::function<void(uint64_t bytes)> take{};
   // Takes a line for each thing that was settled by looking at a file, or passed over in it or its records.

@@ -85,7 +85,7 @@ std::optional<OnlyObject> read_only_object(TextCursor& cursor, uint64_t max_byte
 class JsonRecords : public RecordFormat {
  public:
   JsonRecords(const std::filesystem::path& path, DataFileType type, RecordOptions options)
-      : cursor_(path, type, options.alive), options_(std::move(options)) {
+      : cursor_(path, type, options.heartbeat), options_(std::move(options)) {
     cursor_.skip_white_space();
     if (type.kind == FileKind::Json && cursor_.peek() == '{' && options_.is_sample) find_list(path, type);
     in_array_ = in_array_ || cursor_.peek() == '[';
@@ -107,7 +107,7 @@ class JsonRecords : public RecordFormat {
  private:
   // Goes to the list of samples, where they are in one that a lone object holds.
   void find_list(const std::filesystem::path& path, DataFileType type) {
-    TextCursor ahead(path, type, options_.alive);
+    TextCursor ahead(path, type, options_.heartbeat);
     ahead.skip_white_space();
     const auto only = read_only_object(ahead, options_.max_record_bytes);
     if (!only || only->lists.empty() || options_.is_sample(only->keys)) return;

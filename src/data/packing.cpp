@@ -121,7 +121,7 @@ void Packer::pack(int64_t epoch, Visit&& visit) {
   open_.clear();
   opened_ = 0;
   for (size_t i = 0; i < order_.size(); ++i) {
-    if (i % (1 << 20) == 0) call(options_.alive);
+    if (i % (1 << 20) == 0) call(options_.heartbeat);
     for_each_document(order_[i], [&](const DocumentSpan& d) { visit(d, place(d.length)); });
   }
 }

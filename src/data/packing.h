@@ -28,7 +28,7 @@ struct PackingOptions {
   LongSamples long_samples = LongSamples::Cut;
   bool shuffle = true;  // a new order each epoch; false: file order
   uint64_t seed = 42;
-  Alive alive{};                   // called for each epoch that is packed, and each million of its samples
+  Heartbeat heartbeat{};           // called for each epoch that is packed, and each million of its samples
   std::string_view name = "data";  // the option that named the samples, for messages
 };
 

@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "format/json.h"
 
 namespace snug {
@@ -37,7 +37,7 @@ struct RecordOptions {
   // objects are given without what is in them. Empty: every object is.
   std::function<bool(const Json&)> is_sample;
   uint64_t max_record_bytes = kMaxRecordBytes;
-  Alive alive{};  // called for each MiB that is read
+  Heartbeat heartbeat{};  // called for each MiB that is read
 };
 
 // Reads a file from front to end. The name's ending says what it is (data/data_files.h), and whether it is compressed:

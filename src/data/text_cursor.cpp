@@ -13,8 +13,8 @@ constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
 
 }  // namespace
 
-TextCursor::TextCursor(const std::filesystem::path& path, DataFileType type, Alive alive)
-    : name_(path.string()), alive_(std::move(alive)), buffer_(kBufferBytes) {
+TextCursor::TextCursor(const std::filesystem::path& path, DataFileType type, Heartbeat heartbeat)
+    : name_(path.string()), heartbeat_(std::move(heartbeat)), buffer_(kBufferBytes) {
   const bool compressed = type.compression != Compression::None;
   if (compressed) {
     // What only bears the ending is refused by what it is, not as a damaged stream.
@@ -68,7 +68,7 @@ void TextCursor::skip_white_space() {
 }
 
 void TextCursor::refill() {
-  call(alive_);
+  call(heartbeat_);
   begin_ = 0;
   end_ = source_->read(buffer_);
 }

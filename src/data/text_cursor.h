@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "data/byte_source.h"
 
 namespace snug {
@@ -17,9 +17,9 @@ namespace snug {
 // Where a text stands; a UTF-8 byte order mark at the start is skipped.
 class TextCursor {
  public:
-  // UserError for a file that cannot be read, or whose first bytes are no text (refuse_foreign_bytes()). `alive` is
+  // UserError for a file that cannot be read, or whose first bytes are no text (refuse_foreign_bytes()). `heartbeat` is
   // called for each MiB that is read.
-  TextCursor(const std::filesystem::path& path, DataFileType type, Alive alive);
+  TextCursor(const std::filesystem::path& path, DataFileType type, Heartbeat heartbeat);
 
   const std::string& name() const { return name_; }  // for messages
   int64_t line() const { return line_; }             // of the next byte, from 1
@@ -44,7 +44,7 @@ class TextCursor {
   void refill();
 
   std::string name_;
-  Alive alive_;
+  Heartbeat heartbeat_;
   std::unique_ptr<ByteSource> source_;
   std::vector<std::byte> buffer_;
   size_t begin_ = 0, end_ = 0;  // of what is unread in the buffer

@@ -11,7 +11,7 @@ namespace {
 class TextRecords : public RecordFormat {
  public:
   TextRecords(const std::filesystem::path& path, DataFileType type, RecordOptions options)
-      : cursor_(path, type, options.alive), options_(std::move(options)) {}
+      : cursor_(path, type, options.heartbeat), options_(std::move(options)) {}
 
   bool next(Record& record) override {
     std::string line, blank_lines;

@@ -59,11 +59,11 @@ Executor::Bound Executor::bind(Backend& backend, const Op& op) const {
     } else {
       bound.views.push_back(arena_.view(operand, plan_, set_));
     }
-  const bool joint = is_joint(op.attrs);
-  check(!joint || comm_, "{}: a joint op in a job of one rank", op.site);
+  const bool collective = is_collective(op.attrs);
+  check(!collective || comm_, "{}: a collective in a job of one rank", op.site);
   const bool file_or_host = std::holds_alternative<HostTask>(op.attrs) || std::holds_alternative<ReadFile>(op.attrs) ||
                             std::holds_alternative<WriteFile>(op.attrs);
-  if (on_disk || (joint && !streams_) || file_or_host) return bound;
+  if (on_disk || (collective && !streams_) || file_or_host) return bound;
   bound.launch = backend.bind(op, bound.views);
   bound.views.clear();
   return bound;
@@ -77,7 +77,8 @@ Executor::~Executor() {
   for (std::condition_variable& changed : changed_) changed.notify_all();
 }
 
-void Executor::run(ProgramId program, const PassFacts& facts, std::span<File* const> files, const PassFacts* last) {
+void Executor::run(ProgramId program, const RuntimeScalars& facts, std::span<File* const> files,
+                   const RuntimeScalars* last) {
   if (last_)
     check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
           "program '{}' may not follow '{}'", set_.programs[program].name, set_.programs[*last_].name);
@@ -112,7 +113,7 @@ void Executor::telling_of_errors(const Body& body) {
 
 void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
-  PassFacts& facts = instance.facts[static_cast<size_t>(op.pass)];
+  RuntimeScalars& facts = instance.facts[static_cast<size_t>(op.pass)];
   Trace::Event* const event = instance.events ? instance.events + id : nullptr;
   const bool on_stream = event && streams_;
   if (event) event->begin = event->end = Trace::now();
@@ -138,7 +139,7 @@ void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound
     instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(views[0]));
   } else if (const auto* put = std::get_if<WriteFile>(&op.attrs)) {
     instance.files.at(static_cast<size_t>(put->file))->write(put->offset, bytes_of(views[0]));
-  } else if (is_joint(op.attrs)) {
+  } else if (is_collective(op.attrs)) {
     try {
       if (const auto* gather = std::get_if<AllGather>(&op.attrs))
         comm_->all_gather(op.lane, gather->ranks, views[0], views[1]);
@@ -175,16 +176,16 @@ void Executor::make_marks() {
       }
   for (ProgramId p = 0; p < set_.programs.size(); p++)
     for (OpId id = 0; id < set_.programs[p].ops.size(); id++)
-      if (is_joint(set_.programs[p].ops[id].attrs) && !marks_[p][id]) marks_[p][id] = streams_->add_mark();
+      if (is_collective(set_.programs[p].ops[id].attrs) && !marks_[p][id]) marks_[p][id] = streams_->add_mark();
 }
 
-// The joint op that is not done and was issued first, of the last program's first `issued` ops and the program before;
-// null if there is none. Marks of ops that were issued again speak of their later run.
-const Op* Executor::pending_joint_op(OpId issued) const {
+// The collective that is not done and was issued first, of the last program's first `issued` ops and the program
+// before; null if there is none. Marks of ops that were issued again speak of their later run.
+const Op* Executor::pending_collective(OpId issued) const {
   const auto first = [this](ProgramId program, OpId begin, OpId end) -> const Op* {
     const std::vector<Op>& ops = set_.programs[program].ops;
     for (OpId id = begin; id < end; id++)
-      if (is_joint(ops[id].attrs) && !streams_->passed(*marks_[program][id])) return &ops[id];
+      if (is_collective(ops[id].attrs) && !streams_->passed(*marks_[program][id])) return &ops[id];
     return nullptr;
   };
   const ProgramId now = instances_[turn_].program, before = instances_[1 - turn_].program;
@@ -208,7 +209,7 @@ void Executor::run_streams(Instance& instance) {
   try {
     issue_on_streams(instance, issued);
   } catch (const PeerError& error) {
-    const Op* const op = pending_joint_op(issued);
+    const Op* const op = pending_collective(issued);
     tell_where(error, *comm_, op ? *op : set_.programs[instance.program].ops[issued]);
   }
 }
@@ -344,7 +345,7 @@ void Executor::finish_streams() {
     streams_->finish();
     stream_trace_->resolve();
   } catch (const PeerError& error) {
-    const Op* const op = pending_joint_op(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
+    const Op* const op = pending_collective(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
     if (!op) throw;
     tell_where(error, *comm_, *op);
   }

@@ -18,17 +18,17 @@
 namespace snug {
 
 // Does what a HostTask asks with the arena bytes it names; may set counts in the facts for the ops after it.
-using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, PassFacts&)>;
+using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, RuntimeScalars&)>;
 
 // One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
 // thread that issues). Results are the same to the bit. A backend with streams has lanes of its own: then one thread
-// issues in order, streams wait for each other (joint ops are launches like others), and host tasks and the disk's ops
-// run when what they wait for is done.
+// issues in order, streams wait for each other (collectives are launches like others), and host tasks and the disk's
+// ops run when what they wait for is done.
 enum class LaneMode : uint8_t { Inline, Threads };
 
 class Executor {
  public:
-  // Binds every op of every program. `comm`: for joint ops; none for one rank. `threads`: of the team that computes.
+  // Binds every op of every program. `comm`: for collectives; none for one rank. `threads`: of the team that computes.
   // All references must outlive the executor.
   Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm, HostHandler host,
            LaneMode mode, int threads);
@@ -38,9 +38,9 @@ class Executor {
   // last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
   // program's effects are the caller's again after finish(). With LaneMode::Threads or streams the work may go on after
   // return; with threads at most the program before is still running when this one starts to be issued. Errors of ops
-  // are rethrown here or by finish(); a PeerError also says in which joint op this rank waited.
-  void run(ProgramId program, const PassFacts& facts, std::span<File* const> files = {},
-           const PassFacts* last = nullptr);
+  // are rethrown here or by finish(); a PeerError also says in which collective this rank waited.
+  void run(ProgramId program, const RuntimeScalars& facts, std::span<File* const> files = {},
+           const RuntimeScalars* last = nullptr);
   // Returns when everything issued has run.
   void finish();
 
@@ -59,7 +59,7 @@ class Executor {
   // One run of a program.
   struct Instance {
     ProgramId program = 0;
-    std::vector<PassFacts> facts;  // by pass
+    std::vector<RuntimeScalars> facts;  // by pass
     std::vector<File*> files;
     int64_t left = 0;                // ops not done
     Trace::Event* events = nullptr;  // by op, if it is traced
@@ -81,7 +81,7 @@ class Executor {
   void make_marks();
   void run_streams(Instance& instance);
   void issue_on_streams(Instance& instance, OpId& id);
-  const Op* pending_joint_op(OpId issued) const;
+  const Op* pending_collective(OpId issued) const;
   void finish_streams();
   void stay_near(size_t stretch);
   void serve(Lane lane, int threads);

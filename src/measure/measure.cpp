@@ -188,7 +188,7 @@ void fill_squares(std::span<const TensorView> views) {
 std::vector<Sample> samples(DType t, int64_t rows) {
   const int64_t cols = 1024, count = rows * cols, some = std::min<int64_t>(rows, 512), few = rows / 16;
   const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols}, broad{rows / 4, 4 * cols};
-  const PassFacts all{
+  const RuntimeScalars all{
       .documents = 1, .loss_rows = rows, .segments = 16, .loss_scale = 0.01f, .step = 3, .learning_rate = 1e-5};
   const DType f32 = DType::F32, i32 = DType::I32;
   std::vector<Sample> list{

@@ -31,7 +31,7 @@ using FillOperands = std::function<void(std::span<const TensorView>)>;
 struct Sample {
   Attrs attrs;
   OperandList list;
-  PassFacts pass{};
+  RuntimeScalars pass{};
   FillOperands fill{};
 };
 
@@ -62,7 +62,7 @@ class OpTimer {
   // Launches on sets of operands, one after the other.
   struct Bound {
     std::vector<Launch> launches;
-    PassFacts pass;
+    RuntimeScalars pass;
     double once = 0;  // seconds of one launch by itself, where launches only enqueue
     size_t next = 0;
   };

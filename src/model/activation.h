@@ -23,7 +23,7 @@ inline constexpr std::array kPlannedClasses{ActivationClass::LayerInput, Activat
                                             ActivationClass::Residual, ActivationClass::Mlp, ActivationClass::Adapter};
 // "input", "attention": of those.
 constexpr std::string_view name(ActivationClass kind) {
-  return std::array{"input", "attention", "residual", "mlp", "adapter", "cheap", "tiny"}[static_cast<size_t>(kind)];
+  return std::array{"input", "attention", "residual", "mlp", "adapter"}.at(static_cast<size_t>(kind));
 }
 
 // Whether values stay on the device until the backward, wait elsewhere, or are computed again.

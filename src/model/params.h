@@ -63,7 +63,7 @@ struct LayerParams {
   Linear qkv, o, gate_up, down;
   Norm query_norm, key_norm;  // without gains: none
   int64_t window = 0;         // tokens that one sees, itself the last; 0: all before it
-  bool rope = true;           // whether queries and keys are turned by their positions
+  bool rope = true;           // whether queries and keys are rotated by their positions
 };
 
 struct ParamTable {

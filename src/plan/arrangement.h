@@ -13,12 +13,13 @@
 namespace snug {
 
 struct Numerics {
-  DType compute = DType::BF16;                 // of products and activations: BF16 or F32
-  bool fp8_products = false;                   // of linears; frozen ones are in Fp8 then. compute is BF16
-  DType base = DType::BF16;                    // of frozen weights that are not coded: BF16 or F32
-  BaseFormat base_format = BaseFormat::Plain;  // of frozen linears; embeddings, head, norms and biases are never coded
-  bool plain_scales = false;                   // Nf4: its scales are not quantised in their turn
-  DType accumulator = DType::F32;              // of gradients summed over passes
+  DType compute = DType::BF16;  // of products and activations: BF16 or F32
+  bool fp8_products = false;    // of linears; frozen ones are in Fp8 then. compute is BF16
+  DType base = DType::BF16;     // of frozen weights that are not quantized: BF16 or F32
+  BaseFormat base_format =
+      BaseFormat::Plain;           // of frozen linears; embeddings, head, norms and biases are never quantized
+  bool plain_scales = false;       // Nf4: its scales are not quantised in their turn
+  DType accumulator = DType::F32;  // of gradients summed over passes
   bool reduce_every_step = false;  // passes are summed on each rank before ranks are, else ranks in every pass
   int64_t head_rows = 1024;        // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
@@ -26,7 +27,7 @@ struct Numerics {
   StateFormat state = StateFormat::Fp32;  // Bit8 with BF16 products only
   uint64_t seed = 42;                     // of dropout and stochastic rounding
 
-  bool coded_base() const { return base_format != BaseFormat::Plain; }
+  bool quantized_base() const { return base_format != BaseFormat::Plain; }
   // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
   // into the bf16 weight and the 16 bits that complete it; with 8-bit state they are the bf16 weight alone.
   DType gradient() const { return compute; }
@@ -68,7 +69,7 @@ struct Strategy {
   bool layer_major = false;    // all passes go through a block before any goes through the next
   bool defer_updates = false;  // a group is updated in the next step, just before its weights are used there
   bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
-                           // into a second place; where it did, that is done again from the first one
+                           // into a back buffer; where it did, that is done again from the first one
   bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once
   int64_t gather_ahead = 1;         // groups whose weights are on their way before their turn
   Space offloaded_to = Space::Host;  // where forward values wait

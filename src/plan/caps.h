@@ -38,9 +38,9 @@ struct Caps {
   // bound.
   uint64_t driver_host_bytes = 0, op_host_bytes = 0;
   // All that, and with its arena.
-  uint64_t beside(const Footprint& rank, Space space) const;
+  uint64_t overhead(const Footprint& rank, Space space) const;
   uint64_t taken(const Footprint& rank, Space space) const {
-    return rank.arena_bytes[index(space)] + beside(rank, space);
+    return rank.arena_bytes[index(space)] + overhead(rank, space);
   }
 };
 

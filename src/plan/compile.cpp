@@ -28,7 +28,7 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::PassPending, {Task::Update}},
       {Task::FirstPending, {Task::Middle, Task::Last}},
       {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
-      {Task::Redo, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Reapply, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
       {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
@@ -55,12 +55,12 @@ Task task_of(PassPosition position) {
 }
 
 // Programs of ranks differ in what they read and where parts lie, never in what they do together.
-uint64_t hash_joint_ops(const ProgramSet& set) {
+uint64_t hash_collectives(const ProgramSet& set) {
   std::string text;
   for (const Program& program : set.programs) {
     text += program.name;
     for (const Op& op : program.ops) {
-      if (!is_joint(op.attrs)) continue;
+      if (!is_collective(op.attrs)) continue;
       text += fmt::format(" {} {}", kind(op.attrs), index(op.lane));
       if (const auto* gather = std::get_if<AllGather>(&op.attrs)) text += fmt::format(" {}", int(gather->ranks));
       for (const Operand& operand : op.operands)
@@ -115,7 +115,7 @@ class Compiler {
     if (spec_.outline) return std::move(result_);
     verify(result_.set, result_.plan);
     result_.hash = result_.set.hash();
-    result_.joint_hash = hash_joint_ops(result_.set);
+    result_.collective_hash = hash_collectives(result_.set);
     return std::move(result_);
   }
 
@@ -123,8 +123,8 @@ class Compiler {
 
  private:
   ProgramId add(Task task) {
-    if (!turned_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
-    return result_.turned[task] = add_program(result_.set, fmt::format("{}.turned", name(task)));
+    if (!swapped_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
+    return result_.swapped[task] = add_program(result_.set, fmt::format("{}.swapped", name(task)));
   }
 
   bool speculates() const {
@@ -146,11 +146,11 @@ class Compiler {
   void in_both_places(const Body& body) {
     body();
     if (!speculates() || spec_.outline) return;
-    turned_ = true;
-    storage_.turn();
+    swapped_ = true;
+    storage_.swap_buffers();
     body();
-    storage_.turn();
-    turned_ = false;
+    storage_.swap_buffers();
+    swapped_ = false;
   }
 
   Operand make_rope_table() {
@@ -186,7 +186,7 @@ class Compiler {
       else
         lower();
     }
-    if (speculates()) in_both_places([&] { lower_redo(job_, add(Task::Redo), step); });
+    if (speculates()) in_both_places([&] { lower_reapply(job_, add(Task::Reapply), step); });
     if (defers()) lower_flush(job_, add(Task::Flush), step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
@@ -223,19 +223,19 @@ class Compiler {
 
   void link() {
     static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
-    for (const auto* const programs : {&result_.programs, &result_.turned})
+    for (const auto* const programs : {&result_.programs, &result_.swapped})
       for (const auto& [task, program] : *programs) {
-        const bool updated = task == Task::Update || task == Task::Redo;
+        const bool updated = task == Task::Update || task == Task::Reapply;
         for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
           link(program, next);
-        if (task == Task::Update) link(program, Task::Redo);
+        if (task == Task::Update) link(program, Task::Reapply);
       }
   }
 
   void link(ProgramId program, Task next) {
     std::vector<ProgramId>& all = result_.set.programs[program].next;
     if (result_.has(next)) all.push_back(result_.at(next));
-    if (result_.turned.contains(next)) all.push_back(result_.turned.at(next));
+    if (result_.swapped.contains(next)) all.push_back(result_.swapped.at(next));
   }
 
   void note_owned() {
@@ -250,7 +250,7 @@ class Compiler {
         owned.weight = slice(storage_.values(param.group, kind), mine);
         if (param.trainable && !step_.gradients.empty() && !result_.update.in_backward)
           owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
-        if (kind == SegmentKind::Coded) owned.scales = scales_of(static_cast<ParamId>(i), mine);
+        if (kind == SegmentKind::Quantized) owned.scales = scales_of(static_cast<ParamId>(i), mine);
       }
       result_.owned.push_back(owned);
     }
@@ -259,7 +259,7 @@ class Compiler {
   std::vector<Operand> scales_of(ParamId id, const Span& mine) const {
     const int group = spec_.table[id].group;
     std::vector<Operand> scales;
-    for (const Array& array : storage_.weights(group, SegmentKind::Coded))
+    for (const Array& array : storage_.weights(group, SegmentKind::Quantized))
       if (array.held.array.dtype == DType::F32) scales.push_back(slice(array.held, mine));
     const Span table = storage_.table_span(id);
     if (table.count() > 0) scales.push_back(elements(storage_.table(group), table.begin, table.end));
@@ -271,7 +271,7 @@ class Compiler {
   Compiled result_;
   Layout layout_;
   Storage storage_;
-  bool turned_ = false;
+  bool swapped_ = false;
   JobContext job_;
   StepBuffers step_;
 };
@@ -280,8 +280,8 @@ class Compiler {
 
 std::string_view name(Task task) {
   constexpr std::array<std::string_view, 16> kNames{
-      "load",   "restore", "pass", "first",    "middle", "last",   "pass_pending", "first_pending",
-      "update", "flush",   "redo", "evaluate", "save",   "export", "prefill",      "decode"};
+      "load",   "restore", "pass",    "first",    "middle", "last",   "pass_pending", "first_pending",
+      "update", "flush",   "reapply", "evaluate", "save",   "export", "prefill",      "decode"};
   return kNames[static_cast<size_t>(task)];
 }
 
@@ -292,7 +292,7 @@ std::vector<Form> forms_of(const JobSpec& spec) {
     // An outline has no sources.
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
     const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // of the files' quantisation
-    forms.push_back(spec.numerics.coded_base() && param.linear && !left_out       ? Form::Coded
+    forms.push_back(spec.numerics.quantized_base() && param.linear && !left_out   ? Form::Quantized
                     : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
                                                                                   : Form::Plain);
   }

@@ -30,7 +30,7 @@ struct JobSpec {
   std::optional<DType> export_dtype{};  // of a whole model that is written, if not each tensor's own in the sources
 };
 
-// By ParamId. What is merged stays in its file unless it is coded.
+// By ParamId. What is merged stays in its file unless it is quantized.
 std::vector<Form> forms_of(const JobSpec& spec);
 
 // The programs of a set by what they do; a job has those that its purpose needs.
@@ -44,8 +44,8 @@ enum class Task : uint8_t {
   PassPending,  // Pass and First where the update of the step before is deferred into them
   FirstPending,
   Update,
-  Flush,  // the deferred update, for who needs the weights before the next step
-  Redo,   // the update that was made within the backward, where clipping changes it
+  Flush,    // the deferred update, for who needs the weights before the next step
+  Reapply,  // the update that was made within the backward, where clipping changes it
   Evaluate,
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
@@ -61,9 +61,10 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<Task, ProgramId> programs;
-  std::map<Task, ProgramId> turned;  // of those that differ while state is in its second place (Storage::turn())
-  std::vector<Task> passes;          // what repeats, in this order: of a step, all before the update
-  OutputFiles saved, exported;       // files of Save and of Export
+  std::map<Task, ProgramId>
+      swapped;                  // of those that differ while state is in its back buffer (Storage::swap_buffers())
+  std::vector<Task> passes;     // what repeats, in this order: of a step, all before the update
+  OutputFiles saved, exported;  // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
   // What this rank owns of each parameter, by ParamId: elements, and their bytes.
@@ -72,15 +73,15 @@ struct Compiled {
     Operand weight;               // as stored
     Operand gradient;             // of trainable parameters, between the last pass and the update that follows it;
                                   // nothing where weights are updated in the backward
-    std::vector<Operand> scales;  // of coded parameters: the fp32 numbers that scale them
+    std::vector<Operand> scales;  // of quantized parameters: the fp32 numbers that scale them
   };
   std::vector<Owned> owned;
-  uint64_t hash = 0;        // of programs and plan
-  uint64_t joint_hash = 0;  // of all joint ops in their order: the same on all ranks of a job
+  uint64_t hash = 0;             // of programs and plan
+  uint64_t collective_hash = 0;  // of all collectives in their order: the same on all ranks of a job
 
   bool has(Task task) const { return programs.contains(task); }
-  ProgramId at(Task task, bool in_second_place = false) const {
-    return in_second_place && turned.contains(task) ? turned.at(task) : programs.at(task);
+  ProgramId at(Task task, bool in_back_buffer = false) const {
+    return in_back_buffer && swapped.contains(task) ? swapped.at(task) : programs.at(task);
   }
 };
 

@@ -92,13 +92,13 @@ class Export {
 
   Stored stored(ParamId id) {
     if (last_ == id) return last_stored_;
-    const bool coded = job_.layout().kind(id) == SegmentKind::Coded, held = job_.layout().holds(id);
-    if (held && !coded && !merged(id)) return as_held(id);
+    const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, held = job_.layout().holds(id);
+    if (held && !quantized && !merged(id)) return as_held(id);
     const std::string before = e_.scope();
     e_.scope(job_.table[id].name);
     Operand values;
     if (held)
-      values = coded ? dequantized(id) : as_held(id).values;
+      values = quantized ? dequantized(id) : as_held(id).values;
     else
       values = from_file("sum", std::get<TensorPlace>(sources_.params[static_cast<size_t>(id)]), 0,
                          job_.table[id].shape, DType::F32);

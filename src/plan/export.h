@@ -13,9 +13,9 @@ Output adapter_output(const JobContext& job);
 Output model_output(const JobContext& job, const WeightSources& sources, std::optional<DType> dtype,
                     uint64_t max_bytes);
 
-// Gathers group after group; rank 0 writes. A weight that is coded is written as products see it. In a model adapters
-// are merged: W + scale B A, in fp32, rounded once to what the file holds; W comes from the model's files where it is
-// not held. The program's files are those that it writes, then those of the sources.
+// Gathers group after group; rank 0 writes. A weight that is quantized is written as products see it. In a model
+// adapters are merged: W + scale B A, in fp32, rounded once to what the file holds; W comes from the model's files
+// where it is not held. The program's files are those that it writes, then those of the sources.
 void lower_export(const JobContext& job, ProgramId program, const WeightSources& sources, Output output);
 
 }  // namespace snug

@@ -12,7 +12,7 @@ namespace {
 
 // Of a quantised base the linears that its files hold as numbers, and that stay so.
 std::string plain_linears(const JobSpec& spec) {
-  if (!spec.numerics.coded_base()) return "";
+  if (!spec.numerics.quantized_base()) return "";
   const std::vector<Form> forms = forms_of(spec);
   std::vector<std::string_view> names;
   for (size_t i = 0; i < forms.size(); i++)
@@ -35,7 +35,7 @@ Fields fields_of(const JobSpec& spec) {
   return fields;
 }
 
-Field weights_field(const JobSpec& spec, const Alive& alive) {
+Field weights_field(const JobSpec& spec, const Heartbeat& heartbeat) {
   Field field{std::string(kModelFields), "weights", ""};
   const auto frozen = [&](size_t i) { return !spec.table.params[i].trainable; };
   bool any = false, drawn = false;
@@ -43,7 +43,7 @@ Field weights_field(const JobSpec& spec, const Alive& alive) {
     any = any || frozen(i);
     drawn = drawn || (frozen(i) && std::holds_alternative<RandomFill>(spec.sources.params[i]));
   }
-  if (any) field.value = drawn ? "init random" : hex(hash_of_files(spec.sources, alive, frozen));
+  if (any) field.value = drawn ? "init random" : hex(hash_of_files(spec.sources, heartbeat, frozen));
   return field;
 }
 

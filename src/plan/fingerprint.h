@@ -51,6 +51,6 @@ Fields fields_of(const JobSpec& spec);
 
 // The field of the weights that are not trained: a hash of what their files hold; "init random" where the seed draws
 // them, nothing where all are trained.
-Field weights_field(const JobSpec& spec, const Alive& alive);
+Field weights_field(const JobSpec& spec, const Heartbeat& heartbeat);
 
 }  // namespace snug

@@ -21,7 +21,7 @@ std::string_view phase_of(Task task) {
     case Task::FirstPending:
     case Task::Update:
     case Task::Flush:
-    case Task::Redo:
+    case Task::Reapply:
       return "step";
     case Task::Evaluate:
       return "eval";
@@ -62,9 +62,9 @@ class StepPricing {
     return all + static_cast<double>(left_out) * (all - simulated_seconds(tasks));
   }
 
-  double redo_seconds() const {
-    if (!compiled_.has(Task::Redo)) return 0;
-    return simulated({compiled_.at(Task::Redo)});
+  double reapply_seconds() const {
+    if (!compiled_.has(Task::Reapply)) return 0;
+    return simulated({compiled_.at(Task::Reapply)});
   }
 
   // By lane.
@@ -142,8 +142,8 @@ double step_seconds(const Compiled& compiled, const Pricing& pricing) {
   return StepPricing(compiled, pricing, {}).seconds();
 }
 
-double redo_seconds(const Compiled& compiled, const Pricing& pricing) {
-  return StepPricing(compiled, pricing, {}).redo_seconds();
+double reapply_seconds(const Compiled& compiled, const Pricing& pricing) {
+  return StepPricing(compiled, pricing, {}).reapply_seconds();
 }
 
 std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing) {
@@ -176,7 +176,7 @@ Forecast forecast(const Compiled& compiled) {
   Forecast f;
   f.arena_bytes = compiled.plan.reserved_bytes;
   f.ops = compiled.set.op_count();
-  for (const auto* const programs : {&compiled.programs, &compiled.turned})
+  for (const auto* const programs : {&compiled.programs, &compiled.swapped})
     for (const auto& [task, program] : *programs) {
       const std::string_view phase = phase_of(task);
       auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);

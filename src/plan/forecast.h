@@ -45,7 +45,7 @@ double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& 
 double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
 // What a step that speculated takes longer where it is clipped; 0 if none speculates.
-double redo_seconds(const Compiled& compiled, const Pricing& pricing);
+double reapply_seconds(const Compiled& compiled, const Pricing& pricing);
 
 // What keeps a step from being shorter.
 struct Bound {

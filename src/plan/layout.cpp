@@ -15,10 +15,10 @@ Layout::Layout(const ParamTable& table, const Topology& topology, const std::vec
     : topology_(topology), segments_(static_cast<size_t>(table.group_count()) * kSegmentKinds.size()) {
   for (size_t i = 0; i < table.params.size(); i++) {
     const ParamSpec& param = table.params[i];
-    const SegmentKind kind = param.trainable           ? SegmentKind::Trained
-                             : forms[i] == Form::Coded ? SegmentKind::Coded
-                                                       : SegmentKind::Frozen;
-    const bool joined = param.joined && kind != SegmentKind::Coded && kinds_.back() == kind;
+    const SegmentKind kind = param.trainable               ? SegmentKind::Trained
+                             : forms[i] == Form::Quantized ? SegmentKind::Quantized
+                                                           : SegmentKind::Frozen;
+    const bool joined = param.joined && kind != SegmentKind::Quantized && kinds_.back() == kind;
     kinds_.push_back(kind);
     if (kind == SegmentKind::Frozen && forms[i] == Form::InFile) {
       spans_.emplace_back();

@@ -24,13 +24,15 @@ Span intersection(const Span& a, const Span& b);
 
 // How a parameter that is not trained is held: as numbers, in fewer bits, or not at all, as its bytes are copied from
 // one file to another.
-enum class Form : uint8_t { Plain, Coded, InFile };
+enum class Form : uint8_t { Plain, Quantized, InFile };
 
-enum class SegmentKind : uint8_t { Frozen, Coded, Trained };
-inline constexpr std::array kSegmentKinds{SegmentKind::Frozen, SegmentKind::Coded, SegmentKind::Trained};
+enum class SegmentKind : uint8_t { Frozen, Quantized, Trained };
+inline constexpr std::array kSegmentKinds{SegmentKind::Frozen, SegmentKind::Quantized, SegmentKind::Trained};
 
 // Elements that never lie on two ranks: what norms are summed by; of a quantised base what one scale of scales is for.
-constexpr int64_t unit_of(SegmentKind kind) { return kind == SegmentKind::Coded ? kNf4Block * kNf4ScaleBlock : kUnit; }
+constexpr int64_t unit_of(SegmentKind kind) {
+  return kind == SegmentKind::Quantized ? kNf4Block * kNf4ScaleBlock : kUnit;
+}
 
 class Layout {
  public:

@@ -48,8 +48,8 @@ class Loader {
       e_.scope(fmt::format("group.{}.load", g));
       begin_table(g);
       for (const ParamId id : by_group[static_cast<size_t>(g)])
-        if (job_.layout().kind(id) == SegmentKind::Coded)
-          coded(id);
+        if (job_.layout().kind(id) == SegmentKind::Quantized)
+          quantized(id);
         else
           plain(id);
       e_.scope(fmt::format("group.{}.load", g));
@@ -97,10 +97,10 @@ class Loader {
     const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
       const int64_t end = std::min(begin + tile, count);
-      const Operand target = elements(stored.values, begin, end), values = room_for(e_, "values", target);
+      const Operand target = elements(stored.values, begin, end), values = allocate(e_, "values", target);
       fill.first = first + static_cast<uint64_t>(begin);
       if (stored.low) {
-        const Operand low_target = elements(*stored.low, begin, end), low = room_for(e_, "low", low_target);
+        const Operand low_target = elements(*stored.low, begin, end), low = allocate(e_, "low", low_target);
         const Operand drawn = e_.tensor("drawn", DType::F32, {end - begin}, Role::Staging);
         e_.op("random", fill, {write(drawn)});
         e_.op("split", SplitMaster{}, {read(drawn), write(values), write(low)});
@@ -118,8 +118,8 @@ class Loader {
   bool by_rows() const { return format() != BaseFormat::Nf4; }
   bool twice_quantised() const { return format() == BaseFormat::Nf4 && !job_.numerics.plain_scales; }
 
-  const Held& array(ParamId id, size_t i) const {
-    return job_.storage.weights(job_.table[id].group, SegmentKind::Coded)[i].held;
+  const ShardedArray& array(ParamId id, size_t i) const {
+    return job_.storage.weights(job_.table[id].group, SegmentKind::Quantized)[i].held;
   }
   // Elements of a parameter, in an array of its segment.
   Operand stored(ParamId id, size_t i, const Span& span) const {
@@ -127,11 +127,11 @@ class Loader {
     return slice(array(id, i), {start + span.begin, start + span.end});
   }
   // Elements of a parameter that one scale, or scale of scales, is for.
-  int64_t granule(ParamId id) const { return by_rows() ? job_.table[id].shape.cols() : unit_of(SegmentKind::Coded); }
+  int64_t block(ParamId id) const { return by_rows() ? job_.table[id].shape.cols() : unit_of(SegmentKind::Quantized); }
 
-  void coded(ParamId id) {
+  void quantized(ParamId id) {
     const Span in_segment = owned(job_, id);
-    const int64_t start = job_.layout().span(id).begin, unit = granule(id);
+    const int64_t start = job_.layout().span(id).begin, unit = block(id);
     if (const auto* place = std::get_if<CodedPlace>(&source(id)); place && twice_quantised())
       e_.op("offset", RandomFill{.distribution = Distribution::Constant, .scale = place->offset},
             {write(table_slot(id))});
@@ -150,9 +150,9 @@ class Loader {
                          }});
   }
 
-  // Of the numbers that a model without coded linears would have.
+  // Of the numbers that a model without quantized linears would have.
   void draw(ParamId id, const Span& mine, const Span& whole, RandomFill fill) {
-    const int64_t unit = granule(id), tile = std::max<int64_t>(1, kTile / unit) * unit;
+    const int64_t unit = block(id), tile = std::max<int64_t>(1, kTile / unit) * unit;
     e_.scope(job_.table[id].name);
     for (int64_t begin = whole.begin; begin < whole.end; begin += tile) {
       fill.first = static_cast<uint64_t>(begin);
@@ -162,11 +162,11 @@ class Loader {
     }
   }
 
-  // Codes a piece of whole granules, whose first is element `first` of the parameter, and stores what of it is `mine`.
+  // Codes a piece of whole blocks, whose first is element `first` of the parameter, and stores what of it is `mine`.
   void encode(ParamId id, const Span& mine, const Operand& piece, int64_t first) {
     const int64_t cols = job_.table[id].shape.cols(), count = piece.shape.count();
     const Span all{first, first + count}, kept = intersection(all, mine);
-    const int64_t per_code = array(id, 0).granule;
+    const int64_t per_code = array(id, 0).block;
     Operand x = read(piece);
     if (by_rows()) x.shape = {count / cols, cols}, x.row_stride = cols;
     const Operand codes_stored = stored(id, 0, kept);
@@ -191,13 +191,13 @@ class Loader {
   }
 
   Operand room_for_scales(ParamId id, const Span& mine, const Span& kept) {
-    if (!twice_quantised()) return room_for(e_, "scales", stored(id, 1, kept));
+    if (!twice_quantised()) return allocate(e_, "scales", stored(id, 1, kept));
     return elements(scales_.at(id), (kept.begin - mine.begin) / kNf4Block, ceil_div(kept.end - mine.begin, kNf4Block));
   }
 
   void read_codes(ParamId id, const Span& mine, const CodedPlace& from) {
     auto read_array = [&](size_t i, TensorPlace place) {
-      place.offset += static_cast<uint64_t>(mine.begin / array(id, i).granule) * element_bytes(place.dtype);
+      place.offset += static_cast<uint64_t>(mine.begin / array(id, i).block) * element_bytes(place.dtype);
       incoming_.push_back(stored_as(e_, {stored(id, i, mine)}, place));
     };
     read_array(0, from.codes);
@@ -215,9 +215,10 @@ class Loader {
 
   // Sums of units are each rank's own, their sum in the tree is the same on all; each then codes its own scales.
   void quantize_scales(int group) {
-    const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Coded);
+    const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Quantized);
     if (segment.runs.empty() || std::holds_alternative<CodedPlace>(source(segment.runs[0].first))) return;
-    const int64_t unit = unit_of(SegmentKind::Coded), ranks = job_.topology().ranks, units = segment.elements / unit;
+    const int64_t unit = unit_of(SegmentKind::Quantized), ranks = job_.topology().ranks,
+                  units = segment.elements / unit;
     const Span part = job_.layout().part(segment.elements);
     const Operand sums = e_.tensor("sums", DType::F32, {units / ranks}, Role::Staging);
     e_.op("clear", Fill{}, {write(sums)});
@@ -237,8 +238,8 @@ class Loader {
     for (const auto& [id, scales] : scales_) {
       const Span in_segment = owned(job_, id);
       const Operand codes_stored = slice(array(id, 1), in_segment), blocks_stored = slice(array(id, 2), in_segment);
-      const Operand codes = room_for(e_, "scale_codes", codes_stored),
-                    blocks = room_for(e_, "block_scales", blocks_stored);
+      const Operand codes = allocate(e_, "scale_codes", codes_stored),
+                    blocks = allocate(e_, "block_scales", blocks_stored);
       e_.op("quantize_scales", QuantizeScales{}, {read(scales), read(table_slot(id)), write(codes), write(blocks)});
       store(e_, "scale_codes", codes, codes_stored);
       store(e_, "block_scales", blocks, blocks_stored);
@@ -288,7 +289,7 @@ class Loader {
   void clear(const Operand& array) {
     const int64_t count = array.shape.count(), tile = on_device(e_.set(), array) ? count : kTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
-      const Operand target = elements(array, begin, std::min(begin + tile, count)), zero = room_for(e_, "zero", target);
+      const Operand target = elements(array, begin, std::min(begin + tile, count)), zero = allocate(e_, "zero", target);
       e_.op("clear", Fill{}, {write(zero)});
       store(e_, "zero", zero, target);
     }
@@ -299,16 +300,16 @@ class Loader {
   const std::vector<ParamSource>& sources_;
   const std::vector<uint64_t>& file_bytes_;
   std::vector<Incoming> incoming_;     // of the group in hand
-  std::map<ParamId, Operand> scales_;  //   this rank's, before they are coded
+  std::map<ParamId, Operand> scales_;  //   this rank's, before they are quantized
   Operand table_;                      //   what this rank finds of the table
 };
 
 }  // namespace
 
-void share(const JobContext& job, Emitter& e, const Held& held, int64_t elements) {
+void share(const JobContext& job, Emitter& e, const ShardedArray& held, int64_t elements) {
   if (!held.sharers) return;
   const Operand part = slice(held, job.layout().part(elements));
-  const Operand mine = fetch(e, "part", part, Role::Staging), whole = room_for(e, "whole", held.array);
+  const Operand mine = fetch(e, "part", part, Role::Staging), whole = allocate(e, "whole", held.array);
   e.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
   store(e, "whole", whole, held.array);
 }

@@ -85,19 +85,19 @@ namespace {
 Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const Operand& ids,
               const std::function<LayerContext(size_t block)>& context) {
   b.enter(kNoLayer, "embedding");
-  auto bring_ahead = [&](int group) {
+  auto prefetch_ahead = [&](int group) {
     for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
-      placement.bring(group + static_cast<int>(ahead));
+      placement.prefetch(group + static_cast<int>(ahead));
   };
   const int embedding = job.table.group_of(job.table.embedding);
-  bring_ahead(embedding);
+  prefetch_ahead(embedding);
   Value x = b.embedding(ids, job.table.embedding);
   b.forward();
   placement.release(embedding);
   for (size_t i = 0; i < job.table.layers.size(); i++) {
     const int group = job.table.layers[i].group;
     b.enter(static_cast<int>(i), fmt::format("block.{}", i));
-    bring_ahead(group);
+    prefetch_ahead(group);
     x = decoder_layer(b, job.table.layers[i], context(i), x);
     b.forward();
     placement.release(group);

@@ -120,11 +120,11 @@ class Pricing {
 
   double operator()(const AllGather& gather) const {
     const Hosts::Group& group = hosts_.group(gather.ranks);
-    return joint(bytes_of(op_.operands[1]) - bytes_of(op_.operands[0]), group, group.in_order);
+    return collective(bytes_of(op_.operands[1]) - bytes_of(op_.operands[0]), group, group.in_order);
   }
   double operator()(const Exchange&) const {
     const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
-    return joint(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, hosts_.group(Ranks::Everyone), false);
+    return collective(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, hosts_.group(Ranks::Everyone), false);
   }
 
   template <class Other>
@@ -136,7 +136,7 @@ class Pricing {
 
  private:
   // `taken`: bytes from all others.
-  double joint(double taken, const Hosts::Group& group, bool in_rings) const {
+  double collective(double taken, const Hosts::Group& group, bool in_rings) const {
     if (!machine_.cards) return taken / machine_.link;
     const Cards& cards = *machine_.cards;
     const double far = taken * group.elsewhere, near = taken - far;

@@ -79,11 +79,11 @@ struct Cards {
   uint64_t driver_bytes = 0;  // that a process's context and libraries take of a card
   Bus bus, shared_bus;        // of a card alone, and of each while all of the host are at it
   CardLink copies, nccl;      // of ranks of one process, by copies where they reach each other, and of several
-  // What carries joint ops: of ranks of one process the faster.
+  // What carries collectives: of ranks of one process the faster.
   bool by_copies() const { return copies.rate >= nccl.rate; }
   const CardLink& link(bool several_processes) const { return several_processes || !by_copies() ? nccl : copies; }
   double host_link = 0;     // bytes a second from cards of other hosts; of the makers, nobody measures it
-  double host_latency = 0;  // seconds that a joint op takes for each further host, likewise
+  double host_latency = 0;  // seconds that a collective takes for each further host, likewise
   Rates rates;
   std::string condition{};  // right after they were measured, for readers: "driver 580.82, 61 C, 1755 MHz, ..."
 };
@@ -123,7 +123,7 @@ class Hosts {
   Hosts() = default;
   Hosts(const Topology& ranks, int of_one, bool several_processes = false);
 
-  // Of those who take part in a joint op: as a rank sees them that has the most of them on other hosts.
+  // Of those who take part in a collective: as a rank sees them that has the most of them on other hosts.
   struct Group {
     int hosts = 1;         // they are on
     int here = 1;          // on the rank's own
@@ -145,7 +145,7 @@ class Hosts {
 
 // Seconds of an op on a card, if the machine has any, else on so many threads: an overhead, and what its operations or
 // its bytes take at the machine's rates. Between two measured teams rates grow evenly, beyond them they stay.
-// `buffers`: of the op's program set. Between cards of several hosts a joint op takes what its slower link does: what
+// `buffers`: of the op's program set. Between cards of several hosts a collective takes what its slower link does: what
 // all ranks gather in the order of their numbers goes round in rings, so that a host takes it once, by all of its
 // cards; of anything else every card takes its own from everybody. Ranks on the CPU have one link.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,

@@ -21,7 +21,7 @@ void share_trained(const JobContext& job, Emitter& e) {
 // A stretch of elements of one array of a run, which a checkpoint keeps.
 struct Kept {
   std::string name;  // "<first parameter of the run>.<array>"
-  const Held* held;
+  const ShardedArray* held;
   Span span;      // of the segment: what this rank owns
   int64_t start;  // of the run
 };
@@ -44,7 +44,7 @@ std::vector<Kept> kept_arrays(const JobContext& job) {
 
 // Of the values that a stretch of elements has in an array: which ones of the run's.
 Span values_of(const Kept& kept) {
-  const int64_t begin = (kept.span.begin - kept.start) / kept.held->granule;
+  const int64_t begin = (kept.span.begin - kept.start) / kept.held->block;
   return {begin, begin + slice(*kept.held, kept.span).shape.count()};
 }
 

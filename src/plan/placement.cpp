@@ -6,7 +6,7 @@ namespace snug {
 namespace {
 
 // A new buffer like an array, in another space.
-Operand beside(Emitter& e, std::string_view what, const Operand& like, Role role, Space space) {
+Operand buffer_like(Emitter& e, std::string_view what, const Operand& like, Role role, Space space) {
   return e.tensor(what, like.dtype, like.shape, role, space);
 }
 
@@ -16,16 +16,16 @@ Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role rol
   if (on_device(e.set(), stored)) return stored;
   Operand host = stored;
   if (e.set().buffers[stored.buffer].space == Space::Disk) {
-    host = beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host);
+    host = buffer_like(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host);
     e.op(fmt::format("{}.read", what), Copy{}, {read(stored), write(host)}, Lane::DiskIn);
   }
-  const Operand device = beside(e, what, stored, role, Space::Device);
+  const Operand device = buffer_like(e, what, stored, role, Space::Device);
   e.op(fmt::format("{}.fetch", what), Copy{}, {read(host), write(device)}, Lane::CopyIn);
   return device;
 }
 
-Operand room_for(Emitter& e, std::string_view what, const Operand& stored, Role role) {
-  return on_device(e.set(), stored) ? stored : beside(e, what, stored, role, Space::Device);
+Operand allocate(Emitter& e, std::string_view what, const Operand& stored, Role role) {
+  return on_device(e.set(), stored) ? stored : buffer_like(e, what, stored, role, Space::Device);
 }
 
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored) {
@@ -34,15 +34,16 @@ void store(Emitter& e, std::string_view what, const Operand& value, const Operan
     return;
   }
   const bool on_disk = e.set().buffers[stored.buffer].space == Space::Disk;
-  const Operand host = on_disk ? beside(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host) : stored;
+  const Operand host =
+      on_disk ? buffer_like(e, fmt::format("{}.host", what), stored, Role::Staging, Space::Host) : stored;
   e.op(fmt::format("{}.store", what), Copy{}, {read(value), write(host)}, Lane::CopyOut);
   if (on_disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskOut);
 }
 
-Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements) {
+Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& held, int64_t elements) {
   const Operand shard = fetch(e, what, held.array, Role::Gather);
   if (held.span.count() == elements) return shard;
-  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements / held.granule}, Role::Gather);
+  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements / held.block}, Role::Gather);
   e.op(fmt::format("{}.gather", what), AllGather{Ranks::Replica}, {read(shard), write(full)}, Lane::Gather);
   return full;
 }
@@ -55,7 +56,7 @@ std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group,
 }
 
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target) {
-  std::vector<Operand> operands = job.storage.coded(arrays, id);
+  std::vector<Operand> operands = job.storage.quantized(arrays, id);
   for (Operand& operand : operands) operand = read(operand);
   operands.push_back(write(target));
   e.op("dequantize", Dequantize{job.numerics.base_format, job.numerics.plain_scales}, std::move(operands));
@@ -75,11 +76,11 @@ ProgramId add_program(ProgramSet& set, std::string name) {
 }
 
 Operand PassPlacement::weight(ParamId first, int count) {
-  const auto coded = [&](ParamId id) { return job_.layout().kind(id) == SegmentKind::Coded; };
-  bool any_coded = false;
-  for (ParamId id = first; id < first + count; id++) any_coded = any_coded || coded(id);
-  std::optional<Operand> stored;  // unless some of it is coded
-  if (!any_coded) stored = job_.storage.view(whole(first), first, count);
+  const auto quantized = [&](ParamId id) { return job_.layout().kind(id) == SegmentKind::Quantized; };
+  bool any_quantized = false;
+  for (ParamId id = first; id < first + count; id++) any_quantized = any_quantized || quantized(id);
+  std::optional<Operand> stored;  // unless some of it is quantized
+  if (!any_quantized) stored = job_.storage.view(whole(first), first, count);
   if (stored && stored->dtype == job_.numerics.compute) return *stored;
   // Where several passes go through a block together, what it converts serves them all.
   const int group = job_.table[first].group;
@@ -94,8 +95,8 @@ Operand PassPlacement::weight(ParamId first, int count) {
     for (ParamId id = first; id < first + count; id++) {
       const int64_t end = row + job_.table[id].shape.rows();
       const Operand part = rows(values, row, end);
-      if (coded(id))
-        dequantize(emitter_, job_, whole(group, SegmentKind::Coded), id, part);
+      if (quantized(id))
+        dequantize(emitter_, job_, whole(group, SegmentKind::Quantized), id, part);
       else  // left out of the quantisation
         emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(id), id)), write(part)});
       row = end;
@@ -112,21 +113,21 @@ Fp8Factor PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
     if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
     return factor;
   };
-  const bool coded = job_.layout().kind(first) == SegmentKind::Coded;
-  if (!transposed && coded) return keep({joined_codes(first, count), std::nullopt});
+  const bool quantized = job_.layout().kind(first) == SegmentKind::Quantized;
+  if (!transposed && quantized) return keep({joined_codes(first, count), std::nullopt});
   if (!transposed)
     return keep({in_fp8(emitter_, "weight", weight(first, count), false, {}, Role::Weight), std::nullopt});
   const Fp8Rows straight = fp8_weight(first, count, false).rows;
   const int64_t rows = straight.codes.shape.rows(), cols = straight.codes.shape.cols();
-  const Operand turned = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
-  emitter_.op("transpose", Transpose{}, {read(straight.codes), write(turned)});
-  return keep({{turned, ones(cols)}, straight.scales});
+  const Operand transposed_codes = emitter_.tensor("weight.transposed", DType::U8, {cols, rows}, Role::Weight);
+  emitter_.op("transpose", Transpose{}, {read(straight.codes), write(transposed_codes)});
+  return keep({{transposed_codes, ones(cols)}, straight.scales});
 }
 
 Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {
-  const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Coded);
+  const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Quantized);
   const Shape shape = job_.storage.joined_shape(first, count);
-  std::vector<Operand> parts = job_.storage.coded(arrays, first);  // codes, scales
+  std::vector<Operand> parts = job_.storage.quantized(arrays, first);  // codes, scales
   Operand codes = parts[0], scales = parts[1];
   const Layout& layout = job_.layout();
   bool together = true;
@@ -139,7 +140,7 @@ Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {
   int64_t row = 0;
   for (ParamId id = first; id < first + count; id++) {
     const int64_t end = row + job_.table[id].shape.rows();
-    emitter_.op("join", Copy{}, {read(job_.storage.coded(arrays, id)[0]), write(rows(codes, row, end))});
+    emitter_.op("join", Copy{}, {read(job_.storage.quantized(arrays, id)[0]), write(rows(codes, row, end))});
     row = end;
   }
   return {codes, scales};
@@ -168,7 +169,7 @@ bool PassPlacement::keeps(int layer, ActivationClass kind) {
   return policy[kind] != Retention::Recompute;
 }
 
-void PassPlacement::bring(int group) {
+void PassPlacement::prefetch(int group) {
   if (group < 0 || group >= job_.table.group_count()) return;
   for (const SegmentKind kind : kSegmentKinds)
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);

@@ -18,16 +18,16 @@ inline bool on_device(const ProgramSet& set, const Operand& stored) {
 // here bring.
 Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role role);
 // Room on the device for values that are to be stored: where they are stored, if that is there.
-Operand room_for(Emitter& e, std::string_view what, const Operand& stored, Role role = Role::Staging);
+Operand allocate(Emitter& e, std::string_view what, const Operand& stored, Role role = Role::Staging);
 // Writes values on the device back to where they are stored; nothing where they are one and the same.
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored);
 
 // An array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
-Operand fetch_whole(Emitter& e, std::string_view what, const Held& held, int64_t elements);
+Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& held, int64_t elements);
 // All that products need of a segment, likewise: Storage::weights() by Storage::weights().
 std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind);
 
-// Emits the values of a coded parameter, from arrays over its whole segment.
+// Emits the values of a quantized parameter, from arrays over its whole segment.
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
 class PassPlacement : public Placement {
@@ -50,7 +50,7 @@ class PassPlacement : public Placement {
 
   // Emits the ops that bring a group's weights, so that they are there when its ops come; what is resident or was
   // brought already needs none. Groups beyond the last are none.
-  void bring(int group);
+  void prefetch(int group);
   // Gives up what was brought: who uses it again brings it again.
   void release(int group);
 
@@ -63,7 +63,7 @@ class PassPlacement : public Placement {
   Fp8Rows joined_codes(ParamId first, int count);
   // So many ones.
   Operand ones(int64_t count);
-  // Of a parameter that is not coded.
+  // Of a parameter that is not quantized.
   Operand whole(ParamId id) { return whole(job_.table[id].group, job_.layout().kind(id))[0]; }
 
   const JobContext& job_;

@@ -398,22 +398,23 @@ std::vector<TensorPlace> places_of(const ParamSource& source) {
     for (const PlacedPiece& piece : *pieces) places.push_back(piece.place);
     return places;
   }
-  const auto* const coded = std::get_if<CodedPlace>(&source);
-  if (!coded) return {};
-  std::vector<TensorPlace> places{coded->codes, coded->scales};
-  if (coded->block_scales) places.push_back(*coded->block_scales);
+  const auto* const quantized = std::get_if<CodedPlace>(&source);
+  if (!quantized) return {};
+  std::vector<TensorPlace> places{quantized->codes, quantized->scales};
+  if (quantized->block_scales) places.push_back(*quantized->block_scales);
   return places;
 }
 
 }  // namespace
 
-uint64_t hash_of_files(const WeightSources& sources, const Alive& alive, const std::function<bool(size_t)>& counts) {
+uint64_t hash_of_files(const WeightSources& sources, const Heartbeat& heartbeat,
+                       const std::function<bool(size_t)>& counts) {
   constexpr uint64_t kSeen = 4096;
   std::map<int64_t, File> files;
   std::vector<std::byte> bytes(kSeen);
   uint64_t hash = 0;
   const auto look = [&](const File& file, uint64_t offset) {
-    call(alive);
+    call(heartbeat);
     const uint64_t seen = file.read_to_end(offset, bytes);
     hash = hash_of(std::span<const std::byte>(bytes).first(seen), hash);
   };

@@ -5,7 +5,7 @@
 #include <functional>
 #include <optional>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "format/bnb.h"
 #include "plan/load.h"
 
@@ -55,7 +55,7 @@ bool has_own_head(const std::filesystem::path& model);
 // A hash of the sizes and ends of the files that parameters are read from, and of the first bytes of every such tensor:
 // tells one model or adapter from another, and reads little. `counts`: whether a parameter (by ParamId) does.
 uint64_t hash_of_files(
-    const WeightSources& sources, const Alive& alive,
+    const WeightSources& sources, const Heartbeat& heartbeat,
     const std::function<bool(size_t)>& counts = [](size_t) { return true; });
 
 // That of the base's weights, without an adapter's; nothing where the seed draws them, or there are no files.

@@ -3,30 +3,33 @@
 namespace snug {
 namespace {
 
-Operand slice(const Operand& array, int64_t start, int64_t granule, const Span& span) {
-  return elements(array, (span.begin - start) / granule, (span.end - start + granule - 1) / granule);
+Operand slice(const Operand& array, int64_t start, int64_t block, const Span& span) {
+  return elements(array, (span.begin - start) / block, (span.end - start + block - 1) / block);
 }
 
 }  // namespace
 
 Operand slice(const Operand& array, int64_t start, const Span& span) { return slice(array, start, 1, span); }
 
-Operand slice(const Held& held, const Span& span) { return slice(held.array, held.span.begin, held.granule, span); }
+Operand slice(const ShardedArray& held, const Span& span) {
+  return slice(held.array, held.span.begin, held.block, span);
+}
 
 // Adds the arrays of a group.
-class Storage::Holder {
+class Storage::ArrayAllocator {
  public:
   // `place`: what the names of buffers say of a second one.
-  Holder(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group, std::string_view place = "")
+  ArrayAllocator(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group,
+                 std::string_view place = "")
       : set_(set), layout_(layout), placement_(placement), group_(group), place_(place) {}
 
   int64_t elements(SegmentKind kind) const { return layout_.segment(group_, kind).elements; }
 
-  Array weights(std::string name, SegmentKind kind, DType dtype, int64_t granule = 1) const {
-    return hold(std::move(name), kind, dtype, granule, Role::Weight, placement_.weights, shard_weights());
+  Array weights(std::string name, SegmentKind kind, DType dtype, int64_t block = 1) const {
+    return hold(std::move(name), kind, dtype, block, Role::Weight, placement_.weights, shard_weights());
   }
-  Array state(std::string name, DType dtype, int64_t granule = 1) const {
-    return hold(std::move(name), SegmentKind::Trained, dtype, granule, Role::State, placement_.states,
+  Array state(std::string name, DType dtype, int64_t block = 1) const {
+    return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states,
                 placement_.shard_states || shard_weights());
   }
   Operand table(int64_t count) const {
@@ -38,16 +41,16 @@ class Storage::Holder {
  private:
   bool shard_weights() const { return placement_.shard_weights || placement_.weights != Space::Device; }
 
-  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t granule, Role role, Space space,
+  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space,
              bool sharded) const {
     const Topology& topology = layout_.topology();
-    Held held;
-    held.granule = granule;
+    ShardedArray held;
+    held.block = block;
     held.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
     if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
     if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
     held.array = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
-                            {held.span.count() / granule}, role, space, Life::Persistent);
+                            {held.span.count() / block}, role, space, Life::Persistent);
     return {std::move(name), held};
   }
 
@@ -62,57 +65,57 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
                  const Strategy& strategy, bool moments)
     : table_(table), layout_(layout), numerics_(numerics), table_spans_(table.params.size()) {
   for (int g = 0; g < table.group_count(); g++) {
-    const Holder holder(set, layout, strategy.groups[static_cast<size_t>(g)], g);
-    auto& [frozen, coded, trained] = weights_.emplace_back();
-    if (holder.elements(SegmentKind::Frozen) > 0)
-      frozen.push_back(holder.weights("frozen", SegmentKind::Frozen, numerics.base));
-    if (holder.elements(SegmentKind::Coded) > 0) coded = hold_codes(holder);
-    if (holder.elements(SegmentKind::Trained) > 0)
-      trained.push_back(holder.weights("weights", SegmentKind::Trained, numerics.compute));
+    const ArrayAllocator allocator(set, layout, strategy.groups[static_cast<size_t>(g)], g);
+    auto& [frozen, quantized, trained] = weights_.emplace_back();
+    if (allocator.elements(SegmentKind::Frozen) > 0)
+      frozen.push_back(allocator.weights("frozen", SegmentKind::Frozen, numerics.base));
+    if (allocator.elements(SegmentKind::Quantized) > 0) quantized = allocate_codes(allocator);
+    if (allocator.elements(SegmentKind::Trained) > 0)
+      trained.push_back(allocator.weights("weights", SegmentKind::Trained, numerics.compute));
     const bool twice = strategy.speculate && strategy.reduce_at_once && moments &&
                        strategy.groups[static_cast<size_t>(g)].states != Space::Device;
-    const Holder second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "second_place.");
-    states_[0].push_back(trained.empty() ? std::vector<Array>{} : hold_states(holder, moments));
-    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : hold_states(second, moments));
-    tables_.push_back(holder.table(number_table(g)));
+    const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
+    states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
+    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, moments));
+    tables_.push_back(allocator.table(number_table(g)));
   }
 }
 
-void Storage::turn() {
+void Storage::swap_buffers() {
   for (size_t g = 0; g < states_[1].size(); g++)
     if (!states_[1][g].empty()) std::swap(states_[0][g], states_[1][g]);
 }
 
-std::vector<Array> Storage::hold_codes(const Holder& holder) const {
-  constexpr SegmentKind kind = SegmentKind::Coded;
-  if (numerics_.base_format == BaseFormat::Int8) return {holder.weights("codes", kind, DType::I8)};
-  if (numerics_.base_format == BaseFormat::Fp8) return {holder.weights("codes", kind, DType::U8)};
-  const Array codes = holder.weights("codes", kind, DType::U8, 2);
-  if (numerics_.plain_scales) return {codes, holder.weights("scales", kind, DType::F32, kNf4Block)};
-  return {codes, holder.weights("scale_codes", kind, DType::U8, kNf4Block),
-          holder.weights("block_scales", kind, DType::F32, kNf4Block * kNf4ScaleBlock)};
+std::vector<Array> Storage::allocate_codes(const ArrayAllocator& allocator) const {
+  constexpr SegmentKind kind = SegmentKind::Quantized;
+  if (numerics_.base_format == BaseFormat::Int8) return {allocator.weights("codes", kind, DType::I8)};
+  if (numerics_.base_format == BaseFormat::Fp8) return {allocator.weights("codes", kind, DType::U8)};
+  const Array codes = allocator.weights("codes", kind, DType::U8, 2);
+  if (numerics_.plain_scales) return {codes, allocator.weights("scales", kind, DType::F32, kNf4Block)};
+  return {codes, allocator.weights("scale_codes", kind, DType::U8, kNf4Block),
+          allocator.weights("block_scales", kind, DType::F32, kNf4Block * kNf4ScaleBlock)};
 }
 
-std::vector<Array> Storage::hold_states(const Holder& holder, bool moments) const {
+std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, bool moments) const {
   std::vector<Array> states;
-  if (numerics_.split_master()) states.push_back(holder.state("low", DType::I16));
+  if (numerics_.split_master()) states.push_back(allocator.state("low", DType::I16));
   if (!moments) return states;
   const DType moment = numerics_.state == StateFormat::Fp32   ? DType::F32
                        : numerics_.state == StateFormat::Bf16 ? DType::BF16
                                                               : DType::U8;
   for (const std::string_view name : {"first_moment", "second_moment"})
-    states.push_back(holder.state(std::string(name), moment));
+    states.push_back(allocator.state(std::string(name), moment));
   for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})
     if (numerics_.state == StateFormat::Bit8)
-      states.push_back(holder.state(std::string(name), DType::F32, kStateBlock));
+      states.push_back(allocator.state(std::string(name), DType::F32, kStateBlock));
   return states;
 }
 
-// Gives the coded parameters of a group their places in its table, and returns the table's length.
+// Gives the quantized parameters of a group their places in its table, and returns the table's length.
 int64_t Storage::number_table(int group) {
   if (numerics_.base_format == BaseFormat::Nf4 && numerics_.plain_scales) return 0;
   int64_t count = 0;
-  for (const Layout::Run& run : layout_.segment(group, SegmentKind::Coded).runs) {
+  for (const Layout::Run& run : layout_.segment(group, SegmentKind::Quantized).runs) {
     const int64_t begin = count;
     count += numerics_.base_format == BaseFormat::Nf4 ? 1 : table_[run.first].shape.rows();
     table_spans_[static_cast<size_t>(run.first)] = {begin, count};
@@ -120,11 +123,11 @@ int64_t Storage::number_table(int group) {
   return count;
 }
 
-std::vector<Operand> Storage::coded(std::span<const Operand> whole, ParamId id) const {
+std::vector<Operand> Storage::quantized(std::span<const Operand> whole, ParamId id) const {
   const Span span = layout_.span(id), in_table = table_span(id);
-  const std::vector<Array>& arrays = weights(table_[id].group, SegmentKind::Coded);
+  const std::vector<Array>& arrays = weights(table_[id].group, SegmentKind::Quantized);
   std::vector<Operand> operands;
-  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].held.granule, span));
+  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].held.block, span));
   if (numerics_.base_format != BaseFormat::Nf4) {  // rows
     operands[0].shape = table_[id].shape;
     operands[0].row_stride = table_[id].shape.cols();

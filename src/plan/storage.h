@@ -11,10 +11,10 @@
 namespace snug {
 
 // One array over a segment, as far as this rank keeps it.
-struct Held {
-  Operand array;        // a vector of span.count() / granule values, in any space
-  Span span;            // of the segment
-  int64_t granule = 1;  // elements of the segment for each value; divides units
+struct ShardedArray {
+  Operand array;      // a vector of span.count() / block values, in any space
+  Span span;          // of the segment
+  int64_t block = 1;  // elements of the segment for each value; divides units
   std::optional<Ranks>
       sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
   bool exists() const { return span.count() > 0; }
@@ -22,12 +22,12 @@ struct Held {
 
 // Elements of a vector that begins at element `start` of its segment.
 Operand slice(const Operand& array, int64_t start, const Span& span);
-// The values for elements of a segment; the last granule may be short.
-Operand slice(const Held& held, const Span& span);
+// The values for elements of a segment; the last block may be short.
+Operand slice(const ShardedArray& held, const Span& span);
 
 struct Array {
   std::string name;  // "low", "first_moment", "codes"
-  Held held;
+  ShardedArray held;
 };
 
 class Storage {
@@ -44,27 +44,27 @@ class Storage {
     return weights_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
   }
   // The weights themselves, or their codes.
-  const Held& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
+  const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
   // What optimizer and checkpoints keep of a trained segment, in a fixed order.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
-  // Where a step's update puts them: there, or, of a group that speculates, in a second place beside it.
+  // Where a step's update puts them: there, or, of a group that speculates, in a back buffer beside it.
   const std::vector<Array>& next_states(int group) const {
     return speculates(group) ? states_[1][static_cast<size_t>(group)] : states(group);
   }
   bool speculates(int group) const { return !states_[1][static_cast<size_t>(group)].empty(); }
-  // What is in the second place is current from now on, and the first is free.
-  void turn();
+  // What is in the back buffer is current from now on, and the first is free.
+  void swap_buffers();
 
-  // fp32 numbers of a coded segment that every rank has: a scale for each row, or an offset of scales for each
+  // fp32 numbers of a quantized segment that every rank has: a scale for each row, or an offset of scales for each
   // parameter (Nf4). Empty where there are none.
   const Operand& table(int group) const { return tables_[static_cast<size_t>(group)]; }
   Span table_span(ParamId id) const { return table_spans_[static_cast<size_t>(id)]; }
-  // What Dequantize reads of a coded parameter, from arrays over the whole segment.
-  std::vector<Operand> coded(std::span<const Operand> whole, ParamId id) const;
+  // What Dequantize reads of a quantized parameter, from arrays over the whole segment.
+  std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
 
   // Trainable weights that are split have their low bits as the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
-  const Held& low(int group) const { return states(group)[0].held; }
+  const ShardedArray& low(int group) const { return states(group)[0].held; }
 
   // Of `count` joined parameters: one matrix (or vector).
   Shape joined_shape(ParamId first, int count) const;
@@ -72,9 +72,9 @@ class Storage {
   Operand view(const Operand& whole, ParamId first, int count = 1) const;
 
  private:
-  class Holder;
-  std::vector<Array> hold_codes(const Holder& holder) const;
-  std::vector<Array> hold_states(const Holder& holder, bool moments) const;
+  class ArrayAllocator;
+  std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
+  std::vector<Array> allocate_states(const ArrayAllocator& allocator, bool moments) const;
   int64_t number_table(int group);
 
   const ParamTable& table_;

@@ -30,7 +30,7 @@ struct Pass {
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
-  std::vector<std::vector<std::pair<Value, Operand>>> stashed;  // by block: forward values that wait elsewhere
+  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by block: forward values that wait elsewhere
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
   std::vector<Value> inputs;                      // by layer: the residual stream before it
   Value x;                                        //   and as far as the forward has come
@@ -119,12 +119,12 @@ class TrainProgram {
 
   // On the device: what a pass adds to, or room for what the first one writes.
   Operand sum_here(const Pass& pass, const Operand& place) {
-    return pass.first() ? write(room_for(emitter_, "sum", place, Role::Gradient))
+    return pass.first() ? write(allocate(emitter_, "sum", place, Role::Gradient))
                         : update(fetch(emitter_, "sum", place, Role::Gradient));
   }
 
   // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
-  void bring_gradient(Pass& pass, int group) {
+  void prepare_gradient(Pass& pass, int group) {
     if (trained(group) == 0) return;
     std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
     if (gradient) return;
@@ -145,9 +145,9 @@ class TrainProgram {
   void forward() {
     for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
       for (int g = 0; g < job_.table.group_count(); g++)
-        if (!in_place(g)) bring_gradient(pass, g);
+        if (!in_place(g)) prepare_gradient(pass, g);
     if (pending_update_) updates_.queue();
-    bring_ahead(embedding_group(), 1);
+    prefetch_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
       pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
@@ -157,11 +157,11 @@ class TrainProgram {
     for (int i = 0; i < layers(); i++) {
       size_t begin = 0;
       for (Pass& pass : passes_) {
-        pass.stashed.emplace_back();
+        pass.offloaded.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
-        if (policy[ActivationClass::LayerInput] == Retention::Offload) stash(pass, i, pass.x);
+        if (policy[ActivationClass::LayerInput] == Retention::Offload) offload(pass, i, pass.x);
         if (&pass == passes_.data()) {
-          bring_ahead(group_of(i), 1);
+          prefetch_ahead(group_of(i), 1);
           begin = emitter_.program().ops.size();
         }
         Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
@@ -171,56 +171,56 @@ class TrainProgram {
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload)
-            for (const Value value : builder.values_of(i, kind)) stash(pass, i, value);
+            for (const Value value : builder.values_of(i, kind)) offload(pass, i, value);
       }
       if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
       if (i + 1 < layers()) placement_.release(group_of(i));
     }
-    bring_up_to_date(head_group());
+    update_up_to(head_group());
   }
 
   // A group's weights, and those of the next ones in the direction of the walk.
-  void bring_ahead(int group, int direction) {
+  void prefetch_ahead(int group, int direction) {
     for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++, group += direction) {
-      if (direction > 0) bring_up_to_date(group);
+      if (direction > 0) update_up_to(group);
       // The embedding's backward needs no weights.
-      if (direction > 0 || group > embedding_group()) placement_.bring(group);
+      if (direction > 0 || group > embedding_group()) placement_.prefetch(group);
     }
   }
 
   // Updates the groups up to this one that are not yet.
-  void bring_up_to_date(int group) {
+  void update_up_to(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
     updates_.up_to(std::min(group, head_group()));
   }
 
-  void stash(Pass& pass, int block, Value value) {
-    const Operand bytes = enter(pass, block, fmt::format("block.{}.stash", block)).use(value);
+  void offload(Pass& pass, int block, Value value) {
+    const Operand bytes = enter(pass, block, fmt::format("block.{}.offload", block)).use(value);
     const Operand place = emitter_.tensor("value", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to);
     store(emitter_, "value", bytes, place);
-    pass.stashed.back().emplace_back(value, place);
+    pass.offloaded.back().emplace_back(value, place);
   }
 
-  // Brings back what pass number `number` stashed of a block; numbers beyond the last are the block's before.
+  // Brings back what pass number `number` offloaded of a block; numbers beyond the last are the block's before.
   void fetch_values(int block, size_t number) {
     block -= static_cast<int>(number / passes_.size());
     if (block < 0) return;
     Pass& pass = passes_[number % passes_.size()];
-    for (const auto& [value, place] : pass.stashed[static_cast<size_t>(block)])
+    for (const auto& [value, place] : pass.offloaded[static_cast<size_t>(block)])
       enter(pass, block, fmt::format("block.{}.fetch", block))
           .restore(value, fetch(emitter_, "value", place, Role::Activation));
   }
 
   void head() {
     for (Pass& pass : passes_) {
-      bring_gradient(pass, head_group());
-      if (tied()) bring_gradient(pass, embedding_group());
+      prepare_gradient(pass, head_group());
+      if (tied()) prepare_gradient(pass, embedding_group());
       Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
       head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
       finish_group(pass, head_group());
-      bring_gradient(pass, group_before(layers()));
+      prepare_gradient(pass, group_before(layers()));
     }
     placement_.release(head_group());
     if (tied()) placement_.release(embedding_group());
@@ -235,8 +235,8 @@ class TrainProgram {
       const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
       for (Pass& pass : passes_) {
         fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
-        if (wanted && &pass == passes_.data()) bring_ahead(group_of(i), -1);
-        bring_gradient(pass, group_before(i));
+        if (wanted && &pass == passes_.data()) prefetch_ahead(group_of(i), -1);
+        prepare_gradient(pass, group_before(i));
         Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
         builder.backward();
         if (&pass == &passes_.back()) placement_.release(group_of(i));
@@ -294,10 +294,10 @@ class TrainProgram {
     if (!pass.last() || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
     Operand rounded = sum;
     if (local_sums()) {
-      rounded = room_for(emitter_, "value", gradient, Role::Gradient);
+      rounded = allocate(emitter_, "value", gradient, Role::Gradient);
       emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)}, Lane::Reduce);
     } else if (sum.dtype != gradient.dtype) {
-      rounded = room_for(emitter_, "value", gradient, Role::Gradient);
+      rounded = allocate(emitter_, "value", gradient, Role::Gradient);
       emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane_of_sums());
     }
     store(emitter_, "gradient", rounded, gradient);
@@ -383,9 +383,9 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
     };
     step.gradients.push_back(make("gradients", gradient, part));
     if (job.storage.speculates(g)) {
-      const Held& weights = job.storage.values(g, SegmentKind::Trained);
-      Held& replaced = step.replaced.emplace_back(job.storage.states(g).back().held);
-      replaced.granule = 1;
+      const ShardedArray& weights = job.storage.values(g, SegmentKind::Trained);
+      ShardedArray& replaced = step.replaced.emplace_back(job.storage.states(g).back().held);
+      replaced.block = 1;
       replaced.array = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.array.dtype,
                                   {replaced.span.count()}, Role::State, Space::Host, Life::Carried);
     } else {

@@ -11,8 +11,8 @@ struct StepBuffers {
   Operand scalars;                    // StepScalars, as ClipFactor writes them
   std::vector<Operand> gradients;     // by group, in the gradient dtype: this rank's part of the whole step's
   std::vector<Operand> accumulators;  // by group, where passes are programs of their own; may be `gradients` themselves
-  std::vector<Held> replaced;         // by group that speculates: the weights before their update, on the host
-  Operand partials;                   // where all are updated in the backward: this rank's sums of squares (norm_units)
+  std::vector<ShardedArray> replaced;  // by group that speculates: the weights before their update, on the host
+  Operand partials;  // where all are updated in the backward: this rank's sums of squares (norm_units)
 };
 StepBuffers make_step_buffers(const JobContext& job, const Cut& cut);
 

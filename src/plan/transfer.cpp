@@ -12,10 +12,10 @@ namespace {
 // Further ops for which a range's staging stays its own, so that reading, copying and converting overlap.
 constexpr int64_t kStagingLag = 8;
 
-// Elements of a tensor of a file, of which `granule` at a time are not split.
+// Elements of a tensor of a file, of which `block` at a time are not split.
 struct Stretch {
   TensorPlace place;
-  int64_t count, granule;
+  int64_t count, block;
 };
 
 // Elements [begin, end) of a stretch, and where they lie in a staged range.
@@ -40,11 +40,11 @@ std::vector<Range> cut_into_ranges(const std::vector<Stretch>& stretches, uint64
   std::ranges::sort(order, {}, [&](size_t i) { return std::pair(stretches[i].place.file, stretches[i].place.offset); });
   std::vector<Range> ranges;
   for (const size_t index : order) {
-    const auto& [place, count, granule] = stretches[index];
+    const auto& [place, count, block] = stretches[index];
     const uint64_t size = element_bytes(place.dtype);
     for (int64_t i = 0; i < count;) {
       const uint64_t at = place.offset + static_cast<uint64_t>(i) * size;
-      const uint64_t least = static_cast<uint64_t>(std::min(granule, count - i)) * size;
+      const uint64_t least = static_cast<uint64_t>(std::min(block, count - i)) * size;
       const bool follows = !ranges.empty() && ranges.back().file == place.file && at < ranges.back().end + kDirectIo &&
                            at >= ranges.back().begin && at + least <= ranges.back().begin + most;
       if (!follows) ranges.push_back({place.file, floor_to(at, kDirectIo), 0, {}});
@@ -52,7 +52,7 @@ std::vector<Range> cut_into_ranges(const std::vector<Stretch>& stretches, uint64
       check(at + least <= range.begin + most, "{} bytes that may not be split are more than a range of {}", least,
             most);
       auto end = std::min(count, i + static_cast<int64_t>((range.begin + most - at) / size));
-      if (end < count) end -= (end - i) % granule;
+      if (end < count) end -= (end - i) % block;
       range.pieces.push_back({index, i, end, at - range.begin});
       range.end = at + static_cast<uint64_t>(end - i) * size;
       i = end;
@@ -127,9 +127,9 @@ Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
   return {place, stored.values.shape.count(), 1,
           [&e, stored, dtype = place.dtype](const Operand& piece, int64_t first) {
             const int64_t end = first + piece.shape.count();
-            const Operand target = elements(stored.values, first, end), values = room_for(e, "values", target);
+            const Operand target = elements(stored.values, first, end), values = allocate(e, "values", target);
             if (stored.low) {
-              const Operand low_target = elements(*stored.low, first, end), low = room_for(e, "low", low_target);
+              const Operand low_target = elements(*stored.low, first, end), low = allocate(e, "low", low_target);
               e.op("split", SplitMaster{}, {read(piece), write(values), write(low)});
               store(e, "low", low, low_target);
             } else if (dtype == target.dtype) {
@@ -144,7 +144,7 @@ Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
 void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
                  uint64_t most) {
   std::vector<Stretch> stretches;
-  for (const Incoming& in : incoming) stretches.push_back({in.place, in.count, in.granule});
+  for (const Incoming& in : incoming) stretches.push_back({in.place, in.count, in.block});
   for (const Range& range : cut_into_ranges(stretches, most)) {
     const uint64_t whole = (range.end + kDirectIo - 1) / kDirectIo * kDirectIo;
     const uint64_t bytes = std::min(whole, file_bytes[static_cast<size_t>(range.file)]) - range.begin;

@@ -34,7 +34,7 @@ struct Transfer {
 struct Incoming {
   TensorPlace place;
   int64_t count = 0;
-  int64_t granule = 1;  // they come in pieces of multiples of this; only the last may be short
+  int64_t block = 1;  // they come in pieces of multiples of this; only the last may be short
   // Emits what becomes of a piece: a vector on the device, at any byte, whose first is element `first`.
   std::function<void(const Operand& piece, int64_t first)> take;
 };

@@ -149,7 +149,7 @@ void GroupUpdates::up_to(int group) {
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
     else
       emit_tiles(tiles_of(next_, Way::Exact, Lane::Compute, gradient_to_update(next_)));
-    share_weights(next_);
+    allgather_weights(next_);
   }
 }
 
@@ -191,21 +191,21 @@ void GroupUpdates::early(int group) {
     return;
   }
   emit_tiles(std::move(tiles));
-  share_weights(group);
+  allgather_weights(group);
 }
 
 void GroupUpdates::finish() {
   advance(waiting());
-  for (const int group : begun_) share_weights(group);
+  for (const int group : begun_) allgather_weights(group);
 }
 
-void GroupUpdates::redo(int group) {
+void GroupUpdates::reapply(int group) {
   if (!job_.storage.speculates(group)) return;
-  emit_tiles(tiles_of(group, Way::Again, Lane::Compute, gradient_to_update(group)));
-  share_weights(group);
+  emit_tiles(tiles_of(group, Way::Reapply, Lane::Compute, gradient_to_update(group)));
+  allgather_weights(group);
 }
 
-// Ranks have unlike tiles: nothing here may be a joint op.
+// Ranks have unlike tiles: nothing here may be a collective.
 void GroupUpdates::advance(int64_t tiles) {
   const auto end = waiting_.begin() + std::min(tiles, waiting());
   left_ -= end - waiting_.begin();
@@ -216,7 +216,7 @@ void GroupUpdates::advance(int64_t tiles) {
 // Of what this rank updates: its part, or its shard of all peers' parts, or all.
 Operand GroupUpdates::gradient_to_update(int group) {
   const Operand& part = step_.gradients[static_cast<size_t>(group)];
-  const Held& held = updated(group);
+  const ShardedArray& held = updated(group);
   if (!held.sharers) return part;
   emitter_.scope(fmt::format("group.{}.update", group));
   const Operand mine = fetch(emitter_, "gradient", part, Role::Gradient);
@@ -251,10 +251,10 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
   const Operand gradient = slice(tile.gradient, updated(tile.group).span.begin, whole);
   tile.operands.push_back(read(elements(fetch(emitter_, "gradient", gradient, Role::Gradient), 0, tile.span.count())));
-  auto add = [&](const Operand& value, const Held& target) {
+  auto add = [&](const Operand& value, const ShardedArray& target) {
     const Operand stored = slice(target, whole);
     if (value.buffer != stored.buffer) tile.travelled.emplace_back(value, stored);
-    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.granule - 1) / target.granule)));
+    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.block - 1) / target.block)));
   };
   add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
@@ -267,8 +267,8 @@ void GroupUpdates::fetch_tile(Tile& tile) {
 // On the device, as they were before this step's update.
 Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
   const Operand stored = slice(job_.storage.values(tile.group, SegmentKind::Trained), span);
-  if (tile.way == Way::Again) {
-    const Operand value = room_for(emitter_, "weights", stored, Role::State);
+  if (tile.way == Way::Reapply) {
+    const Operand value = allocate(emitter_, "weights", stored, Role::State);
     emitter_.op("replaced", Copy{}, {read(slice(step_.replaced[static_cast<size_t>(tile.group)], span)), write(value)},
                 Lane::CopyIn);
     return value;
@@ -295,8 +295,8 @@ void GroupUpdates::update_tile(const Tile& tile) {
 }
 
 // Where this rank has updated a part of the weights that it holds.
-void GroupUpdates::share_weights(int group) {
-  const Held& weights = job_.storage.values(group, SegmentKind::Trained);
+void GroupUpdates::allgather_weights(int group) {
+  const ShardedArray& weights = job_.storage.values(group, SegmentKind::Trained);
   const Span& span = updated(group).span;
   if (weights.span.count() == span.count()) return;
   emitter_.scope(fmt::format("group.{}.update", group));
@@ -315,10 +315,10 @@ void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& st
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 
-void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step) {
+void lower_reapply(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
-  for (int g = 0; g < job.table.group_count(); g++) updates.redo(g);
+  for (int g = 0; g < job.table.group_count(); g++) updates.reapply(g);
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 

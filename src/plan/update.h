@@ -44,7 +44,7 @@ class GroupUpdates {
   void early(int group);
   void finish();
   // The same update with the clip factor that there is now, from the weights that were kept.
-  void redo(int group);
+  void reapply(int group);
 
   // Tiles that wait; and with those of groups that are to be updated early, from elsewhere, and have not begun.
   int64_t waiting() const { return std::ssize(waiting_); }
@@ -52,7 +52,7 @@ class GroupUpdates {
   void advance(int64_t tiles);
 
  private:
-  enum class Way : uint8_t { Exact, Unclipped, Speculative, Again };
+  enum class Way : uint8_t { Exact, Unclipped, Speculative, Reapply };
   // A stretch of a run, and what its update works on, once that was asked for.
   struct Tile {
     int group;
@@ -64,7 +64,7 @@ class GroupUpdates {
     std::vector<Operand> operands{};
     std::vector<std::pair<Operand, Operand>> travelled{};  // value, where it is to be stored
   };
-  const Held& updated(int group) const { return job_.storage.states(group).back().held; }
+  const ShardedArray& updated(int group) const { return job_.storage.states(group).back().held; }
   bool stays(int group) const;  // its state, on the device
   Operand gradient_to_update(int group);
   std::vector<Tile> tiles_of(int group, Way way, Lane lane, const Operand& gradient) const;
@@ -72,7 +72,7 @@ class GroupUpdates {
   void fetch_tile(Tile& tile);
   Operand fetch_weights(const Tile& tile, const Span& span);
   void update_tile(const Tile& tile);
-  void share_weights(int group);
+  void allgather_weights(int group);
 
   const JobContext& job_;
   Emitter& emitter_;
@@ -91,6 +91,6 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
 // The deferred update of those groups, for who needs the weights before the next step.
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);
 // The update of all groups that speculate, where clipping changes it.
-void lower_redo(const JobContext& job, ProgramId program, const StepBuffers& step);
+void lower_reapply(const JobContext& job, ProgramId program, const StepBuffers& step);
 
 }  // namespace snug

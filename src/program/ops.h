@@ -49,7 +49,7 @@ struct AdaptedParts {
 // a r [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (none of d's bytes), bias r [n] ? bias, d w
 // [m, n]; and before c, with P parts and rank r,
 //   if transpose_b: u r [m, P r], v r [parts.columns(), r]: part p's columns of d get the p-th r columns of u times its
-//     rows of v turned;
+//     rows of v transposed;
 //   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
 struct AdaptedGemm {
   bool transpose_b = false;
@@ -93,8 +93,8 @@ struct Rope {
 
 // Causal attention within documents; head h reads key head h / (heads / kv_heads).   q r [T, heads * dim], k and v r
 // [T, kv_heads * dim] (they may be columns of one matrix), documents r [D + 1] int32: starts of the documents in [0, T)
-// and the end of the last, PassFacts::documents of them; out w [T, heads * dim], lse w [heads, T] fp32: log of the sum
-// of exp(scale q k). Rows outside documents: out 0, lse 0.
+// and the end of the last, RuntimeScalars::documents of them; out w [T, heads * dim], lse w [heads, T] fp32: log of the
+// sum of exp(scale q k). Rows outside documents: out 0, lse 0.
 struct Attention {
   HeadShape shape;
   float scale = 1;
@@ -110,8 +110,8 @@ struct AttentionBackward {
   int64_t longest = 0, window = 0;
 };
 
-// Writes the keys and values of n new tokens at rows PassFacts::position.. of a cache.   k and v r [n, kv_heads * dim],
-// cache w [P, 2 kv_heads dim].
+// Writes the keys and values of n new tokens at rows RuntimeScalars::position.. of a cache.   k and v r [n, kv_heads *
+// dim], cache w [P, 2 kv_heads dim].
 struct CacheAppend {
   HeadShape shape;
 };
@@ -201,8 +201,8 @@ struct RandomFill {
 };
 
 // y = x / (1 - p) where a random number says to keep it, else 0; the same op takes the gradient back.   x r [T, n],
-// y w [T, n]. Element j of token t draws at_step(PassFacts::step, (PassFacts::first_token + t) n + j) of the stream
-// (seed, Dropout, stream).
+// y w [T, n]. Element j of token t draws at_step(RuntimeScalars::step, (RuntimeScalars::first_token + t) n + j) of the
+// stream (seed, Dropout, stream).
 struct Dropout {
   double p = 0;
   uint64_t seed = 0;
@@ -216,7 +216,8 @@ struct Embedding {};
 
 // dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order; rows without tokens
 // keep their value if accumulate, else 0.   dx r [T, n], token_order r [T] int32: token indices sorted by id,
-// segment_starts r [T + 1] int32, segment_ids r [T] int32: PassFacts::segments runs of equal ids; dtable rw|w [V, n].
+// segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal ids; dtable rw|w [V,
+// n].
 struct EmbeddingBackward {
   bool accumulate = false;
 };
@@ -229,15 +230,15 @@ struct ScatterRows {};
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with a weight of its own.   logits rw
 // [n, V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
-// `gradient` logits become (softmax - onehot) weight PassFacts::loss_scale. Rows at or beyond PassFacts::loss_rows:
-// loss 0, gradient 0.
+// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. Rows at or beyond
+// RuntimeScalars::loss_rows: loss 0, gradient 0.
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;
 };
 
-// sum = (accumulate ? sum : 0) + the first PassFacts::loss_rows elements of loss, added in order in fp64, rounded once.
-// loss r [T] fp32, sum rw|w [1] fp32.
+// sum = (accumulate ? sum : 0) + the first RuntimeScalars::loss_rows elements of loss, added in order in fp64, rounded
+// once. loss r [T] fp32, sum rw|w [1] fp32.
 struct LossSum {
   bool accumulate = false;
 };
@@ -264,15 +265,15 @@ inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 // scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (file bytes do). For Nf4 it is dense and m n
 // is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors` (Fp8 only) x
 // is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8 only, without
-// factors) x's columns are what is coded, as rows: codes [n, m], scales [n].
+// factors) x's columns are what is quantized, as rows: codes [n, m], scales [n].
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
   bool factors = false, columns = false;
 };
 
-// The second quantisation of Nf4's scales: scales - offset are coded in 8 bits on bitsandbytes' dynamic codebook, by
-// blocks of 256 with a scale of their own, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8 [k],
-// block_scales w [ceil(k / 256)] fp32. The offset is the mean (by TreeSum) of the scales of the whole parameter of
+// The second quantisation of Nf4's scales: scales - offset are quantized in 8 bits on bitsandbytes' dynamic codebook,
+// by blocks of 256 with a scale of their own, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8
+// [k], block_scales w [ceil(k / 256)] fp32. The offset is the mean (by TreeSum) of the scales of the whole parameter of
 // which these may be a part; a part starts at a multiple of 256.
 struct QuantizeScales {};
 
@@ -291,14 +292,14 @@ struct Dequantize {
 enum class Ranks : uint8_t { Parts, Everyone, Replica, Peers };
 
 // full = the parts of all who take part, in their order.   part r [n] of any dtype, full w [k n]; part
-// may be the very bytes of full where this rank's part belongs. A joint op: on each rank it reads its part until all
+// may be the very bytes of full where this rank's part belongs. A collective: on each rank it reads its part until all
 // have finished it and writes full after all have begun it.
 struct AllGather {
   Ranks ranks = Ranks::Parts;
 };
 
 // Row p of `in` goes to the rank that owns part p; row r of `out` came from rank r.   in r [W, n] of any dtype, out w
-// [W, n]. A joint op like AllGather.
+// [W, n]. A collective like AllGather.
 struct Exchange {};
 
 // sum = (accumulate ? sum : 0) + the sum of the rows of parts, one after the other, in fp32, rounded once.
@@ -338,11 +339,11 @@ inline constexpr int64_t kStateBlock = 256;
 // AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
 // all is changed where the scalars say not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n]
 // int16 ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, scalars r
-// StepScalars. Learning rate and step are PassFacts'. `first`, a multiple of kStateBlock, says which elements of the
-// parameter these are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half; they
-// are of word at_step(PassFacts::step, first + i) of the stream (seed, Rounding, stream): m takes its lower half, v its
-// upper. w of Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even; with it
-// quotients are products with rounded inverses.
+// StepScalars. Learning rate and step are RuntimeScalars'. `first`, a multiple of kStateBlock, says which elements of
+// the parameter these are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half;
+// they are of word at_step(RuntimeScalars::step, first + i) of the stream (seed, Rounding, stream): m takes its lower
+// half, v its upper. w of Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even;
+// with it quotients are products with rounded inverses.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;
@@ -390,14 +391,14 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.
-inline bool is_joint(const Attrs& attrs) {
+inline bool is_collective(const Attrs& attrs) {
   return std::holds_alternative<AllGather>(attrs) || std::holds_alternative<Exchange>(attrs);
 }
 
 // "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
 std::string_view kind(const Attrs& attrs);
 // What varies from pass to pass while shapes stay: known to the host when the pass is issued.
-struct PassFacts {
+struct RuntimeScalars {
   int64_t documents = 0;  // in this pass's batch
   int64_t loss_rows = 0;  // rows with a loss target
   int64_t segments = 0;   // distinct token ids

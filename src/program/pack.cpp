@@ -267,10 +267,10 @@ class Packer {
       }
     }
     for (BufferId b = 0; b < set_.buffers.size(); b++) {
-      const bool alive = std::ranges::any_of(spans_[b], [&](const LiveSpan& span) {
+      const bool is_live = std::ranges::any_of(spans_[b], [&](const LiveSpan& span) {
         return span.program == peak.program && span.begin <= peak.op && peak.op < span.end;
       });
-      if (set_.buffers[b].space == space && (alive || persistent(b, space))) peak.live.push_back(b);
+      if (set_.buffers[b].space == space && (is_live || persistent(b, space))) peak.live.push_back(b);
     }
   }
 

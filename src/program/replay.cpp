@@ -71,28 +71,29 @@ struct Execution {
   OpId op = 0;
 };
 
-// What a joint op takes from one rank, and where it goes on another.
+// What a collective takes from one rank, and where it goes on another.
 struct Row {
   BufferId from = 0, to = 0;
   uint64_t from_begin = 0, from_end = 0, to_begin = 0, to_end = 0;  // bytes of the buffers
 };
 
-// A joint op as its operands describe it.
-class Joint {
+// A collective as its operands describe it.
+class Collective {
  public:
   // Nothing if the op is not one.
-  static std::optional<Joint> of(const Op& op, const Topology& topology) {
-    if (!is_joint(op.attrs)) return std::nullopt;
+  static std::optional<Collective> of(const Op& op, const Topology& topology) {
+    if (!is_collective(op.attrs)) return std::nullopt;
     const auto* gather = std::get_if<AllGather>(&op.attrs);
     check(op.operands.size() == 2 && op.operands[0].access == Access::Read && op.operands[1].access == Access::Write,
-          "op '{}' is a joint op of other operands than one it reads and one it writes", op.site);
-    check(op.min_loss_rows == 0, "op '{}' is a joint op that may be skipped", op.site);
-    Joint joint{gather ? gather->ranks : Ranks::Everyone, !gather, op.operands[0], op.operands[1]};
-    const int64_t ranks = topology.count(joint.ranks);
-    check(joint.out.shape.count() == joint.in.shape.count() * (gather ? ranks : 1) &&
-              (gather || (joint.in.shape.rows() == ranks && joint.out.shape.rows() == ranks)),
-          "op '{}' among {} ranks: {} into {}", op.site, ranks, to_string(joint.in.shape), to_string(joint.out.shape));
-    return joint;
+          "op '{}' is a collective of other operands than one it reads and one it writes", op.site);
+    check(op.min_loss_rows == 0, "op '{}' is a collective that may be skipped", op.site);
+    Collective collective{gather ? gather->ranks : Ranks::Everyone, !gather, op.operands[0], op.operands[1]};
+    const int64_t ranks = topology.count(collective.ranks);
+    check(collective.out.shape.count() == collective.in.shape.count() * (gather ? ranks : 1) &&
+              (gather || (collective.in.shape.rows() == ranks && collective.out.shape.rows() == ranks)),
+          "op '{}' among {} ranks: {} into {}", op.site, ranks, to_string(collective.in.shape),
+          to_string(collective.out.shape));
+    return collective;
   }
 
   Ranks ranks = Ranks::Everyone;
@@ -128,8 +129,8 @@ class Joint {
   }
 };
 
-// One rank's part in one run of a joint op.
-struct Meeting {
+// One rank's part in one run of a collective.
+struct SyncPoint {
   bool begun = false;
   std::vector<int> to_take;  // places, the next one last
 };
@@ -152,9 +153,9 @@ class Replay {
         special_{one_of_or_all(static_cast<size_t>(topology.ranks)),
                  topology.ranks == 1 ? random_() % kLanes : one_of_or_all(kLanes)} {
     for (const Program& program : set.programs) {
-      auto& joints = joints_.emplace_back(program.ops.size());
+      auto& collectives = collectives_.emplace_back(program.ops.size());
       for (OpId i = 0; i < program.ops.size() && topology.ranks > 1; i++)
-        joints[i] = Joint::of(program.ops[i], topology);
+        collectives[i] = Collective::of(program.ops[i], topology);
     }
     issue();
     RankState state;
@@ -190,7 +191,7 @@ class Replay {
   };
 
   const Op& op(const Execution& e) const { return set_.programs[e.program].ops[e.op]; }
-  const std::optional<Joint>& joint(const Execution& e) const { return joints_[e.program][e.op]; }
+  const std::optional<Collective>& collective(const Execution& e) const { return collectives_[e.program][e.op]; }
   TaggedBytes& arena(size_t rank, BufferId buffer) { return ranks_[rank].arenas[index(set_.buffers[buffer].space)]; }
   Topology seen_by(size_t rank) const { return {topology_.ranks, topology_.replicas, static_cast<int>(rank)}; }
   bool exhausted(Actor a) const { return ranks_[a.rank].position[a.lane] == lanes_[a.lane].size(); }
@@ -211,8 +212,8 @@ class Replay {
         lanes_[index(ops[i].lane)].push_back(id);
         executions_.push_back({n, sequence_[n], i});
         std::vector<Expected>& expected = expected_.emplace_back();
-        if (const std::optional<Joint>& joint = joints_[sequence_[n]][i])
-          expect(joint->source(), contents, expected);
+        if (const std::optional<Collective>& collective = collectives_[sequence_[n]][i])
+          expect(collective->source(), contents, expected);
         else
           for (const Operand& o : ops[i].operands)
             if (o.reads()) expect(o, contents, expected);
@@ -247,14 +248,14 @@ class Replay {
   }
 
   // Takes the next step of the lane; or, where that has to wait, of one that it waits for. Whatever it waits for was
-  // issued before it, or is the same joint op on another rank, so this comes to an end.
+  // issued before it, or is the same collective on another rank, so this comes to an end.
   void advance(Actor a) {
     for (;;) {
       const size_t id = next(a);
       const Execution& e = executions_[id];
       if (const std::optional<size_t> lane = blocked_by(a.rank, e))
         a.lane = *lane;
-      else if (!joint(e))
+      else if (!collective(e))
         return execute(a.rank, id);
       else if (const size_t rank = who_advances(a.rank, id); rank == a.rank)
         return meet(rank, id);
@@ -312,10 +313,10 @@ class Replay {
     ranks_[rank].position[index(op(e).lane)]++;
   }
 
-  // ---- Joint ops ----
+  // ---- Collectives ----
 
-  std::vector<Meeting>& meeting(size_t id) {
-    std::vector<Meeting>& meeting = meetings_[id];
+  std::vector<SyncPoint>& meeting(size_t id) {
+    std::vector<SyncPoint>& meeting = meetings_[id];
     meeting.resize(ranks_.size());
     return meeting;
   }
@@ -323,13 +324,13 @@ class Replay {
   template <class F>
   void for_each_rank(size_t rank, size_t id, F&& f) const {
     const Topology here = seen_by(rank);
-    const Ranks who = joint(executions_[id])->ranks;
+    const Ranks who = collective(executions_[id])->ranks;
     for (int place = 0; place < here.count(who); place++) f(static_cast<size_t>(here.rank_at(who, place)), place);
   }
 
   // This rank if it has a step to make, else one that it waits for.
   size_t who_advances(size_t rank, size_t id) {
-    std::vector<Meeting>& meeting = this->meeting(id);
+    std::vector<SyncPoint>& meeting = this->meeting(id);
     if (!meeting[rank].begun) return rank;
     size_t not_begun = rank, not_done = rank;
     for_each_rank(rank, id, [&](size_t other, int) {
@@ -339,22 +340,22 @@ class Replay {
     return not_begun != rank ? not_begun : meeting[rank].to_take.empty() ? not_done : rank;
   }
 
-  // Begins the joint op, or takes one rank's row.
+  // Begins the collective, or takes one rank's row.
   void meet(size_t rank, size_t id) {
-    const Joint& joint = *this->joint(executions_[id]);
-    std::vector<Meeting>& meeting = this->meeting(id);
-    Meeting& mine = meeting[rank];
+    const Collective& collective = *this->collective(executions_[id]);
+    std::vector<SyncPoint>& meeting = this->meeting(id);
+    SyncPoint& mine = meeting[rank];
     if (!mine.begun) {
       mine.begun = true;
       for_each_rank(rank, id, [&](size_t other, int place) {
-        if (other != rank || !joint.in_place()) mine.to_take.push_back(place);
+        if (other != rank || !collective.in_place()) mine.to_take.push_back(place);
       });
       std::ranges::shuffle(mine.to_take, random_);
     } else {
       const int place = mine.to_take.back();
       mine.to_take.pop_back();
-      const auto owner = static_cast<size_t>(seen_by(rank).rank_at(joint.ranks, place));
-      const Row row = joint.row(seen_by(rank), place);
+      const auto owner = static_cast<size_t>(seen_by(rank).rank_at(collective.ranks, place));
+      const Row row = collective.row(seen_by(rank), place);
       for (const Expected& x : expected_[id])
         look(rank, owner, id, x, std::max(x.begin, row.from_begin), std::min(x.end, row.from_end));
       write(rank, id, row.to, row.to_begin, row.to_end);
@@ -364,8 +365,8 @@ class Replay {
                   [&](size_t other, int) { all = all && meeting[other].begun && meeting[other].to_take.empty(); });
     if (!all) return;
     for_each_rank(rank, id, [&](size_t other, int place) {
-      const Row own = joint.row(seen_by(other), place);
-      if (joint.in_place()) write(other, id, own.to, own.to_begin, own.to_end);
+      const Row own = collective.row(seen_by(other), place);
+      if (collective.in_place()) write(other, id, own.to, own.to_begin, own.to_end);
       finish(other, id);
     });
     if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; })) meetings_.erase(id);
@@ -377,14 +378,14 @@ class Replay {
   const Topology topology_;
   std::mt19937_64 random_;
   Mode mode_;
-  Actor special_;                                          // count: all ranks, all lanes
-  std::vector<std::vector<std::optional<Joint>>> joints_;  // by program, op
-  std::vector<Execution> executions_;                      // in issue order
-  std::vector<std::vector<Expected>> expected_;            // by execution
-  std::vector<size_t> first_;                              // by position in the sequence: first execution
-  std::array<std::vector<size_t>, kLanes> lanes_;          // executions
+  Actor special_;                                                    // count: all ranks, all lanes
+  std::vector<std::vector<std::optional<Collective>>> collectives_;  // by program, op
+  std::vector<Execution> executions_;                                // in issue order
+  std::vector<std::vector<Expected>> expected_;                      // by execution
+  std::vector<size_t> first_;                                        // by position in the sequence: first execution
+  std::array<std::vector<size_t>, kLanes> lanes_;                    // executions
   std::vector<RankState> ranks_;
-  std::map<size_t, std::vector<Meeting>> meetings_;  // by execution, rank
+  std::map<size_t, std::vector<SyncPoint>> meetings_;  // by execution, rank
   std::array<std::vector<Actor>, 2> candidates_;
   ReplayResult result_;
 };

@@ -18,7 +18,7 @@ struct ReplayResult {
 // bytes that nothing in the sequence has written are not looked at. There are no deadlocks: every wait is for something
 // issued before. InternalError for a sequence that cannot happen or a wait for an op that does not exist.
 //
-// With several ranks each runs the same programs, in an order of its own. A joint op (AllGather, Exchange) begins on
+// With several ranks each runs the same programs, in an order of its own. A collective (AllGather, Exchange) begins on
 // each rank when its waits are met there; when all who take part have begun it, each of them, in any order and between
 // other ops, takes the others' parts one by one from their memory and writes them to its own; when all have taken all,
 // it is done on all of them at once; with one rank it is an op like others. A part that lies in what is gathered is

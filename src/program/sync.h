@@ -14,8 +14,8 @@ void sync(ProgramSet& set, const MemoryPlan& plan);
 // Proves that every conflicting pair of ops, within each program and over each pair of programs that may follow each
 // other, is ordered by lanes and waits; InternalError names both ops and the bytes otherwise. Also that every wait
 // points to an earlier op (or to a preceding program). Shares no code with sync().
-// A joint op uses its operands from its beginning on this rank until all ranks have finished it, and is done on all at
-// once: so what holds on one rank holds with peers, as long as all run the same programs and skip no joint op.
+// A collective uses its operands from its beginning on this rank until all ranks have finished it, and is done on all
+// at once: so what holds on one rank holds with peers, as long as all run the same programs and skip no collective.
 void verify(const ProgramSet& set, const MemoryPlan& plan);
 
 }  // namespace snug

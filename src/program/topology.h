@@ -20,7 +20,7 @@ struct Topology {
   // As another rank sees it.
   Topology seen_by(int other) const { return {ranks, replicas, other}; }
 
-  // How many take part in a joint op.
+  // How many take part in a collective.
   int count(Ranks who) const { return who == Ranks::Replica ? shards() : who == Ranks::Peers ? replicas : ranks; }
   // This rank's place among them.
   int place(Ranks who) const {

@@ -60,7 +60,7 @@ class Verifier {
     ProgramFacts& facts = facts_[p];
     for (const Op& op : set_.programs[p].ops) {
       std::vector<OpId>& lane_ops = facts.ops_of_lane[index(op.lane)];
-      check(op.min_loss_rows == 0 || !is_joint(op.attrs), "{}: op '{}' is a joint op that may be skipped",
+      check(op.min_loss_rows == 0 || !is_collective(op.attrs), "{}: op '{}' is a collective that may be skipped",
             set_.programs[p].name, op.site);
       facts.lane.push_back(index(op.lane));
       facts.rank.push_back(lane_ops.size());

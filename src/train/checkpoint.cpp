@@ -53,14 +53,14 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
     write_text(pending->path() / "state.json", write_state(state));
     require_owned_();
     pending->publish();
-    remove_old(state, session.alive());
+    remove_old(state, session.heartbeat());
   }
   session.barrier({"the publishing of step", state.step});
 }
 
 // What is to go loses its name first: who reads it finds it whole or not there. A directory may be in use, on NFS by a
 // file that is still open: that ends no run.
-void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) const {
+void Checkpoints::remove_old(const CheckpointState& state, const Heartbeat& heartbeat) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
   std::erase(old, state.best_step);
@@ -78,7 +78,7 @@ void Checkpoints::remove_old(const CheckpointState& state, const Alive& alive) c
         name.starts_with(kPrefix) && name.ends_with(kRemoved))
       removed.push_back(entry.path());
   for (const std::filesystem::path& path : removed) try {
-      remove_tree(path, alive);
+      remove_tree(path, heartbeat);
     } catch (const PeerError&) {
       throw;
     } catch (const DeviceError& refused) {

@@ -58,7 +58,7 @@ class Checkpoints {
 
  private:
   std::filesystem::path directory(int64_t step) const;
-  void remove_old(const CheckpointState& state, const Alive& alive) const;
+  void remove_old(const CheckpointState& state, const Heartbeat& heartbeat) const;
 
   std::filesystem::path root_;
   int64_t keep_;

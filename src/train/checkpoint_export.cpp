@@ -16,12 +16,12 @@ constexpr int64_t kChunk = 1 << 20;  // values that are held at a time
 
 class TrainedValues {
  public:
-  TrainedValues(const std::filesystem::path& checkpoint, const ParamTable& table, const Alive& alive)
+  TrainedValues(const std::filesystem::path& checkpoint, const ParamTable& table, const Heartbeat& heartbeat)
       : saved_(find_saved_state(checkpoint)),
         table_(table),
         layout_(table, {}, std::vector<Form>(table.params.size(), Form::Plain)) {
     for (const auto& path : saved_.files) {
-      require_checksum(path, alive);
+      require_checksum(path, heartbeat);
       files_.push_back(File::open_read(path, IoMode::Buffered));
     }
   }
@@ -93,8 +93,9 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
 }  // namespace
 
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
-                   const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file, const Alive& alive) {
-  const TrainedValues source(checkpoint, table, alive);
+                   const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
+                   const Heartbeat& heartbeat) {
+  const TrainedValues source(checkpoint, table, heartbeat);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
   for (size_t i = 0; i < table.params.size(); i++) {
@@ -118,7 +119,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
         write_as<Float16>(out, offset, values, tensors[i].name);
       else
         write_as<float>(out, offset, values, tensors[i].name);
-      call(alive);
+      call(heartbeat);
     }
   }
   out.sync();

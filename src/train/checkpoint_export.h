@@ -4,7 +4,7 @@
 #include <filesystem>
 #include <functional>
 
-#include "base/alive.h"
+#include "base/heartbeat.h"
 #include "model/params.h"
 
 namespace snug {
@@ -14,6 +14,6 @@ namespace snug {
 // damaged, or do not hold them.
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
-                   const Alive& alive = {});
+                   const Heartbeat& heartbeat = {});
 
 }  // namespace snug

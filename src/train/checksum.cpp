@@ -12,8 +12,8 @@ std::filesystem::path checksum_name(std::filesystem::path path) { return path +=
 
 void write_checksum(const File& file) { write_text(checksum_name(file.path()), hex(file.checksum()) + "\n"); }
 
-void require_checksum(const std::filesystem::path& path, const Alive& alive) {
-  const std::string expected = read_text(checksum_name(path), 64), found = hex(file_checksum(path, alive));
+void require_checksum(const std::filesystem::path& path, const Heartbeat& heartbeat) {
+  const std::string expected = read_text(checksum_name(path), 64), found = hex(file_checksum(path, heartbeat));
   if (expected != found + "\n")
     user_error("{}: damaged: found checksum {}, expected {}", path.string(), found, expected.substr(0, found.size()));
 }

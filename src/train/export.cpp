@@ -26,7 +26,7 @@ std::string written_config(const std::filesystem::path& path, const JobSpec& spe
 
 // fp16 has no number beyond 65504.
 void refuse_overflow(const std::filesystem::path& directory, const std::vector<std::string>& halves, Purpose purpose,
-                     const Alive& alive) {
+                     const Heartbeat& heartbeat) {
   if (halves.empty()) return;
   constexpr uint16_t kExponent = 0x7c00;  // of infinities and of what is no number
   constexpr uint64_t kChunk = 1 << 20;
@@ -36,7 +36,7 @@ void refuse_overflow(const std::filesystem::path& directory, const std::vector<s
     const SafetensorsEntry& entry = *index.find(name);
     const File file = File::open_read(index.files()[entry.file], IoMode::Buffered);
     for (uint64_t begin = 0; begin < entry.bytes; begin += kChunk) {
-      call(alive);
+      call(heartbeat);
       values.resize(std::min(kChunk, entry.bytes - begin) / sizeof(Float16));
       file.read(entry.offset + begin, std::as_writable_bytes(std::span(values)));
       if (std::ranges::any_of(values, [](Float16 x) { return (x.bits & kExponent) == kExponent; }))
@@ -72,13 +72,13 @@ void write_adapter_config(const std::filesystem::path& directory, PeftConfig ada
 }
 
 void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,
-                      const Alive& alive) {
+                      const Heartbeat& heartbeat) {
   for (const std::string& name : side_files(source)) {
     if (name == "config.json")
       write_text(directory / name, written_config(source / name, spec));
     else
       copy_side_file(source / name, directory / name);
-    call(alive);
+    call(heartbeat);
   }
 }
 
@@ -87,8 +87,8 @@ void export_model(Session& session, const std::filesystem::path& directory, cons
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
-  refuse_overflow(pending.path(), session.compiled().exported.halves, session.spec().purpose, session.alive());
-  write_side_files(pending.path(), source, session.spec(), session.alive());
+  refuse_overflow(pending.path(), session.compiled().exported.halves, session.spec().purpose, session.heartbeat());
+  write_side_files(pending.path(), source, session.spec(), session.heartbeat());
   if (beside) beside(pending.path());
   pending.publish();
 }

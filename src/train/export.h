@@ -22,7 +22,7 @@ void write_adapter_config(const std::filesystem::path& directory, PeftConfig ada
 // Copies into `directory` what lies beside the weights of the model `source`; config.json as it is for what a job
 // writes.
 void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,
-                      const Alive& alive = {});
+                      const Heartbeat& heartbeat = {});
 
 // Makes `directory` a model directory: weights, and the side files of `source`.
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,

@@ -9,7 +9,7 @@
 namespace snug {
 
 Generator::Generator(Session& session, GenerateOptions options) : session_(session), options_(std::move(options)) {
-  session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const TokenViews tokens = token_views(views);
     for (size_t i = 0; i < tokens.ids.size(); i++) {
       const bool fed = i < fed_.size();  // what comes after is overwritten by the next, and nobody sees it before
@@ -18,7 +18,7 @@ Generator::Generator(Session& session, GenerateOptions options) : session_(sessi
     }
     tokens.row[0] = static_cast<int32_t>(fed_.size()) - 1;
   });
-  session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session_.on(HostJob::TakeLogits, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const float* logits = views[0].as<float>();
     logits_.assign(logits, logits + views[0].count());
   });
@@ -68,7 +68,7 @@ std::vector<float> Generator::score(std::span<const int32_t> prompt) {
 
 void Generator::feed(Task task, std::span<const int32_t> tokens) {
   fed_ = tokens;
-  PassFacts facts;
+  RuntimeScalars facts;
   facts.position = std::ssize(cached_);
   session_.run(task, facts);
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());

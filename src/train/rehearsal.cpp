@@ -81,7 +81,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
     if (comm) sign.emplace(sign_of(word), Existing::Refuse);
   }
   if (comm) {
-    const uint64_t told = comm->tell(word, "the start of the rehearsal of saving")[0];
+    const uint64_t told = comm->allgather_host(word, "the start of the rehearsal of saving")[0];
     const auto sees_it_within = [&](double seconds) {
       return is_directory_within(seconds, partial_name(sign_of(told)), heartbeat_of(comm));
     };

@@ -36,11 +36,11 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
     const Fields fields = fields_of(spec_);
     comm_->agree("what is trained, or how", hash_of_fields(fields, kResultFields));
     comm_->agree("the cut of a step", hash_of_fields(fields, {kCutFields}));
-    comm_->agree("the program of a step", compiled_.joint_hash);
+    comm_->agree("the program of a step", compiled_.collective_hash);
   }
   backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
-  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, alive());
-  auto host = [this](const HostTask& task, std::span<const TensorView> views, PassFacts& facts) {
+  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, heartbeat());
+  auto host = [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& facts) {
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
     handler->second(task, views, facts);
@@ -57,38 +57,38 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
 
 Session::~Session() = default;
 
-void Session::run(Task task, const PassFacts& facts) {
-  redo();
+void Session::run(Task task, const RuntimeScalars& facts) {
+  reapply();
   if (pending_ && (task == Task::Pass || task == Task::First)) {
-    const PassFacts before = *std::exchange(pending_, std::nullopt);
+    const RuntimeScalars before = *std::exchange(pending_, std::nullopt);
     return executor_->run(at(pending(task)), facts, {}, &before);
   }
   flush();
   executor_->run(at(task), facts);
   if (task != Task::Update) return;
   if (compiled_.has(Task::Flush)) pending_ = facts;
-  if (!compiled_.has(Task::Redo)) return;
+  if (!compiled_.has(Task::Reapply)) return;
   if (clipped_)
-    redo_ = facts;
+    reapply_ = facts;
   else
-    turned_ = !turned_;
+    swapped_ = !swapped_;
 }
 
-void Session::redo() {
-  if (!redo_) return;
-  executor_->run(at(Task::Redo), *std::exchange(redo_, std::nullopt));
-  turned_ = !turned_;
-  redone_++;
+void Session::reapply() {
+  if (!reapply_) return;
+  executor_->run(at(Task::Reapply), *std::exchange(reapply_, std::nullopt));
+  swapped_ = !swapped_;
+  reapplied_++;
 }
 
 void Session::flush() {
-  redo();
+  reapply();
   if (pending_) executor_->run(at(Task::Flush), *std::exchange(pending_, std::nullopt));
 }
 
 void Session::load() {
   require_weights(spec_.sources);
-  if (comm_) comm_->agree("what the files of model and adapter hold", hash_of_files(spec_.sources, alive()));
+  if (comm_) comm_->agree("what the files of model and adapter hold", hash_of_files(spec_.sources, heartbeat()));
   std::vector<File> files;
   std::vector<File*> pointers;
   for (const auto& path : spec_.sources.files) files.push_back(File::open_read(path, IoMode::Direct));
@@ -108,7 +108,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   const bool writes = task == Task::Save || rank() == 0;
   for (size_t i = 0; writes && i < outputs.names.size(); i++) {
     files.push_back(File::create(directory / outputs.names[i], IoMode::Direct));
-    files.back().allocate(outputs.layouts[i].file_bytes, alive());
+    files.back().allocate(outputs.layouts[i].file_bytes, heartbeat());
     if (task == Task::Save) files.back().start_checksum();
   }
   std::vector<File> sources;
@@ -117,7 +117,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
     for (const auto& path : spec_.sources.files) sources.push_back(File::open_read(path, IoMode::Direct));
   for (std::vector<File>* const opened : {&files, &sources})
     for (File& file : *opened) pointers.push_back(&file);
-  on(HostJob::FillHeader, [&](const HostTask& task, std::span<const TensorView> views, PassFacts&) {
+  on(HostJob::FillHeader, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars&) {
     const std::string& header = outputs.layouts[static_cast<size_t>(task.index)].header;
     std::ranges::copy(header, views[0].as<uint8_t>());
   });
@@ -126,7 +126,7 @@ void Session::write(Task task, const std::filesystem::path& directory) {
   executor_->finish();
   for (File& file : files) {
     file.sync();
-    call(alive());
+    call(heartbeat());
   }
   if (task == Task::Save)
     for (const File& file : files) write_checksum(file);
@@ -140,7 +140,7 @@ void Session::restore(const std::filesystem::path& directory) {
     files.push_back(File::open_read(directory / path.filename(), IoMode::Direct));
   // Ranks look at each file once between them.
   for (size_t i = 0; i < files.size(); i++)
-    if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path(), alive());
+    if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path(), heartbeat());
   barrier("the check of a checkpoint's files");
   // Without a saved state in the spec the files must be just those that this job writes.
   if (!spec_.saved) {
@@ -176,32 +176,32 @@ void Session::agree(std::string_view what, uint64_t value) {
   if (comm_) comm_->agree(what, value);
 }
 
-void Session::barrier(const Meeting& at) {
+void Session::barrier(const SyncPoint& at) {
   if (comm_) comm_->barrier(at);
 }
 
-uint64_t Session::as_rank_0(uint64_t value, const Meeting& at, uint64_t of_any) {
+uint64_t Session::as_rank_0(uint64_t value, const SyncPoint& at, uint64_t of_any) {
   if (!comm_) return value;
-  const std::span<const uint64_t> told = comm_->tell(value, at);
+  const std::span<const uint64_t> told = comm_->allgather_host(value, at);
   uint64_t all = told[0];
   for (const uint64_t one : told) all |= one & of_any;
   return all;
 }
 
-uint64_t Session::least_over_ranks(uint64_t value, const Meeting& at) {
-  return comm_ ? *std::ranges::min_element(comm_->tell(value, at)) : value;
+uint64_t Session::least_over_ranks(uint64_t value, const SyncPoint& at) {
+  return comm_ ? *std::ranges::min_element(comm_->allgather_host(value, at)) : value;
 }
 
 void Session::start_trace(int64_t steps) {
   std::vector<ProgramId> programs;
   for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,
-                          Task::Update, Task::Flush, Task::Redo})
-    for (const auto* const known : {&compiled_.programs, &compiled_.turned})
+                          Task::Update, Task::Flush, Task::Reapply})
+    for (const auto* const known : {&compiled_.programs, &compiled_.swapped})
       if (const auto found = known->find(task); found != known->end()) programs.push_back(found->second);
   size_t events = 0;
   auto count = [&](Task task) { events += compiled_.set.programs[compiled_.at(task)].ops.size(); };
   for (const Task task : compiled_.passes) count(task);
-  for (const Task task : {Task::Update, Task::Flush, Task::Redo})
+  for (const Task task : {Task::Update, Task::Flush, Task::Reapply})
     if (compiled_.has(task)) count(task);
   events = std::min(events * static_cast<size_t>(steps), kMostEvents);
   executor_->finish();

@@ -34,7 +34,7 @@ class Session {
 
   // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
   // the weights before it takes care of them; and what comes next, of one that speculated and was clipped.
-  void run(Task task, const PassFacts& facts = {});
+  void run(Task task, const RuntimeScalars& facts = {});
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
   // Writes the files of Task::Save (each rank its own) or Task::Export (rank 0) into a directory that exists, and syncs
@@ -60,24 +60,24 @@ class Session {
   // The connection to the other ranks; null where there are none.
   Comm* comm() const { return comm_; }
   // Returns when all ranks have called it.
-  void barrier(const Meeting& at = {});
+  void barrier(const SyncPoint& at = {});
   // UserError on all ranks unless all have the same value; `what` as Comm::agree() says it.
   void agree(std::string_view what, uint64_t value);
   // A sign of life in the midst of long work on the host.
-  Alive alive() const { return heartbeat_of(comm_); }
+  Heartbeat heartbeat() const { return heartbeat_of(comm_); }
   // The least of a number over all ranks; all of them call it.
-  uint64_t least_over_ranks(uint64_t value, const Meeting& at);
+  uint64_t least_over_ranks(uint64_t value, const SyncPoint& at);
   // What rank 0 says, on all ranks; with those of the bits `of_any` that any rank has.
-  uint64_t as_rank_0(uint64_t value, const Meeting& at, uint64_t of_any = 0);
+  uint64_t as_rank_0(uint64_t value, const SyncPoint& at, uint64_t of_any = 0);
 
   // What is left of the last step's update, at once; on all ranks.
   void flush();
   // Steps whose update was made again, as clipping changed it.
-  int64_t redone_steps() const { return redone_; }
+  int64_t reapplied_steps() const { return reapplied_; }
 
  private:
-  void redo();
-  ProgramId at(Task task) const { return compiled_.at(task, turned_); }
+  void reapply();
+  ProgramId at(Task task) const { return compiled_.at(task, swapped_); }
   const OutputFiles& files_of(Task task) const;
 
   JobSpec spec_;
@@ -88,11 +88,11 @@ class Session {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
-  std::optional<PassFacts> pending_;  // of a step whose update is deferred
-  std::optional<PassFacts> redo_;     // of a step whose update speculated, and is to be made again
-  bool turned_ = false;               // state is in its second place
-  bool clipped_ = false;              // in the last update
-  int64_t redone_ = 0;
+  std::optional<RuntimeScalars> pending_;  // of a step whose update is deferred
+  std::optional<RuntimeScalars> reapply_;  // of a step whose update speculated, and is to be made again
+  bool swapped_ = false;                   // state is in its back buffer
+  bool clipped_ = false;                   // in the last update
+  int64_t reapplied_ = 0;
 };
 
 }  // namespace snug

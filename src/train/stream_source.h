@@ -13,7 +13,7 @@ class StreamSource : public BatchSource {
                const StepShape& shape, const RunLength& length, int rank);
 
   Step begin_step(int64_t step) override;
-  void fill(int64_t pass, const BatchViews& views, PassFacts& facts) override;
+  void fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) override;
   const BlockStream& stream() const { return stream_; }
 
  private:

@@ -42,10 +42,10 @@ class Due {
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes) {
   EvaluationResult result;
   double sum = 0;
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, PassFacts& facts) {
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
     source.fill(0, batch_views(views), facts);
   });
-  session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const float* by_rank = views[0].as<float>();
     for (int64_t i = 0; i < views[0].count(); i++) sum += static_cast<double>(by_rank[i]);
   });
@@ -71,7 +71,7 @@ Trainer::Trainer(Session& session, BatchSource& data, BatchSource* validation, i
   state_.fields = fields_of(session.spec());
   state_.fields.insert(state_.fields.end(), options_.fields.begin(), options_.fields.end());
   state_.program_hash = session.compiled().hash;
-  session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, PassFacts&) {
+  session_.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     loss_sum_ = views[0].as<float>()[0];
     scalars_ = *step_scalars(views[1]);
   });
@@ -168,7 +168,7 @@ Ending Trainer::run() {
 void Trainer::do_step(int64_t number) {
   const BatchSource::Step counts = data_.begin_step(number);
   ends_epoch_ = counts.ends_epoch;
-  PassFacts facts;
+  RuntimeScalars facts;
   check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
   facts.loss_scale = static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens));
   facts.step = number;
@@ -190,9 +190,9 @@ void Trainer::do_step(int64_t number) {
   metrics_.host_bytes = taken(Space::Host);
 }
 
-void Trainer::run_passes(const PassFacts& facts) {
+void Trainer::run_passes(const RuntimeScalars& facts) {
   int64_t first = 0;
-  session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, PassFacts& counts) {
+  session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
     data_.fill(first + task.index, batch_views(views), counts);
   });
   for (const Task task : session_.compiled().passes) {

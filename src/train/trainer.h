@@ -25,7 +25,7 @@ class BatchSource {
   // Of step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
   // Fills a batch for pass `pass` of the step begun last, and sets the facts' counts.
-  virtual void fill(int64_t pass, const BatchViews& views, PassFacts& facts) = 0;
+  virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) = 0;
 };
 
 // Every so many steps or seconds, or with each epoch's last step; none of them: never before the end.
@@ -93,7 +93,7 @@ class Trainer {
 
  private:
   void do_step(int64_t number);
-  void run_passes(const PassFacts& facts);
+  void run_passes(const RuntimeScalars& facts);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
   void save_now(int64_t number);

@@ -14,7 +14,7 @@ namespace snug::ref {
 // One step of one element; m and v are brought forward. In T's own arithmetic, in torch.optim.AdamW's order: with float
 // every rounding is torch's, as it is the op's.
 template <class T>
-T adamw_step(const AdamW& op, const PassFacts& facts, T w, T g, T& m, T& v) {
+T adamw_step(const AdamW& op, const RuntimeScalars& facts, T w, T g, T& m, T& v) {
   const auto rounded = [](double x) { return static_cast<T>(x); };
   const auto step = static_cast<double>(facts.step);
   const T share = rounded(1 - op.beta1);
@@ -55,7 +55,7 @@ inline std::vector<double> dynamic_map(bool with_negatives) {
 
 // With 8-bit state: m and v as codes' numbers and their scales, brought forward; every product, fused multiply-add and
 // inverse rounded to fp32.
-inline float adamw_step_bit8(const AdamW& op, const PassFacts& facts, float w, float g, float factor, float& m,
+inline float adamw_step_bit8(const AdamW& op, const RuntimeScalars& facts, float w, float g, float factor, float& m,
                              float m_scale, float& v, float v_scale) {
   const auto rounded = [](double x) { return static_cast<float>(x); };
   const auto step = static_cast<double>(facts.step);

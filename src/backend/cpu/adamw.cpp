@@ -148,7 +148,7 @@ void update_block(const AdamWScalars& s, const Weight& weight, const Bit8State&,
 
 template <class G, class Weight, class State>
 Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const StepScalars* step) {
-  return [=, g = gradient.as<G>()](const PassFacts& facts) {
+  return [=, g = gradient.as<G>()](const RuntimeScalars& facts) {
     if (step->finite == 0.0f) return;
     const AdamWScalars scalars(adamw, facts);
     const float factor = step->factor;

@@ -104,7 +104,7 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
   const int64_t tokens = views[0].rows(), capacity = views[1].rows();
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledCachedAttention<T>>(attention, views);
-    return [bound, tokens, capacity](const PassFacts& facts) {
+    return [bound, tokens, capacity](const RuntimeScalars& facts) {
       check(facts.position + tokens <= capacity, "cached_attention: {} tokens after {} in a cache of {}", tokens,
             facts.position, capacity);
       bound->run(facts.position);
@@ -122,7 +122,7 @@ Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> 
   expect_matrix(kOp, "cache", views[2], dtype, capacity, 2 * width);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const Rows<T> k(views[0]), v(views[1]), cache(views[2]);
-    return [=](const PassFacts& facts) {
+    return [=](const RuntimeScalars& facts) {
       check(facts.position + tokens <= capacity, "cache_append: {} tokens after {} in a cache of {}", tokens,
             facts.position, capacity);
       for (int64_t i = 0; i < tokens; i++) {

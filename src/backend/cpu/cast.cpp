@@ -10,7 +10,7 @@ namespace snug::cpu {
 namespace {
 
 Launch copy(const TensorView& x, const TensorView& y) {
-  return [=, extent = Extent{x, y}](const PassFacts&) {
+  return [=, extent = Extent{x, y}](const RuntimeScalars&) {
     const auto size = static_cast<int64_t>(element_bytes(x.dtype));
     share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
       std::memcpy(y.data + (row * y.row_stride + begin) * size, x.data + (row * x.row_stride + begin) * size,
@@ -28,7 +28,7 @@ Launch bind_cast(Operands operands) {
   if (x.dtype == y.dtype) return copy(x, y);
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
-      return [x, to = Rows<Y>(y), extent = Extent{x, y}](const PassFacts&) {
+      return [x, to = Rows<Y>(y), extent = Extent{x, y}](const RuntimeScalars&) {
         share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
           const std::byte* source = x.data + row * x.row_stride * static_cast<int64_t>(sizeof(X));
           Y* target = to[row];
@@ -51,7 +51,7 @@ Launch bind_transpose(Operands operands) {
   const TensorView x = operands.take("x", {DType::U8});
   const TensorView y = operands.matrix("y", {DType::U8}, x.cols(), x.rows());
   operands.done();
-  return [rows = y.rows(), cols = y.cols(), from = Rows<uint8_t>(x), to = Rows<uint8_t>(y)](const PassFacts&) {
+  return [rows = y.rows(), cols = y.cols(), from = Rows<uint8_t>(x), to = Rows<uint8_t>(y)](const RuntimeScalars&) {
     constexpr int64_t kTile = 64;
     share((rows + kTile - 1) / kTile, [&](int64_t tile) {
       const int64_t begin = tile * kTile, end = std::min(rows, begin + kTile);
@@ -65,7 +65,7 @@ Launch bind_fill(Operands operands) {
   const TensorView x =
       operands.take("x", {DType::F32, DType::BF16, DType::F16, DType::I32, DType::I16, DType::U8, DType::I8});
   operands.done();
-  return [x, extent = Extent{x}](const PassFacts&) {
+  return [x, extent = Extent{x}](const RuntimeScalars&) {
     const auto size = static_cast<int64_t>(element_bytes(x.dtype));
     share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
       std::memset(x.data + (row * x.row_stride + begin) * size, 0, static_cast<size_t>((end - begin) * size));
@@ -79,7 +79,7 @@ Launch bind_split_master(Operands operands) {
   int16_t* const lo = operands.vector("lo", {DType::I16}, x.count()).as<int16_t>();
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       share_runs(Extent{x}, [&](int64_t, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++) split(load<X>(x.data, i), hi[i], lo[i]);
       });
@@ -92,7 +92,7 @@ Launch bind_join_master(Operands operands) {
   const int16_t* const lo = operands.vector("lo", {DType::I16}, high.count()).as<int16_t>();
   float* const x = operands.vector("x", {DType::F32}, high.count()).as<float>();
   operands.done();
-  return [=, hi = high.as<BFloat16>()](const PassFacts&) {
+  return [=, hi = high.as<BFloat16>()](const RuntimeScalars&) {
     share_runs(Extent{high}, [&](int64_t, int64_t begin, int64_t end) {
 #pragma omp simd
       for (int64_t i = begin; i < end; i++) x[i] = join(hi[i], lo[i]);

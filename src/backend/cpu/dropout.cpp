@@ -16,7 +16,7 @@ Launch bind_dropout(const Dropout& dropout, Operands operands) {
   const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
   const auto scale = static_cast<float>(1 / (1 - dropout.p));
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<T>(x), to = Rows<T>(y), extent = Extent{x, y}](const PassFacts& facts) {
+    return [=, from = Rows<T>(x), to = Rows<T>(y), extent = Extent{x, y}](const RuntimeScalars& facts) {
       const Random random(dropout.seed, RandomPurpose::Dropout, dropout.stream);
       const int64_t before = facts.first_token * x.cols();
       share_runs(extent, [&](int64_t row, int64_t first, int64_t last) {

@@ -48,7 +48,7 @@ Launch bind_embedding(Operands operands) {
   operands.done();
   return dispatch_activation(table.dtype, [&]<class S>() {
     return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-      return [=, ids = indices.as<int32_t>(), from = Rows<S>(table), to = Rows<T>(x)](const PassFacts&) {
+      return [=, ids = indices.as<int32_t>(), from = Rows<S>(table), to = Rows<T>(x)](const RuntimeScalars&) {
         check_indices("embedding", ids, x.rows(), table.rows());
         share_rows(x.rows(), x.cols(), [&](int64_t t) {
           const S* source = from[ids[t]];
@@ -72,7 +72,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   operands.done();
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
-      return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const PassFacts& facts) {
+      return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const RuntimeScalars& facts) {
         check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
               facts.segments, tokens);
         check_indices("embedding_backward", order, tokens, tokens);
@@ -97,7 +97,7 @@ Launch bind_gather_rows(Operands operands) {
   const TensorView y = operands.matrix("y", {x.dtype}, indices.count(), x.cols());
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=, rows = indices.as<int32_t>(), from = Rows<T>(x), to = Rows<T>(y)](const PassFacts&) {
+    return [=, rows = indices.as<int32_t>(), from = Rows<T>(x), to = Rows<T>(y)](const RuntimeScalars&) {
       check_indices("gather_rows", rows, y.rows(), x.rows(), true);
       const size_t bytes = static_cast<size_t>(x.cols()) * sizeof(T);
       share_rows(y.rows(), y.cols(), [&](int64_t i) {
@@ -117,7 +117,7 @@ Launch bind_scatter_rows(Operands operands) {
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<T>(y), to = Rows<T>(x)](const PassFacts&) {
+    return [=, from = Rows<T>(y), to = Rows<T>(x)](const RuntimeScalars&) {
       check_indices("scatter_rows", rows, y.rows(), x.rows(), true);
       clear(to, x.rows(), x.cols());
       share_rows(y.rows(), y.cols(), [&](int64_t i) {

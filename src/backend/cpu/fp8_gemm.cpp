@@ -63,7 +63,7 @@ Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, Mat
   const Launch multiply = bind_gemm(Gemm{.transpose_b = true}, product, calls);
   const auto bound = std::make_shared<std::vector<TensorView>>(views.begin(), views.end());
   return [=, a = product[0], b = product[1], sums = Rows<float>(product[2]), rows = p.m,
-          cols = p.n](const PassFacts& facts) {
+          cols = p.n](const RuntimeScalars& facts) {
     const std::vector<TensorView>& v = *bound;
     decode(v[0], a);
     decode(v[2], b);

@@ -187,7 +187,7 @@ Launch plain_gemm(const Product& p, const Addresses& at) {
     dispatch_product_dtype(p.c.dtype, [&]<class C>() {
       dispatch_product_dtype(p.d.dtype, [&]<class D>() {
         const auto bound = std::make_shared<const std::pair<Product, Addresses>>(p, at);
-        launch = [bound](const PassFacts&) {
+        launch = [bound](const RuntimeScalars&) {
           parallel_for(bound->first.m,
                        [&product = *bound](int64_t row) { plain_row<T, C, D>(product.first, product.second, row); });
         };
@@ -220,7 +220,7 @@ Launch bind_gemm(const Gemm& gemm, std::span<const TensorView> views, MatmulCall
   const auto by_part = library_products(product);
   if (!by_part) return plain_gemm(product, at);
   const auto bound = std::make_shared<LibraryGemm>(product, *by_part, at, calls);
-  return [bound](const PassFacts&) { bound->run(); };
+  return [bound](const RuntimeScalars&) { bound->run(); };
 }
 
 }  // namespace snug::cpu

@@ -34,7 +34,7 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   return dispatch_activation(logits.dtype, [&]<class T>() -> Launch {
-    return [=, x = Rows<T>(logits)](const PassFacts& facts) {
+    return [=, x = Rows<T>(logits)](const RuntimeScalars& facts) {
       const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
       for (int64_t i = 0; i < active; i++)
         check(0 <= targets[i] && targets[i] < vocabulary, "cross_entropy: target {} of row {} is outside [0, {})",
@@ -58,7 +58,7 @@ Launch bind_loss_sum(const LossSum& attrs, Operands operands) {
   const TensorView losses = operands.dense("loss", {DType::F32});
   float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
   operands.done();
-  return [=, loss = losses.as<float>()](const PassFacts& facts) {
+  return [=, loss = losses.as<float>()](const RuntimeScalars& facts) {
     check(0 <= facts.loss_rows && facts.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}", facts.loss_rows,
           losses.count());
     double total = attrs.accumulate ? static_cast<double>(*sum) : 0;

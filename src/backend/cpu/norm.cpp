@@ -60,7 +60,7 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
-      return [=, from = Rows<T>(x), to = Rows<T>(y), g = gain.as<G>()](const PassFacts&) {
+      return [=, from = Rows<T>(x), to = Rows<T>(y), g = gain.as<G>()](const RuntimeScalars&) {
         share_rows(x.rows() * heads, n, [&](int64_t i) {
           const int64_t row = i / heads, col = i % heads * n;
           rstd[i] = norm_row(from[row] + col, g, to[row] + col, n, norm.epsilon);
@@ -89,7 +89,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
   operands.done();
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         const Rows<T> dy_rows(dy), x_rows(x), dx_rows(dx);
         const int64_t blocks = (rows + kPartialRows - 1) / kPartialRows;
         share(blocks, [&](int64_t block) {

@@ -13,7 +13,7 @@ Launch bind_swiglu(Operands operands) {
   const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
   operands.done();
   return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<T>(gate_up), to = Rows<T>(h)](const PassFacts&) {
+    return [=, from = Rows<T>(gate_up), to = Rows<T>(h)](const RuntimeScalars&) {
       share_rows(rows, n, [&](int64_t row) {
         const T *gate = from[row], *up = gate + n;
         T* out = to[row];
@@ -35,7 +35,7 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands) {
   operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
     return [=, gradient = Rows<T>(dh), from = Rows<T>(gate_up), to = Rows<T>(dgate_up),
-            restore = swiglu.restore](const PassFacts&) {
+            restore = swiglu.restore](const RuntimeScalars&) {
       share_rows(rows, n, [&](int64_t row) {
         const T *gate = from[row], *up = gate + n;
         T *dout = gradient[row], *dgate = to[row], *dup = dgate + n;
@@ -57,7 +57,7 @@ Launch bind_accumulate(Operands operands) {
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
-      return [from = Rows<X>(x), to = Rows<Y>(y), extent = Extent{x, y}](const PassFacts&) {
+      return [from = Rows<X>(x), to = Rows<Y>(y), extent = Extent{x, y}](const RuntimeScalars&) {
         share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
           const X* source = from[row];
           Y* target = to[row];

@@ -64,7 +64,7 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, const 
   const TensorView codes = operands.matrix("codes", {code}, rows, cols);
   float* const scales = operands.vector("scales", {DType::F32}, rows).as<float>();
   operands.done();
-  return [=, to = Rows<Code>(codes)](const PassFacts&) {
+  return [=, to = Rows<Code>(codes)](const RuntimeScalars&) {
     const int64_t bytes = x.row_stride * static_cast<int64_t>(element_bytes(x.dtype));
     share_rows(rows, cols, [&](int64_t r) { row(x.data + r * bytes, cols, to[r], scales[r]); });
   };
@@ -76,7 +76,7 @@ Launch quantize_columns(Operands& operands, const TensorView& x) {
   const TensorView codes = operands.matrix("codes", {DType::U8}, cols, rows);
   float* const scales = operands.vector("scales", {DType::F32}, cols).as<float>();
   operands.done();
-  return [=, to = Rows<uint8_t>(codes)](const PassFacts&) {
+  return [=, to = Rows<uint8_t>(codes)](const RuntimeScalars&) {
     const int64_t bytes = x.row_stride * static_cast<int64_t>(element_bytes(x.dtype));
     share_rows(cols, rows, [&](int64_t c) {
       const auto value = [&](int64_t i) { return load<X>(x.data + i * bytes, c); };
@@ -93,7 +93,7 @@ Launch dequantize_rows(Operands& operands, DType code, const Value& value) {
   const TensorView x = operands.matrix("x", kActivation, rows, cols);
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=, from = Rows<Code>(codes), to = Rows<T>(x)](const PassFacts&) {
+    return [=, from = Rows<Code>(codes), to = Rows<T>(x)](const RuntimeScalars&) {
       share_rows(rows, cols, [&](int64_t r) {
         const Code* source = from[r];
         T* target = to[r];
@@ -187,7 +187,7 @@ Launch quantize_nf4(Operands& operands, const TensorView& x) {
   float* const scales = operands.vector("scales", {DType::F32}, blocks).as<float>();
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       share_rows(blocks, kBlock, [&](int64_t b) {
         nf4_block<X>(x.data + b * kBlock * static_cast<int64_t>(sizeof(X)), codes + b * kBlock / 2, scales[b]);
       });
@@ -200,7 +200,7 @@ Launch dequantize_nf4(const Dequantize& attrs, Operands& operands) {
   const Nf4Scales scales{views};
   const int64_t blocks = count / kBlock;
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=, codes = packed.as<uint8_t>(), to = Rows<T>(x)](const PassFacts&) {
+    return [=, codes = packed.as<uint8_t>(), to = Rows<T>(x)](const RuntimeScalars&) {
       const bool dense = x.dense();
       share_rows(blocks, kBlock, [&](int64_t b) {
         if (dense) return decode_block(codes + b * kBlock / 2, scales[b], to.data + b * kBlock);
@@ -244,7 +244,7 @@ Launch bind_quantize_scales(Operands operands) {
   uint8_t* const codes = operands.vector("codes", {DType::U8}, count).as<uint8_t>();
   float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
   operands.done();
-  return [=, scales = x.as<float>()](const PassFacts&) {
+  return [=, scales = x.as<float>()](const RuntimeScalars&) {
     static constexpr auto kBounds = middles(kSignedMap);
     share(groups, [&](int64_t group) {
       const int64_t begin = group * kScaleBlock, n = std::min(count - begin, kScaleBlock);

@@ -24,7 +24,7 @@ Launch bind_random_fill(const RandomFill& fill, Operands operands) {
   const TensorView x = operands.dense("x", kActivation);
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [fill, x](const PassFacts&) {
+    return [fill, x](const RuntimeScalars&) {
       const Random random(fill.seed, RandomPurpose::Initialisation, fill.stream);
       share_runs(Extent{x}, [&](int64_t, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; i++)

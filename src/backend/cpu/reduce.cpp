@@ -25,7 +25,7 @@ Launch bind_column_sum(Operands operands) {
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
-      return [=](const PassFacts&) { sum_columns(Rows<T>(x), x.rows(), x.cols(), y.as<S>()); };
+      return [=](const RuntimeScalars&) { sum_columns(Rows<T>(x), x.rows(), x.cols(), y.as<S>()); };
     });
   });
 }
@@ -38,7 +38,7 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands) {
   return dispatch_activation(parts.dtype, [&]<class T>() {
     return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
       return [=, accumulate = attrs.accumulate, rows = parts.rows(), from = Rows<T>(parts),
-              to = y.as<S>()](const PassFacts&) {
+              to = y.as<S>()](const RuntimeScalars&) {
         constexpr int64_t kTile = 1024;
         share_runs(Extent{y}, [&](int64_t, int64_t first, int64_t last) {
           for (int64_t begin = first; begin < last; begin += kTile) {
@@ -66,7 +66,7 @@ Launch bind_norm_partials(Operands operands) {
   float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
   operands.done();
   return dispatch_activation(g.dtype, [&]<class T>() -> Launch {
-    return [=, gradient = g.as<T>()](const PassFacts&) {
+    return [=, gradient = g.as<T>()](const RuntimeScalars&) {
       share_rows(units, kUnit, [&](int64_t unit) {
         const T* x = gradient + unit * kUnit;
         partial[unit] = sum(std::min(kUnit, n - unit * kUnit), [=](int64_t i) {
@@ -86,7 +86,7 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands) {
   const int64_t blocks = attrs.block == 0 ? 1 : (count + block - 1) / block;
   float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
   operands.done();
-  return [=, cols = x.cols(), scale = attrs.scale, values = Rows<float>(x)](const PassFacts&) {
+  return [=, cols = x.cols(), scale = attrs.scale, values = Rows<float>(x)](const RuntimeScalars&) {
     share_rows(blocks, block, [&](int64_t b) {
       const auto value = [&](int64_t i) { return values[i / cols][i % cols]; };
       sums[b] = sum_pairwise(value, b * block, std::min(block, count - b * block)) * scale;
@@ -99,7 +99,7 @@ Launch bind_clip_factor(const ClipFactor& attrs, Operands operands) {
   const float* const loss = operands.vector("loss", {DType::F32}, 1).as<float>();
   StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   operands.done();
-  return [=, partial = partials.as<float>()](const PassFacts&) {
+  return [=, partial = partials.as<float>()](const RuntimeScalars&) {
     const float norm = std::sqrt(sum_pairwise([&](int64_t i) { return partial[i]; }, 0, partials.count()));
     const float factor = attrs.max_norm / (norm + 1e-6f);
     *step = {.norm = norm,

@@ -25,7 +25,7 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
   const TensorView table = operands.take("table", {DType::F32});
   operands.expect(table.cols() % 2 == 0, "'table' has {} columns, expected an even number", table.cols());
   operands.done();
-  return [table, frequency = rope_frequencies(attrs, table.cols())](const PassFacts&) {
+  return [table, frequency = rope_frequencies(attrs, table.cols())](const RuntimeScalars&) {
     const Rows<float> rows(table);
     const int64_t half = table.cols() / 2;
     share_rows(table.rows(), table.cols(), [&](int64_t position) {
@@ -48,7 +48,7 @@ Launch bind_rope(const Rope& rope, Operands operands) {
   operands.expect(table.cols() == dim, "'table' is {}, expected {} columns", to_string(table.shape), dim);
   operands.done();
   return dispatch_activation(view.dtype, [&]<class T>() -> Launch {
-    return [=, x = Rows<T>(view), angles = Rows<float>(table)](const PassFacts&) {
+    return [=, x = Rows<T>(view), angles = Rows<float>(table)](const RuntimeScalars&) {
       for (int64_t t = 0; t < view.rows(); t++)
         check(0 <= positions[t] && positions[t] < table.rows(), "rope: position {} of token {} is beyond a table of {}",
               positions[t], t, table.rows());

@@ -10,7 +10,7 @@ namespace snug::cuda {
 // The step's scalars, and whether they leave roots and quotients of usual numbers far from the ends of the exponents:
 // torch's, and quick_step's.
 struct Scalars : AdamWScalars {
-  Scalars(const AdamW& adamw, const PassFacts& facts)
+  Scalars(const AdamW& adamw, const RuntimeScalars& facts)
       : AdamWScalars(adamw, facts),
         usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
               std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f),

@@ -312,7 +312,7 @@ Launch update(const BoundAdamW& bound) {
                                 bound.weight.as<W>(),
                                 {bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), bound.m_scales, bound.v_scales},
                                 static_cast<uint32_t>(n)};
-  return [=](const PassFacts& facts) {
+  return [=](const RuntimeScalars& facts) {
     if (n == 0) return;
     adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
         Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.step, tensor);

@@ -298,7 +298,7 @@ std::optional<Launch> bind_for(const Backward& op, const dim3& grid, const Order
   using S = Shapes<N>;
   if (of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin) < S::kBytes) return std::nullopt;
   allow_shared(adapter_backward_kernel<N>, S::kBytes);
-  return [=](const PassFacts&) {
+  return [=](const RuntimeScalars&) {
     adapter_backward_kernel<N><<<grid, S::kThreads, S::kBytes, stream>>>(op);
     check_launch("an adapter's gradients");
     ordered_sum_kernel<<<static_cast<unsigned>(sums.blocks), kThreads, 0, stream>>>(sums);

@@ -182,7 +182,7 @@ const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& s
   return cache;
 }
 
-int documents_of(const PassFacts& facts, const TensorView& starts) {
+int documents_of(const RuntimeScalars& facts, const TensorView& starts) {
   check(0 < facts.documents && facts.documents < starts.count(), "attention: {} documents, at most {} were planned",
         facts.documents, starts.count() - 1);
   return static_cast<int>(facts.documents);
@@ -212,7 +212,7 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
         tiled = warpgroup_attention(op, counters, stream);
         if (!tiled) tiled = tiled_attention(op, stream);
       }
-    return [=](const PassFacts& facts) {
+    return [=](const RuntimeScalars& facts) {
       const int count = documents_of(facts, documents);
       if (tiled) return tiled(count);
       attention_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
@@ -260,7 +260,7 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
         tiled = warpgroup_attention_gradient(op, counters, stream);
         if (!tiled) tiled = tiled_attention_gradient(op, stream);
       }
-    return [=](const PassFacts& facts) {
+    return [=](const RuntimeScalars& facts) {
       const int count = documents_of(facts, documents);
       if (tiled) return tiled(count);
       query_gradient_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
@@ -277,7 +277,7 @@ Launch bind_cache_append(const CacheAppend& append, Operands operands, cudaStrea
   const TensorView k = take_rows(operands, "k", width), v = operands.matrix("v", {k.dtype}, k.rows(), width);
   const TensorView cache = take_cache(operands, k.dtype, shape);
   operands.done();
-  return [=](const PassFacts& facts) {
+  return [=](const RuntimeScalars& facts) {
     check(facts.position + k.rows() <= cache.rows(), "cache_append: {} tokens after {} in a cache of {}", k.rows(),
           facts.position, cache.rows());
     const size_t size = element_bytes(k.dtype);
@@ -300,7 +300,7 @@ Launch bind_cached_attention(const CachedAttention& attention, Operands operands
   const TensorView out = operands.matrix("out", {q.dtype}, q.rows(), width);
   operands.done();
   return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
-    return [=, scale = attention.scale, window = window_of(attention.window)](const PassFacts& facts) {
+    return [=, scale = attention.scale, window = window_of(attention.window)](const RuntimeScalars& facts) {
       check(facts.position + q.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
             q.rows(), facts.position, cache.rows());
       cached_attention_kernel<<<grid(q.rows(), shape.heads), 32 * kWarps, 0, stream>>>(

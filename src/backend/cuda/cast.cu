@@ -14,7 +14,7 @@ size_t row_bytes(const TensorView& view, int64_t elements) {
 
 // Between any two spaces: addresses say which.
 Launch copy(const TensorView& x, const TensorView& y, cudaStream_t stream) {
-  return [=, extent = Extent{x, y}](const PassFacts&) {
+  return [=, extent = Extent{x, y}](const RuntimeScalars&) {
     if (extent.rows == 0) return;
     if (extent.rows == 1)
       check_cuda(cudaMemcpyAsync(y.data, x.data, row_bytes(x, extent.cols), cudaMemcpyDefault, stream), "copy");
@@ -101,7 +101,7 @@ Launch bind_cast(Operands operands, cudaStream_t stream) {
   if (x.dtype == y.dtype) return copy(x, y, stream);
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         launch_elements(stream, Extent{x, y}, wide({x, y}), CastBody<X, Y>{ByteRows(x), Rows<Y>(y)});
       };
     });
@@ -121,7 +121,7 @@ Launch bind_transpose(Operands operands, cudaStream_t stream) {
   operands.done();
   const bool tiles = in_sixteens(x) && in_sixteens(y);
   const dim3 grid = turned_tiles(x);
-  return [=](const PassFacts&) {
+  return [=](const RuntimeScalars&) {
     const Rows<uint8_t> from(x), to(y);
     if (tiles)
       turn_kernel<<<grid, kThreads, 0, stream>>>(StoredBytes{from}, x.rows(), x.cols(), to);
@@ -134,7 +134,7 @@ Launch bind_transpose(Operands operands, cudaStream_t stream) {
 Launch bind_fill(Operands operands, cudaStream_t stream) {
   const TensorView x = operands.take("x", kAny);
   operands.done();
-  return [=, extent = Extent{x}](const PassFacts&) {
+  return [=, extent = Extent{x}](const RuntimeScalars&) {
     if (extent.rows == 0) return;
     check_cuda(cudaMemset2DAsync(x.data, row_bytes(x, extent.rows == 1 ? extent.cols : x.row_stride), 0,
                                  row_bytes(x, extent.cols), static_cast<size_t>(extent.rows), stream),
@@ -148,7 +148,7 @@ Launch bind_split_master(Operands operands, cudaStream_t stream) {
   const TensorView lo = operands.vector("lo", {DType::I16}, x.count());
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent{x}, wide({x, hi, lo}),
                       SplitBody<X>{ByteRows(x), hi.as<BFloat16>(), lo.as<int16_t>()});
     };
@@ -160,7 +160,7 @@ Launch bind_join_master(Operands operands, cudaStream_t stream) {
   const TensorView lo = operands.vector("lo", {DType::I16}, hi.count());
   const TensorView x = operands.vector("x", {DType::F32}, hi.count());
   operands.done();
-  return [=](const PassFacts&) {
+  return [=](const RuntimeScalars&) {
     launch_elements(stream, Extent{hi}, wide({hi, lo, x}),
                     JoinBody{hi.as<BFloat16>(), lo.as<int16_t>(), x.as<float>()});
   };

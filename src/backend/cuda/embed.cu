@@ -54,7 +54,7 @@ template <class S, class T>
 Launch gather(const TensorView& ids, const TensorView& table, const TensorView& x, bool none_is_zero,
               cudaStream_t stream) {
   const Gather<S, T> op{ids.as<int32_t>(), Rows<S>(table), table.rows(), Rows<T>(x), x.rows(), x.cols(), none_is_zero};
-  return [op, stream, wide = wide({table, x})](const PassFacts&) {
+  return [op, stream, wide = wide({table, x})](const RuntimeScalars&) {
     if (op.rows == 0 || op.cols == 0) return;
     dispatch_wide(wide,
                   [&]<int N>() { gather_kernel<N><<<grid_of_rows(op.rows, op.cols, N), kThreads, 0, stream>>>(op); });
@@ -163,7 +163,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   operands.done();
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
-      return [=, accumulate = embedding.accumulate](const PassFacts& facts) {
+      return [=, accumulate = embedding.accumulate](const RuntimeScalars& facts) {
         check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
               facts.segments, tokens);
         if (!accumulate) clear(dtable, stream);
@@ -194,7 +194,7 @@ Launch bind_scatter_rows(Operands operands, cudaStream_t stream) {
   operands.expect(x.cols() == y.cols(), "'x' is {}, expected {} columns", to_string(x.shape), y.cols());
   operands.done();
   return dispatch_activation(y.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       clear(x, stream);
       launch_elements(stream, Extent(y.rows(), y.cols()), wide({x, y}),
                       ScatterBody<T>{Rows<T>(y), rows, Rows<T>(x), x.rows()});

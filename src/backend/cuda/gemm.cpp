@@ -272,8 +272,8 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
     p.c = p.d;
   }
   const auto bound = library_->bind(gemm, p, used, std::nullopt, stream);
-  if (!widen) return [bound](const PassFacts&) { bound->run(); };
-  return [bound, widen](const PassFacts& facts) {
+  if (!widen) return [bound](const RuntimeScalars&) { bound->run(); };
+  return [bound, widen](const RuntimeScalars& facts) {
     widen(facts);
     bound->run();
   };
@@ -285,7 +285,7 @@ Launch Products::bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cu
   expect_scratch(p, order);
   const Gemm plain{.transpose_b = true, .addend = gemm.addend, .bias = gemm.bias};
   const auto bound = library_->bind(plain, p, order, RowScales{views[1], views[3]}, stream);
-  return [bound](const PassFacts&) { bound->run(); };
+  return [bound](const RuntimeScalars&) { bound->run(); };
 }
 
 }  // namespace snug::cuda

@@ -130,7 +130,7 @@ Launch quantize_nf4(Operands& operands, const TensorView& x, cudaStream_t stream
   const bool aligned = reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_wide(aligned, [&]<int N>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         quantize_nf4_kernel<N, X>
             <<<blocks_of(x.count(), kThreads * kTogether), kThreads, 0, stream>>>(x.data, x.count(), codes, scales);
         check_launch("quantize");
@@ -146,7 +146,7 @@ Launch dequantize_nf4(const Dequantize& attrs, Operands& operands, cudaStream_t 
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(groups, [&]<int N>() -> Launch {
       constexpr int kNumbers = N == 1 ? 2 : N;
-      return [=, codes = packed.as<uint8_t>()](const PassFacts&) {
+      return [=, codes = packed.as<uint8_t>()](const RuntimeScalars&) {
         if (count == 0) return;
         dequantize_nf4_kernel<kNumbers><<<blocks_of(count, kThreads * kGroupsAhead * kNumbers), kThreads, 0, stream>>>(
             codes, scales, count, Rows<T>(x), x.cols());
@@ -163,7 +163,7 @@ Launch bind_quantize_scales(Operands operands, cudaStream_t stream) {
   uint8_t* const codes = operands.vector("codes", {DType::U8}, count).as<uint8_t>();
   float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
   operands.done();
-  return [=, scales = x.as<float>()](const PassFacts&) {
+  return [=, scales = x.as<float>()](const RuntimeScalars&) {
     quantize_scales_kernel<<<static_cast<unsigned>(groups), kScaleBlock, 0, stream>>>(scales, count, offset, codes,
                                                                                       block_scales);
     check_launch("quantize_scales");

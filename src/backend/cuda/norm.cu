@@ -283,13 +283,13 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       if (heads > 1)
-        return [=](const PassFacts&) {
+        return [=](const RuntimeScalars&) {
           head_norm_kernel<<<blocks_of(count, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(
               Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, count, heads, n, norm.epsilon);
           check_launch("rms_norm");
         };
       return dispatch_wide(wide({x, gain, y}), [&]<int N>() -> Launch {
-        return [=](const PassFacts&) {
+        return [=](const RuntimeScalars&) {
           const unsigned threads = threads_for((x.cols() / N + kKept - 1) / kKept, kThreads);
           rms_norm_kernel<N><<<static_cast<unsigned>(x.rows()), threads, 0, stream>>>(
               Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, x.cols(), norm.epsilon);
@@ -324,7 +324,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
       const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
                            cols,        block_rows, norm.accumulate, norm.restore};
       if (heads > 1)
-        return [=](const PassFacts&) {
+        return [=](const RuntimeScalars&) {
           head_norm_backward_kernel<<<blocks_of(rows, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(op, gain.as<G>(),
                                                                                                  heads);
           if (partial) head_gain_kernel<<<static_cast<unsigned>(blocks), kThreads, 0, stream>>>(op, heads);
@@ -338,7 +338,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
             with_row_threads(cols, [&]<int kRowThreads>() {
               allow_shared(rms_norm_backward_gain_kernel<kRowThreads, T, G>, kFetched<kRowThreads, T>);
             });
-        return [=](const PassFacts&) {
+        return [=](const RuntimeScalars&) {
           const auto launch = [&](const auto& kernel, int threads, size_t shared) {
             kernel<<<static_cast<unsigned>(blocks), static_cast<unsigned>(threads), shared, stream>>>(op, gain.as<G>());
           };

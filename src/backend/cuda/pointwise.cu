@@ -67,7 +67,7 @@ Launch bind_swiglu(Operands operands, cudaStream_t stream) {
   const TensorView h = operands.matrix("h", {gate_up.dtype}, rows, n);
   operands.done();
   return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({h}),
                       SwiGluBody<T>{Rows<T>(gate_up), Rows<T>(h), n});
     };
@@ -81,7 +81,7 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cud
   const TensorView dgate_up = operands.matrix("dgate_up", {dh.dtype}, rows, 2 * n);
   operands.done();
   return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
                       SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore});
     };
@@ -94,7 +94,7 @@ Launch bind_accumulate(Operands operands, cudaStream_t stream) {
   operands.done();
   return dispatch_float(x.dtype, [&]<class X>() {
     return dispatch_float(y.dtype, [&]<class Y>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         launch_elements(stream, Extent{x, y}, wide({x, y}), AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y)});
       };
     });

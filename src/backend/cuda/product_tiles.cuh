@@ -401,7 +401,7 @@ Launch product_launch(const Factors& w, const typename Finish::Where& where, cud
                                                               kPipelineThreads, kSharedBytes);
   const int clusters = std::clamp(kernel.at_once(), 1, w.order.rows * w.order.columns);
   const dim3 grid(static_cast<unsigned>(clusters * kBlocks));
-  return [=](const PassFacts&) { kernel.launch(grid, stream, "a product", w, where); };
+  return [=](const RuntimeScalars&) { kernel.launch(grid, stream, "a product", w, where); };
 }
 
 }  // namespace snug::cuda

@@ -281,7 +281,7 @@ Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t st
   const bool tiles =
       wide({x}) && x.cols() % 16 == 0 && in_sixteens(codes) && reinterpret_cast<uintptr_t>(scales) % 16 == 0;
   return dispatch_float(x.dtype, [&]<class X>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       const int64_t rows = x.rows(), cols = x.cols();
       check_cuda(cudaMemsetAsync(scales, 0, static_cast<size_t>(cols) * sizeof(float), stream), "quantize");
       const auto largest = [&]<int N>() {
@@ -343,7 +343,7 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaSt
   const int64_t rows = x.rows(), cols = x.cols();
   return dispatch_float(x.dtype, [&]<class X>() {
     const auto any = [=]<int N>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         if (rows == 0) return;
         quantize_any_rows_kernel<N, Format, X, kFactors>
             <<<static_cast<unsigned>(rows), kThreads, 0, stream>>>(from, factors, cols, to, scales);
@@ -355,7 +355,7 @@ Launch quantize_rows(Operands& operands, const TensorView& x, DType code, cudaSt
       const size_t shared = kFactors ? static_cast<size_t>(cols) * sizeof(float) : 0;
       const int64_t blocks = std::min(rows, blocks_that_fit(kernel, kRowThreads, shared));
       if (blocks == 0) return any.template operator()<kWide>();
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         kernel<<<static_cast<unsigned>(blocks), kRowThreads, shared, stream>>>(from, factors, rows, cols, to, scales);
         check_launch("quantize");
       };
@@ -382,7 +382,7 @@ Launch dequantize_rows(Operands& operands, DType code, cudaStream_t stream) {
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(wide({codes, x}), [&]<int N>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         if (rows == 0 || cols == 0) return;
         const dim3 grid(blocks_of(cols, N * kThreads), grid_rows(blocks_of(rows, kRowsAhead)));
         dequantize_rows_kernel<Format, T, N>

@@ -56,7 +56,7 @@ Launch bind_random_fill(const RandomFill& fill, Operands operands, cudaStream_t 
   const TensorView x = operands.dense("x", kActivation);
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts&) {
+    return [=](const RuntimeScalars&) {
       const DeviceRandom random(fill.seed, RandomPurpose::Initialisation, fill.stream);
       launch_elements(stream, Extent{x}, false,
                       RandomFillBody<T>{x.as<T>(), random, fill.distribution, fill.scale, fill.first});
@@ -73,7 +73,7 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
   const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
   const auto scale = static_cast<float>(1 / (1 - dropout.p));
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=](const PassFacts& facts) {
+    return [=](const RuntimeScalars& facts) {
       const DeviceRandom random(dropout.seed, RandomPurpose::Dropout, dropout.stream);
       const uint64_t place = at_step(facts.step, static_cast<uint64_t>(facts.first_token * x.cols()));
       launch_elements(stream, Extent{x, y}, wide({x, y}),

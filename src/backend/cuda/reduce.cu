@@ -171,7 +171,7 @@ Launch bind_column_sum(Operands operands, cudaStream_t stream) {
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(
-        y.dtype, [&]<class S>() -> Launch { return [=](const PassFacts&) { sum_columns<T, S>(x, y, stream); }; });
+        y.dtype, [&]<class S>() -> Launch { return [=](const RuntimeScalars&) { sum_columns<T, S>(x, y, stream); }; });
   });
 }
 
@@ -182,7 +182,7 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands, cudaStream_t str
   operands.done();
   return dispatch_activation(parts.dtype, [&]<class T>() {
     return dispatch_activation(y.dtype, [&]<class S>() -> Launch {
-      return [=, accumulate = attrs.accumulate](const PassFacts&) {
+      return [=, accumulate = attrs.accumulate](const RuntimeScalars&) {
         launch_elements(stream, Extent(1, parts.cols()), wide({parts, y}),
                         SumRanksBody<T, S>{Rows<T>(parts), parts.rows(), y.as<S>(), accumulate});
       };
@@ -197,7 +197,7 @@ Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
   operands.done();
   return dispatch_activation(g.dtype, [&]<class T>() {
     const auto launch = [=]<int N>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         norm_partials_kernel<N>
             <<<blocks_of(units * (32 / N), kThreads), kThreads, 0, stream>>>(g.as<T>(), n, units, partial);
         check_launch("norm_partials");
@@ -218,7 +218,7 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands, cudaStream_t strea
   float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
   expect_tree(operands, block);
   operands.done();
-  return [=, scale = attrs.scale](const PassFacts&) {
+  return [=, scale = attrs.scale](const RuntimeScalars&) {
     if (blocks == 0) return;
     const auto kernel = x.dense() ? tree_sum_kernel<true> : tree_sum_kernel<false>;
     kernel<<<static_cast<unsigned>(blocks), kTreeThreads, 0, stream>>>(Rows<float>(x), x.cols(), count, block, scale,
@@ -233,7 +233,7 @@ Launch bind_clip_factor(const ClipFactor& attrs, Operands operands, cudaStream_t
   StepScalars* const step = step_scalars(operands.vector("scalars", {DType::F32}, kStepScalars));
   expect_tree(operands, partials.count());
   operands.done();
-  return [=, max_norm = attrs.max_norm](const PassFacts&) {
+  return [=, max_norm = attrs.max_norm](const RuntimeScalars&) {
     clip_factor_kernel<<<1, kTreeThreads, 0, stream>>>(partials.as<float>(), partials.count(), loss, max_norm, step);
     check_launch("clip_factor");
   };

@@ -65,7 +65,7 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
   operands.done();
   Frequencies frequencies{};
   std::ranges::copy(rope_frequencies(attrs, table.cols()), frequencies.f);
-  return [=](const PassFacts&) {
+  return [=](const RuntimeScalars&) {
     rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(Rows<float>(table), table.rows(),
                                                                               table.cols() / 2, frequencies);
     check_launch("rope_table");
@@ -85,7 +85,7 @@ Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream) {
   const bool groups = wide({x, table}) && dim / 2 % kWide == 0;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(groups, [&]<int N>() -> Launch {
-      return [=](const PassFacts&) {
+      return [=](const RuntimeScalars&) {
         rope_kernel<N><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
             Rows<T>(x), positions, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
             static_cast<int>(dim / 2), rope.backward ? -1.0f : 1.0f);

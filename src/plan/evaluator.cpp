@@ -1,4 +1,4 @@
-#include "plan/prober.h"
+#include "plan/evaluator.h"
 
 #include <algorithm>
 #include <atomic>
@@ -68,33 +68,33 @@ std::string key_of(const Cut& cut, const Strategy& s) {
 
 }  // namespace
 
-Prober::Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
-               const Alive& alive)
+Evaluator::Evaluator(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+                     const Heartbeat& heartbeat)
     : spec_(spec),
       choices_(choices),
       facts_(facts),
       pricing_(pricing),
-      alive_(alive),
+      heartbeat_(heartbeat),
       cuts_(open_cuts(spec.cut, choices)) {
-  for (const int stage : open_stages(choices)) dials_[stage] = open_dials(choices, stage, spec.table);
+  for (const int stage : open_stages(choices)) memory_options_[stage] = open_memory_options(choices, stage, spec.table);
 }
 
-std::vector<int> Prober::stages() const {
+std::vector<int> Evaluator::stages() const {
   std::vector<int> stages;
-  for (const auto& [stage, dials] : dials_) stages.push_back(stage);
+  for (const auto& [stage, options] : memory_options_) stages.push_back(stage);
   return stages;
 }
 
-Point Prober::undialled_point(const Cut& cut, int stage) const {
+Point Evaluator::baseline_point(const Cut& cut, int stage) const {
   const bool layer_major = choices_.layer_major.value_or(false) && cut.passes > 1;
-  return {cut, stage, layer_major, false, Reach::Near, std::vector<int64_t>(dials_.at(stage).size())};
+  return {cut, stage, layer_major, false, Reach::Near, std::vector<int64_t>(memory_options_.at(stage).size())};
 }
 
-Strategy Prober::strategy(const Point& p) const {
-  Strategy strategy = undialled(choices_, p.stage, spec_.table);
+Strategy Evaluator::strategy(const Point& p) const {
+  Strategy strategy = baseline(choices_, p.stage, spec_.table);
   strategy.layer_major = p.layer_major;
   strategy.defer_updates = p.deferred;
-  for (size_t d = 0; d < p.at.size(); d++) dials(p)[d].turn(strategy, p.at[d]);
+  for (size_t d = 0; d < p.at.size(); d++) options(p)[d].set(strategy, p.at[d]);
   if (p.reach == Reach::Near || lanes_of(strategy, p.cut) == Lanes::Inline) return strategy;
   const bool ahead = p.reach == Reach::FarAhead;
   if (ahead) strategy.gather_ahead = kGroupsAhead;
@@ -102,7 +102,7 @@ Strategy Prober::strategy(const Point& p) const {
   return strategy;
 }
 
-JobSpec Prober::job(const Point& p, bool outline) const {
+JobSpec Evaluator::job(const Point& p, bool outline) const {
   JobSpec job = spec_;
   job.outline = outline;
   job.cut = p.cut;
@@ -110,34 +110,34 @@ JobSpec Prober::job(const Point& p, bool outline) const {
   return job;
 }
 
-double Prober::seconds_of(const Compiled& compiled, const JobSpec& job) const {
+double Evaluator::seconds_of(const Compiled& compiled, const JobSpec& job) const {
   Pricing pricing = pricing_;
   pricing.lanes = lanes_of(job.strategy, job.cut);
   return step_seconds(compiled, pricing);
 }
 
-void Prober::look(Look& look) const {
+void Evaluator::look(Look& look) const {
   const Compiled compiled = compile(look.job, facts_);
-  look.probe.ops = compiled.set.op_count();
-  look.probe.seconds = seconds_of(compiled, look.job);
-  look.probe.arena_bytes = compiled.plan.reserved_bytes;
+  look.evaluation.ops = compiled.set.op_count();
+  look.evaluation.seconds = seconds_of(compiled, look.job);
+  look.evaluation.arena_bytes = compiled.plan.reserved_bytes;
   for (const Buffer& buffer : compiled.set.buffers)
-    if (buffer.life == Life::Persistent) look.probe.persistent[index(buffer.space)] += buffer.bytes;
-  look.probe.update_fullest =
+    if (buffer.life == Life::Persistent) look.evaluation.persistent[index(buffer.space)] += buffer.bytes;
+  look.evaluation.update_fullest =
       compiled.has(Task::Update) && compiled.plan.peak[index(Space::Device)].program == compiled.at(Task::Update);
 }
 
-void Prober::note(uint64_t ops) {
+void Evaluator::note(uint64_t ops) {
   compiled_++;
   ops_ += ops;
-  call(alive_);
+  call(heartbeat_);
 }
 
-void Prober::look_at(const std::vector<Point>& points) {
+void Evaluator::look_at(const std::vector<Point>& points) {
   std::vector<Look> looks;
   for (const Point& p : points) {
     std::string key = key_of(p.cut, strategy(p));
-    if (probes_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
+    if (evaluations_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
     looks.push_back({std::move(key), job(p, true), {}, {}});
   }
   std::atomic<size_t> next = 0;
@@ -158,28 +158,28 @@ void Prober::look_at(const std::vector<Point>& points) {
   }
   for (Look& look : looks) {
     if (look.error) std::rethrow_exception(look.error);
-    probes_.emplace(std::move(look.key), look.probe);
-    note(look.probe.ops);
+    evaluations_.emplace(std::move(look.key), look.evaluation);
+    note(look.evaluation.ops);
   }
 }
 
-const Probe& Prober::probe(const Point& p) {
+const Evaluation& Evaluator::evaluate(const Point& p) {
   const std::string key = key_of(p.cut, strategy(p));
-  auto known = probes_.find(key);
-  if (known == probes_.end()) {
+  auto known = evaluations_.find(key);
+  if (known == evaluations_.end()) {
     look_at({p});
-    known = probes_.find(key);
+    known = evaluations_.find(key);
   }
   return known->second;
 }
 
-const Footprint& Prober::whole(const Point& p) {
+const Footprint& Evaluator::whole(const Point& p) {
   const std::string key = key_of(p.cut, strategy(p));
   if (!whole_.contains(key)) compiled_in_full(p);
   return whole_.at(key);
 }
 
-Compiled Prober::compiled_in_full(const Point& p, std::vector<RankBytes>* ranks) {
+Compiled Evaluator::compiled_in_full(const Point& p, std::vector<RankBytes>* ranks) {
   JobSpec spec = job(p, false);
   Compiled compiled = compile(spec, facts_);
   note(compiled.set.op_count());
@@ -196,12 +196,12 @@ Compiled Prober::compiled_in_full(const Point& p, std::vector<RankBytes>* ranks)
   return compiled;
 }
 
-std::string Prober::words(const Point& p) const {
+std::string Evaluator::words(const Point& p) const {
   return spec_.purpose == Purpose::Train ? arrangement_words(p.cut, strategy(p)) : holding_words(p.cut, strategy(p));
 }
 
-Arrangement Prober::arrangement(const Point& p, const Compiled* whole) {
-  Arrangement a{p.cut, strategy(p), {}, {}, probe(p).seconds, false};
+Arrangement Evaluator::arrangement(const Point& p, const Compiled* whole) {
+  Arrangement a{p.cut, strategy(p), {}, {}, evaluate(p).seconds, false};
   a.words = words(p);
   if (whole) a.forecast = forecast(*whole);
   return a;

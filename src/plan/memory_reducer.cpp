@@ -1,4 +1,4 @@
-#include "plan/relief.h"
+#include "plan/memory_reducer.h"
 
 #include <fmt/format.h>
 
@@ -14,7 +14,7 @@ namespace {
 // Ops compiled, after which a search is content with what fits.
 constexpr uint64_t kMostOps = 2'500'000;
 
-// The price, by share of a step, of a dial that is turned further than it need be.
+// The price, by share of a step, of a option that is enabled further than it need be.
 constexpr double kNegligible = 0.001;
 
 // Positions looked at for the farthest that a place allows.
@@ -23,94 +23,95 @@ constexpr int kLooks = 4;
 double excess_of(const Need& need) { return static_cast<double>(need.bytes) - static_cast<double>(need.allowed); }
 
 // Whether they move the same bytes.
-bool akin(const Dial& a, const Dial& b) {
-  const auto values = [](const Dial& dial) {
-    return dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Activations;
+bool akin(const MemoryOption& a, const MemoryOption& b) {
+  const auto values = [](const MemoryOption& option) {
+    return option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Activations;
   };
-  const auto weights = [](const Dial& dial) {
-    return dial.kind == Dial::Kind::Shard || dial.kind == Dial::Kind::Weights;
+  const auto weights = [](const MemoryOption& option) {
+    return option.kind == MemoryOption::Kind::Shard || option.kind == MemoryOption::Kind::Weights;
   };
   return a.kind == b.kind || (values(a) && values(b)) || (weights(a) && weights(b));
 }
 
 }  // namespace
 
-void Relief::set_caps(const Caps& caps) {
+void MemoryReducer::set_caps(const Caps& caps) {
   caps_ = caps;
-  began_at_ = prober_.ops();
+  began_at_ = evaluator_.ops();
 }
-bool Relief::spent(uint64_t times) const { return prober_.ops() - began_at_ > times * kMostOps; }
-void Relief::allow_at_least(uint64_t ops) {
-  if (prober_.ops() + ops > began_at_ + kMostOps) allow(ops);
+bool MemoryReducer::spent(uint64_t times) const { return evaluator_.ops() - began_at_ > times * kMostOps; }
+void MemoryReducer::allow_at_least(uint64_t ops) {
+  if (evaluator_.ops() + ops > began_at_ + kMostOps) allow(ops);
 }
-void Relief::allow(uint64_t ops) { began_at_ = prober_.ops() + ops - kMostOps; }  // spent: no less than that
+void MemoryReducer::allow(uint64_t ops) { began_at_ = evaluator_.ops() + ops - kMostOps; }  // spent: no less than that
 
-Complexity Relief::complexity_of(const Point& p) {
-  return complexity(p.cut, prober_.strategy(p), prober_.probe(p), caps_);
+Complexity MemoryReducer::complexity_of(const Point& p) {
+  return complexity(p.cut, evaluator_.strategy(p), evaluator_.evaluate(p), caps_);
 }
 
-bool Relief::fit_all(const Footprint& rank) const { return fits(rank, ranks_, caps_); }
+bool MemoryReducer::fit_all(const Footprint& rank) const { return fits(rank, ranks_, caps_); }
 
-Footprint Relief::footprint(const Point& p) {
-  const Probe& step = prober_.probe(p);
+Footprint MemoryReducer::footprint(const Point& p) {
+  const Evaluation& step = evaluator_.evaluate(p);
   Footprint all = step;
   all.ops += around_.ops;
   for (size_t space = 0; space < all.arena_bytes.size(); space++)
     if (around_.arena_bytes[space] > 0)
       all.arena_bytes[space] = std::max(all.arena_bytes[space], step.persistent[space] + around_.arena_bytes[space]);
-  return fit_all(step) && !fit_all(all) ? prober_.whole(p) : all;
+  return fit_all(step) && !fit_all(all) ? evaluator_.whole(p) : all;
 }
 
-void Relief::note_around(const Compiled& whole, const Probe& step) {
+void MemoryReducer::note_around(const Compiled& whole, const Evaluation& step) {
   around_.ops = std::max(around_.ops, whole.set.op_count() - step.ops);
   for (size_t space = 0; space < around_.arena_bytes.size(); space++)
     around_.arena_bytes[space] =
         std::max(around_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
 }
 
-// The need beyond its cap by most, or nearest to it. Place::Node: of all of them.
-Need Relief::tightest(const Point& p, Place place) {
+// The need beyond its cap by most, or nearest to it. MemoryScope::Node: of all of them.
+Need MemoryReducer::tightest(const Point& p, MemoryScope scope) {
   const Footprint rank = footprint(p);
-  if (place == Place::Device) return {"the device of a rank", caps_.taken(rank, Space::Device), caps_.device_bytes};
+  if (scope == MemoryScope::Device)
+    return {"the device of a rank", caps_.taken(rank, Space::Device), caps_.device_bytes};
   const std::vector<Need> all = needs(rank, ranks_, caps_);
   return *std::ranges::max_element(all, {}, excess_of);
 }
-double Relief::excess(const Point& p, Place place) { return excess_of(tightest(p, place)); }
+double MemoryReducer::excess(const Point& p, MemoryScope scope) { return excess_of(tightest(p, scope)); }
 
 // On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
-std::vector<size_t> Relief::helping(const Point& p, Place place) const {
+std::vector<size_t> MemoryReducer::helping(const Point& p, MemoryScope scope) const {
   std::vector<size_t> found;
-  for (size_t d = 0; d < dials(p).size(); d++) {
-    const Dial& dial = dials(p)[d];
-    const bool compute = dial.kind == Dial::Kind::Recompute || dial.kind == Dial::Kind::Shard;
-    if (compute || dial.to_disk == (place == Place::Node)) found.push_back(d);
+  for (size_t d = 0; d < options(p).size(); d++) {
+    const MemoryOption& option = options(p)[d];
+    const bool compute = option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Shard;
+    if (compute || option.to_disk == (scope == MemoryScope::Node)) found.push_back(d);
   }
   return found;
 }
 
-std::vector<size_t> Relief::computing(const Point& p) const {
-  std::vector<size_t> found = helping(p, Place::Node);
-  std::erase_if(found, [&](size_t d) { return dials(p)[d].to_disk; });
+std::vector<size_t> MemoryReducer::computing(const Point& p) const {
+  std::vector<size_t> found = helping(p, MemoryScope::Node);
+  std::erase_if(found, [&](size_t d) { return options(p)[d].to_disk; });
   return found;
 }
 
-std::vector<size_t> Relief::helping(const Point& p) const {
-  if (!device_is_apart()) return helping(p, Place::Node);
+std::vector<size_t> MemoryReducer::helping(const Point& p) const {
+  if (!device_is_apart()) return helping(p, MemoryScope::Node);
   std::vector<size_t> all(p.at.size());
   std::iota(all.begin(), all.end(), size_t{0});
   return all;
 }
 
-Point Relief::all_on(Point p) const {
-  for (const size_t d : helping(p)) p.at[d] = dials(p)[d].most;
+Point MemoryReducer::all_on(Point p) const {
+  for (const size_t d : helping(p)) p.at[d] = options(p)[d].most;
   return p;
 }
 
-bool Relief::is_hopeless(const Point& undialled, double share) {
-  Point computed = undialled;
-  for (const size_t d : computing(computed)) computed.at[d] = dials(computed)[d].most;
-  Footprint least = footprint(all_on(undialled));
-  for (const Footprint& other : {footprint(computed), footprint(undialled)}) {
+bool MemoryReducer::is_hopeless(const Point& baseline, double share) {
+  Point computed = baseline;
+  for (const size_t d : computing(computed)) computed.at[d] = options(computed)[d].most;
+  Footprint least = footprint(all_on(baseline));
+  for (const Footprint& other : {footprint(computed), footprint(baseline)}) {
     least.ops = std::min(least.ops, other.ops);
     for (size_t space = 0; space < least.arena_bytes.size(); space++)
       least.arena_bytes[space] = std::min(least.arena_bytes[space], other.arena_bytes[space]);
@@ -121,22 +122,22 @@ bool Relief::is_hopeless(const Point& undialled, double share) {
   });
 }
 
-bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vector<size_t>& turned, double limit,
-                     Elsewhere elsewhere) {
-  std::erase_if(left, [&](size_t d) { return p.at[d] == dials(p)[d].most; });
+bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled,
+                           double limit, SideEffects side_effects) {
+  std::erase_if(left, [&](size_t d) { return p.at[d] == options(p)[d].most; });
   std::vector<size_t> useless;  // as the others stand now
-  while (!kept(p, place)) {
-    if (prober_.probe(p).seconds >= limit) return false;
+  while (!kept(p, scope)) {
+    if (evaluator_.evaluate(p).seconds >= limit) return false;
     if (spent(2)) {
       p = all_on(p);
-      return kept(p, place);
+      return kept(p, scope);
     }
-    look_at_offers(p, left, place);
+    look_at_offers(p, left, scope);
     std::optional<Offer> best;
     size_t chosen = 0;
     for (const size_t d : left) {
       if (std::ranges::count(useless, d) > 0) continue;
-      const std::optional<Offer> offer = offer_of(p, d, place);
+      const std::optional<Offer> offer = offer_of(p, d, scope);
       if (offer && (!best || offer->price < best->price)) {
         best = offer;
         chosen = d;
@@ -145,8 +146,8 @@ bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vecto
     if (!best) return false;
     Point q = p;
     q.at[chosen] = std::max(p.at[chosen], best->position);
-    if (excess(q, place) >= excess(p, place)) {  // an offer of another cut, or with other dials on
-      best = measured_offer(p, chosen, place);
+    if (excess(q, scope) >= excess(p, scope)) {  // an offer of another cut, or with other options on
+      best = measured_offer(p, chosen, scope);
       if (!best) {
         useless.push_back(chosen);
         continue;
@@ -154,96 +155,97 @@ bool Relief::relieve(Point& p, Place place, std::vector<size_t> left, std::vecto
       q.at[chosen] = best->position;
     }
     std::erase(left, chosen);
-    if (elsewhere == Elsewhere::Kept) {
+    if (side_effects == SideEffects::Forbid) {
       q.at[chosen] = most_that_keeps(p, chosen, q.at[chosen]);
-      if (excess(q, place) >= excess(p, place)) continue;
+      if (excess(q, scope) >= excess(p, scope)) continue;
     }
     useless.clear();
-    turned.push_back(chosen);
+    enabled.push_back(chosen);
     const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
-    if (kept(p, place)) turn_to_least(p, chosen, before, place);
+    if (kept(p, scope)) set_to_least(p, chosen, before, scope);
   }
   return true;
 }
 
 // Offers are measured once for all cuts and caps: whatever the cut, the product of passes and of tokens in each is
 // the same, so that computing again frees as much less, and transfers of weights come as much more often, as there
-// are more passes. Only states are fetched once a step. What is worth something depends on which dials of its kind
+// are more passes. Only states are fetched once a step. What is worth something depends on which options of its kind
 // are on, and on where bytes are short; what is worth nothing, on all of them.
-std::optional<Relief::Offer> Relief::offer_of(const Point& p, size_t d, Place place) {
-  const auto [kind, all] = offer_keys(p, d, place);
+std::optional<MemoryReducer::Offer> MemoryReducer::offer_of(const Point& p, size_t d, MemoryScope scope) {
+  const auto [kind, all] = offer_keys(p, d, scope);
   if (worthless_.contains(all)) return std::nullopt;
   auto known = offers_.find(kind);
   if (known == offers_.end()) {
-    const std::optional<Offer> measured = measured_offer(p, d, place);
+    const std::optional<Offer> measured = measured_offer(p, d, scope);
     if (!measured) return worthless_.insert(all), std::nullopt;
     known = offers_.emplace(kind, *measured).first;
   }
   Offer offer = known->second;
-  if (dials(p)[d].kind == Dial::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
+  if (options(p)[d].kind == MemoryOption::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
   return offer;
 }
 
 // By what an offer is known, and by what it is known to be none.
-std::pair<std::string, std::string> Relief::offer_keys(const Point& p, size_t d, Place place) {
-  const Probe& before = prober_.probe(p);
+std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, size_t d, MemoryScope scope) {
+  const Evaluation& before = evaluator_.evaluate(p);
   std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
-                                 int(place), before.update_fullest, tightest(p, place).what, d);
+                                 int(scope), before.update_fullest, tightest(p, scope).what, d);
   std::string all = kind;
   for (size_t other = 0; other < p.at.size(); other++) {
     if (p.at[other] == 0) continue;
     all += fmt::format(" {}", other);
-    if (akin(dials(p)[other], dials(p)[d])) kind += fmt::format(" {}", other);
+    if (akin(options(p)[other], options(p)[d])) kind += fmt::format(" {}", other);
   }
   return {kind, all};
 }
 
-// Compiles at once what measuring the offers of these dials begins with.
-void Relief::look_at_offers(const Point& p, const std::vector<size_t>& left, Place place) {
+// Compiles at once what measuring the offers of these options begins with.
+void MemoryReducer::look_at_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
   std::vector<Point> points;
   for (const size_t d : left) {
-    const auto [kind, all] = offer_keys(p, d, place);
+    const auto [kind, all] = offer_keys(p, d, scope);
     if (worthless_.contains(all) || offers_.contains(kind)) continue;
     points.push_back(p);
-    points.back().at[d] = dials(p)[d].most;
+    points.back().at[d] = options(p)[d].most;
   }
-  prober_.look_at(points);
+  evaluator_.look_at(points);
 }
 
 // Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
 // all blocks but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
 // are as if the step had one pass.
-std::optional<Relief::Offer> Relief::measured_offer(Point p, size_t d, Place place) {
-  const Dial& dial = dials(p)[d];
-  const double seconds = prober_.probe(p).seconds, over = excess(p, place);
+std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
+  const MemoryOption& option = options(p)[d];
+  const double seconds = evaluator_.evaluate(p).seconds, over = excess(p, scope);
   const int64_t at = p.at[d];
-  const int64_t part = dial.kind == Dial::Kind::Recompute ? dial.most - 1 : std::midpoint(at, dial.most);
-  for (const int64_t position : {dial.most, part}) {
+  const int64_t part = option.kind == MemoryOption::Kind::Recompute ? option.most - 1 : std::midpoint(at, option.most);
+  for (const int64_t position : {option.most, part}) {
     p.at[d] = std::max(at, position);
-    const double freed = over - excess(p, place);
+    const double freed = over - excess(p, scope);
     if (freed <= 0) continue;
-    const double price = (prober_.probe(p).seconds - seconds) / freed;
-    return Offer{dial.kind == Dial::Kind::States ? price * static_cast<double>(p.cut.passes) : price, p.at[d]};
+    const double price = (evaluator_.evaluate(p).seconds - seconds) / freed;
+    return Offer{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
+                 p.at[d]};
   }
   return std::nullopt;
 }
 
-// Where the dial stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
+// Where the option stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
 // that the line between the ends says where to look. A rough look is content with what it finds at once, any other
 // with what takes next to no longer than the least could.
-void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place, bool exact) {
+void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact) {
   auto at = [&](int64_t position) {
     Point q = p;
     q.at[d] = position;
-    return excess(q, place);
+    return excess(q, scope);
   };
   int64_t enough = p.at[d];
   auto matters = [&] {
     Point q = p;
     q.at[d] = too_few;
-    const double best = prober_.probe(q).seconds;
+    const double best = evaluator_.evaluate(q).seconds;
     q.at[d] = enough;
-    return prober_.probe(q).seconds > (1 + kNegligible) * best;
+    return evaluator_.evaluate(q).seconds > (1 + kNegligible) * best;
   };
   for (int looks = 0; enough - too_few > 1 && (exact || (rough_ ? looks == 0 : matters())); looks++) {
     const double over = at(too_few), under = at(enough);
@@ -256,7 +258,7 @@ void Relief::turn_to_least(Point& p, size_t d, int64_t too_few, Place place, boo
 }
 
 // About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
-int64_t Relief::most_that_keeps(Point p, size_t d, int64_t position) {
+int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
   int64_t kept = p.at[d];
   const std::vector<Need> now = needs(footprint(p), ranks_, caps_);
   const auto beyond = [&](int64_t at) {
@@ -280,29 +282,29 @@ int64_t Relief::most_that_keeps(Point p, size_t d, int64_t position) {
   return kept;
 }
 
-bool Relief::turn_further(Point& p, size_t d) {
-  const int64_t most = dials(p)[d].most;
+bool MemoryReducer::extend(Point& p, size_t d) {
+  const int64_t most = options(p)[d].most;
   for (int64_t by = 1; p.at[d] < most; by *= 2) {
     const int64_t before = std::exchange(p.at[d], std::min(p.at[d] + by, most));
-    if (!kept(p, Place::Node)) continue;
-    turn_to_least(p, d, before, Place::Node);
+    if (!kept(p, MemoryScope::Node)) continue;
+    set_to_least(p, d, before, MemoryScope::Node);
     return true;
   }
   return false;
 }
 
-void Relief::turn_back(Point& p, size_t d, bool exact) {
+void MemoryReducer::retract(Point& p, size_t d, bool exact) {
   auto suffices = [&](int64_t position) {
     Point q = p;
     q.at[d] = position;
-    return kept(q, Place::Node);
+    return kept(q, MemoryScope::Node);
   };
   if (p.at[d] == 0 || !suffices(p.at[d] - 1)) return;
   p.at[d]--;
   if (p.at[d] > 0 && suffices(0))
     p.at[d] = 0;
   else if (p.at[d] > 0)
-    turn_to_least(p, d, 0, Place::Node, exact);
+    set_to_least(p, d, 0, MemoryScope::Node, exact);
 }
 
 }  // namespace snug

@@ -8,10 +8,10 @@ namespace snug {
 // Long work on the host calls it as it advances, many times in any 10 s, so that other ranks that wait do not take this
 // one for one that hangs (Comm::heartbeat()). It throws where another rank has failed: the work is for nothing then.
 // May be empty.
-using Alive = std::function<void()>;
+using Heartbeat = std::function<void()>;
 
-inline void call(const Alive& alive) {
-  if (alive) alive();
+inline void call(const Heartbeat& heartbeat) {
+  if (heartbeat) heartbeat();
 }
 
 }  // namespace snug

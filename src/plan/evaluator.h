@@ -5,7 +5,7 @@
 #include <map>
 #include <unordered_map>
 
-#include "plan/dials.h"
+#include "plan/memory_options.h"
 
 namespace snug {
 
@@ -13,7 +13,7 @@ namespace snug {
 // take from; beginning far ahead of those that they bring to, as well.
 enum class Reach : uint8_t { Near, FarBehind, FarAhead };
 
-// A cut, a stage, an order of the step, the reach of transfers, and the positions of the dials that the stage leaves
+// A cut, a stage, an order of the step, the reach of transfers, and the positions of the options that the stage leaves
 // open.
 struct Point {
   Cut cut;
@@ -24,25 +24,26 @@ struct Point {
 };
 
 // What the search looks at: of a step alone.
-struct Probe : Footprint {
+struct Evaluation : Footprint {
   double seconds = 0;
   PerSpace<uint64_t> persistent{};  // what stays from step to step
   bool update_fullest = false;      // the device is fullest in the update, if there is one
 };
 
-class Prober {
+class Evaluator {
  public:
-  // References must outlive the prober. UserError if batch_size, ranks, micro-batch and passes do not agree.
-  Prober(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing, const Alive& alive);
+  // References must outlive the evaluator. UserError if batch_size, ranks, micro-batch and passes do not agree.
+  Evaluator(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+            const Heartbeat& heartbeat);
 
   const std::vector<Cut>& cuts() const { return cuts_; }  // that the choices leave open, the smallest passes first
   std::vector<int> stages() const;
-  const std::vector<Dial>& dials(const Point& p) const { return dials_.at(p.stage); }
-  // With all dials at 0.
-  Point undialled_point(const Cut& cut, int stage) const;
+  const std::vector<MemoryOption>& options(const Point& p) const { return memory_options_.at(p.stage); }
+  // With all options at 0.
+  Point baseline_point(const Cut& cut, int stage) const;
 
   Strategy strategy(const Point& p) const;
-  const Probe& probe(const Point& p);
+  const Evaluation& evaluate(const Point& p);
   // The same for several at once, on as many threads as there are (a few at most).
   void look_at(const std::vector<Point>& points);
   // With loading, saving and evaluating: arenas of the fullest rank, ops of the first.
@@ -63,7 +64,7 @@ class Prober {
   struct Look {
     std::string key;
     JobSpec job;
-    Probe probe;
+    Evaluation evaluation;
     std::exception_ptr error;
   };
   void look(Look& look) const;
@@ -74,10 +75,10 @@ class Prober {
   Choices choices_;
   const OpFacts& facts_;
   Pricing pricing_;
-  Alive alive_;
+  Heartbeat heartbeat_;
   std::vector<Cut> cuts_;
-  std::map<int, std::vector<Dial>> dials_;  // by stage
-  std::unordered_map<std::string, Probe> probes_;
+  std::map<int, std::vector<MemoryOption>> memory_options_;  // by stage
+  std::unordered_map<std::string, Evaluation> evaluations_;
   std::unordered_map<std::string, Footprint> whole_;
   size_t compiled_ = 0;
   uint64_t ops_ = 0;

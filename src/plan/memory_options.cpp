@@ -1,4 +1,4 @@
-#include "plan/dials.h"
+#include "plan/memory_options.h"
 
 #include <algorithm>
 #include <array>
@@ -23,13 +23,13 @@ void place(Strategy& strategy, Field field, const std::optional<Offload>& pinned
 }
 
 struct Kind {
-  Dial::Kind kind;
+  MemoryOption::Kind kind;
   std::optional<Offload> Choices::*pinned;
   Field field;
 };
-constexpr std::array kOffloads{Kind{Dial::Kind::States, &Choices::states, &GroupPlacement::states},
-                               Kind{Dial::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
-                               Kind{Dial::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
+constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states, &GroupPlacement::states},
+                               Kind{MemoryOption::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
+                               Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
 // What this recomputes is computed again as well, in the first blocks.
 void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
@@ -125,7 +125,7 @@ std::vector<int> open_stages(const Choices& choices) {
   return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2};
 }
 
-Strategy undialled(const Choices& choices, int stage, const ParamTable& table) {
+Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
   const auto layers = std::ssize(table.layers);
   Strategy strategy = plain_strategy(table, choices.recompute.value_or(Recompute::None));
   strategy.replicas = choices.replicas;
@@ -142,30 +142,31 @@ Strategy undialled(const Choices& choices, int stage, const ParamTable& table) {
   return strategy;
 }
 
-std::vector<Dial> open_dials(const Choices& choices, int stage, const ParamTable& table) {
+std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage, const ParamTable& table) {
   const int64_t layers = std::ssize(table.layers), groups = std::ssize(table.groups);
-  std::vector<Dial> dials;
+  std::vector<MemoryOption> options;
   if (!choices.recompute && !choices.recomputed_blocks)
     for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
-      dials.push_back({Dial::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
+      options.push_back(
+          {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
   if (!choices.zero && stage == 2)
-    dials.push_back({Dial::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
-                       for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
-                     }});
+    options.push_back({MemoryOption::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
+                         for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
+                       }});
   for (const Space space : {Space::Host, Space::Disk}) {
     const bool to_disk = space == Space::Disk;
     for (const std::optional<ActivationClass> only :
          {std::optional(ActivationClass::Mlp), std::optional(ActivationClass::Attention),
           std::optional<ActivationClass>()})
       if (!choices.activations)
-        dials.push_back({Dial::Kind::Activations, to_disk, layers,
-                         [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
+        options.push_back({MemoryOption::Kind::Activations, to_disk, layers,
+                           [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))
-        dials.push_back({kind.kind, to_disk, groups,
-                         [field = kind.field, space](Strategy& s, int64_t n) { send_away(s, field, n, space); }});
+        options.push_back({kind.kind, to_disk, groups,
+                           [field = kind.field, space](Strategy& s, int64_t n) { send_away(s, field, n, space); }});
   }
-  return dials;
+  return options;
 }
 
 std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
