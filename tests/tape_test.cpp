@@ -111,7 +111,7 @@ class Tape {
     y_ = b.use(y);
     forward_ops_ = emitter_.program().ops.size();
     b.begin_backward();
-    dy_ = b.gradient_to_add(y, "dy");
+    dy_ = b.gradient_to_add(y);
     b.backward();
     EXPECT_EQ(b.has_gradient(x), x_trained);
     if (x_trained) dx_ = b.gradient(x);
@@ -300,6 +300,29 @@ TEST(Tape, ASwigluOfTwoReadersIsNoPartOfAProduct) {
   EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_gemm"), 1);
   EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_gemm_backward"), 0);
   EXPECT_EQ(std::ranges::count(tape.kinds(), "swiglu_backward"), 1);
+}
+
+// The MLP comes first and has a norm of its own: its last linear's gradient is changed before the SwiGLU's turn.
+TEST(Tape, AProductIsNoPartOfASwigluThatIsFarFromIt) {
+  Params p;
+  const Norm first = p.norm("first"), second = p.norm("second");
+  const Linear mix = p.linear("mix", kWidth, {kWidth}), gate_up = p.linear("gate_up", kWidth, {5, 5}),
+               down = p.linear("down", 5, {kWidth});
+  expect_gradients(p.table, [&](Builder& b, Value x) {
+    const Value h = b.swiglu(b.linear(b.rms_norm(x, second), gate_up, ActivationClass::Mlp));
+    const Value r = b.linear(b.rms_norm(x, first), mix, ActivationClass::Residual, x);
+    return b.linear(h, down, ActivationClass::LayerInput, r);
+  });
+}
+
+// The SwiGLU's result is the addend of its own product too.
+TEST(Tape, ASwigluThatIsAnAddendTooIsNoPartOfTheProduct) {
+  Params p;
+  const Linear gate_up = p.linear("gate_up", kWidth, {kWidth, kWidth}), down = p.linear("down", kWidth, {kWidth});
+  expect_gradients(p.table, [&](Builder& b, Value x) {
+    const Value h = b.swiglu(b.linear(x, gate_up, ActivationClass::Mlp));
+    return b.linear(h, down, ActivationClass::LayerInput, h);
+  });
 }
 
 // The addend of one sum is read by a linear too: its gradient is not that of the sum alone.

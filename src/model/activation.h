@@ -32,7 +32,7 @@ enum class Retention : uint8_t { Keep, Offload, Recompute };
 // What becomes of one layer's values, by class.
 class ActivationPolicy {
  public:
-  Retention& operator[](ActivationClass kind) { return planned_[static_cast<size_t>(kind)]; }
+  Retention& operator[](ActivationClass kind) { return planned_.at(static_cast<size_t>(kind)); }
   Retention operator[](ActivationClass kind) const {
     if (kind == ActivationClass::AlwaysRecompute) return Retention::Recompute;
     return kind == ActivationClass::Tiny ? Retention::Keep : planned_[static_cast<size_t>(kind)];

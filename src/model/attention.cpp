@@ -1,5 +1,4 @@
 // Rotary embedding and attention.
-#include <array>
 #include <cmath>
 
 #include "model/builder.h"

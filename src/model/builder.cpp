@@ -45,6 +45,9 @@ Value Builder::record(std::unique_ptr<Node> node, std::vector<Value> inputs, std
 }
 
 void Builder::record_in_place(std::unique_ptr<Node> node, Value value) {
+  for (const auto& other : tapes_[layer_])
+    check(other->outputs[0] == value || std::ranges::find(other->inputs, value) == other->inputs.end(),
+          "'{}' is changed in place after it was read", state(value).what);
   node->inputs = node->outputs = {value};
   state(value).nodes.push_back(node.get());
   tapes_[layer_].push_back(std::move(node));
@@ -109,7 +112,7 @@ void Builder::emit_waiting(const std::function<bool(const LinearNode&)>& which) 
 
 void Builder::weight_gradients(LinearNode& linear) {
   const State& x = state(linear.x());
-  if (x.layer == layer_ && x.nodes[0]->restores())
+  if (x.layer == layer_ && x.nodes.size() == 1 && x.nodes[0]->restores())
     waiting_.push_back(&linear);
   else
     linear.parameter_gradients(*this);
@@ -129,16 +132,17 @@ Operand Builder::gradient_in_place(Value value) {
   return update(bytes);
 }
 
-Operand Builder::gradient_to_add(Value value, std::string_view what) {
+Operand Builder::gradient_to_add(Value value) {
   State& asked = state(value);
+  check(asked.given.empty(), "'{}' has gradients of columns and as a whole", asked.what);
   if (asked.gradient) return gradient_in_place(value);
-  asked.gradient = emitter_.tensor(what, compute_, asked.shape);
+  asked.gradient = emitter_.tensor("d" + asked.what, compute_, asked.shape);
   return write(*asked.gradient);
 }
 
-void Builder::give_gradient(Value value, std::string_view what, const std::function<void(const Operand& written)>& op) {
-  if (!state(value).gradient) return op(gradient_to_add(value, what));
-  const Operand apart = emitter_.tensor(what, compute_, state(value).shape);
+void Builder::give_gradient(Value value, const std::function<void(const Operand& written)>& op) {
+  if (!state(value).gradient) return op(gradient_to_add(value));
+  const Operand apart = emitter_.tensor("d" + state(value).what, compute_, state(value).shape);
   op(write(apart));
   emitter_.op("add", Accumulate{}, {read(apart), gradient_in_place(value)});
 }

@@ -33,7 +33,7 @@ Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns
 // The operands of an op that writes `result`, or adds to what is there: with the addend, where it does.
 std::vector<Operand> with_result(std::vector<Operand> operands, const Operand& result);
 
-// Answers of lowering.
+// Says where a builder finds weights, where it puts gradients and which values it has to compute again: lowering does.
 class Placement {
  public:
   virtual ~Placement() = default;
@@ -42,14 +42,15 @@ class Placement {
   virtual Operand weight(ParamId first, int count) = 0;
   // Whether the products of linears are in fp8.
   virtual bool fp8_products() const = 0;
-  // Then: the weights of a linear, or their transpose.
+  // Returns the weights of a linear in fp8, or their transpose, where products are in fp8.
   virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
   // A single parameter as it is stored: for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
   // Where this pass's gradient of `count` joined parameters goes: to be written, or added to what is there already. May
   // be fp32 whatever the products' dtype is, but for adapters, whose gradients are never added to others.
   virtual Operand gradient(ParamId first, int count) = 0;
-  // Whether a layer's values of this class stay until its backward; else they are computed again there.
+  // Whether a layer's values of this class are there in its backward, kept or brought back; else they are computed
+  // again.
   virtual bool keeps(int layer, ActivationClass kind) = 0;
 };
 
@@ -117,13 +118,13 @@ class Builder {
   };
   // Appends a node to the layer's tape; returns its first output.
   Value record(std::unique_ptr<Node> node, std::vector<Value> inputs, std::vector<Output> outputs);
-  // Appends one whose result takes the place of a value, which no node but its own may have read.
+  // Appends one whose result takes the place of a value. InternalError if another node of the layer has read that.
   void record_in_place(std::unique_ptr<Node> node, Value value);
-  // Where the forward writes it.
+  // Returns the bytes that the forward writes the value to.
   Operand home(Value value);
   // The value's bytes for an op emitted now: in the backward, kept, brought back or computed again.
   Operand use(Value value);
-  // Those of some of its columns, to be read.
+  // Returns use() of a value's columns, to be read.
   Operand use(const View& view) { return read(columns(use(view.value), view.begin, view.end)); }
   // From here on the value is read from these bytes.
   void restore(Value value, const Operand& bytes) { state(value).again = bytes; }
@@ -134,12 +135,12 @@ class Builder {
   bool has_gradient(Value value) const { return state(value).gradient.has_value(); }
   // The gradient of a value, complete: to be read.
   Operand gradient(Value value) const { return read(state(value).gradient.value()); }
-  // The same bytes, to be changed: what has still to read them is emitted first.
+  // Returns the value's gradient to be changed, after emitting what has still to read it.
   Operand gradient_in_place(Value value);
   // Room for the first contribution to the value's gradient, or the gradient to be added to.
-  Operand gradient_to_add(Value value, std::string_view what);
+  Operand gradient_to_add(Value value);
   // One contribution to the value's gradient, by an op that only writes.
-  void give_gradient(Value value, std::string_view what, const std::function<void(const Operand& written)>& op);
+  void give_gradient(Value value, const std::function<void(const Operand& written)>& op);
   // Room for the gradient of columns that nothing else gives a gradient: to be written.
   Operand gradient_of_columns(const View& view);
   // The addend of a sum has the gradient of the sum: the same bytes, if it has none yet.
@@ -179,7 +180,7 @@ class Builder {
   Operand fresh(const State& state) { return emitter_.tensor(state.what, state.dtype, state.shape); }
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
   const State& state(Value value) const { return values_[static_cast<size_t>(value.id)]; }
-  // Emits the gradients that wait for the value.
+  // Emits the parameters' gradients that wait, of these linears.
   void emit_waiting(const std::function<bool(const LinearNode&)>& which);
 
   Emitter& emitter_;

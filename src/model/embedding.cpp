@@ -12,7 +12,7 @@ class EmbeddingNode : public Node {
   void compute(Builder& b, std::span<const Operand> outputs) override {
     b.emitter().op("embedding", Embedding{}, {ids_, read(b.placement().stored(table_)), write(outputs[0])});
   }
-  // Adds to the gradient of a head that is the same table, which is there already.
+  // Where the head is the same table, its gradient is there already, and this one is added.
   void backward(Builder& b) override {
     Operand gradient = b.placement().gradient(table_, 1);
     if (b.table().head == table_) gradient = update(gradient);

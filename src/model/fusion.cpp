@@ -8,35 +8,43 @@
 namespace snug {
 namespace {
 
-// The linear that reads the value as its x, if it is alone to give it a gradient.
-LinearNode* only_reader(std::span<const std::unique_ptr<Node>> tape, Value value) {
-  LinearNode* reader = nullptr;
-  for (const auto& node : tape) {
-    if (!node->differentiable() || std::ranges::find(node->inputs, value) == node->inputs.end()) continue;
-    auto* linear = dynamic_cast<LinearNode*>(node.get());
-    if (reader || !linear || linear->x() != value) return nullptr;
-    reader = linear;
-  }
-  return reader;
+using Tape = std::span<const std::unique_ptr<Node>>;
+
+// Returns the linear just before the SwiGLU, if it makes gate and up: the op of both is emitted where the SwiGLU
+// stands.
+LinearNode* maker(Tape tape, size_t swiglu) {
+  auto* const linear = swiglu > 0 ? dynamic_cast<LinearNode*>(tape[swiglu - 1].get()) : nullptr;
+  return linear && linear->outputs[0] == tape[swiglu]->inputs[0] ? linear : nullptr;
 }
 
-LinearNode* maker(std::span<const std::unique_ptr<Node>> tape, Value value) {
-  for (const auto& node : tape)
-    if (auto* linear = dynamic_cast<LinearNode*>(node.get()); linear && linear->outputs[0] == value) return linear;
-  return nullptr;
+// Returns the linear that comes next after the SwiGLU and reads its result as x, if nothing else gives that a gradient.
+// The gradient of x is then emitted where the SwiGLU stands, and nothing between has changed that of the linear's
+// result.
+LinearNode* reader(Tape tape, size_t swiglu) {
+  const Value h = tape[swiglu]->outputs[0];
+  LinearNode* next = nullptr;
+  for (const auto& node : tape.subspan(swiglu + 1)) {
+    if (!node->differentiable()) continue;
+    const auto reads = std::ranges::count(node->inputs, h);
+    if (!next) {
+      next = dynamic_cast<LinearNode*>(node.get());
+      if (!next || next->x() != h || reads != 1) return nullptr;
+    } else if (reads > 0) {
+      return nullptr;
+    }
+  }
+  return next;
 }
 
 }  // namespace
 
 void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b) {
   if (b.placement().fp8_products()) return;
-  for (const auto& node : tape) {
-    auto* swiglu = dynamic_cast<SwiGluNode*>(node.get());
+  for (size_t i = 0; i < tape.size(); i++) {
+    auto* const swiglu = dynamic_cast<SwiGluNode*>(tape[i].get());
     if (!swiglu) continue;
-    if (LinearNode* before = maker(tape, swiglu->inputs[0]); before && before->fuses_with_swiglu())
-      swiglu->fuse_forward(*before);
-    if (LinearNode* after = only_reader(tape, swiglu->outputs[0]); after && !after->drops(b))
-      swiglu->fuse_backward(*after);
+    if (LinearNode* const before = maker(tape, i); before && before->fuses_with_swiglu()) swiglu->fuse_forward(*before);
+    if (LinearNode* const after = reader(tape, i); after && !after->drops(b)) swiglu->fuse_backward(*after);
   }
 }
 

@@ -9,8 +9,8 @@
 
 namespace snug {
 
-// A linear without bias and the SwiGLU of its result: one op forward. A SwiGLU and the linear that reads it: one op
-// backward. In fp8 neither.
+// Makes one op forward of a linear without bias and the SwiGLU of its result, and one op backward of a SwiGLU and the
+// linear that reads it, where they follow each other; in fp8 neither.
 void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b);
 
 }  // namespace snug

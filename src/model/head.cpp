@@ -34,10 +34,10 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
                 const std::function<void(int64_t begin, int64_t end, const Operand& gradient)>& after) {
   Emitter& e = b.emitter();
   const int64_t vocabulary = projection.shape.rows();
+  // Rows of whole cache lines, whatever the vocabulary.
+  const int64_t padded = (vocabulary + kRowElements - 1) / kRowElements * kRowElements;
   for (int64_t begin = 0; begin < b.tokens(); begin += head.chunk_rows) {
     const int64_t end = std::min(begin + head.chunk_rows, b.tokens());
-    // Rows of whole cache lines, whatever the vocabulary.
-    const int64_t padded = (vocabulary + kRowElements - 1) / kRowElements * kRowElements;
     const Operand logits = columns(e.tensor("logits", b.compute(), {end - begin, padded}, Role::Logits), 0, vocabulary);
     e.op_if(first_row(begin), "project", Gemm{.transpose_b = true},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
@@ -81,7 +81,7 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   norm_backward(
       b, {.accumulate = false}, head.norm.gain,
       {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
-  e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x, "dx")});
+  e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
 }
 
 Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row) {

@@ -1,7 +1,5 @@
 #include "model/linear.h"
 
-#include <utility>
-
 #include "program/adapter.h"
 
 namespace snug {
@@ -9,6 +7,8 @@ namespace {
 
 AdaptedParts parts_of(const Linear& linear) {
   AdaptedParts parts;
+  check(linear.lora.parts.size() <= parts.begin.size(), "{}: {} adapted parts, at most {} are supported", linear.site,
+        linear.lora.parts.size(), parts.begin.size());
   for (size_t i = 0; i < linear.lora.parts.size(); i++) {
     parts.begin[i] = linear.lora.parts[i].row_begin;
     parts.end[i] = linear.lora.parts[i].row_end;
@@ -158,11 +158,12 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
          operands);
     return;
   }
-  // As AdaptedGemm is computed from other ops.
+  // The ops that AdaptedGemm is made of: y takes the adapter's part, which the product is added to, then the addend.
   std::optional<Operand> last;
   if (adapter) {
     multiply_adapter(b, fmt::format("{}.lora", site), backward, *adapter, y);
-    last = std::exchange(addend, y);
+    last = addend;
+    addend = y;
   }
   std::vector<Operand> operands;
   if (fp8) {
@@ -211,9 +212,9 @@ void LinearNode::multiply_adapter(Builder& b, const std::string& site, bool back
 
 void LinearNode::backward(Builder& b) {
   if (b.wants_gradient(x_) && input_gradient_left_)
-    b.gradient_to_add(x_, "d" + linear_.site);
+    b.gradient_to_add(x_);
   else if (b.wants_gradient(x_))
-    b.give_gradient(x_, "d" + linear_.site, [&](const Operand& dx) { input_gradient(b, dx); });
+    b.give_gradient(x_, [&](const Operand& dx) { input_gradient(b, dx); });
   if (trains(b)) b.weight_gradients(*this);
   if (addend_) b.pass_gradient(outputs[0], *addend_);
 }

@@ -35,7 +35,8 @@ class Node {
   virtual void backward(Builder&) {}
   // Whether parameters of its own are trained, so that its output wants a gradient whatever its inputs do.
   virtual bool trains(const Builder&) const { return false; }
-  // Whether backward() gives gradients at all: those of what a linear's adapter reads are the linear's business.
+  // Whether backward() gives gradients at all. What a linear's adapter reads is a node, whose gradient the linear
+  // gives.
   virtual bool differentiable() const { return true; }
   // Whether backward() may write the first output again into the bytes of its gradient (Builder::restore): what reads
   // both waits for it.

@@ -17,7 +17,7 @@ class RmsNormNode : public Node {
   void backward(Builder& b) override {
     const Value x = inputs[0], y = outputs[0];
     const bool accumulate = b.has_gradient(x);
-    const Operand dx = b.gradient_to_add(x, "dx");
+    const Operand dx = b.gradient_to_add(x);
     const bool restored = b.awaited(y);
     const Operand dy = restored ? b.gradient_in_place(y) : b.gradient(y);
     const Operand input = read(b.use(x)), gain = read(b.placement().weight(norm_.gain, 1)),

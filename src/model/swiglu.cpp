@@ -22,7 +22,7 @@ void SwiGluNode::backward(Builder& b) {
   const Value gate_up = inputs[0], h = outputs[0];
   const Operand dh = b.gradient_in_place(h);
   const Operand kept = read(b.use(gate_up));
-  b.give_gradient(gate_up, "dgate_up", [&](const Operand& dgate_up) {
+  b.give_gradient(gate_up, [&](const Operand& dgate_up) {
     const bool restored = b.awaited(h);
     if (after_) {
       const std::vector<Operand> factors = after_->input_gradient_factors(b);

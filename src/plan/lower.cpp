@@ -82,7 +82,7 @@ Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what,
 namespace {
 
 // Through embedding and blocks; `context` gives what a block needs.
-Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const Operand& ids,
+Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, const Operand& ids,
               const std::function<LayerContext(size_t block)>& context) {
   b.enter(kNoLayer, "embedding");
   auto prefetch_ahead = [&](int group) {
@@ -110,7 +110,7 @@ Value forward(const JobContext& job, Builder& b, PassPlacement& placement, const
 
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) {
   Emitter e(job.set, program, job.facts);
-  PassPlacement placement(job, e, nullptr);
+  ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, cut.tokens());
   const BatchBuffers batch = emit_batch(e, cut);
   const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return layer_context(job, cut, batch); });
@@ -133,7 +133,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
 
 void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches) {
   Emitter e(job.set, program, job.facts);
-  PassPlacement placement(job, e, nullptr);
+  ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));

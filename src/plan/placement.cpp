@@ -75,7 +75,7 @@ ProgramId add_program(ProgramSet& set, std::string name) {
   return static_cast<ProgramId>(set.programs.size() - 1);
 }
 
-Operand PassPlacement::weight(ParamId first, int count) {
+Operand ProgramPlacement::weight(ParamId first, int count) {
   const auto quantized = [&](ParamId id) { return job_.layout().kind(id) == SegmentKind::Quantized; };
   bool any_quantized = false;
   for (ParamId id = first; id < first + count; id++) any_quantized = any_quantized || quantized(id);
@@ -106,7 +106,7 @@ Operand PassPlacement::weight(ParamId first, int count) {
   return values;
 }
 
-Fp8Factor PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
+Fp8Factor ProgramPlacement::fp8_weight(ParamId first, int count, bool transposed) {
   auto& known = fp8_[static_cast<size_t>(job_.table[first].group)];
   if (const auto found = known.find({first, transposed}); found != known.end()) return found->second;
   const auto keep = [&](const Fp8Factor& factor) {
@@ -124,7 +124,7 @@ Fp8Factor PassPlacement::fp8_weight(ParamId first, int count, bool transposed) {
   return keep({{transposed_codes, ones(cols)}, straight.scales});
 }
 
-Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {
+Fp8Rows ProgramPlacement::joined_codes(ParamId first, int count) {
   const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Quantized);
   const Shape shape = job_.storage.joined_shape(first, count);
   std::vector<Operand> parts = job_.storage.quantized(arrays, first);  // codes, scales
@@ -146,7 +146,7 @@ Fp8Rows PassPlacement::joined_codes(ParamId first, int count) {
   return {codes, scales};
 }
 
-Operand PassPlacement::ones(int64_t count) {
+Operand ProgramPlacement::ones(int64_t count) {
   const auto [found, missing] = ones_.try_emplace(count);
   if (missing) {
     found->second = emitter_.tensor("ones", DType::F32, {count}, Role::Staging);
@@ -155,33 +155,33 @@ Operand PassPlacement::ones(int64_t count) {
   return found->second;
 }
 
-Operand PassPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
+Operand ProgramPlacement::stored(ParamId param) { return job_.storage.view(whole(param), param); }
 
-Operand PassPlacement::gradient(ParamId first, int count) {
+Operand ProgramPlacement::gradient(ParamId first, int count) {
   const std::optional<Operand>& whole = gradients->at(static_cast<size_t>(job_.table[first].group));
   return job_.storage.view(whole.value(), first, count);
 }
 
-bool PassPlacement::keeps(int layer, ActivationClass kind) {
+bool ProgramPlacement::keeps(int layer, ActivationClass kind) {
   if (layer == kNoLayer) return true;
   static const ActivationPolicy nothing = policy_of(Recompute::Block);
   const ActivationPolicy& policy = strategy_ ? strategy_->activations[static_cast<size_t>(layer)] : nothing;
   return policy[kind] != Retention::Recompute;
 }
 
-void PassPlacement::prefetch(int group) {
+void ProgramPlacement::prefetch(int group) {
   if (group < 0 || group >= job_.table.group_count()) return;
   for (const SegmentKind kind : kSegmentKinds)
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }
 
-void PassPlacement::release(int group) {
+void ProgramPlacement::release(int group) {
   brought_[static_cast<size_t>(group)] = {};
   converted_[static_cast<size_t>(group)].clear();
   fp8_[static_cast<size_t>(group)].clear();
 }
 
-const std::vector<Operand>& PassPlacement::whole(int group, SegmentKind kind) {
+const std::vector<Operand>& ProgramPlacement::whole(int group, SegmentKind kind) {
   std::vector<Operand>& brought = brought_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
   if (!brought.empty()) return brought;
   const std::string before = emitter_.scope();

@@ -30,10 +30,10 @@ std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group,
 // Emits the values of a quantized parameter, from arrays over its whole segment.
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
-class PassPlacement : public Placement {
+class ProgramPlacement : public Placement {
  public:
   // Without a strategy nothing is kept for a backward.
-  PassPlacement(const JobContext& job, Emitter& emitter, const Strategy* strategy)
+  ProgramPlacement(const JobContext& job, Emitter& emitter, const Strategy* strategy)
       : job_(job),
         emitter_(emitter),
         strategy_(strategy),

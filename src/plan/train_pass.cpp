@@ -66,7 +66,7 @@ class TrainProgram {
     forward();
     head();
     backward();
-    for (const int group : complete_) reduce(passes_[0], group);
+    for (const int group : unreduced_) reduce(passes_[0], group);
     emitter_.pass(passes_.size() - 1);
     updates_.finish();
     retire_later(emitter_.program(), strategy_.retire_lag);
@@ -97,7 +97,8 @@ class TrainProgram {
   // Whether passes are summed on each rank before ranks are.
   bool local_sums() const { return sums_locally(job_, cut_); }
 
-  // Of a group. Where head and embedding are one the order of what both add would be that of the walk.
+  // Whether a group's gradient is summed in place. Where head and embedding are one the order of what both add would be
+  // that of the walk.
   bool in_place(int group) const { return in_place_ && !(tied() && group == embedding_group() && cut_.passes > 1); }
 
   // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
@@ -275,7 +276,7 @@ class TrainProgram {
   void finish_group(Pass& pass, int group) {
     if (trained(group) == 0) return;
     if (!in_place(group) && !strategy_.reduce_at_once && passes_.size() == 1)
-      return complete_.push_back(group);  // too late to be updated here
+      return unreduced_.push_back(group);  // too late to be updated here
     reduce(pass, group);
     if (pass.last()) updates_.early(group);
   }
@@ -349,12 +350,12 @@ class TrainProgram {
   const Strategy& strategy_;
   const StepBuffers& step_;
   Emitter emitter_;
-  PassPlacement placement_;
+  ProgramPlacement placement_;
   GroupUpdates updates_;
   bool in_place_, pending_update_;
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
-  std::vector<int> complete_;                 // groups whose gradients wait for the end of the pass
+  std::vector<int> unreduced_;                // groups whose gradients wait for the end of the pass
 };
 
 }  // namespace
