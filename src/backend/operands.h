@@ -46,6 +46,9 @@ class Operands {
   size_t next_ = 0;
 };
 
+// Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has.
+const TensorView& norm_gain(Operands& operands, const TensorView& x);
+
 // Where the scale of a block of an nf4 tensor comes from: as it is, or from its code.
 struct Nf4ScaleViews {
   const float* plain = nullptr;  // or

@@ -51,10 +51,15 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
   }
 }
 
+int64_t window_of(const JsonObject& json) {
+  if (json.value().contains("sliding_window") && !json.has("sliding_window")) return 0;
+  return json.integer("sliding_window", 1, kMaxPosition, 4096);
+}
+
 void add_chosen_windows(ModelSpec& model, const JsonObject& json) {
-  const bool none = json.value().contains("sliding_window") && !json.has("sliding_window");
-  if (!json.boolean("use_sliding_window", false) || none) return;
-  const int64_t window = json.integer("sliding_window", 1, kMaxPosition, 4096);
+  if (!json.boolean("use_sliding_window", false)) return;
+  const int64_t window = window_of(json);
+  if (window == 0) return;
   std::vector<bool> sliding(model.layers.size());
   if (json.has("layer_types")) {
     sliding = sliding_layers(json, model.layers.size());

@@ -28,9 +28,11 @@ ModelSpec llama_decoder(const HfConfig& config);
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
+// Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
+int64_t window_of(const JsonObject& json);
+
 // Gives layers the window of Qwen2 and its kin, where use_sliding_window is true: layer_types names the layers that
-// have it, or those from max_window_layers on have it. It is 4,096 tokens where the key is absent; there is none where
-// it is null.
+// have it, or those from max_window_layers on have it.
 void add_chosen_windows(ModelSpec& model, const JsonObject& json);
 
 // Returns for each layer whether `layer_types` gives it a sliding window; the key must be there.

@@ -9,19 +9,19 @@ namespace {
 
 constexpr int64_t kRowElements = 64;  // of which a row of logits has a multiple
 
-// Rows with a target, normalised; shared by loss and gradient.
+// Some rows of x, and their norm.
 struct Normed {
   Operand rows, normed, rstd;
 };
 
-Normed norm_of_loss_rows(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch) {
+Normed norm_of_rows(Builder& b, Value x, const HeadParams& head, const Operand& which) {
   Emitter& e = b.emitter();
   const Operand input = read(b.use(x));
-  Normed n{e.tensor("rows", b.compute(), input.shape), e.tensor("norm", b.compute(), input.shape),
-           e.tensor("rstd", DType::F32, {b.tokens()})};
-  e.op("gather_rows", GatherRows{}, {input, read(batch.loss_rows), write(n.rows)});
-  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm.epsilon)},
-       {read(n.rows), read(b.placement().weight(head.norm.gain, 1)), write(n.normed), write(n.rstd)});
+  const Shape shape{which.shape.count(), input.shape.cols()};
+  Normed n{e.tensor("rows", b.compute(), shape), e.tensor("norm", b.compute(), shape),
+           e.tensor("rstd", DType::F32, {shape.rows()})};
+  e.op("gather_rows", GatherRows{}, {input, read(which), write(n.rows)});
+  norm_forward(b, "rms_norm", head.norm, n.rows, n.normed, n.rstd);
   return n;
 }
 
@@ -53,7 +53,7 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
 void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
                bool accumulate) {
   Emitter& e = b.emitter();
-  const Normed n = norm_of_loss_rows(b, x, head, batch);
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
   const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
   for_chunks(b, n, b.placement().weight(head.projection, 1), head, batch, losses, nullptr);
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
@@ -62,7 +62,7 @@ void head_loss(Builder& b, Value x, const HeadParams& head, const BatchBuffers& 
 void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const BatchBuffers& batch, const Operand& loss,
                             bool accumulate) {
   Emitter& e = b.emitter();
-  const Normed n = norm_of_loss_rows(b, x, head, batch);
+  const Normed n = norm_of_rows(b, x, head, batch.loss_rows);
   const Operand losses = e.tensor("losses", DType::F32, {b.tokens()});
   const Operand dnormed = e.tensor("dnorm", b.compute(), n.normed.shape);
   const Operand projection = b.placement().weight(head.projection, 1);
@@ -86,13 +86,7 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
 
 Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& row) {
   Emitter& e = b.emitter();
-  const Operand all = read(b.use(x));
-  const Operand chosen = e.tensor("row", b.compute(), {1, all.shape.cols()});
-  e.op("gather_rows", GatherRows{}, {all, read(row), write(chosen)});
-  const Operand normed = e.tensor("norm", b.compute(), chosen.shape);
-  const Operand rstd = e.tensor("rstd", DType::F32, {1});
-  e.op("rms_norm", RmsNorm{static_cast<float>(head.norm.epsilon)},
-       {read(chosen), read(b.placement().weight(head.norm.gain, 1)), write(normed), write(rstd)});
+  const Operand normed = norm_of_rows(b, x, head, row).normed;
   const Operand projection = b.placement().weight(head.projection, 1);
   const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
   e.op("project", Gemm{.transpose_b = true}, {read(normed), read(projection), write(logits)});

@@ -1,5 +1,8 @@
 #include "model/norm.h"
 
+#include <algorithm>
+#include <array>
+
 namespace snug {
 namespace {
 
@@ -9,9 +12,7 @@ class RmsNormNode : public Node {
   explicit RmsNormNode(const Norm& norm) : norm_(norm) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    const Operand x = b.use(inputs[0]);
-    b.emitter().op("rms_norm", RmsNorm{static_cast<float>(norm_.epsilon)},
-                   {read(x), read(b.placement().weight(norm_.gain, 1)), write(outputs[0]), write(outputs[1])});
+    norm_forward(b, "rms_norm", norm_, b.use(inputs[0]), outputs[0], outputs[1]);
   }
 
   void backward(Builder& b) override {
@@ -37,36 +38,35 @@ class RmsNormNode : public Node {
 class HeadNormsNode : public Node {
  public:
   HeadNormsNode(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm)
-      : q_(q), k_(k), q_norm_(q_norm), k_norm_(k_norm) {}
+      : halves_{Half{q, q_norm, 0}, Half{k, k_norm, q.end - q.begin}} {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    int64_t begin = 0;
-    for (const auto& [x, norm, rstd] : {std::tuple(q_, q_norm_, outputs[1]), std::tuple(k_, k_norm_, outputs[2])}) {
-      const int64_t end = begin + x.end - x.begin;
-      b.emitter().op(
-          "head_norm", RmsNorm{static_cast<float>(norm.epsilon)},
-          {b.use(x), read(b.placement().weight(norm.gain, 1)), write(columns(outputs[0], begin, end)), write(rstd)});
-      begin = end;
-    }
+    for (size_t i = 0; i < halves_.size(); i++)
+      norm_forward(b, "head_norm", halves_[i].norm, b.use(halves_[i].x), halves_[i].of(outputs[0]), outputs[1 + i]);
   }
 
   void backward(Builder& b) override {
     const Operand dy = b.gradient(outputs[0]);
-    int64_t begin = 0;
-    for (const auto& [x, norm, rstd] : {std::tuple(q_, q_norm_, outputs[1]), std::tuple(k_, k_norm_, outputs[2])}) {
-      const int64_t end = begin + x.end - x.begin;
+    for (size_t i = 0; i < halves_.size(); i++) {
+      const auto& [x, norm, begin] = halves_[i];
       norm_backward(b, {}, norm.gain,
-                    {columns(dy, begin, end), b.use(x), read(b.placement().weight(norm.gain, 1)), read(b.use(rstd)),
+                    {halves_[i].of(dy), b.use(x), read(b.placement().weight(norm.gain, 1)), read(b.use(outputs[1 + i])),
                      b.gradient_of_columns(x)});
-      begin = end;
     }
   }
 
-  bool trains(const Builder& b) const override { return b.trainable(q_norm_.gain) || b.trainable(k_norm_.gain); }
+  bool trains(const Builder& b) const override {
+    return std::ranges::any_of(halves_, [&](const Half& half) { return b.trainable(half.norm.gain); });
+  }
 
  private:
-  View q_, k_;
-  Norm q_norm_, k_norm_;
+  struct Half {
+    View x;
+    const Norm& norm;
+    int64_t begin;  // in the result
+    Operand of(const Operand& result) const { return columns(result, begin, begin + x.end - x.begin); }
+  };
+  std::array<Half, 2> halves_;  // queries and keys
 };
 
 }  // namespace
@@ -85,6 +85,12 @@ Value Builder::rms_norm(Value x, const Norm& norm) {
   return record(std::make_unique<RmsNormNode>(norm), {x},
                 {{"norm", shape(x), compute_, ActivationClass::AlwaysRecompute},
                  {"rstd", {shape(x).rows()}, DType::F32, ActivationClass::Tiny}});
+}
+
+void norm_forward(Builder& b, std::string_view what, const Norm& norm, const Operand& x, const Operand& y,
+                  const Operand& rstd) {
+  b.emitter().op(what, RmsNorm{static_cast<float>(norm.epsilon)},
+                 {read(x), read(b.placement().weight(norm.gain, 1)), write(y), write(rstd)});
 }
 
 void norm_backward(Builder& b, RmsNormBackward op, ParamId gain, std::vector<Operand> operands) {

@@ -61,13 +61,17 @@ void set_zero_stage(Strategy& strategy, int stage) {
   strategy.reduce_at_once = stage >= 2;
 }
 
-Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
-  const auto away = [](const GroupPlacement& group) {
-    return group.weights != Space::Device || group.states != Space::Device || group.gradients != Space::Device;
-  };
+bool offloads(const Strategy& strategy, Space space) {
   const auto waits = [](const ActivationPolicy& policy) { return policy.has(Retention::Offload); };
-  const bool overlaps =
-      cut.ranks > 1 || std::ranges::any_of(strategy.activations, waits) || std::ranges::any_of(strategy.groups, away);
+  const auto away = [&](const GroupPlacement& group) {
+    return group.weights == space || group.states == space || group.gradients == space;
+  };
+  return (strategy.offloaded_to == space && std::ranges::any_of(strategy.activations, waits)) ||
+         std::ranges::any_of(strategy.groups, away);
+}
+
+Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
+  const bool overlaps = cut.ranks > 1 || offloads(strategy, Space::Host) || offloads(strategy, Space::Disk);
   return overlaps ? Lanes::Threads : Lanes::Inline;
 }
 

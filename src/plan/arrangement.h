@@ -86,6 +86,9 @@ void set_zero_stage(Strategy& strategy, int stage);
 // The stage that the first group's placement is of.
 int zero_stage(const Strategy& strategy);
 
+// Returns whether anything waits in this space, Host or Disk.
+bool offloads(const Strategy& strategy, Space space);
+
 // How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
 enum class Lanes : uint8_t { Inline, Threads };
 

@@ -70,7 +70,7 @@ class Fitter::Search {
       FitResult result = choose(all);
       if (result.chosen) reducer_.note_around(result.compiled, evaluate(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
-      reducer_.allow(kRefining);  // however much was spent: with nothing left, all would be enabled on at once
+      reducer_.allow(kRefining);  // however much was spent: with nothing left, all would be enabled at once
       const std::optional<Candidate> mended = solver_.adjusted(chosen_);
       all = {mended ? *mended : solver_.judged(chosen_, true)};
       solver_.work_out(all[0]);
@@ -189,7 +189,7 @@ class Fitter::Search {
     if (other) all.push_back(*other);
   }
 
-  // What it takes of the host if that is the one cap that is missed: a search that gives up has enabled to the disk.
+  // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
   void look_for_host(std::vector<Candidate>& all, Caps caps) {
     const uint64_t allowed = std::exchange(caps.host_bytes, Caps{}.host_bytes);
     reducer_.set_caps(caps);
@@ -229,7 +229,7 @@ class Fitter::Search {
     return sharded <= equal_time_ * whole ? std::vector{2} : std::vector{0, 2};
   }
 
-  // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be enabled on to
+  // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be enabled to
   // make room. The largest is looked at in any case, as a single pass needs no accumulators, and is compiled soonest.
   void climb(int stage, Reach reach, std::vector<Candidate>& all) {
     const std::vector<Cut>& cuts = evaluator_.cuts();
@@ -316,7 +316,7 @@ class Fitter::Search {
   }
 
   // The fastest may have the options of another order, and some of one option may be worth some of others. Rough looks
-  // say which; of what comes out, what is not needed is enabled back.
+  // say which; of what comes out, what is not needed is taken back.
   void polish(Candidate& best) {
     reducer_.set_rough(true);
     solver_.work_out(best);

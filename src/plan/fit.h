@@ -75,11 +75,11 @@ double time_margin(const Pricing& pricing);
 // A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
 // `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
 // costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
-// then worked out: what is not needed is enabled back, down to a block or a group; other orders of the step, and doing
-// without one of the things that were enabled on, are tried; of the fastest, and of the fastest that is close to it in
+// then worked out: what is not needed is taken back, down to a block or a group; other orders of the step, and doing
+// without one of the things that were enabled, are tried; of the fastest, and of the fastest that is close to it in
 // the other order of passes and blocks, then also less of one, for more of others.
 // Where steps are priced, simpler arrangements within the margin are looked for then: without any offloading in every
-// cut, and without one after the other of the things that are enabled on.
+// cut, and without one after the other of the things that are enabled.
 // Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
 // the next.
 class Fitter {
@@ -95,7 +95,7 @@ class Fitter {
   // The best of a few under other caps: what the last fit() chose, and the fastest that it found, with as much enabled
   // on as these ask for, and others in the same passes, or the next larger or smaller.
   std::optional<Arrangement> near(const Caps& caps);
-  // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes enabled on.
+  // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes enabled.
   Arrangement smallest(const Caps& caps);
 
   // So far: how many arrangements were compiled, how many ops they have, and which is the fastest that fits; empty if

@@ -1,4 +1,4 @@
-// What may be enabled on, bit by bit, so that an arrangement needs less memory.
+// What may be enabled, bit by bit, so that an arrangement needs less memory.
 #pragma once
 
 #include <functional>
@@ -10,7 +10,7 @@ namespace snug {
 struct MemoryOption {
   enum class Kind : uint8_t { Recompute, Shard, Activations, States, Gradients, Weights } kind = Kind::Recompute;
   bool to_disk = false;                         // relieves the host too
-  int64_t most = 0;                             // positions: 0, nothing is enabled on, to this
+  int64_t most = 0;                             // positions: 0, nothing is enabled, to this
   std::function<void(Strategy&, int64_t)> set;  // sets a position
 };
 

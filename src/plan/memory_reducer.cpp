@@ -14,7 +14,7 @@ namespace {
 // Ops compiled, after which a search is content with what fits.
 constexpr uint64_t kMostOps = 2'500'000;
 
-// The price, by share of a step, of a option that is enabled further than it need be.
+// The price, by share of a step, of an option that is enabled further than it need be.
 constexpr double kNegligible = 0.001;
 
 // Positions looked at for the farthest that a place allows.

@@ -1,4 +1,4 @@
-// Room for an arrangement under caps: what the places that are short need, and which options to turn how far.
+// Room for an arrangement under caps: what the places that are short need, and which options to enable and how far.
 #pragma once
 
 #include <map>
@@ -16,7 +16,7 @@ namespace snug {
 // What must be relieved first: a rank's device, then the node's memory and all else.
 enum class MemoryScope : uint8_t { Device, Node };
 
-// What a option may do to places that are not short when it is enabled: keep them so, or make them short, to be mended
+// What an option may do to places that are not short when it is enabled: keep them so, or make them short, to be mended
 // by other options.
 enum class SideEffects : uint8_t { Forbid, Allow };
 
@@ -26,7 +26,7 @@ class MemoryReducer {
 
   // Of what follows; the search under them may compile so much (spent()) from now on.
   void set_caps(const Caps& caps);
-  // A rough look is content with the first position of a option that is enough.
+  // A rough look is content with the first position of an option that is enough.
   void set_rough(bool rough) { rough_ = rough; }
   bool rough() const { return rough_; }
 
@@ -58,19 +58,19 @@ class MemoryReducer {
   std::vector<size_t> computing(const Point& p) const;
   Point all_on(Point p) const;
 
-  // Turns options on, those first that cost the fewest seconds for the bytes they free, and the last of them only as
+  // Enables options, those first that cost the fewest seconds for the bytes they free, and the last of them only as
   // far as it takes. False where all that frees something is on, and not enough, or where a step takes as long as
   // `limit` and it is not enough yet. All at once where it has taken too long.
   bool reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled, double limit,
               SideEffects side_effects = SideEffects::Allow);
-  // Turns this option alone, from where it stands to where that is enough; false if nowhere.
+  // Extends this option alone, from where it stands to where that is enough; false if nowhere.
   bool extend(Point& p, size_t d);
   // Later options may have freed what this one was for. To the least position that is enough where `exact`; else to one
   // where a step takes next to no longer than there.
   void retract(Point& p, size_t d, bool exact = false);
 
  private:
-  // What turning a option costs, in seconds a byte, and how far it is to be enabled.
+  // What enabling an option costs, in seconds a byte, and how far it is to be enabled.
   struct Offer {
     double price = 0;
     int64_t position = 0;

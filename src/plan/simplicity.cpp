@@ -10,13 +10,6 @@ namespace {
 using Field = Space GroupPlacement::*;
 constexpr Field kFields[] = {&GroupPlacement::states, &GroupPlacement::gradients, &GroupPlacement::weights};
 
-bool offloads(const Strategy& strategy, Space space) {
-  const auto waits = [](const ActivationPolicy& policy) { return policy.has(Retention::Offload); };
-  if (strategy.offloaded_to == space && std::ranges::any_of(strategy.activations, waits)) return true;
-  return std::ranges::any_of(
-      kFields, [&](Field field) { return std::ranges::find(strategy.groups, space, field) != strategy.groups.end(); });
-}
-
 }  // namespace
 
 bool rests_on_assumed_memory(const Strategy& strategy, const Caps& caps, Space space) {

@@ -70,7 +70,7 @@ void Simplifier::look() {
   const Candidate fastest = candidates().front();
   turn_off(*simplest);
   if (reducer_.complexity_of(fastest.point) != reducer_.complexity_of(simplest->point)) turn_off(fastest);
-  // What is left is enabled back as far as goes, what moves first.
+  // What is left is taken back as far as goes, what moves first.
   Point least = this->simplest()->point;
   for (const size_t d : enabled_of(least) | std::views::reverse)
     if (!tired()) reducer_.retract(least, d, true);

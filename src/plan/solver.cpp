@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// Where turning everything on leaves this share of what is allowed missing, nothing fits.
+// Where enabling everything leaves this share of what is allowed missing, nothing fits.
 constexpr double kHopeless = 0.25;
 
 }  // namespace

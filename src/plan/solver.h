@@ -1,4 +1,4 @@
-// What must be enabled on at a cut, a stage and an order so that all caps are kept, and the fastest of what was found.
+// What must be enabled at a cut, a stage and an order so that all caps are kept, and the fastest of what was found.
 #pragma once
 
 #include <limits>
@@ -34,15 +34,15 @@ class Solver {
   Solver(Evaluator& evaluator, MemoryReducer& reducer) : evaluator_(evaluator), reducer_(reducer) {}
 
   Candidate judged(const Point& p, bool fits);
-  // The least that must be enabled on at a cut and stage; with all on where that is not enough. First with the host's
+  // The least that must be enabled at a cut and stage; with all on where that is not enough. First with the host's
   // help, then, if that asks too much of the host, with as much of it as there is, with the disk's instead, and, as the
   // host has staging for the disk, with neither. Nothing if it takes longer than `limit` with all off.
   std::optional<Candidate> least(const Point& baseline, double limit);
-  // With the options `left` enabled on as far as it takes, and those that were `enabled` before enabled back as far as
+  // With the options `left` enabled as far as it takes, and those that were `enabled` before taken back as far as
   // goes. What takes as long as `limit` before there is room enough is given up.
   Candidate solved(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit = kNoLimit,
                    SideEffects side_effects = SideEffects::Allow);
-  // With more enabled on where that is needed, or enabled back what is not; nothing if it does not fit.
+  // With more enabled where that is needed, or taken back where it is not; nothing if it does not fit.
   std::optional<Candidate> adjusted(Point p);
   // The least that is needed under the caps as they are known now, in the same cut and order.
   void work_out(Candidate& found);

@@ -41,19 +41,11 @@ void norm_row_backward(const T* dy, const T* x, const G* gain, float r, bool acc
   for (int64_t i = 0; i < n; i++) dgain[i] += to_float(dy[i]) * to_float(x[i]) * r;
 }
 
-// Of all of a row, or of each of its heads.
-const TensorView& take_gain(Operands& operands, const TensorView& x) {
-  const TensorView& gain = operands.dense("gain", kActivation);
-  operands.expect(gain.count() > 0 && x.cols() % gain.count() == 0, "'gain' is {}, expected a divisor of {} elements",
-                  to_string(gain.shape), x.cols());
-  return gain;
-}
-
 }  // namespace
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
   const TensorView x = operands.take("x", kActivation);
-  const TensorView gain = take_gain(operands, x);
+  const TensorView gain = norm_gain(operands, x);
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
   const int64_t n = gain.count(), heads = x.cols() / n;
   float* const rstd = operands.vector("rstd", {DType::F32}, x.rows() * heads).as<float>();
@@ -78,7 +70,7 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t ro
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
   const TensorView dy = operands.take("dy", kActivation);
   const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
-  const TensorView gain = take_gain(operands, dy);
+  const TensorView gain = norm_gain(operands, dy);
   const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row a head
   operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
   const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();

@@ -6,12 +6,6 @@
 namespace snug::families {
 namespace {
 
-// Returns the window of every layer: 4,096 tokens where the key is absent, none where it is null.
-int64_t window_of(const JsonObject& json) {
-  if (json.value().contains("sliding_window") && !json.has("sliding_window")) return 0;
-  return json.integer("sliding_window", 1, kMaxPosition, 4096);
-}
-
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
   const int64_t window = window_of(json);
