@@ -18,7 +18,7 @@
 #include "full_batch.h"
 #include "measure/measure.h"
 #include "model/model_config.h"
-#include "plan/fit.h"
+#include "plan/search/fit.h"
 
 namespace {
 

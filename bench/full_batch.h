@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "base/rng.h"
-#include "plan/arrangement.h"
+#include "plan/spec/arrangement.h"
 #include "program/ops.h"
 #include "tensor/batch.h"
 

@@ -16,7 +16,7 @@
 #include "exec/executor.h"
 #include "full_batch.h"
 #include "model/model_config.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
 #include "train/trace_json.h"
 
 namespace {

@@ -42,18 +42,31 @@ def line_of(text, position):
     return text.count("\n", 0, position) + 1
 
 
+def room_of(path, allowed):
+    """The room of a path below src/: its first folder, or its first two where layers.txt parts that room."""
+    parts = path.split("/")[:-1]
+    inner = "/".join(parts[:2])
+    parted = len(parts) > 0 and any(name.startswith(parts[0] + "/") for name in allowed)
+    return inner if parted and len(parts) > 1 else "".join(parts[:1])
+
+
+def may_include(room, target, allowed):
+    """Whether a room's list names the target, or the whole room that the target is a part of."""
+    return target in allowed[room] or target.partition("/")[0] in allowed[room]
+
+
 def check_includes(path, text, allowed):
-    room = path.parts[1]
-    if len(path.parts) > 2 and room not in allowed:
+    room = room_of("/".join(path.parts[1:]), allowed)
+    if room and room not in allowed:
         yield f"{path}:1: room '{room}' is not in layers.txt"
         return
     for match in INCLUDE.finditer(text):
         place = f"{path}:{line_of(text, match.start(2))}"
         header = match.group(2)
-        target = header.partition("/")[0]
+        target = room_of(header, allowed)
         if match.group(1) == '"' and "/" not in header:
             yield f"{place}: '{header}' is included without its room, expected \"{room}/{header}\""
-        elif match.group(1) == '"' and target in allowed and target not in allowed[room]:
+        elif match.group(1) == '"' and target in allowed and not may_include(room, target, allowed):
             yield f"{place}: room '{room}' includes '{header}', but layers.txt allows it {sorted(allowed[room])}"
         if DEVICE_HEADER.match(header) and not matches(path, DEVICE_PLACES):
             yield f"{place}: '{header}' is a device header, allowed in {', '.join(DEVICE_PLACES)}"

@@ -10,7 +10,7 @@
 #include "comm/threads.h"
 #include "data/packing.h"
 #include "expect_error.h"
-#include "plan/fit.h"
+#include "plan/search/fit.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
 

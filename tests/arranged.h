@@ -14,8 +14,8 @@
 #include "base/parallel.h"
 #include "comm/mpi.h"
 #include "comm/threads.h"
-#include "plan/fingerprint.h"
-#include "plan/forecast.h"
+#include "plan/forecast/forecast.h"
+#include "plan/lowering/fingerprint.h"
 #include "tiny_model.h"
 #include "train/checkpoint.h"
 

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/facts.h"
 #include "model/model_config.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
 
 namespace snug {
 namespace {

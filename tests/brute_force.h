@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "backend/cpu/facts.h"
-#include "plan/memory_options.h"
-#include "plan/simplicity.h"
+#include "plan/search/memory_options.h"
+#include "plan/search/simplicity.h"
 
 namespace snug {
 

@@ -8,7 +8,7 @@
 #include "base/disk.h"
 #include "comm/threads.h"
 #include "expect_error.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 #include "temp_directory.h"
 #include "tiny_model.h"
 #include "train/checkpoint.h"

@@ -4,7 +4,7 @@
 #include "backend/cpu/facts.h"
 #include "base/rng.h"
 #include "count_allocations.h"
-#include "plan/forecast.h"
+#include "plan/forecast/forecast.h"
 #include "program/replay.h"
 #include "program/sync.h"
 #include "temp_directory.h"

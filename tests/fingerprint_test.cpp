@@ -1,5 +1,5 @@
 // What a run is resumed under: every field counts, is said by name, and is kept in state.json.
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 
 #include <gtest/gtest.h>
 

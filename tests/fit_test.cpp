@@ -11,7 +11,7 @@
 #include "brute_force.h"
 #include "expect_error.h"
 #include "no_scratch.h"
-#include "plan/memory_options.h"
+#include "plan/search/memory_options.h"
 #include "tiny_model.h"
 
 namespace snug {

@@ -1,5 +1,5 @@
 // Machine profiles: their JSON, and prices by hand.
-#include "plan/machine.h"
+#include "plan/forecast/machine.h"
 
 #include <gtest/gtest.h>
 
@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "expect_error.h"
-#include "plan/forecast.h"
+#include "plan/forecast/forecast.h"
 #include "program/emitter.h"
 
 namespace snug {

@@ -9,7 +9,7 @@
 #include "base/file.h"
 #include "model/model_config.h"
 #include "no_scratch.h"
-#include "plan/fit.h"
+#include "plan/search/fit.h"
 
 namespace snug {
 namespace {

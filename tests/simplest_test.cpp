@@ -6,8 +6,8 @@
 #include "backend/cpu/facts.h"
 #include "brute_force.h"
 #include "model/model_config.h"
-#include "plan/fit.h"
-#include "plan/sources.h"
+#include "plan/search/fit.h"
+#include "plan/spec/sources.h"
 
 namespace snug {
 namespace {

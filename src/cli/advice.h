@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
-#include "plan/fit.h"
+#include "plan/search/fit.h"
 
 namespace snug {
 

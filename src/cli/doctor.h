@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "plan/machine.h"
+#include "plan/forecast/machine.h"
 
 namespace snug {
 

@@ -3,7 +3,7 @@
 
 #include "cli/options.h"
 #include "comm/comm.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
 
 namespace snug {
 

@@ -15,8 +15,8 @@
 #include "format/prompt_format.h"
 #include "model/model_config.h"
 #include "model/spec_fields.h"
-#include "plan/adapter_files.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
+#include "plan/spec/adapter_files.h"
 #include "train/metrics.h"
 
 namespace snug {

@@ -6,7 +6,7 @@
 #include "cli/room.h"
 #include "cli/target.h"
 #include "format/prompt_format.h"
-#include "plan/fit.h"
+#include "plan/search/fit.h"
 #include "train/session.h"
 
 namespace snug {

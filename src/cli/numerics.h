@@ -2,7 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
 
 namespace snug {
 

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "cli/saving.h"
-#include "plan/simplicity.h"
+#include "plan/search/simplicity.h"
 
 namespace snug {
 namespace {

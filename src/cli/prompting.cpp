@@ -3,8 +3,8 @@
 #include "base/say.h"
 #include "cli/job.h"
 #include "model/spec_fields.h"
-#include "plan/fingerprint.h"
-#include "plan/sources.h"
+#include "plan/lowering/fingerprint.h"
+#include "plan/spec/sources.h"
 
 namespace snug {
 namespace {

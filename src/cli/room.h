@@ -3,8 +3,8 @@
 
 #include "cli/options.h"
 #include "cli/target.h"
-#include "plan/caps.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
+#include "plan/spec/caps.h"
 
 namespace snug {
 

@@ -7,8 +7,8 @@
 #include "backend/cuda/cards.h"
 #include "cli/options.h"
 #include "comm/rank_backend.h"
-#include "plan/arrangement.h"
-#include "plan/machine.h"
+#include "plan/forecast/machine.h"
+#include "plan/spec/arrangement.h"
 
 namespace snug {
 

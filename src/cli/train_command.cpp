@@ -16,7 +16,7 @@
 #include "cli/prompting.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 #include "train/export.h"
 
 namespace snug {

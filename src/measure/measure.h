@@ -5,7 +5,7 @@
 #include <functional>
 
 #include "backend/backend.h"
-#include "plan/machine.h"
+#include "plan/forecast/machine.h"
 #include "program/topology.h"
 
 namespace snug {

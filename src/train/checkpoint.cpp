@@ -6,7 +6,7 @@
 #include "base/disk.h"
 #include "base/file.h"
 #include "base/say.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 
 namespace snug {
 namespace {

@@ -13,7 +13,7 @@
 
 namespace snug {
 
-// Groups of fields of the data, beside those of the job (plan/fingerprint.h).
+// Groups of fields of the data, beside those of the job (plan/lowering/fingerprint.h).
 inline constexpr std::string_view kBlockFields = "blocks";           // how samples become the blocks of steps
 inline constexpr std::string_view kContentFields = "data";           // what samples hold, in tokens
 inline constexpr std::string_view kDataOptionFields = "options";     // of which files and options that came

@@ -5,8 +5,8 @@
 
 #include "backend/master.h"
 #include "base/error.h"
-#include "plan/layout.h"
-#include "plan/persist.h"
+#include "plan/layout/layout.h"
+#include "plan/lowering/persist.h"
 #include "train/checksum.h"
 
 namespace snug {

@@ -12,7 +12,7 @@ namespace snug {
 
 struct CheckpointState {
   int64_t step = 0;
-  Fields fields{};            // what decides the results (plan/fingerprint.h, and of the data): resuming compares them
+  Fields fields{};  // what decides the results (plan/lowering/fingerprint.h, and of the data): resuming compares them
   uint64_t program_hash = 0;  // information
   std::optional<double> best_eval_loss{};
   int64_t best_step = 0;

@@ -7,7 +7,7 @@
 #include "base/disk.h"
 #include "base/hash.h"
 #include "base/parallel.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 #include "tensor/step_scalars.h"
 #include "train/checksum.h"
 #include "train/trace_json.h"

@@ -7,7 +7,7 @@
 #include <memory>
 
 #include "exec/executor.h"
-#include "plan/compile.h"
+#include "plan/lowering/compile.h"
 
 namespace snug {
 

@@ -5,7 +5,7 @@
 
 #include "base/hash.h"
 #include "base/memory.h"
-#include "plan/fingerprint.h"
+#include "plan/lowering/fingerprint.h"
 
 namespace snug {
 namespace {

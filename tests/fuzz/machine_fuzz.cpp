@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "plan/machine.h"
+#include "plan/forecast/machine.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   try {

@@ -1,0 +1,157 @@
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <cmath>
+
+#include "plan/forecast/machine.h"
+
+namespace snug {
+namespace {
+
+// By the maker, but for what a card has free when nobody uses it: memory as the driver counts it, dense bf16 with fp32
+// sums, and the kinds of bandwidth.
+struct Model {
+  std::string_view name;
+  int capability;  // 86 for 8.6
+  uint64_t memory_mib;
+  double free_gib;         // seen on such cards, rounded down
+  double teraflops;        // a second
+  double fp32_teraflops;   // of products in fp32, which snug makes without TF32
+  double memory_gb;        // bytes a second, in 1e9
+  double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other, or one in pairs alone
+  double host_gb;          // likewise, a card's share of what hosts like its own are connected by
+};
+constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
+// The slowest of a capability first.
+constexpr std::array kModels{
+    Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 32, kShared100},
+    Model{"RTX4090", 89, 24'564, 23.5, 165, 83, 1'008, 32, 32, kShared100},
+    Model{"A100-40GB", 80, 40'960, 39.4, 312, 19.5, 1'555, 32, 300, kInfiniBand200},
+    Model{"A100-80GB", 80, 81'920, 79.1, 312, 19.5, 2'039, 32, 300, kInfiniBand200},
+    Model{"L40S", 89, 46'068, 44.4, 362, 92, 864, 32, 32, kInfiniBand100},
+    Model{"H100", 90, 81'559, 79.1, 989, 67, 3'350, 64, 450, kInfiniBand400},
+    Model{"H200", 90, 143'771, 139.8, 989, 67, 4'800, 64, 450, kInfiniBand400},
+};
+
+// What an H200 reached of the maker's figures, and what context and libraries took there.
+constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
+                 kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
+// What is kept of that by several at once: of the bus, into each and back; of NVLink, by copies and by NCCL.
+struct Kept {
+  double by_two, by_four;
+};
+// Six pairs of H100s and H200s had 34 to 47 GB/s into each and 37 to 50 back, in the mean these shares, which buses
+// half as wide are taken to have as well. Four H200s had 45 and 34: of what comes in they are taken to have no more
+// than two.
+constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
+// Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
+// seven steps of 3.4 us and one of 14. Neither was measured.
+constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
+// Attention of heads of 128, as a part of the rate of large products, by the length of documents.
+const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
+    kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
+// The same by the kernels of cards before Hopper, as an H200 ran those: its cores make fewer of these products than of
+// its own kind, so that others may well reach more. The backward in steps of 64 queries, and of 16 where a block has
+// 99 KiB of shared memory.
+const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
+    kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
+// What heads of 64 have of what those of 128 do, on Hopper.
+constexpr double kHeadsOf64 = 0.6;
+// Attention in fp32, which goes a warp a token, as a part of products in fp32.
+constexpr double kFp32Attention = 0.027;
+constexpr double kOpSeconds = 4e-6;
+// What of a host's 128 GiB a card is there for programs.
+constexpr uint64_t kHostBytes = 125ull << 30;
+constexpr uint64_t kDriverBytes = 560ull << 20;
+// What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
+constexpr uint64_t kNcclBytes = 830ull << 20;
+constexpr int kNcclBlocks = 8;
+
+RateCurve attention_of(const Model& model, bool backward) {
+  if (model.capability >= 90) return backward ? kAttentionBackward : kAttention;
+  if (!backward) return kTiledAttention;
+  return model.capability == 80 ? kTiledBackward : kNarrowBackward;
+}
+
+Cards cards_of(const Model& model, int count) {
+  Cards cards;
+  cards.name = model.name;
+  cards.count = count;
+  cards.memory_bytes = model.memory_mib << 20;
+  cards.free_bytes = static_cast<uint64_t>(model.free_gib * 0x1p30);
+  cards.driver_bytes = kDriverBytes;
+  const bool linked = model.link_gb > model.pci_gb;
+  const auto at_once = [count](double alone, const Kept& kept) {
+    if (count < 2) return alone;
+    return alone * std::lerp(kept.by_two, kept.by_four, std::min((count - 2) / 2.0, 1.0));
+  };
+  const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
+  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, linked ? kSharedNccl : Kept{1, 1}), kNcclBlocks};
+  cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink)} : cards.nccl;
+  cards.bus = {bus, bus};
+  cards.shared_bus = {at_once(bus, kSharedInto), at_once(bus, kSharedBack)};
+  cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
+  cards.host_latency = kHostLatency;
+  cards.rates.op_seconds = kOpSeconds;
+  cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
+  // By rows and columns with scales of their own, which cuBLASLt has there alone.
+  if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
+  cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
+  for (const bool backward : {false, true}) {
+    const auto reach = [&](int64_t head_dim, double share) {
+      RateCurve curve = attention_of(model, backward);
+      for (double& rate : curve.rates) rate *= share * cards.rates.flops;
+      cards.rates.attention.push_back({DType::BF16, backward, head_dim, curve});
+    };
+    if (model.capability >= 90) reach(64, kHeadsOf64);
+    reach(128, 1);
+  }
+  const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
+  for (const bool backward : {false, true})
+    cards.rates.attention.push_back({DType::F32, backward, 128, {{1}, {kFp32Attention * fp32}}});
+  for (const auto& [a, b] : {std::pair(false, true), std::pair(false, false), std::pair(true, false)})
+    for (const bool addend : {false, true}) cards.rates.products.push_back({DType::F32, a, b, addend, {fp32}});
+  return cards;
+}
+
+// "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA A100 80GB PCIe" "A100-80GB", "NVIDIA GeForce RTX 4090" "RTX4090".
+bool called(const Model& model, std::string name) {
+  std::erase(name, ' ');
+  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+  const size_t dash = model.name.find('-');
+  return has(model.name.substr(0, dash)) && (dash == model.name.npos || has(model.name.substr(dash + 1)));
+}
+
+}  // namespace
+
+Cards rough_cards(const std::string& name, int capability, int count) {
+  auto model = std::ranges::find_if(kModels, [&](const Model& m) { return called(m, name); });
+  if (model == kModels.end()) model = std::ranges::find(kModels, capability, &Model::capability);
+  Cards cards = cards_of(model == kModels.end() ? kModels[0] : *model, count);
+  cards.name = name;
+  return cards;
+}
+
+std::optional<Machine> builtin_machine(std::string_view name) {
+  int count = 1;
+  if (const size_t x = name.find('x'); x != name.npos) {
+    const auto [end, error] = std::from_chars(name.data(), name.data() + x, count);
+    if (error != std::errc() || end != name.data() + x || count < 1 || count > 64) return std::nullopt;
+    name.remove_prefix(x + 1);
+  }
+  const auto model = std::ranges::find(kModels, name, &Model::name);
+  if (model == kModels.end()) return std::nullopt;
+  Machine machine = rough_machine();
+  machine.cards = cards_of(*model, count);
+  machine.memory_bytes = machine.free_bytes = static_cast<uint64_t>(count) * kHostBytes;
+  machine.disk.free_bytes = 1ull << 40;
+  return machine;
+}
+
+std::string builtin_machine_names() {
+  std::string names;
+  for (const Model& model : kModels) names += fmt::format("{}{}", names.empty() ? "" : ", ", model.name);
+  return names;
+}
+
+}  // namespace snug

@@ -1,0 +1,200 @@
+#include "plan/forecast/forecast.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "program/simulate.h"
+
+namespace snug {
+namespace {
+
+std::string_view phase_of(Task task) {
+  switch (task) {
+    case Task::Load:
+    case Task::Restore:
+      return "load";
+    case Task::Pass:
+    case Task::First:
+    case Task::Middle:
+    case Task::Last:
+    case Task::PassPending:
+    case Task::FirstPending:
+    case Task::Update:
+    case Task::Flush:
+    case Task::Reapply:
+      return "step";
+    case Task::Evaluate:
+      return "eval";
+    case Task::Save:
+    case Task::Export:
+      return "save";
+    case Task::Prefill:
+    case Task::Decode:
+      return "generate";
+  }
+  return "";
+}
+
+// Passes beyond these are all alike.
+constexpr int64_t kSimulatedPasses = 4;
+
+using LaneSet = std::array<bool, kLanes>;
+
+// Prices ops of a job; those of some lanes are free.
+class StepPricing {
+ public:
+  StepPricing(const Compiled& compiled, const Pricing& pricing, const LaneSet& free)
+      : compiled_(compiled), pricing_(pricing), free_(free), tasks_(compiled.passes) {
+    if (compiled.has(Task::Flush)) tasks_[0] = pending(tasks_[0]);
+  }
+
+  double seconds() const {
+    if (pricing_.one_by_one()) {
+      const std::array<double, kLanes> busy = busy_seconds();
+      return std::accumulate(busy.begin(), busy.end(), 0.0);
+    }
+    std::vector<Task> tasks = tasks_;
+    const auto left_out = static_cast<int64_t>(tasks.size()) - kSimulatedPasses;
+    if (left_out <= 0) return simulated_seconds(tasks);
+    tasks.erase(tasks.begin() + 1, tasks.begin() + 1 + left_out);
+    const double all = simulated_seconds(tasks);
+    tasks.erase(tasks.begin() + 1);
+    return all + static_cast<double>(left_out) * (all - simulated_seconds(tasks));
+  }
+
+  double reapply_seconds() const {
+    if (!compiled_.has(Task::Reapply)) return 0;
+    return simulated({compiled_.at(Task::Reapply)});
+  }
+
+  // By lane.
+  std::array<double, kLanes> busy_seconds() const {
+    std::map<Task, int64_t> times;
+    if (compiled_.has(Task::Update)) times[Task::Update] = 1;
+    for (const Task task : tasks_) times[task]++;
+    std::array<double, kLanes> busy{};
+    for (const auto& [task, count] : times)
+      for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops)
+        busy[index(worker(op))] += static_cast<double>(count) * price(op);
+    return busy;
+  }
+
+ private:
+  // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
+  static Lane worker(const Op& op) {
+    const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
+                          std::holds_alternative<NormPartials>(op.attrs);
+    return computes ? Lane::Compute : op.lane;
+  }
+
+  static bool is_product(const Attrs& attrs) {
+    return std::holds_alternative<Gemm>(attrs) || std::holds_alternative<Fp8Gemm>(attrs) ||
+           std::holds_alternative<AdaptedGemm>(attrs) || std::holds_alternative<SwiGluGemm>(attrs) ||
+           std::holds_alternative<SwiGluGemmBackward>(attrs);
+  }
+
+  double price(const Op& op) const {
+    if (free_[index(worker(op))]) return 0;
+    return snug::seconds(op, compiled_.set.buffers, pricing_);
+  }
+
+  // What a second step adds to the first.
+  double simulated_seconds(const std::vector<Task>& tasks) const {
+    std::vector<ProgramId> step;
+    for (const Task task : tasks) step.push_back(compiled_.at(task));
+    if (compiled_.has(Task::Update)) step.push_back(compiled_.at(Task::Update));
+    std::vector<ProgramId> two = step;
+    two.insert(two.end(), step.begin(), step.end());
+    return simulated(two) - simulated(step);
+  }
+
+  double simulated(const std::vector<ProgramId>& sequence) const {
+    const auto processors = [this](const Op& op) {
+      if (!pricing_.machine.cards || worker(op) != Lane::Compute) return Processors::None;
+      return is_product(op.attrs) ? Processors::All : Processors::Some;
+    };
+    return simulate(
+               compiled_.set, sequence, [this](const Op& op) { return price(op); }, processors)
+        .seconds;
+  }
+
+  const Compiled& compiled_;
+  const Pricing& pricing_;
+  LaneSet free_;
+  std::vector<Task> tasks_;
+};
+
+std::string site_of(const Compiled& compiled, const MemoryPlan::Peak& peak) {
+  const auto stays = [&](BufferId id) { return compiled.set.buffers[id].life == Life::Persistent; };
+  if (std::ranges::all_of(peak.live, stays)) return "every op";
+  const Program& program = compiled.set.programs[peak.program];
+  return fmt::format("{}: {}", program.name, program.ops[peak.op].site);
+}
+
+}  // namespace
+
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing) {
+  const int threads = pricing.one_by_one() || op.lane == Lane::Compute ? pricing.threads : 1;
+  return seconds(op, buffers, pricing.machine, threads, pricing.hosts);
+}
+
+double step_seconds(const Compiled& compiled, const Pricing& pricing) {
+  return StepPricing(compiled, pricing, {}).seconds();
+}
+
+double reapply_seconds(const Compiled& compiled, const Pricing& pricing) {
+  return StepPricing(compiled, pricing, {}).reapply_seconds();
+}
+
+std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing) {
+  static const std::vector<std::pair<std::string_view, std::vector<Lane>>> kinds{
+      {"computing", {Lane::Compute}},
+      {"links", {Lane::Gather, Lane::Reduce}},
+      {"bus", {Lane::CopyIn, Lane::CopyOut}},
+      {"disk", {Lane::DiskIn, Lane::DiskOut}},
+      {"host", {Lane::Host}}};
+  const StepPricing whole(compiled, pricing, {});
+  const std::array<double, kLanes> busy = whole.busy_seconds();
+  const double seconds = whole.seconds();
+  std::vector<Bound> bounds;
+  for (const auto& [what, lanes] : kinds) {
+    Bound bound{what};
+    LaneSet free{};
+    for (const Lane lane : lanes) {
+      bound.busy = std::max(bound.busy, busy[index(lane)]);
+      free[index(lane)] = true;
+    }
+    if (bound.busy == 0) continue;
+    bound.adds = seconds - StepPricing(compiled, pricing, free).seconds();
+    bounds.push_back(bound);
+  }
+  std::ranges::stable_sort(bounds, std::greater(), &Bound::adds);
+  return bounds;
+}
+
+Forecast forecast(const Compiled& compiled) {
+  Forecast f;
+  f.arena_bytes = compiled.plan.reserved_bytes;
+  f.ops = compiled.set.op_count();
+  for (const auto* const programs : {&compiled.programs, &compiled.swapped})
+    for (const auto& [task, program] : *programs) {
+      const std::string_view phase = phase_of(task);
+      auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);
+      if (found == f.phases.end()) found = f.phases.insert(f.phases.end(), {std::string(phase), {}});
+      raise(found->bytes, compiled.plan.program_bytes[program]);
+    }
+  const MemoryPlan::Peak& peak = compiled.plan.peak[index(Space::Device)];
+  uint64_t left = f.arena_bytes[index(Space::Device)];
+  for (const BufferId id : peak.live) {
+    const Buffer& buffer = compiled.set.buffers[id];
+    auto found = std::ranges::find(f.classes, name(buffer.role), &Forecast::Class::name);
+    if (found == f.classes.end()) found = f.classes.insert(f.classes.end(), {std::string(name(buffer.role)), 0});
+    found->bytes += buffer.bytes;
+    left -= buffer.bytes;
+  }
+  f.classes.push_back({"packing", left});
+  for (const Space space : kSpaces) f.peak_sites[index(space)] = site_of(compiled, compiled.plan.peak[index(space)]);
+  return f;
+}
+
+}  // namespace snug

@@ -1,0 +1,312 @@
+#include "plan/forecast/machine.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+
+#include "program/adapter.h"
+#include "program/swiglu_gemm.h"
+
+namespace snug {
+namespace {
+
+// Where a size lies between two neighbours of a rising list, or at the end that it is beyond.
+struct Between {
+  size_t below = 0, above = 0;
+  double share = 0;  // of the one above
+  double size = 0;   // within the list
+
+  template <class T>
+  Between(const std::vector<T>& sizes, double sought) {
+    const auto next = std::ranges::upper_bound(sizes, sought, {}, [](T s) { return static_cast<double>(s); });
+    const auto i = static_cast<size_t>(next - sizes.begin());
+    below = i == 0 ? 0 : i - 1;
+    above = std::min(i, sizes.size() - 1);
+    const auto low = static_cast<double>(sizes[below]), high = static_cast<double>(sizes[above]);
+    size = std::clamp(sought, low, high);
+    if (low < high) share = (size - low) / (high - low);
+  }
+};
+
+double element_count(const Operand& operand) { return static_cast<double>(operand.shape.count()); }
+double bytes_of(const Operand& operand) {
+  return element_count(operand) * static_cast<double>(element_bytes(operand.dtype));
+}
+
+// Kernels come in two dtypes: that of the activations.
+DType kernel_dtype(const Op& op) {
+  const bool bf16 = std::ranges::any_of(op.operands, [](const Operand& o) { return o.dtype == DType::BF16; });
+  return bf16 ? DType::BF16 : DType::F32;
+}
+
+// So many cards at once are as slow as more: each has its own way to the host, groups of them share what is behind it.
+constexpr int kAtOnce = 4;
+
+// Of what SwiGLU takes by itself, the share that a product takes longer which does it too: 0.2 to 0.5 forward and 0.5
+// to 0.6 back on H200s, with 2,048 to 16,384 tokens.
+constexpr double kShownForward = 0.3, kShownBackward = 0.6;
+
+// As those of them see it that are the fewest on their host.
+Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
+  const int count = one.count(who);
+  std::map<int, int> members;  // by host
+  Hosts::Group group{0, count, 0, count == one.ranks};
+  for (int place = 0; place < count; place++) {
+    const int rank = one.rank_at(who, place);
+    members[rank / of_one]++;
+    group.in_order = group.in_order && rank == place;
+  }
+  group.hosts = static_cast<int>(members.size());
+  for (const auto& [host, there] : members) group.here = std::min(group.here, there);
+  if (count > 1) group.elsewhere = static_cast<double>(count - group.here) / (count - 1);
+  return group;
+}
+
+class Pricing {
+ public:
+  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
+          const Hosts& hosts)
+      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), hosts_(hosts), work_(work(op)) {}
+
+  double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
+
+  // What the tables are not of costs its way to memory and back: results wider than the factors, and, of profiles
+  // without that table, gradients of weights that are added to others.
+  double operator()(const Gemm& gemm) const {
+    const std::vector<Operand>& operands = op_.operands;
+    Gemm like = gemm;
+    like.addend = gemm.addend && (!gemm.transpose_a || table_of(gemm));
+    double beyond = wider(operands[2u + gemm.addend + gemm.bias]);
+    if (gemm.addend) beyond += like.addend ? wider(operands[2]) : bytes_of(operands[2]);
+    return product(like, operands[1].shape, rates_.flops) + beyond / rates_.copy.at(work_.bytes);
+  }
+  double operator()(const Fp8Gemm& gemm) const {
+    const double flops = rates_.fp8_flops > 0 ? rates_.fp8_flops : rates_.flops;
+    return product({.transpose_b = true, .addend = gemm.addend}, op_.operands[2].shape, flops);
+  }
+
+  // In one kernel it is a product over a little more.
+  double operator()(const AdaptedGemm& gemm) const {
+    const Shape &a = op_.operands[0].shape, &u = op_.operands[2].shape,
+                &d = op_.operands[operand_count(gemm) - 1].shape;
+    if (!in_tiles() || !one_kernel(gemm, a.rows(), d.cols(), u.cols())) return by_ops(gemm);
+    const int64_t more = u.cols() / std::max(1, gemm.parts.count());
+    return product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops, more);
+  }
+  double operator()(const AdapterBackward& backward) const {
+    const RateCurve* const measured = curve();
+    return measured ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
+  }
+
+  double operator()(const SwiGluGemm& gemm) const { return with_swiglu(gemm, {.transpose_b = true}, kShownForward); }
+  double operator()(const SwiGluGemmBackward& gemm) const { return with_swiglu(gemm, {}, kShownBackward); }
+
+  double operator()(const Attention& a) const { return attention(a, false); }
+  double operator()(const AttentionBackward& a) const { return attention(a, true); }
+
+  double operator()(const Copy&) const {
+    const Space from = buffers_[op_.operands[0].buffer].space, to = buffers_[op_.operands[1].buffer].space;
+    if (from == Space::Disk) return bytes_of(op_.operands[0]) / machine_.disk.read;
+    if (to == Space::Disk) return bytes_of(op_.operands[1]) / machine_.disk.write;
+    if (machine_.cards && from != to) {
+      const Bus bus = hosts_.bus(*machine_.cards);
+      return bytes_of(op_.operands[0]) / (to == Space::Device ? bus.to_device : bus.from_device);
+    }
+    return work_.bytes / rates_.copy.at(work_.bytes);
+  }
+  double operator()(const ReadFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.read; }
+  double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
+
+  double operator()(const AllGather& gather) const {
+    const Hosts::Group& group = hosts_.group(gather.ranks);
+    return collective(bytes_of(op_.operands[1]) - bytes_of(op_.operands[0]), group, group.in_order);
+  }
+  double operator()(const Exchange&) const {
+    const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
+    return collective(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, hosts_.group(Ranks::Everyone), false);
+  }
+
+  template <class Other>
+  double operator()(const Other&) const {
+    if (work_.flops > 0) return roughly();
+    const RateCurve* const measured = curve();
+    return work_.bytes / (measured ? *measured : rates_.copy).at(work_.bytes);
+  }
+
+ private:
+  // `taken`: bytes from all others.
+  double collective(double taken, const Hosts::Group& group, bool in_rings) const {
+    if (!machine_.cards) return taken / machine_.link;
+    const Cards& cards = *machine_.cards;
+    const double far = taken * group.elsewhere, near = taken - far;
+    const double of_host = in_rings ? taken : near, of_others = in_rings ? far / group.here : far;
+    return std::max(of_host / hosts_.link(cards).rate, of_others / cards.host_link) +
+           (group.hosts - 1) * cards.host_latency;
+  }
+  double roughly(double flops) const {
+    return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
+  }
+  double roughly() const { return roughly(rates_.flops); }
+
+  // Of the op's kind, where that was measured.
+  const RateCurve* curve() const {
+    const DType dtype = kernel_dtype(op_);
+    for (const KindRates& rates : rates_.kinds)
+      if (rates.kind == kind(op_.attrs) && rates.dtype == dtype) return &rates.bytes;
+    return nullptr;
+  }
+
+  // The bytes of an operand beyond what it would take in the first one's dtype.
+  double wider(const Operand& operand) const {
+    return bytes_of(operand) * (1 - static_cast<double>(element_bytes(op_.operands[0].dtype)) /
+                                        static_cast<double>(element_bytes(operand.dtype)));
+  }
+
+  double by_itself(const OpCall<Operand>& call) const {
+    Op one;
+    one.attrs = call.attrs;
+    one.operands = call.operands;
+    return std::visit(Pricing(one, buffers_, machine_, rates_, hosts_), one.attrs);
+  }
+  // As one op after the other.
+  template <class Kind>
+  double by_ops(const Kind& kind) const {
+    double sum = 0;
+    for (const OpCall<Operand>& call : ops_of(kind, std::span<const Operand>(op_.operands))) sum += by_itself(call);
+    return sum;
+  }
+
+  // In one kernel the product hides all but a share of what SwiGLU takes by itself.
+  template <class Kind>
+  double with_swiglu(const Kind& kind, const Gemm& gemm, double share) const {
+    const std::span<const Operand> operands = op_.operands;
+    if (!in_tiles() || !one_kernel(kind, operands)) return by_ops(kind);
+    const std::vector<OpCall<Operand>> ops = ops_of(kind, operands);
+    double sum = product(gemm, operands[1].shape, rates_.flops, adapter_columns(kind, operands));
+    for (size_t i = 1; i < ops.size(); i++) sum += share * by_itself(ops[i]);
+    return sum;
+  }
+
+  bool in_tiles() const { return rates_.tile_products() && op_.operands[0].dtype == DType::BF16; }
+
+  const ProductRates* table_of(const Gemm& gemm) const {
+    const auto found = std::ranges::find_if(rates_.products, [&](const ProductRates& r) {
+      return r.dtype == op_.operands[0].dtype && r.transpose_a == gemm.transpose_a &&
+             r.transpose_b == gemm.transpose_b && r.addend == gemm.addend;
+    });
+    return found == rates_.products.end() ? nullptr : &*found;
+  }
+
+  // `rough_flops`: where there is no table. `more`: of what is summed over, beyond the factors' own.
+  double product(const Gemm& gemm, const Shape& b, double rough_flops, int64_t more = 0) const {
+    const Shape& a = op_.operands[0].shape;
+    const ProductRates* const found = table_of(gemm);
+    if (!found) return roughly(rough_flops);
+    // A side below the smallest costs what the smallest does.
+    const auto least = static_cast<double>(machine_.product_sizes.front());
+    const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
+                 k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
+                 n = std::max(least, static_cast<double>(gemm.transpose_b ? b.rows() : b.cols()));
+    return 2 * m * n * (k + static_cast<double>(more)) / product_flops(found->flops, m, n, k);
+  }
+
+  double product_flops(const std::vector<double>& table, double m, double n, double k) const {
+    const std::vector<int64_t>& sizes = machine_.product_sizes;
+    const std::array<Between, 3> at{Between(sizes, m), Between(sizes, n), Between(sizes, k)};
+    double seconds = 0;
+    for (unsigned corner = 0; corner < 8; corner++) {
+      double share = 1, count = 1;
+      size_t index = 0;
+      for (unsigned d = 0; d < 3; d++) {
+        const bool above = corner >> d & 1u;
+        share *= above ? at[d].share : 1 - at[d].share;
+        const size_t place = above ? at[d].above : at[d].below;
+        count *= static_cast<double>(sizes[place]);
+        index = index * sizes.size() + place;
+      }
+      if (share > 0) seconds += share * count / table[index];
+    }
+    return at[0].size * at[1].size * at[2].size / seconds;
+  }
+
+  // By the measured head sizes around the one in question, as by lengths.
+  template <class A>
+  double attention(const A& a, bool backward) const {
+    const DType dtype = kernel_dtype(op_);
+    RateCurve by_dim;
+    for (const AttentionRates& rates : rates_.attention) {
+      if (rates.dtype != dtype || rates.backward != backward) continue;
+      by_dim.sizes.push_back(static_cast<double>(rates.head_dim));
+      by_dim.rates.push_back(rates.flops.at(seen_length(a.longest, a.window)));
+    }
+    if (by_dim.sizes.empty()) return roughly();
+    return work_.flops / by_dim.at(static_cast<double>(a.shape.dim));
+  }
+
+  const Op& op_;
+  const std::vector<Buffer>& buffers_;
+  const Machine& machine_;
+  const Rates& rates_;
+  const Hosts& hosts_;
+  Work work_;
+};
+
+}  // namespace
+
+double RateCurve::at(double size) const {
+  const Between between(sizes, size);
+  return between.size / std::lerp(sizes[between.below] / rates[between.below],
+                                  sizes[between.above] / rates[between.above], between.share);
+}
+
+Machine rough_machine() {
+  Machine machine;
+  machine.processor = "unknown";
+  machine.disk.read = machine.disk.write = 1e9;
+  machine.link = 1e10;
+  machine.product_sizes = {1024};  // of tables that have but one rate
+  TeamRates team;
+  team.op_seconds = 2e-5;
+  team.flops = 1e11;
+  team.copy = {{1}, {1e10}};
+  machine.teams.push_back(team);
+  return machine;
+}
+
+Hosts::Hosts(const Topology& ranks, int of_one, bool several_processes) : several_processes_(several_processes) {
+  for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
+    // One rank of each group.
+    const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
+                                                                       : who == Ranks::Peers ? ranks.shards()
+                                                                                             : 1;
+    for (int rank = 0; rank < end; rank += step) {
+      const Group seen = group_of(ranks.seen_by(rank), who, of_one);
+      Group& group = groups_[static_cast<size_t>(who)];
+      if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
+    }
+  }
+}
+
+Bus Hosts::bus(const Cards& cards) const {
+  const int most = std::min(cards.count, kAtOnce), here = std::min(group(Ranks::Everyone).here, most);
+  if (here == 1) return cards.bus;
+  return {cards.shared_bus.to_device,
+          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, static_cast<double>(here - 1) / (most - 1))};
+}
+
+double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
+               const Hosts& hosts) {
+  const auto& teams = machine.teams;
+  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates, hosts).seconds(); };
+  if (machine.cards) return of(machine.cards->rates);
+  const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
+  if (above == teams.end()) return of(teams.back());
+  if (above == teams.begin() || above->threads == threads) return of(*above);
+  const TeamRates& below = *std::prev(above);
+  const double share =
+      static_cast<double>(threads - below.threads) / static_cast<double>(above->threads - below.threads);
+  return 1 / ((1 - share) / of(below) + share / of(*above));
+}
+
+}  // namespace snug

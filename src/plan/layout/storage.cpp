@@ -1,0 +1,158 @@
+#include "plan/layout/storage.h"
+
+namespace snug {
+namespace {
+
+Operand slice(const Operand& array, int64_t start, int64_t block, const Span& span) {
+  return elements(array, (span.begin - start) / block, (span.end - start + block - 1) / block);
+}
+
+}  // namespace
+
+Operand slice(const Operand& array, int64_t start, const Span& span) { return slice(array, start, 1, span); }
+
+Operand slice(const ShardedArray& held, const Span& span) {
+  return slice(held.array, held.span.begin, held.block, span);
+}
+
+// Adds the arrays of a group.
+class Storage::ArrayAllocator {
+ public:
+  // `place`: what the names of buffers say of a second one.
+  ArrayAllocator(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group,
+                 std::string_view place = "")
+      : set_(set), layout_(layout), placement_(placement), group_(group), place_(place) {}
+
+  int64_t elements(SegmentKind kind) const { return layout_.segment(group_, kind).elements; }
+
+  Array weights(std::string name, SegmentKind kind, DType dtype, int64_t block = 1) const {
+    return hold(std::move(name), kind, dtype, block, Role::Weight, placement_.weights, shard_weights());
+  }
+  Array state(std::string name, DType dtype, int64_t block = 1) const {
+    return hold(std::move(name), SegmentKind::Trained, dtype, block, Role::State, placement_.states,
+                placement_.shard_states || shard_weights());
+  }
+  Operand table(int64_t count) const {
+    if (count == 0) return {};
+    return new_tensor(set_, fmt::format("group.{}.table", group_), DType::F32, {count}, Role::Weight, Space::Device,
+                      Life::Persistent);
+  }
+
+ private:
+  bool shard_weights() const { return placement_.shard_weights || placement_.weights != Space::Device; }
+
+  Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space,
+             bool sharded) const {
+    const Topology& topology = layout_.topology();
+    ShardedArray held;
+    held.block = block;
+    held.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
+    if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
+    if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
+    held.array = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
+                            {held.span.count() / block}, role, space, Life::Persistent);
+    return {std::move(name), held};
+  }
+
+  ProgramSet& set_;
+  const Layout& layout_;
+  const GroupPlacement& placement_;
+  int group_;
+  std::string_view place_;
+};
+
+Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
+                 const Strategy& strategy, bool moments)
+    : table_(table), layout_(layout), numerics_(numerics), table_spans_(table.params.size()) {
+  for (int g = 0; g < table.group_count(); g++) {
+    const ArrayAllocator allocator(set, layout, strategy.groups[static_cast<size_t>(g)], g);
+    auto& [frozen, quantized, trained] = weights_.emplace_back();
+    if (allocator.elements(SegmentKind::Frozen) > 0)
+      frozen.push_back(allocator.weights("frozen", SegmentKind::Frozen, numerics.base));
+    if (allocator.elements(SegmentKind::Quantized) > 0) quantized = allocate_codes(allocator);
+    if (allocator.elements(SegmentKind::Trained) > 0)
+      trained.push_back(allocator.weights("weights", SegmentKind::Trained, numerics.compute));
+    const bool twice = strategy.speculate && strategy.reduce_at_once && moments &&
+                       strategy.groups[static_cast<size_t>(g)].states != Space::Device;
+    const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
+    states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
+    states_[1].push_back(trained.empty() || !twice ? std::vector<Array>{} : allocate_states(second, moments));
+    tables_.push_back(allocator.table(number_table(g)));
+  }
+}
+
+void Storage::swap_buffers() {
+  for (size_t g = 0; g < states_[1].size(); g++)
+    if (!states_[1][g].empty()) std::swap(states_[0][g], states_[1][g]);
+}
+
+std::vector<Array> Storage::allocate_codes(const ArrayAllocator& allocator) const {
+  constexpr SegmentKind kind = SegmentKind::Quantized;
+  if (numerics_.base_format == BaseFormat::Int8) return {allocator.weights("codes", kind, DType::I8)};
+  if (numerics_.base_format == BaseFormat::Fp8) return {allocator.weights("codes", kind, DType::U8)};
+  const Array codes = allocator.weights("codes", kind, DType::U8, 2);
+  if (numerics_.plain_scales) return {codes, allocator.weights("scales", kind, DType::F32, kNf4Block)};
+  return {codes, allocator.weights("scale_codes", kind, DType::U8, kNf4Block),
+          allocator.weights("block_scales", kind, DType::F32, kNf4Block * kNf4ScaleBlock)};
+}
+
+std::vector<Array> Storage::allocate_states(const ArrayAllocator& allocator, bool moments) const {
+  std::vector<Array> states;
+  if (numerics_.split_master()) states.push_back(allocator.state("low", DType::I16));
+  if (!moments) return states;
+  const DType moment = numerics_.state == StateFormat::Fp32   ? DType::F32
+                       : numerics_.state == StateFormat::Bf16 ? DType::BF16
+                                                              : DType::U8;
+  for (const std::string_view name : {"first_moment", "second_moment"})
+    states.push_back(allocator.state(std::string(name), moment));
+  for (const std::string_view name : {"first_moment_scales", "second_moment_scales"})
+    if (numerics_.state == StateFormat::Bit8)
+      states.push_back(allocator.state(std::string(name), DType::F32, kStateBlock));
+  return states;
+}
+
+// Gives the quantized parameters of a group their places in its table, and returns the table's length.
+int64_t Storage::number_table(int group) {
+  if (numerics_.base_format == BaseFormat::Nf4 && numerics_.plain_scales) return 0;
+  int64_t count = 0;
+  for (const Layout::Run& run : layout_.segment(group, SegmentKind::Quantized).runs) {
+    const int64_t begin = count;
+    count += numerics_.base_format == BaseFormat::Nf4 ? 1 : table_[run.first].shape.rows();
+    table_spans_[static_cast<size_t>(run.first)] = {begin, count};
+  }
+  return count;
+}
+
+std::vector<Operand> Storage::quantized(std::span<const Operand> whole, ParamId id) const {
+  const Span span = layout_.span(id), in_table = table_span(id);
+  const std::vector<Array>& arrays = weights(table_[id].group, SegmentKind::Quantized);
+  std::vector<Operand> operands;
+  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].held.block, span));
+  if (numerics_.base_format != BaseFormat::Nf4) {  // rows
+    operands[0].shape = table_[id].shape;
+    operands[0].row_stride = table_[id].shape.cols();
+  }
+  if (in_table.count() > 0) operands.push_back(elements(table(table_[id].group), in_table.begin, in_table.end));
+  return operands;
+}
+
+Shape Storage::joined_shape(ParamId first, int count) const {
+  Shape shape = table_[first].shape;
+  for (int i = 1; i < count; i++) {
+    const ParamSpec& next = table_[first + i];
+    check(next.joined && next.trainable == table_[first].trainable, "parameter '{}' does not follow '{}'", next.name,
+          table_[first].name);
+    shape.dims[0] += next.shape[0];
+  }
+  return shape;
+}
+
+Operand Storage::view(const Operand& whole, ParamId first, int count) const {
+  Operand part = whole;
+  part.offset += static_cast<uint64_t>(layout_.span(first).begin) * element_bytes(whole.dtype);
+  part.shape = joined_shape(first, count);
+  part.row_stride = part.shape.cols();
+  return part;
+}
+
+}  // namespace snug

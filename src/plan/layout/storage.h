@@ -1,0 +1,89 @@
+// The persistent bytes of a job on one rank: weights, what completes them, and optimizer state, as arrays over the
+// segments of plan/layout/layout.h.
+#pragma once
+
+#include <optional>
+
+#include "plan/layout/layout.h"
+#include "plan/spec/arrangement.h"
+#include "program/emitter.h"
+
+namespace snug {
+
+// One array over a segment, as far as this rank keeps it.
+struct ShardedArray {
+  Operand array;      // a vector of span.count() / block values, in any space
+  Span span;          // of the segment
+  int64_t block = 1;  // elements of the segment for each value; divides units
+  std::optional<Ranks>
+      sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
+  bool exists() const { return span.count() > 0; }
+};
+
+// Elements of a vector that begins at element `start` of its segment.
+Operand slice(const Operand& array, int64_t start, const Span& span);
+// The values for elements of a segment; the last block may be short.
+Operand slice(const ShardedArray& held, const Span& span);
+
+struct Array {
+  std::string name;  // "low", "first_moment", "codes"
+  ShardedArray held;
+};
+
+class Storage {
+ public:
+  // Adds the buffers to `set`. Without `moments`, trainable parameters have their weights only (evaluation of an
+  // adapter).
+  Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,
+          const Strategy& strategy, bool moments);
+
+  const Layout& layout() const { return layout_; }
+
+  // What products need of a segment: its weights, or their codes and the scales that are sharded with them.
+  const std::vector<Array>& weights(int group, SegmentKind kind) const {
+    return weights_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
+  }
+  // The weights themselves, or their codes.
+  const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
+  // What optimizer and checkpoints keep of a trained segment, in a fixed order.
+  const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
+  // Where a step's update puts them: there, or, of a group that speculates, in a back buffer beside it.
+  const std::vector<Array>& next_states(int group) const {
+    return speculates(group) ? states_[1][static_cast<size_t>(group)] : states(group);
+  }
+  bool speculates(int group) const { return !states_[1][static_cast<size_t>(group)].empty(); }
+  // What is in the back buffer is current from now on, and the first is free.
+  void swap_buffers();
+
+  // fp32 numbers of a quantized segment that every rank has: a scale for each row, or an offset of scales for each
+  // parameter (Nf4). Empty where there are none.
+  const Operand& table(int group) const { return tables_[static_cast<size_t>(group)]; }
+  Span table_span(ParamId id) const { return table_spans_[static_cast<size_t>(id)]; }
+  // What Dequantize reads of a quantized parameter, from arrays over the whole segment.
+  std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
+
+  // Trainable weights that are split have their low bits as the first state.
+  bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
+  const ShardedArray& low(int group) const { return states(group)[0].held; }
+
+  // Of `count` joined parameters: one matrix (or vector).
+  Shape joined_shape(ParamId first, int count) const;
+  // The parameters' values in an array over the whole segment, as one matrix (or vector).
+  Operand view(const Operand& whole, ParamId first, int count = 1) const;
+
+ private:
+  class ArrayAllocator;
+  std::vector<Array> allocate_codes(const ArrayAllocator& allocator) const;
+  std::vector<Array> allocate_states(const ArrayAllocator& allocator, bool moments) const;
+  int64_t number_table(int group);
+
+  const ParamTable& table_;
+  const Layout& layout_;
+  Numerics numerics_;
+  std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
+  std::array<std::vector<std::vector<Array>>, 2> states_;                      // by place, group
+  std::vector<Operand> tables_;                                                // by group
+  std::vector<Span> table_spans_;                                              // by ParamId
+};
+
+}  // namespace snug

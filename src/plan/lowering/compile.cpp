@@ -1,0 +1,313 @@
+#include "plan/lowering/compile.h"
+
+#include <algorithm>
+
+#include "base/hash.h"
+#include "plan/lowering/load.h"
+#include "plan/lowering/lower.h"
+#include "program/pack.h"
+#include "program/sync.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kShardBytes = 5'000'000'000;  // of a written model, as transformers cuts it
+
+// Programs that may follow each task, of those that the job has. An update leaves the state flushed, and so does every
+// program that is not a pass; passes are followed by passes and the update alone. What is done again comes right after
+// the update, and is followed by what that would be.
+const std::map<Task, std::vector<Task>>& successors() {
+  static const std::vector<Task> step{Task::Pass, Task::First};
+  static const std::map<Task, std::vector<Task>> table{
+      {Task::Load,
+       {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode}},
+      {Task::Restore, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Pass, {Task::Update}},
+      {Task::First, {Task::Middle, Task::Last}},
+      {Task::Middle, {Task::Middle, Task::Last}},
+      {Task::Last, {Task::Update}},
+      {Task::PassPending, {Task::Update}},
+      {Task::FirstPending, {Task::Middle, Task::Last}},
+      {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Reapply, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
+      {Task::Evaluate, {Task::Evaluate, Task::Pass, Task::First, Task::Save, Task::Export}},
+      {Task::Save, {Task::Save, Task::Pass, Task::First, Task::Evaluate, Task::Export}},
+      {Task::Export, {Task::Save}},
+      {Task::Prefill, {Task::Prefill, Task::Decode}},
+      {Task::Decode, {Task::Decode, Task::Prefill}},
+  };
+  return table;
+}
+
+// Of a pass that is a program of its own.
+Task task_of(PassPosition position) {
+  switch (position) {
+    case PassPosition::First:
+      return Task::First;
+    case PassPosition::Middle:
+      return Task::Middle;
+    case PassPosition::Last:
+      return Task::Last;
+    case PassPosition::Only:
+      break;
+  }
+  return Task::Pass;
+}
+
+// Programs of ranks differ in what they read and where parts lie, never in what they do together.
+uint64_t hash_collectives(const ProgramSet& set) {
+  std::string text;
+  for (const Program& program : set.programs) {
+    text += program.name;
+    for (const Op& op : program.ops) {
+      if (!is_collective(op.attrs)) continue;
+      text += fmt::format(" {} {}", kind(op.attrs), index(op.lane));
+      if (const auto* gather = std::get_if<AllGather>(&op.attrs)) text += fmt::format(" {}", int(gather->ranks));
+      for (const Operand& operand : op.operands)
+        text += fmt::format(" {} {}", name(operand.dtype), operand.shape.count());
+    }
+  }
+  return hash_of(text);
+}
+
+class Compiler {
+ public:
+  Compiler(const JobSpec& spec, const OpFacts& facts)
+      : spec_(spec),
+        facts_(facts),
+        layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, forms_of(spec)),
+        storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, trains()),
+        job_{result_.set, facts,          spec_.model.rope, spec_.table,
+             storage_,    spec_.numerics, spec_.strategy,   make_rope_table()} {
+    check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
+          spec.cut.ranks);
+    check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
+          "updates in the backward, which do not know the norm, and gradients clipped to {}",
+          spec.numerics.max_grad_norm);
+    check(!spec.strategy.update_in_backward || spec.strategy.reduce_at_once,
+          "updates in the backward of gradients that are reduced after it");
+    check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
+          "updates in the backward speculate on nothing");
+  }
+
+  Compiled run() {
+    if (!spec_.outline) lower_load(job_, add(Task::Load), spec_.sources.params, spec_.sources.file_bytes);
+    switch (spec_.purpose) {
+      case Purpose::Train:
+        lower_step();
+        if (!spec_.outline) lower_around_steps();
+        break;
+      case Purpose::Evaluate:
+        lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+        result_.passes = {Task::Evaluate};
+        break;
+      case Purpose::Generate:
+        lower_generating();
+        break;
+      case Purpose::Merge:
+        export_as(whole_model());
+        break;
+    }
+    link();
+    note_owned();
+    result_.plan = pack(result_.set, facts_.alignment());
+    sync(result_.set, result_.plan);
+    if (spec_.outline) return std::move(result_);
+    verify(result_.set, result_.plan);
+    result_.hash = result_.set.hash();
+    result_.collective_hash = hash_collectives(result_.set);
+    return std::move(result_);
+  }
+
+  OutputFiles saved_files() const { return state_output(job_).files; }
+
+ private:
+  ProgramId add(Task task) {
+    if (!swapped_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
+    return result_.swapped[task] = add_program(result_.set, fmt::format("{}.swapped", name(task)));
+  }
+
+  bool speculates() const {
+    for (int g = 0; g < spec_.table.group_count(); g++)
+      if (storage_.speculates(g)) return true;
+    return false;
+  }
+
+  // Whether there is anything to update in the next step.
+  bool defers() const {
+    bool any = false;
+    for (int g = 0; g < spec_.table.group_count(); g++)
+      any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !job_.updates_early(g));
+    return spec_.strategy.defer_updates && any;
+  }
+
+  // Once for each place where state may be.
+  template <class Body>
+  void in_both_places(const Body& body) {
+    body();
+    if (!speculates() || spec_.outline) return;
+    swapped_ = true;
+    storage_.swap_buffers();
+    body();
+    storage_.swap_buffers();
+    swapped_ = false;
+  }
+
+  Operand make_rope_table() {
+    const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
+    return new_tensor(result_.set, "rope_table", DType::F32, {positions, spec_.model.layers.at(0).heads.dim},
+                      Role::Weight, Space::Device, Life::Persistent);
+  }
+
+  bool trains() const { return spec_.purpose == Purpose::Train; }
+
+  void lower_step() {
+    const StepBuffers step = make_step_buffers(job_, spec_.cut);
+    const int64_t passes = spec_.cut.passes;
+    std::map<Task, std::vector<PassPosition>> positions;
+    for (int64_t pass = 0; pass < passes; pass++) {
+      const PassPosition position = position_of(pass, passes);
+      if (spec_.strategy.layer_major) {
+        positions[Task::Pass].push_back(position);
+      } else {
+        result_.passes.push_back(task_of(position));
+        positions[result_.passes.back()] = {position};
+      }
+    }
+    if (spec_.strategy.layer_major) result_.passes = {Task::Pass};
+    for (const auto& [task, of_program] : positions) {
+      auto lower = [&, task = task, &of_program = of_program] {
+        lower_passes(job_, add(task), spec_.cut, of_program, step, false);
+        if (defers() && (task == Task::Pass || task == Task::First))
+          lower_passes(job_, add(pending(task)), spec_.cut, of_program, step, true);
+      };
+      if (task == Task::Pass || task == Task::Last)
+        in_both_places(lower);
+      else
+        lower();
+    }
+    if (speculates()) in_both_places([&] { lower_reapply(job_, add(Task::Reapply), step); });
+    if (defers()) lower_flush(job_, add(Task::Flush), step);
+    result_.update = lower_update(job_, add(Task::Update), step);
+    step_ = step;
+  }
+
+  void lower_around_steps() {
+    if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+
+    result_.saved = saved_files();
+    in_both_places([&] {
+      Emitter save(result_.set, add(Task::Save), facts_);
+      lower_writes(save, state_output(job_));
+    });
+    const SavedState saved = spec_.saved ? *spec_.saved : assumed_saved_state(job_);
+    lower_restore(job_, add(Task::Restore), saved);
+    result_.restored_files = saved.files;
+    const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
+    in_both_places([&] { export_as(adapters ? adapter_output(job_) : whole_model()); });
+  }
+
+  Output whole_model() const { return model_output(job_, spec_.sources, spec_.export_dtype, kShardBytes); }
+
+  void export_as(Output output) {
+    result_.exported = output.files;
+    lower_export(job_, add(Task::Export), spec_.sources, std::move(output));
+  }
+
+  void lower_generating() {
+    const std::vector<Operand> caches = make_caches(job_, spec_.cache_positions + kPrefillTokens - 1);
+    lower_generation(job_, add(Task::Prefill), kPrefillTokens, caches);
+    lower_generation(job_, add(Task::Decode), 1, caches);
+    result_.passes = {Task::Decode};
+  }
+
+  void link() {
+    static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
+    for (const auto* const programs : {&result_.programs, &result_.swapped})
+      for (const auto& [task, program] : *programs) {
+        const bool updated = task == Task::Update || task == Task::Reapply;
+        for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
+          link(program, next);
+        if (task == Task::Update) link(program, Task::Reapply);
+      }
+  }
+
+  void link(ProgramId program, Task next) {
+    std::vector<ProgramId>& all = result_.set.programs[program].next;
+    if (result_.has(next)) all.push_back(result_.at(next));
+    if (result_.swapped.contains(next)) all.push_back(result_.swapped.at(next));
+  }
+
+  void note_owned() {
+    for (size_t i = 0; i < spec_.table.params.size(); i++) {
+      const ParamSpec& param = spec_.table.params[i];
+      const SegmentKind kind = layout_.kind(static_cast<ParamId>(i));
+      const Span place = layout_.span(static_cast<ParamId>(i)),
+                 part = layout_.part(layout_.segment(param.group, kind).elements), mine = intersection(place, part);
+      Compiled::Owned owned;
+      if (mine.count() > 0) {
+        owned.span = {mine.begin - place.begin, mine.end - place.begin};
+        owned.weight = slice(storage_.values(param.group, kind), mine);
+        if (param.trainable && !step_.gradients.empty() && !result_.update.in_backward)
+          owned.gradient = slice(step_.gradients[static_cast<size_t>(param.group)], part.begin, mine);
+        if (kind == SegmentKind::Quantized) owned.scales = scales_of(static_cast<ParamId>(i), mine);
+      }
+      result_.owned.push_back(owned);
+    }
+  }
+
+  std::vector<Operand> scales_of(ParamId id, const Span& mine) const {
+    const int group = spec_.table[id].group;
+    std::vector<Operand> scales;
+    for (const Array& array : storage_.weights(group, SegmentKind::Quantized))
+      if (array.held.array.dtype == DType::F32) scales.push_back(slice(array.held, mine));
+    const Span table = storage_.table_span(id);
+    if (table.count() > 0) scales.push_back(elements(storage_.table(group), table.begin, table.end));
+    return scales;
+  }
+
+  const JobSpec& spec_;
+  const OpFacts& facts_;
+  Compiled result_;
+  Layout layout_;
+  Storage storage_;
+  bool swapped_ = false;
+  JobContext job_;
+  StepBuffers step_;
+};
+
+}  // namespace
+
+std::string_view name(Task task) {
+  constexpr std::array<std::string_view, 16> kNames{
+      "load",   "restore", "pass",    "first",    "middle", "last",   "pass_pending", "first_pending",
+      "update", "flush",   "reapply", "evaluate", "save",   "export", "prefill",      "decode"};
+  return kNames[static_cast<size_t>(task)];
+}
+
+std::vector<Form> forms_of(const JobSpec& spec) {
+  std::vector<Form> forms;
+  for (size_t i = 0; i < spec.table.params.size(); i++) {
+    const ParamSpec& param = spec.table.params[i];
+    // An outline has no sources.
+    const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
+    const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // of the files' quantisation
+    forms.push_back(spec.numerics.quantized_base() && param.linear && !left_out   ? Form::Quantized
+                    : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
+                                                                                  : Form::Plain);
+  }
+  return forms;
+}
+
+Compiled compile(const JobSpec& spec, const OpFacts& facts) { return Compiler(spec, facts).run(); }
+
+uint64_t saved_bytes(const JobSpec& spec, const OpFacts& facts) {
+  JobSpec of_rank = spec;
+  uint64_t bytes = 0;
+  for (of_rank.rank = 0; of_rank.rank < spec.cut.ranks; of_rank.rank++)
+    bytes += Compiler(of_rank, facts).saved_files().disk_bytes();
+  return bytes;
+}
+
+}  // namespace snug

@@ -1,0 +1,226 @@
+#include "plan/lowering/export.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/lowering/placement.h"
+
+namespace snug {
+namespace {
+
+// Stands for all elements of a tensor, wherever they are: Export finds them.
+Transfer all_of(const Shape& shape, ParamId param) {
+  Transfer transfer;
+  transfer.param = param;
+  transfer.stored.values.shape = {shape.count()};
+  return transfer;
+}
+
+// What an adapter adds to one weight.
+struct Adapter {
+  ParamId a = kNoParam, b = kNoParam;
+  float scale = 0;
+};
+
+// By the weight that is adapted.
+std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
+  std::map<ParamId, Adapter> adapters;
+  for (const LayerParams& block : table.layers)
+    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) {
+      int64_t row = 0;
+      for (ParamId weight = linear->weight; weight < linear->weight + linear->count; weight++) {
+        for (size_t i = 0; i < linear->lora.parts.size(); i++)
+          if (linear->lora.parts[i].row_begin == row)
+            adapters[weight] = {linear->lora.a + static_cast<ParamId>(i), linear->lora.parts[i].b,
+                                linear->lora.parts[i].scale};
+        row += table[weight].shape.rows();
+      }
+    }
+  return adapters;
+}
+
+class Export {
+ public:
+  Export(const JobContext& job, ProgramId program, const WeightSources& sources)
+      : job_(job), sources_(sources), e_(job.set, program, job.facts) {}
+
+  void emit(Output output) {
+    first_source_ = std::ssize(output.files.names);
+    if (job_.topology().rank == 0)
+      return lower_writes(e_, std::move(output), [this](const Transfer& t, int64_t begin, int64_t end) {
+        if (t.source) return Stored{from_file("values", *t.source, begin, {end - begin}, t.source->dtype)};
+        Stored some = stored(t.param);
+        some.values = elements(some.values, begin, end);
+        if (some.low) some.low = elements(*some.low, begin, end);
+        return some;
+      });
+    // The others take part in what is gathered.
+    std::ranges::sort(output.transfers, {}, [](const Transfer& t) { return std::pair(t.place.file, t.place.offset); });
+    for (const Transfer& transfer : output.transfers) {
+      if (transfer.source) continue;
+      if (job_.layout().holds(transfer.param)) whole(transfer.param);
+      if (merged(transfer.param)) whole(adapters_.at(transfer.param).a);
+    }
+    retire_later(e_.program(), 1);  // nobody here reads it: two groups at a time, as where they are written
+  }
+
+ private:
+  struct Whole {
+    std::vector<Operand> arrays;
+    std::optional<Operand> low;
+  };
+
+  // An adapter's own parameters are written as they are.
+  bool merged(ParamId id) const { return adapters_.contains(id); }
+
+  const Whole& whole(ParamId id) {
+    const int group = job_.table[id].group;
+    const SegmentKind kind = job_.layout().kind(id);
+    const auto [found, fresh] = whole_.try_emplace({group, kind});
+    if (!fresh) return found->second;
+    const std::string before = e_.scope();
+    e_.scope(fmt::format("group.{}", group));
+    found->second.arrays = fetch_weights(e_, job_, group, kind);
+    if (job_.storage.split(id))
+      found->second.low = fetch_whole(e_, "low", job_.storage.low(group), job_.layout().segment(group, kind).elements);
+    e_.scope(before);
+    // Files go through the groups in order, once for each width of elements; only two are held at a time, whatever is
+    // not resident.
+    std::erase_if(whole_, [&](const auto& held) { return std::abs(held.first.first - group) > 1; });
+    return whole_.at({group, kind});
+  }
+
+  Stored stored(ParamId id) {
+    if (last_ == id) return last_stored_;
+    const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, held = job_.layout().holds(id);
+    if (held && !quantized && !merged(id)) return as_held(id);
+    const std::string before = e_.scope();
+    e_.scope(job_.table[id].name);
+    Operand values;
+    if (held)
+      values = quantized ? dequantized(id) : as_held(id).values;
+    else
+      values = from_file("sum", std::get<TensorPlace>(sources_.params[static_cast<size_t>(id)]), 0,
+                         job_.table[id].shape, DType::F32);
+    if (merged(id)) values = with_adapter(id, held ? in_fp32("sum", id, {values}) : values);
+    e_.scope(before);
+    last_ = id;
+    return last_stored_ = {flat(values)};
+  }
+
+  Stored as_held(ParamId id) {
+    const Whole& all = whole(id);
+    Stored stored{flat(job_.storage.view(all.arrays[0], id))};
+    if (all.low) stored.low = flat(job_.storage.view(*all.low, id));
+    return stored;
+  }
+
+  // Numbers of the model's files from the element `begin` of a tensor on.
+  Operand from_file(std::string_view what, TensorPlace place, int64_t begin, const Shape& shape, DType dtype) {
+    const Operand values = e_.tensor(what, dtype, shape, Role::Staging);
+    place.file += first_source_;
+    place.offset += static_cast<uint64_t>(begin) * element_bytes(place.dtype);
+    std::vector<uint64_t> file_bytes(static_cast<size_t>(first_source_));
+    file_bytes.insert(file_bytes.end(), sources_.file_bytes.begin(), sources_.file_bytes.end());
+    lower_reads(e_, {stored_as(e_, {flat(values)}, place)}, file_bytes, range_bytes(file_bytes, 1) + kDirectIo);
+    return values;
+  }
+
+  Operand dequantized(ParamId id) {
+    const Operand values = e_.tensor("w", job_.numerics.compute, job_.table[id].shape, Role::Staging);
+    dequantize(e_, job_, whole(id).arrays, id, values);
+    return values;
+  }
+
+  // `sum`: the weight in fp32, a matrix of this program's own.
+  Operand with_adapter(ParamId id, const Operand& sum) {
+    const Adapter& adapter = adapters_.at(id);
+    e_.op("add", Gemm{.alpha = adapter.scale, .addend = true},
+          {read(in_fp32("b", adapter.b, as_held(adapter.b))), read(in_fp32("a", adapter.a, as_held(adapter.a))),
+           read(sum), write(sum)});
+    return sum;
+  }
+
+  // A split adapter counts with all its bits.
+  Operand in_fp32(std::string_view what, ParamId id, const Stored& stored) {
+    const Operand wide = e_.tensor(what, DType::F32, job_.table[id].shape, Role::Staging);
+    if (stored.low)
+      e_.op(what, JoinMaster{}, {read(stored.values), read(*stored.low), write(flat(wide))});
+    else
+      e_.op(what, Cast{}, {read(flat(stored.values)), write(flat(wide))});
+    return wide;
+  }
+
+  const JobContext& job_;
+  const WeightSources& sources_;
+  Emitter e_;
+  int64_t first_source_ = 0;  // of the program's files, the first that is read
+  std::map<ParamId, Adapter> adapters_ = find_adapters(job_.table);
+  std::map<std::pair<int, SegmentKind>, Whole> whole_;
+  ParamId last_ = kNoParam;  // whose values were computed last
+  Stored last_stored_;
+};
+
+}  // namespace
+
+Output adapter_output(const JobContext& job) {
+  std::vector<SafetensorsTensor> tensors;
+  std::vector<Transfer> transfers;
+  for (size_t i = 0; i < job.table.params.size(); i++) {
+    if (!job.table.params[i].adapter) continue;
+    tensors.push_back({job.table.params[i].name, DType::F32, job.table.params[i].shape});
+    transfers.push_back(all_of(job.table.params[i].shape, static_cast<ParamId>(i)));
+    transfers.back().place.dtype = DType::F32;
+  }
+  return one_file("adapter_model.safetensors", tensors, std::move(transfers));
+}
+
+Output model_output(const JobContext& job, const WeightSources& sources, std::optional<DType> dtype,
+                    uint64_t max_bytes) {
+  std::vector<SafetensorsTensor> tensors;
+  std::vector<Transfer> transfers;
+  const std::map<ParamId, Adapter> adapters = find_adapters(job.table);
+  const auto add = [&](const std::string& name, const Shape& shape, DType as, Transfer transfer) {
+    tensors.push_back({name, as, shape});
+    transfers.push_back(std::move(transfer));
+  };
+  for (size_t i = 0; i < job.table.params.size(); i++) {
+    const ParamSpec& param = job.table.params[i];
+    if (param.adapter) continue;
+    Transfer transfer = all_of(param.shape, static_cast<ParamId>(i));
+    const auto id = static_cast<ParamId>(i);
+    if (!job.layout().holds(id) && !adapters.contains(id)) transfer.source = std::get<TensorPlace>(sources.params[i]);
+    add(param.name, param.shape, dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)), transfer);
+  }
+  for (const WeightSources::Extra& extra : sources.extras) {
+    Transfer transfer = all_of(extra.shape, extra.same_as);
+    if (extra.same_as == kNoParam)
+      transfer.source = extra.place;
+    else if (!job.layout().holds(extra.same_as))
+      transfer.source = std::get<TensorPlace>(sources.params[static_cast<size_t>(extra.same_as)]);
+    add(extra.name, extra.shape, extra.same_as == kNoParam ? extra.place.dtype : dtype.value_or(extra.place.dtype),
+        transfer);
+  }
+  ShardedLayout sharded = shard_safetensors(tensors, max_bytes);
+  Output output;
+  output.files.index_json = std::move(sharded.index_json);
+  for (auto& shard : sharded.shards) {
+    const auto file = static_cast<int64_t>(output.files.names.size());
+    for (size_t i = 0; i < shard.tensors.size(); i++) {
+      Transfer& transfer = transfers[shard.tensors[i]];
+      const auto& [name, as, shape] = tensors[shard.tensors[i]];
+      transfer.place = {file, shard.layout.offset[i], as};
+      if (as == DType::F16 && !(transfer.source && transfer.source->dtype == as)) output.files.halves.push_back(name);
+      output.transfers.push_back(std::move(transfer));
+    }
+    output.files.names.push_back(std::move(shard.file_name));
+    output.files.layouts.push_back(std::move(shard.layout));
+  }
+  return output;
+}
+
+void lower_export(const JobContext& job, ProgramId program, const WeightSources& sources, Output output) {
+  Export(job, program, sources).emit(std::move(output));
+}
+
+}  // namespace snug

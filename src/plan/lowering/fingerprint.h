@@ -1,0 +1,56 @@
+// What decides the results of a job, field by field (base/fields.h): ranks compare it before they begin, and a run that
+// is resumed with its checkpoint.
+#pragma once
+
+#include "base/fields.h"
+#include "plan/lowering/compile.h"
+
+namespace snug {
+
+template <RecordOf<Numerics> R, class Visit>
+void visit_fields(R& numerics, Visit&& visit) {
+  auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_every_step, head_rows, beta1,
+         beta2, epsilon, weight_decay, max_grad_norm, state, seed] = numerics;
+  visit("compute", compute);
+  visit("compute fp8", fp8_products);
+  visit("base", base);
+  visit("base_format", base_format);
+  visit("plain scales", plain_scales);
+  visit("gradient_accumulator", accumulator);
+  visit("reduce_every step", reduce_every_step);
+  visit("rows of logits", head_rows);
+  visit("beta1", beta1);
+  visit("beta2", beta2);
+  visit("epsilon", epsilon);
+  visit("weight_decay", weight_decay);
+  visit("max_grad_norm", max_grad_norm);
+  visit("state_format", state);
+  visit("seed", seed);
+}
+
+template <RecordOf<Cut> R, class Visit>
+void visit_fields(R& cut, Visit&& visit) {
+  auto& [sequence_length, micro_batch, passes, ranks] = cut;
+  visit("sequence_length", sequence_length);
+  visit("micro_batch_size", micro_batch);
+  visit("gradient_accumulation_steps", passes);
+  visit("ranks", ranks);
+}
+
+// Groups of fields.
+inline constexpr std::string_view kModelFields = "model";        // configuration, and hash of the weights not trained
+inline constexpr std::string_view kNumericsFields = "numerics";  // arithmetic and the optimizer's numbers
+inline constexpr std::string_view kMethodFields = "method";      // what is trained: the adapter, or all weights
+inline constexpr std::string_view kCutFields = "cut";            // where two cuts differ, so do sums in their last bits
+
+// Those that a run has from its beginning to its end; the cut may change.
+inline const std::vector<std::string_view> kResultFields{kMethodFields, kModelFields, kNumericsFields};
+
+// All groups of a job, but for the weights' field. Pure.
+Fields fields_of(const JobSpec& spec);
+
+// The field of the weights that are not trained: a hash of what their files hold; "init random" where the seed draws
+// them, nothing where all are trained.
+Field weights_field(const JobSpec& spec, const Heartbeat& heartbeat);
+
+}  // namespace snug

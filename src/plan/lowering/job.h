@@ -1,0 +1,33 @@
+// What all programs of a job share.
+#pragma once
+
+#include "plan/layout/storage.h"
+
+namespace snug {
+
+// Everything referred to must outlive the lowering.
+struct JobContext {
+  ProgramSet& set;
+  const OpFacts& facts;
+  const RopeTable& rope;
+  const ParamTable& table;
+  const Storage& storage;
+  const Numerics& numerics;
+  const Strategy& strategy;
+  Operand rope_table;  // [P, head_dim] fp32, persistent
+
+  const Layout& layout() const { return storage.layout(); }
+  const Topology& topology() const { return storage.layout().topology(); }
+  // Whether a group is updated within the backward, for good or by speculation, as soon as its gradient is complete.
+  bool updates_early(int group) const {
+    return storage.speculates(group) || (strategy.update_in_backward && !storage.states(group).empty());
+  }
+};
+
+// Adds an empty program.
+ProgramId add_program(ProgramSet& set, std::string name);
+
+// Reserves the buffers of ops off the compute lane for `lag` further ops, so that lanes may run ahead of each other.
+void retire_later(Program& program, int64_t lag);
+
+}  // namespace snug

@@ -1,0 +1,322 @@
+#include "plan/lowering/load.h"
+
+#include <algorithm>
+#include <map>
+
+#include "plan/lowering/placement.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// The elements of a parameter that this rank owns, in its segment.
+Span owned(const JobContext& job, ParamId id) {
+  const int group = job.table[id].group;
+  return intersection(job.layout().span(id),
+                      job.layout().part(job.layout().segment(group, job.layout().kind(id)).elements));
+}
+
+// The parts of elements [span) that lie one after the other, and where each begins.
+void for_pieces(const PiecedPlace& pieces, const Span& span,
+                const std::function<void(const Span& part, const TensorPlace& place)>& take) {
+  for (size_t i = 0; i < pieces.size(); i++) {
+    const int64_t next = i + 1 < pieces.size() ? pieces[i + 1].first : span.end;
+    const Span part = intersection(span, {pieces[i].first, next});
+    if (part.count() <= 0) continue;
+    TensorPlace place = pieces[i].place;
+    place.offset += static_cast<uint64_t>(part.begin - pieces[i].first) * element_bytes(place.dtype);
+    take(part, place);
+  }
+}
+
+class Loader {
+ public:
+  Loader(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
+         const std::vector<uint64_t>& file_bytes)
+      : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
+
+  void emit() {
+    e_.op("rope_table", job_.rope, {write(job_.rope_table)});
+    const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
+    std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
+    for (size_t i = 0; i < job_.table.params.size(); i++)
+      by_group[static_cast<size_t>(job_.table.params[i].group)].push_back(static_cast<ParamId>(i));
+    for (int g = 0; g < job_.table.group_count(); g++) {
+      e_.scope(fmt::format("group.{}.load", g));
+      begin_table(g);
+      for (const ParamId id : by_group[static_cast<size_t>(g)])
+        if (job_.layout().kind(id) == SegmentKind::Quantized)
+          quantized(id);
+        else
+          plain(id);
+      e_.scope(fmt::format("group.{}.load", g));
+      lower_reads(e_, incoming_, file_bytes_, most);
+      incoming_.clear();
+      if (twice_quantised()) quantize_scales(g);
+      end_table(g);
+      share_group(g);
+    }
+    let_staging_overlap(e_.program());
+  }
+
+ private:
+  int64_t elements_of(int group, SegmentKind kind) const { return job_.layout().segment(group, kind).elements; }
+
+  // ---- As they are ----
+
+  void plain(ParamId id) {
+    const Span span = owned(job_, id);
+    if (span.count() == 0) return;
+    const ParamSpec& param = job_.table[id];
+    const int64_t start = job_.layout().span(id).begin;
+    const auto stored = [&](const Span& elements) {
+      const Span at{start + elements.begin, start + elements.end};
+      Stored place{slice(job_.storage.values(param.group, job_.layout().kind(id)), at)};
+      if (job_.storage.split(id)) place.low = slice(job_.storage.low(param.group), at);
+      return place;
+    };
+    const Span mine{span.begin - start, span.end - start};
+    if (const auto* fill = std::get_if<RandomFill>(&source(id))) {
+      e_.scope(param.name);
+      return random(stored(mine), *fill, static_cast<uint64_t>(mine.begin));
+    }
+    const auto* const pieces = std::get_if<PiecedPlace>(&source(id));
+    for_pieces(
+        pieces ? *pieces : PiecedPlace{{0, std::get<TensorPlace>(source(id))}}, mine,
+        [&](const Span& part, const TensorPlace& place) { incoming_.push_back(stored_as(e_, stored(part), place)); });
+  }
+
+  const ParamSource& source(ParamId id) const { return sources_[static_cast<size_t>(id)]; }
+
+  // The first value of elements that no file holds. Split parameters are drawn in fp32, tile by tile.
+  void random(const Stored& stored, RandomFill fill, uint64_t first) {
+    const int64_t count = stored.values.shape.count();
+    const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kTile;
+    for (int64_t begin = 0; begin < count; begin += tile) {
+      const int64_t end = std::min(begin + tile, count);
+      const Operand target = elements(stored.values, begin, end), values = allocate(e_, "values", target);
+      fill.first = first + static_cast<uint64_t>(begin);
+      if (stored.low) {
+        const Operand low_target = elements(*stored.low, begin, end), low = allocate(e_, "low", low_target);
+        const Operand drawn = e_.tensor("drawn", DType::F32, {end - begin}, Role::Staging);
+        e_.op("random", fill, {write(drawn)});
+        e_.op("split", SplitMaster{}, {read(drawn), write(values), write(low)});
+        store(e_, "low", low, low_target);
+      } else {
+        e_.op("random", fill, {write(values)});
+      }
+      store(e_, "values", values, target);
+    }
+  }
+
+  // ---- In fewer bits ----
+
+  BaseFormat format() const { return job_.numerics.base_format; }
+  bool by_rows() const { return format() != BaseFormat::Nf4; }
+  bool twice_quantised() const { return format() == BaseFormat::Nf4 && !job_.numerics.plain_scales; }
+
+  const ShardedArray& array(ParamId id, size_t i) const {
+    return job_.storage.weights(job_.table[id].group, SegmentKind::Quantized)[i].held;
+  }
+  // Elements of a parameter, in an array of its segment.
+  Operand stored(ParamId id, size_t i, const Span& span) const {
+    const int64_t start = job_.layout().span(id).begin;
+    return slice(array(id, i), {start + span.begin, start + span.end});
+  }
+  // Elements of a parameter that one scale, or scale of scales, is for.
+  int64_t block(ParamId id) const { return by_rows() ? job_.table[id].shape.cols() : unit_of(SegmentKind::Quantized); }
+
+  void quantized(ParamId id) {
+    const Span in_segment = owned(job_, id);
+    const int64_t start = job_.layout().span(id).begin, unit = block(id);
+    if (const auto* place = std::get_if<CodedPlace>(&source(id)); place && twice_quantised())
+      e_.op("offset", RandomFill{.distribution = Distribution::Constant, .scale = place->offset},
+            {write(table_slot(id))});
+    if (in_segment.count() == 0) return;
+    const Span mine{in_segment.begin - start, in_segment.end - start};
+    if (const auto* place = std::get_if<CodedPlace>(&source(id))) return read_codes(id, mine, *place);
+    if (twice_quantised())
+      scales_[id] = e_.tensor("scales", DType::F32, {ceil_div(mine.count(), kNf4Block)}, Role::Staging);
+    // A row of which this rank owns a part has one scale all the same.
+    const Span whole{mine.begin / unit * unit, std::min(ceil_div(mine.end, unit) * unit, job_.table[id].shape.count())};
+    if (const auto* fill = std::get_if<RandomFill>(&source(id))) return draw(id, mine, whole, *fill);
+    TensorPlace place = std::get<TensorPlace>(source(id));
+    place.offset += static_cast<uint64_t>(whole.begin) * element_bytes(place.dtype);
+    incoming_.push_back({place, whole.count(), unit, [=, this](const Operand& piece, int64_t first) {
+                           encode(id, mine, piece, whole.begin + first);
+                         }});
+  }
+
+  // Of the numbers that a model without quantized linears would have.
+  void draw(ParamId id, const Span& mine, const Span& whole, RandomFill fill) {
+    const int64_t unit = block(id), tile = std::max<int64_t>(1, kTile / unit) * unit;
+    e_.scope(job_.table[id].name);
+    for (int64_t begin = whole.begin; begin < whole.end; begin += tile) {
+      fill.first = static_cast<uint64_t>(begin);
+      const Operand drawn = e_.tensor("drawn", job_.numerics.base, {std::min(tile, whole.end - begin)}, Role::Staging);
+      e_.op("random", fill, {write(drawn)});
+      encode(id, mine, read(drawn), begin);
+    }
+  }
+
+  // Codes a piece of whole blocks, whose first is element `first` of the parameter, and stores what of it is `mine`.
+  void encode(ParamId id, const Span& mine, const Operand& piece, int64_t first) {
+    const int64_t cols = job_.table[id].shape.cols(), count = piece.shape.count();
+    const Span all{first, first + count}, kept = intersection(all, mine);
+    const int64_t per_code = array(id, 0).block;
+    Operand x = read(piece);
+    if (by_rows()) x.shape = {count / cols, cols}, x.row_stride = cols;
+    const Operand codes_stored = stored(id, 0, kept);
+    Operand codes = codes_stored;
+    if (kept != all || !on_device(e_.set(), codes_stored))
+      codes = e_.tensor("codes", codes_stored.dtype, {count / per_code}, Role::Staging);
+    if (by_rows()) codes.shape = x.shape, codes.row_stride = cols;
+    const Operand scales =
+        by_rows() ? e_.tensor("scales", DType::F32, {count / cols}, Role::Staging) : room_for_scales(id, mine, kept);
+    e_.op("quantize", Quantize{format()}, {x, write(codes), write(scales)});
+    store(e_, "codes", elements(flat(codes), (kept.begin - first) / per_code, (kept.end - first) / per_code),
+          codes_stored);
+    if (by_rows()) {  // a row's scale is given by who owns its beginning
+      const Span rows{ceil_div(kept.begin, cols), ceil_div(kept.end, cols)};
+      if (rows.count() > 0)
+        e_.op("scales", Copy{},
+              {read(elements(scales, rows.begin - first / cols, rows.end - first / cols)),
+               write(elements(table_slot(id), rows.begin, rows.end))});
+    } else if (!twice_quantised()) {
+      store(e_, "scales", scales, stored(id, 1, kept));
+    }
+  }
+
+  Operand room_for_scales(ParamId id, const Span& mine, const Span& kept) {
+    if (!twice_quantised()) return allocate(e_, "scales", stored(id, 1, kept));
+    return elements(scales_.at(id), (kept.begin - mine.begin) / kNf4Block, ceil_div(kept.end - mine.begin, kNf4Block));
+  }
+
+  void read_codes(ParamId id, const Span& mine, const CodedPlace& from) {
+    auto read_array = [&](size_t i, TensorPlace place) {
+      place.offset += static_cast<uint64_t>(mine.begin / array(id, i).block) * element_bytes(place.dtype);
+      incoming_.push_back(stored_as(e_, {stored(id, i, mine)}, place));
+    };
+    read_array(0, from.codes);
+    if (!by_rows()) {
+      read_array(1, from.scales);
+      if (from.block_scales) read_array(2, *from.block_scales);
+      return;
+    }
+    const int64_t cols = job_.table[id].shape.cols();
+    const Span rows{ceil_div(mine.begin, cols), ceil_div(mine.end, cols)};
+    TensorPlace place = from.scales;
+    place.offset += static_cast<uint64_t>(rows.begin) * element_bytes(place.dtype);
+    if (rows.count() > 0) incoming_.push_back(stored_as(e_, {elements(table_slot(id), rows.begin, rows.end)}, place));
+  }
+
+  // Sums of units are each rank's own, their sum in the tree is the same on all; each then codes its own scales.
+  void quantize_scales(int group) {
+    const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Quantized);
+    if (segment.runs.empty() || std::holds_alternative<CodedPlace>(source(segment.runs[0].first))) return;
+    const int64_t unit = unit_of(SegmentKind::Quantized), ranks = job_.topology().ranks,
+                  units = segment.elements / unit;
+    const Span part = job_.layout().part(segment.elements);
+    const Operand sums = e_.tensor("sums", DType::F32, {units / ranks}, Role::Staging);
+    e_.op("clear", Fill{}, {write(sums)});
+    for (const auto& [id, scales] : scales_) {
+      const int64_t count = scales.shape.count(), first = (owned(job_, id).begin - part.begin) / unit;
+      e_.op("sums", TreeSum{count, kNf4ScaleBlock},
+            {read(scales), write(elements(sums, first, first + ceil_div(count, kNf4ScaleBlock)))});
+    }
+    const Operand all = ranks == 1 ? sums : e_.tensor("all_sums", DType::F32, {units}, Role::Staging);
+    if (ranks > 1) e_.op("gather", AllGather{Ranks::Parts}, {read(sums), write(all)}, Lane::Gather);
+    for (const Layout::Run& run : segment.runs) {
+      const int64_t first = run.span.begin / unit, count = ceil_div(run.span.count(), unit);
+      const float share = 1.0f / static_cast<float>(run.span.count() / kNf4Block);
+      e_.op("offset", TreeSum{count, 0, share},
+            {read(elements(all, first, first + count)), write(table_slot(run.first))});
+    }
+    for (const auto& [id, scales] : scales_) {
+      const Span in_segment = owned(job_, id);
+      const Operand codes_stored = slice(array(id, 1), in_segment), blocks_stored = slice(array(id, 2), in_segment);
+      const Operand codes = allocate(e_, "scale_codes", codes_stored),
+                    blocks = allocate(e_, "block_scales", blocks_stored);
+      e_.op("quantize_scales", QuantizeScales{}, {read(scales), read(table_slot(id)), write(codes), write(blocks)});
+      store(e_, "scale_codes", codes, codes_stored);
+      store(e_, "block_scales", blocks, blocks_stored);
+    }
+    scales_.clear();
+  }
+
+  // ---- The table of a group: every rank has all of it ----
+
+  Operand table_slot(ParamId id) const {
+    const Span span = job_.storage.table_span(id);
+    return elements(table_, span.begin, span.end);
+  }
+
+  // Rows' scales are found by one rank each; what others have there is zero.
+  bool table_is_summed() const { return by_rows() && job_.topology().ranks > 1; }
+
+  void begin_table(int group) {
+    table_ = job_.storage.table(group);
+    if (table_.shape.rank == 0 || !table_is_summed()) return;
+    table_ = e_.tensor("table", DType::F32, table_.shape, Role::Staging);
+    e_.op("clear", Fill{}, {write(table_)});
+  }
+
+  void end_table(int group) {
+    if (table_.shape.rank == 0 || !table_is_summed()) return;
+    const int64_t ranks = job_.topology().ranks, count = table_.shape.count();
+    const Operand all = e_.tensor("tables", DType::F32, {ranks, count}, Role::Staging);
+    e_.op("gather_table", AllGather{Ranks::Parts}, {read(table_), write(flat(all))}, Lane::Gather);
+    e_.op("sum_table", SumRanks{}, {read(all), write(job_.storage.table(group))});
+  }
+
+  // ---- What others own ----
+
+  void share_group(int group) {
+    e_.scope(fmt::format("group.{}.share", group));
+    for (const SegmentKind kind : kSegmentKinds)
+      for (const Array& array : job_.storage.weights(group, kind))
+        share(job_, e_, array.held, elements_of(group, kind));
+    for (const Array& state : job_.storage.states(group))
+      if (state.name == "low")
+        share(job_, e_, state.held, elements_of(group, SegmentKind::Trained));
+      else
+        clear(state.held.array);
+  }
+
+  void clear(const Operand& array) {
+    const int64_t count = array.shape.count(), tile = on_device(e_.set(), array) ? count : kTile;
+    for (int64_t begin = 0; begin < count; begin += tile) {
+      const Operand target = elements(array, begin, std::min(begin + tile, count)), zero = allocate(e_, "zero", target);
+      e_.op("clear", Fill{}, {write(zero)});
+      store(e_, "zero", zero, target);
+    }
+  }
+
+  const JobContext& job_;
+  Emitter e_;
+  const std::vector<ParamSource>& sources_;
+  const std::vector<uint64_t>& file_bytes_;
+  std::vector<Incoming> incoming_;     // of the group in hand
+  std::map<ParamId, Operand> scales_;  //   this rank's, before they are quantized
+  Operand table_;                      //   what this rank finds of the table
+};
+
+}  // namespace
+
+void share(const JobContext& job, Emitter& e, const ShardedArray& held, int64_t elements) {
+  if (!held.sharers) return;
+  const Operand part = slice(held, job.layout().part(elements));
+  const Operand mine = fetch(e, "part", part, Role::Staging), whole = allocate(e, "whole", held.array);
+  e.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
+  store(e, "whole", whole, held.array);
+}
+
+void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
+                const std::vector<uint64_t>& file_bytes) {
+  Loader(job, program, sources, file_bytes).emit();
+}
+
+}  // namespace snug

@@ -1,0 +1,154 @@
+#include "plan/lowering/lower.h"
+
+#include "base/limits.h"
+#include "plan/lowering/placement.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kArrayAlignment = 256;  // bytes, of each array of a batch
+
+// Arrays that the host fills, as one run of bytes so that one copy brings them to the device.
+class HostArrays {
+ public:
+  explicit HostArrays(std::span<const ArrayField> fields) : fields_(fields.begin(), fields.end()) {
+    for (const ArrayField& field : fields_) {
+      offsets_.push_back(bytes_);
+      const int64_t bytes = field.shape.count() * static_cast<int64_t>(element_bytes(field.dtype));
+      bytes_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+    }
+  }
+
+  // Emits the filling and the copy; returns the arrays on the device.
+  std::vector<Operand> emit(Emitter& e, const HostTask& task) const {
+    const Operand host = e.tensor("batch.host", DType::U8, {bytes_}, Role::Batch, Space::Host);
+    const Operand device = e.tensor("batch", DType::U8, {bytes_}, Role::Batch);
+    std::vector<Operand> filled = views(host);
+    filled.push_back(write(host));  // all of it, for what lies between the arrays is copied too
+    e.op("fill", task, std::move(filled), Lane::Host);
+    e.op("copy", Copy{}, {read(host), write(device)}, Lane::CopyIn);
+    return views(device);
+  }
+
+ private:
+  std::vector<Operand> views(const Operand& block) const {
+    std::vector<Operand> arrays;
+    for (size_t i = 0; i < fields_.size(); i++)
+      arrays.push_back({block.buffer, Access::Write, fields_[i].dtype, fields_[i].shape,
+                        static_cast<uint64_t>(offsets_[i]), fields_[i].shape.cols()});
+    return arrays;
+  }
+
+  std::vector<ArrayField> fields_;
+  std::vector<int64_t> offsets_;
+  int64_t bytes_ = 0;
+};
+
+}  // namespace
+
+BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
+  e.scope("batch");
+  const auto fields = batch_fields(cut.tokens(), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
+  return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
+}
+
+HeadParams head_params(const JobContext& job) { return {job.table.final_norm, job.table.head, job.numerics.head_rows}; }
+
+LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
+  return {batch.positions, job.rope_table, batch.documents, cut.sequence_length, std::nullopt};
+}
+
+namespace {
+
+// A [1] fp32 value of every rank, by rank: [ranks, 1]; the value itself where there is one rank.
+Operand of_all_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
+  const int ranks = job.topology().ranks;
+  if (ranks == 1) return value;
+  const Operand all = e.tensor(fmt::format("{}.all", what), DType::F32, {ranks, 1}, Role::Metrics);
+  e.op(fmt::format("{}.gather", what), AllGather{Ranks::Everyone}, {read(value), write(flat(all))}, Lane::Gather);
+  return all;
+}
+
+}  // namespace
+
+Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
+  const Operand all = of_all_ranks(job, e, what, value);
+  if (all.buffer == value.buffer) return value;
+  const Operand sum = e.tensor(fmt::format("{}.sum", what), DType::F32, {1}, Role::Metrics);
+  e.op(fmt::format("{}.sum", what), SumRanks{}, {read(all), write(sum)});
+  return sum;
+}
+
+namespace {
+
+// Through embedding and blocks; `context` gives what a block needs.
+Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, const Operand& ids,
+              const std::function<LayerContext(size_t block)>& context) {
+  b.enter(kNoLayer, "embedding");
+  auto prefetch_ahead = [&](int group) {
+    for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
+      placement.prefetch(group + static_cast<int>(ahead));
+  };
+  const int embedding = job.table.group_of(job.table.embedding);
+  prefetch_ahead(embedding);
+  Value x = b.embedding(ids, job.table.embedding);
+  b.forward();
+  placement.release(embedding);
+  for (size_t i = 0; i < job.table.layers.size(); i++) {
+    const int group = job.table.layers[i].group;
+    b.enter(static_cast<int>(i), fmt::format("block.{}", i));
+    prefetch_ahead(group);
+    x = decoder_layer(b, job.table.layers[i], context(i), x);
+    b.forward();
+    placement.release(group);
+  }
+  b.enter(kNoLayer, "head");
+  return x;
+}
+
+}  // namespace
+
+void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) {
+  Emitter e(job.set, program, job.facts);
+  ProgramPlacement placement(job, e, nullptr);
+  Builder b(e, placement, job.table, job.numerics.compute, cut.tokens());
+  const BatchBuffers batch = emit_batch(e, cut);
+  const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return layer_context(job, cut, batch); });
+  const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
+  head_loss(b, x, head_params(job), batch, loss, false);
+  const Operand all = of_all_ranks(job, e, "loss", loss);
+  e.op("take", HostTask{HostJob::TakeLoss}, {read(copy_to_host(e, "loss.host", all))}, Lane::Host);
+  retire_later(e.program(), job.strategy.retire_lag);
+}
+
+std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
+  std::vector<Operand> caches;
+  for (size_t i = 0; i < job.table.layers.size(); i++) {
+    const HeadShape& heads = job.table.layers[i].heads;
+    caches.push_back(new_tensor(job.set, fmt::format("block.{}.cache", i), job.numerics.compute,
+                                {positions, 2 * heads.key_columns()}, Role::Cache, Space::Device, Life::Persistent));
+  }
+  return caches;
+}
+
+void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches) {
+  Emitter e(job.set, program, job.facts);
+  ProgramPlacement placement(job, e, nullptr);
+  Builder b(e, placement, job.table, job.numerics.compute, tokens);
+  e.scope("tokens");
+  const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
+  const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> LayerContext {
+    return {arrays.positions, job.rope_table, {}, 0, caches[block]};
+  });
+  const Operand logits = head_logits(b, x, head_params(job), arrays.row);
+  e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);
+  retire_later(e.program(), job.strategy.retire_lag);
+}
+
+Operand copy_to_host(Emitter& e, std::string_view what, const Operand& operand) {
+  const Operand host = e.tensor(what, operand.dtype, operand.shape, Role::Metrics, Space::Host);
+  e.op(what, Copy{}, {read(operand), write(host)}, Lane::CopyOut);
+  return host;
+}
+
+}  // namespace snug

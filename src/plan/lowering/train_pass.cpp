@@ -1,0 +1,409 @@
+#include "plan/lowering/train_pass.h"
+
+#include "plan/lowering/lower.h"
+#include "plan/lowering/placement.h"
+#include "plan/lowering/update.h"
+#include "tensor/step_scalars.h"
+
+namespace snug {
+namespace {
+
+bool sums_locally(const JobContext& job, const Cut& cut) {
+  return job.numerics.reduce_every_step && job.topology().ranks > 1 && cut.passes > 1;
+}
+
+// Whether the backward of each pass writes or adds its gradients right where the sum of the passes is: there is no need
+// of room for those of a pass, and of one more way to memory and back. An adapter's are few, and added together sooner
+// than one by one; products in fp8 write bf16 alone.
+bool sums_in_place(const JobContext& job, const Cut& cut) {
+  const Numerics& n = job.numerics;
+  if (job.topology().ranks > 1 && !sums_locally(job, cut)) return false;
+  if (cut.passes == 1) return true;
+  return (n.accumulator == n.gradient() || !n.fp8_products) &&
+         !std::ranges::any_of(job.table.params, &ParamSpec::adapter);
+}
+
+// One pass of the program.
+struct Pass {
+  PassPosition position;
+  bool first() const { return position == PassPosition::Only || position == PassPosition::First; }
+  bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
+  std::unique_ptr<Builder> builder;
+  BatchBuffers batch;
+  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by block: forward values that wait elsewhere
+  std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
+  std::vector<Value> inputs;                      // by layer: the residual stream before it
+  Value x;                                        //   and as far as the forward has come
+};
+
+class TrainProgram {
+ public:
+  TrainProgram(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
+               const StepBuffers& step, bool pending_update)
+      : job_(job),
+        cut_(cut),
+        strategy_(job.strategy),
+        step_(step),
+        emitter_(job.set, program, job.facts),
+        placement_(job, emitter_, &job.strategy),
+        updates_(job, emitter_, step),
+        in_place_(sums_in_place(job, cut)),
+        pending_update_(pending_update),
+        sums_(static_cast<size_t>(job.table.group_count())) {
+    for (const PassPosition position : positions) {
+      emitter_.pass(passes_.size());
+      Pass& pass = passes_.emplace_back();
+      pass.position = position;
+      pass.gradients.resize(static_cast<size_t>(job.table.group_count()));
+      pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(),
+                                               job.numerics.seed);
+      pass.batch = emit_batch(emitter_, cut, static_cast<int64_t>(passes_.size()) - 1);
+    }
+  }
+
+  void emit() {
+    if (passes_.back().last()) updates_.prepare();
+    forward();
+    head();
+    backward();
+    for (const int group : unreduced_) reduce(passes_[0], group);
+    emitter_.pass(passes_.size() - 1);
+    updates_.finish();
+    retire_later(emitter_.program(), strategy_.retire_lag);
+  }
+
+ private:
+  int layers() const { return static_cast<int>(job_.table.layers.size()); }
+  // The groups in the order of the forward: the embedding's, a layer's for each, the head's.
+  int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
+  int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
+  int head_group() const { return job_.table.group_of(job_.table.final_norm.gain); }
+  // The one that the backward comes to after this layer's.
+  int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
+  bool tied() const { return job_.table.head == job_.table.embedding; }
+  int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
+
+  // What follows is emitted for this pass.
+  Builder& enter(Pass& pass, int block, std::string_view site) {
+    const auto number = static_cast<size_t>(&pass - passes_.data());
+    emitter_.pass(number);
+    placement_.gradients = &pass.gradients;
+    pass.builder->enter(block, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
+    return *pass.builder;
+  }
+
+  // ---- Where gradients go ----
+
+  // Whether passes are summed on each rank before ranks are.
+  bool local_sums() const { return sums_locally(job_, cut_); }
+
+  // Whether a group's gradient is summed in place. Where head and embedding are one the order of what both add would be
+  // that of the walk.
+  bool in_place(int group) const { return in_place_ && !(tied() && group == embedding_group() && cut_.passes > 1); }
+
+  // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
+  Operand sum_of(const Pass& pass, int group) {
+    const auto g = static_cast<size_t>(group);
+    const Operand& gradient = step_.gradients[g];
+    if (pass.position == PassPosition::Only) return gradient;
+    if (!step_.accumulators.empty()) return step_.accumulators[g];
+    if (!sums_[g]) {
+      const bool finished =
+          job_.numerics.accumulator == gradient.dtype && on_device(job_.set, gradient) && !local_sums();
+      emitter_.scope(fmt::format("group.{}", group));
+      sums_[g] = finished ? gradient
+                          : emitter_.tensor("sum", job_.numerics.accumulator,
+                                            {local_sums() ? trained(group) : gradient.shape.count()}, Role::Gradient);
+    }
+    return *sums_[g];
+  }
+
+  // On the device: what a pass adds to, or room for what the first one writes.
+  Operand sum_here(const Pass& pass, const Operand& place) {
+    return pass.first() ? write(allocate(emitter_, "sum", place, Role::Gradient))
+                        : update(fetch(emitter_, "sum", place, Role::Gradient));
+  }
+
+  // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
+  void prepare_gradient(Pass& pass, int group) {
+    if (trained(group) == 0) return;
+    std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
+    if (gradient) return;
+    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    const std::string scope = fmt::format("group.{}.gradient", group);
+    if (in_place(group)) {
+      const Operand place = sum_of(pass, group);
+      emitter_.scope(scope);
+      gradient = sum_here(pass, place);
+    } else {
+      emitter_.scope(scope);
+      gradient = write(emitter_.tensor("pass", job_.numerics.gradient(), {trained(group)}, Role::Gradient));
+    }
+  }
+
+  // ---- The walk ----
+
+  void forward() {
+    for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
+      for (int g = 0; g < job_.table.group_count(); g++)
+        if (!in_place(g)) prepare_gradient(pass, g);
+    if (pending_update_) updates_.queue();
+    prefetch_ahead(embedding_group(), 1);
+    for (Pass& pass : passes_) {
+      Builder& builder = enter(pass, kNoLayer, "embedding");
+      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
+      builder.forward();
+    }
+    placement_.release(embedding_group());
+    for (int i = 0; i < layers(); i++) {
+      size_t begin = 0;
+      for (Pass& pass : passes_) {
+        pass.offloaded.emplace_back();
+        const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
+        if (policy[ActivationClass::LayerInput] == Retention::Offload) offload(pass, i, pass.x);
+        if (&pass == passes_.data()) {
+          prefetch_ahead(group_of(i), 1);
+          begin = emitter_.program().ops.size();
+        }
+        Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
+        pass.inputs.push_back(pass.x);
+        pass.x = decoder_layer(builder, job_.table.layers[static_cast<size_t>(i)],
+                               layer_context(job_, cut_, pass.batch), pass.x);
+        builder.forward();
+        for (const ActivationClass kind : kPlannedClasses)
+          if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload)
+            for (const Value value : builder.values_of(i, kind)) offload(pass, i, value);
+      }
+      if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
+      if (i + 1 < layers()) placement_.release(group_of(i));
+    }
+    update_up_to(head_group());
+  }
+
+  // A group's weights, and those of the next ones in the direction of the walk.
+  void prefetch_ahead(int group, int direction) {
+    for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++, group += direction) {
+      if (direction > 0) update_up_to(group);
+      // The embedding's backward needs no weights.
+      if (direction > 0 || group > embedding_group()) placement_.prefetch(group);
+    }
+  }
+
+  // Updates the groups up to this one that are not yet.
+  void update_up_to(int group) {
+    if (!pending_update_) return;
+    emitter_.pass(passes_.size());
+    updates_.up_to(std::min(group, head_group()));
+  }
+
+  void offload(Pass& pass, int block, Value value) {
+    const Operand bytes = enter(pass, block, fmt::format("block.{}.offload", block)).use(value);
+    const Operand place = emitter_.tensor("value", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to);
+    store(emitter_, "value", bytes, place);
+    pass.offloaded.back().emplace_back(value, place);
+  }
+
+  // Brings back what pass number `number` offloaded of a block; numbers beyond the last are the block's before.
+  void fetch_values(int block, size_t number) {
+    block -= static_cast<int>(number / passes_.size());
+    if (block < 0) return;
+    Pass& pass = passes_[number % passes_.size()];
+    for (const auto& [value, place] : pass.offloaded[static_cast<size_t>(block)])
+      enter(pass, block, fmt::format("block.{}.fetch", block))
+          .restore(value, fetch(emitter_, "value", place, Role::Activation));
+  }
+
+  void head() {
+    for (Pass& pass : passes_) {
+      prepare_gradient(pass, head_group());
+      if (tied()) prepare_gradient(pass, embedding_group());
+      Builder& builder = enter(pass, kNoLayer, "head");
+      builder.begin_backward();
+      head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
+      finish_group(pass, head_group());
+      prepare_gradient(pass, group_before(layers()));
+    }
+    placement_.release(head_group());
+    if (tied()) placement_.release(embedding_group());
+  }
+
+  void backward() {
+    fetch_values(layers() - 1, 0);
+    for (int i = layers() - 1; i >= 0; i--) {
+      const auto begin = emitter_.program().ops.size();
+      const int64_t waiting = updates_.waiting();
+      const Pass& first = passes_.front();
+      const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
+      for (Pass& pass : passes_) {
+        fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
+        if (wanted && &pass == passes_.data()) prefetch_ahead(group_of(i), -1);
+        prepare_gradient(pass, group_before(i));
+        Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
+        builder.backward();
+        if (&pass == &passes_.back()) placement_.release(group_of(i));
+        finish_group(pass, group_of(i));
+      }
+      update_beside(begin, waiting, passes_.size() - 1, i + 1);
+      if (!wanted) return;
+    }
+    for (Pass& pass : passes_) {
+      enter(pass, kNoLayer, "embedding").backward();
+      finish_group(pass, embedding_group());
+    }
+  }
+
+  // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
+  // so many blocks to come has to do. They are dealt out among the ops since then: in one lump they would hold the
+  // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
+  void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t blocks) {
+    const int64_t tiles = std::min(waiting, (updates_.left() + blocks - 1) / blocks);
+    if (tiles == 0) return;
+    std::vector<Op>& ops = emitter_.program().ops;
+    const size_t middle = ops.size();
+    emitter_.pass(pass);
+    updates_.advance(tiles);
+    const size_t here = middle - begin, updates = ops.size() - middle;
+    std::vector<Op> dealt;
+    for (size_t i = 0, u = 0; i < here; i++) {
+      dealt.push_back(std::move(ops[begin + i]));
+      while (u * here < (i + 1) * updates) dealt.push_back(std::move(ops[middle + u++]));
+    }
+    std::ranges::move(dealt, ops.begin() + static_cast<std::ptrdiff_t>(begin));
+  }
+
+  // ---- What becomes of gradients ----
+
+  void finish_group(Pass& pass, int group) {
+    if (trained(group) == 0) return;
+    if (!in_place(group) && !strategy_.reduce_at_once && passes_.size() == 1)
+      return unreduced_.push_back(group);  // too late to be updated here
+    reduce(pass, group);
+    if (pass.last()) updates_.early(group);
+  }
+
+  // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
+  // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
+  // the sum over ranks is of the finished A. In place the backward has added S, without rounding it before.
+  void reduce(Pass& pass, int group) {
+    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    const Operand place = sum_of(pass, group);
+    emitter_.scope(fmt::format("group.{}.reduce", group));
+    const Operand whole = pass.gradients[static_cast<size_t>(group)].value();
+    const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
+    if (whole.buffer != gradient.buffer && (pass.first() || !in_place(group))) clear_gaps(group, whole);
+    const Operand sum = in_place(group) ? whole : added_up(pass, whole, place);
+    if (!pass.last() || place.buffer == gradient.buffer) return store(emitter_, "sum", sum, place);
+    Operand rounded = sum;
+    if (local_sums()) {
+      rounded = allocate(emitter_, "value", gradient, Role::Gradient);
+      emitter_.op("sum_ranks", SumRanks{}, {read(exchanged(sum)), write(rounded)}, Lane::Reduce);
+    } else if (sum.dtype != gradient.dtype) {
+      rounded = allocate(emitter_, "value", gradient, Role::Gradient);
+      emitter_.op("round", Cast{}, {read(sum), write(rounded)}, lane_of_sums());
+    }
+    store(emitter_, "gradient", rounded, gradient);
+  }
+
+  // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next block's
+  // until the exchange is done.
+  Lane lane_of_sums() const { return job_.topology().ranks > 1 && !local_sums() ? Lane::Reduce : Lane::Compute; }
+
+  Operand added_up(const Pass& pass, const Operand& whole, const Operand& place) {
+    const Operand parts = local_sums() ? by_rank(whole, 1) : exchanged(whole);
+    const Operand sum = sum_here(pass, place);
+    emitter_.op("sum", SumRanks{!pass.first()}, {read(parts), sum}, lane_of_sums());
+    return sum;
+  }
+
+  // [ranks, part]: this rank's part of arrays over whole segments, by the rank it came from.
+  Operand exchanged(const Operand& whole) {
+    const int ranks = job_.topology().ranks;
+    const Operand mine = by_rank(whole, ranks);
+    if (ranks == 1) return mine;
+    const Operand parts = emitter_.tensor("parts", whole.dtype, mine.shape, Role::Gather);
+    emitter_.op("exchange", Exchange{}, {read(mine), write(parts)}, Lane::Reduce);
+    return parts;
+  }
+
+  static Operand by_rank(Operand whole, int64_t ranks) {
+    whole.shape = {ranks, whole.shape.count() / ranks};
+    whole.row_stride = whole.shape.cols();
+    return whole;
+  }
+
+  // What lies between parameters travels with them, and nobody has written it.
+  void clear_gaps(int group, const Operand& whole) {
+    const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
+    int64_t end = 0;
+    auto clear = [&](int64_t begin) {
+      if (begin > end) emitter_.op("clear", Fill{}, {write(elements(whole, end, begin))});
+    };
+    for (const Layout::Run& run : segment.runs) {
+      clear(run.span.begin);
+      end = run.span.end;
+    }
+    clear(segment.elements);
+  }
+
+  const JobContext& job_;
+  const Cut& cut_;
+  const Strategy& strategy_;
+  const StepBuffers& step_;
+  Emitter emitter_;
+  ProgramPlacement placement_;
+  GroupUpdates updates_;
+  bool in_place_, pending_update_;
+  std::vector<Pass> passes_;
+  std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
+  std::vector<int> unreduced_;                // groups whose gradients wait for the end of the pass
+};
+
+}  // namespace
+
+PassPosition position_of(int64_t pass, int64_t passes) {
+  if (passes == 1) return PassPosition::Only;
+  if (pass == 0) return PassPosition::First;
+  return pass == passes - 1 ? PassPosition::Last : PassPosition::Middle;
+}
+
+StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
+  StepBuffers step;
+  step.loss = new_tensor(job.set, "step.loss", DType::F32, {1}, Role::Metrics, Space::Device, Life::Carried);
+  step.scalars =
+      new_tensor(job.set, "step.scalars", DType::F32, {kStepScalars}, Role::Metrics, Space::Device, Life::Carried);
+  if (job.strategy.update_in_backward)
+    step.partials = new_tensor(job.set, "step.partials", DType::F32, {norm_units(job)}, Role::Metrics, Space::Device,
+                               Life::Carried);
+  const DType gradient = job.numerics.gradient(), accumulator = job.numerics.accumulator;
+  for (int g = 0; g < job.table.group_count(); g++) {
+    const int64_t part = job.layout().segment(g, SegmentKind::Trained).elements / job.topology().ranks;
+    auto make = [&](std::string_view what, DType dtype, int64_t count) {
+      if (part == 0) return Operand{};
+      return new_tensor(job.set, fmt::format("group.{}.{}", g, what), dtype, {count}, Role::Gradient,
+                        job.strategy.groups[static_cast<size_t>(g)].gradients, Life::Carried);
+    };
+    step.gradients.push_back(make("gradients", gradient, part));
+    if (job.storage.speculates(g)) {
+      const ShardedArray& weights = job.storage.values(g, SegmentKind::Trained);
+      ShardedArray& replaced = step.replaced.emplace_back(job.storage.states(g).back().held);
+      replaced.block = 1;
+      replaced.array = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.array.dtype,
+                                  {replaced.span.count()}, Role::State, Space::Host, Life::Carried);
+    } else {
+      step.replaced.emplace_back();
+    }
+    if (cut.passes == 1 || job.strategy.layer_major) continue;
+    const bool locally = sums_locally(job, cut);
+    step.accumulators.push_back(accumulator == gradient && !locally
+                                    ? step.gradients.back()
+                                    : make("accumulators", accumulator, locally ? part * job.topology().ranks : part));
+  }
+  return step;
+}
+
+void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
+                  const StepBuffers& step, bool pending_update) {
+  TrainProgram(job, program, cut, positions, step, pending_update).emit();
+}
+
+}  // namespace snug

@@ -1,0 +1,72 @@
+// Programs that move arrays between files and their storage, through planned staging: no file is ever held as a whole.
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "format/safetensors.h"
+#include "plan/lowering/job.h"
+#include "plan/spec/sources.h"
+
+namespace snug {
+
+// Elements and their place in a file: a vector of values, in any space, or a split pair for which a file's fp32 stands.
+struct Stored {
+  Operand values;
+  std::optional<Operand> low{};
+};
+struct Transfer {
+  Stored stored;
+  TensorPlace place;
+  ParamId param = kNoParam;
+  std::optional<TensorPlace> source{};  // of what is copied from the model's files instead
+};
+
+// Elements that come from a file, and what is made of them.
+struct Incoming {
+  TensorPlace place;
+  int64_t count = 0;
+  int64_t block = 1;  // they come in pieces of multiples of this; only the last may be short
+  // Emits what becomes of a piece: a vector on the device, at any byte, whose first is element `first`.
+  std::function<void(const Operand& piece, int64_t first)> take;
+};
+// What is stored in the file's values, converted where its type is another. `e` is kept.
+Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
+
+// Bytes of a range, of all that a program moves: long enough for a disk and a bus to run at full rate, and for the
+// programs of large models, whose ranges would be tens of thousands, longer.
+uint64_t range_bytes(uint64_t total);
+// Where the ranks read files between them.
+uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks);
+
+// Files to be written, whole, by a program.
+struct OutputFiles {
+  std::vector<std::string> names;  // within their directory
+  std::vector<SafetensorsLayout> layouts;
+  std::string index_json;             // for model.safetensors.index.json; empty if one file holds all
+  std::vector<std::string> halves{};  // tensors that become fp16 as they are written
+
+  uint64_t disk_bytes() const;  // of all files, each in whole blocks of direct I/O
+};
+struct Output {
+  OutputFiles files;
+  std::vector<Transfer> transfers;
+};
+// Tensors of one file and the transfers that fill it.
+Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers);
+
+// Reads ranges of at most `most` bytes of the files (ReadFile ops name a file by index), in their order, and takes what
+// comes. `file_bytes`: the size of each file, as range ends are clipped to it.
+void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
+                 uint64_t most);
+// Reserves staging a while beyond its last use, so that reading, copying and converting overlap: when all is emitted.
+void let_staging_overlap(Program& program);
+
+// Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'
+// data) give them. `resolve`, if given, says where some of a transfer's elements are when they are needed.
+using Resolve = std::function<Stored(const Transfer&, int64_t begin, int64_t end)>;
+void lower_writes(Emitter& e, Output output, const Resolve& resolve = {});
+
+}  // namespace snug

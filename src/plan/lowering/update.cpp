@@ -1,0 +1,325 @@
+#include "plan/lowering/update.h"
+
+#include <algorithm>
+
+#include "plan/lowering/lower.h"
+#include "plan/lowering/placement.h"
+
+namespace snug {
+namespace {
+
+constexpr int64_t kTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
+
+// Where a group's partial sums are among those of all.
+Span units_of(const JobContext& job, int group) {
+  Span units{0, 0};
+  for (int g = 0; g <= group; g++)
+    units = {units.end,
+             units.end + job.layout().segment(g, SegmentKind::Trained).elements / kUnit / job.topology().ranks};
+  return units;
+}
+
+void clear_partials(Emitter& emitter, const Operand& partials) {
+  emitter.scope("norm");
+  emitter.op("clear", Fill{}, {write(partials)});
+}
+
+// Of what the rank has of the group's gradient. Gradients that wait elsewhere visit the device for their norm, and
+// again for their update.
+void emit_partials(const JobContext& job, Emitter& emitter, int group, const Operand& gradient, const Operand& partials,
+                   Lane lane) {
+  const Layout::Segment& segment = job.layout().segment(group, SegmentKind::Trained);
+  if (segment.elements == 0) return;
+  emitter.scope(fmt::format("norm.group.{}", group));
+  const Operand here = fetch(emitter, "gradient", gradient, Role::Gradient);
+  const Span part = job.layout().part(segment.elements);
+  const int64_t units = units_of(job, group).begin;
+  for (const Layout::Run& run : segment.runs) {
+    const Span span = intersection(run.span, part);
+    if (span.count() == 0) continue;
+    const int64_t first = units + (span.begin - part.begin) / kUnit;
+    emitter.scope("norm." + job.table[run.first].name);
+    emitter.op("partials", NormPartials{},
+               {read(slice(here, part.begin, span)),
+                write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))},
+               lane);
+  }
+}
+
+class Update {
+ public:
+  Update(const JobContext& job, ProgramId program, const StepBuffers& step)
+      : job_(job), step_(step), emitter_(job.set, program, job.facts), columns_(norm_units(job)) {}
+
+  UpdateProgram emit() {
+    const Operand loss = sum_over_ranks(job_, emitter_, "loss", step_.loss);
+    result_.in_backward = job_.strategy.update_in_backward;
+    result_.partials = partials();
+    clip_factor(loss);
+    const Operand loss_host = copy_to_host(emitter_, "loss.host", loss),
+                  scalars_host = copy_to_host(emitter_, "scalars.host", step_.scalars);
+    emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(scalars_host)}, Lane::Host);
+    GroupUpdates updates(job_, emitter_, step_);
+    if (!job_.strategy.defer_updates) updates.up_to(job_.table.group_count() - 1);
+    Program& program = emitter_.program();
+    retire_later(program, job_.strategy.retire_lag);
+    // Whoever meets a norm that is not finite reads the partials after the program.
+    program.ops[last_sum_].retire = static_cast<OpId>(program.ops.size() - 1);
+    return std::move(result_);
+  }
+
+ private:
+  // Sums of squares of this rank's parts, then of all ranks': [ranks, units].
+  Operand partials() {
+    emitter_.scope("norm");
+    const int ranks = job_.topology().ranks;
+    Operand mine = step_.partials;
+    if (!job_.strategy.update_in_backward) {
+      mine = emitter_.tensor("partials", DType::F32, {columns_}, Role::Metrics);
+      clear_partials(emitter_, mine);
+    }
+    for (int g = 0; g < job_.table.group_count(); g++) {
+      for (const Layout::Run& run : job_.layout().segment(g, SegmentKind::Trained).runs) note_units(g, run);
+      if (!job_.strategy.update_in_backward)
+        emit_partials(job_, emitter_, g, step_.gradients[static_cast<size_t>(g)], mine, Lane::Compute);
+    }
+    emitter_.scope("norm");
+    Operand all = mine;
+    if (ranks > 1) {
+      all = emitter_.tensor("all", DType::F32, {ranks * columns_}, Role::Metrics);
+      emitter_.op("gather", AllGather{Ranks::Parts}, {read(mine), write(all)}, Lane::Gather);
+    }
+    all.shape = {ranks, columns_};
+    all.row_stride = columns_;
+    return all;
+  }
+
+  void note_units(int group, const Layout::Run& run) {
+    const Span units = units_of(job_, group);
+    const int64_t per_rank = units.count(), end = (run.span.end + kUnit - 1) / kUnit;
+    for (int64_t unit = run.span.begin / kUnit; unit < end;) {
+      const int64_t rank = unit / per_rank, next = std::min(end, (rank + 1) * per_rank);
+      const int64_t shift = rank * columns_ + units.begin - rank * per_rank;
+      result_.units.push_back({run.first, unit + shift, next + shift});
+      unit = next;
+    }
+  }
+
+  void clip_factor(const Operand& loss) {
+    std::vector<int> groups;
+    for (int g = 0; g < job_.table.group_count(); g++)
+      if (units_of(job_, g).count() > 0) groups.push_back(g);
+    const auto count = static_cast<int64_t>(groups.size());
+    const Operand sums = emitter_.tensor("sums", DType::F32, {count}, Role::Metrics);
+    for (int64_t i = 0; i < count; i++) {
+      const int g = groups[static_cast<size_t>(i)];
+      const Span units = units_of(job_, g);
+      last_sum_ =
+          emitter_.op("sum", TreeSum{job_.layout().segment(g, SegmentKind::Trained).used / kUnit},
+                      {read(columns(result_.partials, units.begin, units.end)), write(elements(sums, i, i + 1))});
+    }
+    emitter_.scope("update");
+    emitter_.op("clip", ClipFactor{job_.numerics.max_grad_norm}, {read(sums), read(loss), write(step_.scalars)});
+  }
+
+  const JobContext& job_;
+  const StepBuffers& step_;
+  Emitter emitter_;
+  UpdateProgram result_;
+  int64_t columns_;    // of a rank's row of partials
+  OpId last_sum_ = 0;  // that reads the partials
+};
+
+}  // namespace
+
+int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group_count() - 1).end; }
+
+GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
+    : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.group_count())) {
+  for (int g = 0; g < job.table.group_count(); g++)
+    if (job.updates_early(g) && !stays(g)) left_ += std::ssize(tiles_of(g, Way::Unclipped, Lane::Reduce, {}));
+}
+
+bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).array); }
+
+void GroupUpdates::up_to(int group) {
+  for (; next_ <= group; next_++) {
+    if (job_.storage.states(next_).empty() || job_.updates_early(next_)) continue;
+    if (queued_[static_cast<size_t>(next_)])
+      advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
+    else
+      emit_tiles(tiles_of(next_, Way::Exact, Lane::Compute, gradient_to_update(next_)));
+    allgather_weights(next_);
+  }
+}
+
+// But where a gradient is gathered for it: ranks do that together, at places that all of them know.
+void GroupUpdates::queue() {
+  for (int g = 0; g < job_.table.group_count(); g++) {
+    if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
+    if (updated(g).sharers || stays(g)) continue;
+    std::ranges::move(tiles_of(g, Way::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
+    queued_[static_cast<size_t>(g)] = true;
+  }
+  left_ += waiting();
+}
+
+void GroupUpdates::prepare() {
+  bool any = false;
+  for (int g = 0; g < job_.table.group_count(); g++) any = any || job_.updates_early(g);
+  if (!any) return;
+  if (job_.strategy.update_in_backward) clear_partials(emitter_, step_.partials);
+  emitter_.scope("update");
+  unclipped_ = emitter_.tensor("unclipped", step_.scalars.dtype, step_.scalars.shape, Role::Metrics);
+  emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
+}
+
+// What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next block's
+// would wait too.
+void GroupUpdates::early(int group) {
+  if (!job_.updates_early(group)) return;
+  const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
+  const bool brought = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
+  const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
+  if (way == Way::Unclipped)
+    emit_partials(job_, emitter_, group, gradient, step_.partials, brought ? Lane::Reduce : Lane::Compute);
+  const Lane lane = brought || !stays(group) ? Lane::Reduce : Lane::Compute;
+  std::vector<Tile> tiles = tiles_of(group, way, lane, gradient_to_update(group));
+  if (!stays(group)) {
+    std::ranges::move(tiles, std::back_inserter(waiting_));
+    begun_.push_back(group);
+    return;
+  }
+  emit_tiles(std::move(tiles));
+  allgather_weights(group);
+}
+
+void GroupUpdates::finish() {
+  advance(waiting());
+  for (const int group : begun_) allgather_weights(group);
+}
+
+void GroupUpdates::reapply(int group) {
+  if (!job_.storage.speculates(group)) return;
+  emit_tiles(tiles_of(group, Way::Reapply, Lane::Compute, gradient_to_update(group)));
+  allgather_weights(group);
+}
+
+// Ranks have unlike tiles: nothing here may be a collective.
+void GroupUpdates::advance(int64_t tiles) {
+  const auto end = waiting_.begin() + std::min(tiles, waiting());
+  left_ -= end - waiting_.begin();
+  emit_tiles({waiting_.begin(), end});
+  waiting_.erase(waiting_.begin(), end);
+}
+
+// Of what this rank updates: its part, or its shard of all peers' parts, or all.
+Operand GroupUpdates::gradient_to_update(int group) {
+  const Operand& part = step_.gradients[static_cast<size_t>(group)];
+  const ShardedArray& held = updated(group);
+  if (!held.sharers) return part;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  const Operand mine = fetch(emitter_, "gradient", part, Role::Gradient);
+  const Operand whole = emitter_.tensor("gradients", part.dtype, {held.span.count()}, Role::Gather);
+  emitter_.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
+  return whole;
+}
+
+std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Way way, Lane lane, const Operand& gradient) const {
+  std::vector<Tile> tiles;
+  for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs) {
+    const Span mine = intersection(run.span, updated(group).span);
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
+      tiles.push_back({group, way, lane, &run, {begin, std::min(begin + kTile, mine.end)}, gradient});
+  }
+  return tiles;
+}
+
+// A lane works in issue order: a tile that was asked for after the one before it is written back would stand behind
+// writes that wait for an update, and disk and processor would take turns.
+void GroupUpdates::emit_tiles(std::vector<Tile> tiles) {
+  for (size_t t = 0; t < tiles.size(); t++) {
+    if (t == 0) fetch_tile(tiles[t]);
+    if (t + 1 < tiles.size()) fetch_tile(tiles[t + 1]);
+    update_tile(tiles[t]);
+  }
+}
+
+// Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
+void GroupUpdates::fetch_tile(Tile& tile) {
+  emitter_.scope("update." + job_.table[tile.run->first].name);
+  const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
+  const Operand gradient = slice(tile.gradient, updated(tile.group).span.begin, whole);
+  tile.operands.push_back(read(elements(fetch(emitter_, "gradient", gradient, Role::Gradient), 0, tile.span.count())));
+  auto add = [&](const Operand& value, const ShardedArray& target) {
+    const Operand stored = slice(target, whole);
+    if (value.buffer != stored.buffer) tile.travelled.emplace_back(value, stored);
+    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.block - 1) / target.block)));
+  };
+  add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
+  const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
+  for (size_t i = 0; i < states.size(); i++)
+    add(fetch(emitter_, states[i].name, slice(states[i].held, whole), Role::State), next[i].held);
+  tile.operands.push_back(
+      read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.scalars));
+}
+
+// On the device, as they were before this step's update.
+Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
+  const Operand stored = slice(job_.storage.values(tile.group, SegmentKind::Trained), span);
+  if (tile.way == Way::Reapply) {
+    const Operand value = allocate(emitter_, "weights", stored, Role::State);
+    emitter_.op("replaced", Copy{}, {read(slice(step_.replaced[static_cast<size_t>(tile.group)], span)), write(value)},
+                Lane::CopyIn);
+    return value;
+  }
+  const Operand value = fetch(emitter_, "weights", stored, Role::State);
+  if (tile.way == Way::Speculative)
+    emitter_.op("replaced", Copy{}, {read(value), write(slice(step_.replaced[static_cast<size_t>(tile.group)], span))},
+                Lane::CopyOut);
+  return value;
+}
+
+void GroupUpdates::update_tile(const Tile& tile) {
+  const Numerics& n = job_.numerics;
+  const ParamSpec& param = job_.table[tile.run->first];
+  AdamW adamw{n.beta1, n.beta2, n.epsilon, param.decay ? n.weight_decay : 0.0, n.split_master(), n.state};
+  if (n.state != StateFormat::Fp32) {
+    adamw.seed = n.seed;
+    adamw.stream = static_cast<uint32_t>(tile.run->first);
+    adamw.first = static_cast<uint64_t>(tile.span.begin - tile.run->span.begin);
+  }
+  emitter_.scope("update." + param.name);
+  emitter_.op("adamw", adamw, tile.operands, tile.lane);
+  for (const auto& [value, stored] : tile.travelled) store(emitter_, "back", value, stored);
+}
+
+// Where this rank has updated a part of the weights that it holds.
+void GroupUpdates::allgather_weights(int group) {
+  const ShardedArray& weights = job_.storage.values(group, SegmentKind::Trained);
+  const Span& span = updated(group).span;
+  if (weights.span.count() == span.count()) return;
+  emitter_.scope(fmt::format("group.{}.update", group));
+  emitter_.op("gather", AllGather{Ranks::Replica},
+              {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
+}
+
+UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {
+  return Update(job, program, step).emit();
+}
+
+void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step) {
+  Emitter emitter(job.set, program, job.facts);
+  GroupUpdates updates(job, emitter, step);
+  updates.up_to(job.table.group_count() - 1);
+  retire_later(emitter.program(), job.strategy.retire_lag);
+}
+
+void lower_reapply(const JobContext& job, ProgramId program, const StepBuffers& step) {
+  Emitter emitter(job.set, program, job.facts);
+  GroupUpdates updates(job, emitter, step);
+  for (int g = 0; g < job.table.group_count(); g++) updates.reapply(g);
+  retire_later(emitter.program(), job.strategy.retire_lag);
+}
+
+}  // namespace snug

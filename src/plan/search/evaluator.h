@@ -1,0 +1,87 @@
+// Arrangements as points of a search: compiled, priced and remembered.
+#pragma once
+
+#include <exception>
+#include <map>
+#include <unordered_map>
+
+#include "plan/search/memory_options.h"
+
+namespace snug {
+
+// How far transfers may be from the ops that they are for: as near as saves memory; ending far behind those that they
+// take from; beginning far ahead of those that they bring to, as well.
+enum class Reach : uint8_t { Near, FarBehind, FarAhead };
+
+// A cut, a stage, an order of the step, the reach of transfers, and the positions of the options that the stage leaves
+// open.
+struct Point {
+  Cut cut;
+  int stage = 0;
+  bool layer_major = false, deferred = false;
+  Reach reach = Reach::Near;
+  std::vector<int64_t> at;
+};
+
+// What the search looks at: of a step alone.
+struct Evaluation : Footprint {
+  double seconds = 0;
+  PerSpace<uint64_t> persistent{};  // what stays from step to step
+  bool update_fullest = false;      // the device is fullest in the update, if there is one
+};
+
+class Evaluator {
+ public:
+  // References must outlive the evaluator. UserError if batch_size, ranks, micro-batch and passes do not agree.
+  Evaluator(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+            const Heartbeat& heartbeat);
+
+  const std::vector<Cut>& cuts() const { return cuts_; }  // that the choices leave open, the smallest passes first
+  std::vector<int> stages() const;
+  const std::vector<MemoryOption>& options(const Point& p) const { return memory_options_.at(p.stage); }
+  // With all options at 0.
+  Point baseline_point(const Cut& cut, int stage) const;
+
+  Strategy strategy(const Point& p) const;
+  const Evaluation& evaluate(const Point& p);
+  // The same for several at once, on as many threads as there are (a few at most).
+  void look_at(const std::vector<Point>& points);
+  // With loading, saving and evaluating: arenas of the fullest rank, ops of the first.
+  const Footprint& whole(const Point& p);
+  // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
+  // that were compared needs.
+  Compiled compiled_in_full(const Point& p, std::vector<RankBytes>* ranks = nullptr);
+  // Whether it fits is left open, and the forecast too but for `whole`.
+  Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
+  std::string words(const Point& p) const;
+
+  // So far: how many were compiled, and how many ops they have.
+  size_t compiled() const { return compiled_; }
+  uint64_t ops() const { return ops_; }
+
+ private:
+  JobSpec job(const Point& p, bool outline) const;
+  struct Look {
+    std::string key;
+    JobSpec job;
+    Evaluation evaluation;
+    std::exception_ptr error;
+  };
+  void look(Look& look) const;
+  void note(uint64_t ops);
+  double seconds_of(const Compiled& compiled, const JobSpec& job) const;
+
+  const JobSpec& spec_;
+  Choices choices_;
+  const OpFacts& facts_;
+  Pricing pricing_;
+  Heartbeat heartbeat_;
+  std::vector<Cut> cuts_;
+  std::map<int, std::vector<MemoryOption>> memory_options_;  // by stage
+  std::unordered_map<std::string, Evaluation> evaluations_;
+  std::unordered_map<std::string, Footprint> whole_;
+  size_t compiled_ = 0;
+  uint64_t ops_ = 0;
+};
+
+}  // namespace snug

@@ -1,0 +1,116 @@
+// Finds the fastest arrangement of a job that fits the memory it may use.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "base/heartbeat.h"
+#include "plan/forecast/forecast.h"
+#include "plan/spec/caps.h"
+
+namespace snug {
+
+// How much of something waits elsewhere, and where.
+struct Offload {
+  double share = 0;  // of the groups, or of the blocks
+  Space space = Space::Host;
+};
+
+// What the user pinned; what is open the planner chooses. Of a job that does not train, where weights lie: its cut is
+// the spec's, and neither values for a backward nor states are kept.
+struct Choices {
+  int64_t batch_size = 16;
+  int ranks = 1;
+  std::optional<int64_t> micro_batch;
+  std::optional<int64_t> passes;
+  std::optional<int> zero;                   // stage 0 to 3
+  int replicas = 1;                          // of the shards
+  std::optional<Recompute> recompute;        // of every block
+  std::optional<int64_t> recomputed_blocks;  // the first so many blocks wholly, the others not at all
+  std::optional<Offload> activations, states, gradients, parameters;
+  std::optional<bool> layer_major;
+  bool speculate = false;
+  bool update_in_backward = false;  // where gradients are reduced at once
+};
+
+struct Arrangement {
+  Cut cut;
+  Strategy strategy;
+  std::string words;        // "2 passes of 8 blocks, recompute mlp, no offload"
+  Forecast forecast;        // of arrangements that are not chosen: a step's bytes alone
+  double step_seconds = 0;  // by the pricing that fit() was given
+  bool fits = false;
+};
+
+// What a rank's arenas need.
+struct RankBytes {
+  int rank = 0;
+  PerSpace<uint64_t> bytes{};
+};
+
+struct FitResult {
+  // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, what comes
+  // nearest alone.
+  std::vector<Arrangement> tried;
+  std::optional<size_t> chosen;  // by the rule below, if anything fits
+  Compiled compiled;             // the chosen one, or the nearest: the first rank's, in arenas of the fullest rank's
+  std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
+};
+
+// Forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
+// times this factor, 1.02 on cards and 1.05 on a processor, the simplest is chosen. What is simpler is decided by the
+// first of these that differs (plan/search/simplicity.h):
+//   1. whether it rests on memory that is only assumed;
+//   2. how many kinds of things are recomputed or offloaded;
+//   3. how many layers and groups these are, over all things;
+//   4. how many whole GiB of host and disk a node takes, where anything is offloaded;
+//   5. how many passes are moved: those of a step that goes layer by layer;
+//   6. how many kinds of updates are not made after the backward: deferred, speculative, within the backward;
+//   7. how far copies and fetching are from the ops that they are for;
+//   8. how many groups' weights are sharded;
+//   9. the time, where times within 0.3 % on cards and 2 % on a processor are one; then bytes; then the time itself.
+// Where steps are not priced (Pricing::measured()) the 9th alone decides, and this is its factor.
+double time_margin(const Pricing& pricing);
+
+// A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
+// `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
+// costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
+// then worked out: what is not needed is taken back, down to a block or a group; other orders of the step, and doing
+// without one of the things that were enabled, are tried; of the fastest, and of the fastest that is close to it in
+// the other order of passes and blocks, then also less of one, for more of others.
+// Where steps are priced, simpler arrangements within the margin are looked for then: without any offloading in every
+// cut, and without one after the other of the things that are enabled.
+// Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
+// the next.
+class Fitter {
+ public:
+  // `spec` gives everything but cut and strategy, `pricing` all but how lanes are run (lanes_of()); they must outlive
+  // the fitter. `heartbeat`: called for each arrangement that is compiled. UserError if batch_size, ranks, micro-batch
+  // and passes do not agree.
+  Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
+         const Heartbeat& heartbeat = {});
+  ~Fitter();
+
+  FitResult fit(const Caps& caps);
+  // The best of a few under other caps: what the last fit() chose, and the fastest that it found, with as much enabled
+  // on as these ask for, and others in the same passes, or the next larger or smaller.
+  std::optional<Arrangement> near(const Caps& caps);
+  // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes enabled.
+  Arrangement smallest(const Caps& caps);
+
+  // So far: how many arrangements were compiled, how many ops they have, and which is the fastest that fits; empty if
+  // there is none.
+  size_t compiled() const;
+  uint64_t ops() const;
+  std::string fastest() const;
+
+ private:
+  class Search;
+  std::unique_ptr<Search> search_;
+};
+
+// The search for one set of caps.
+FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
+              const Pricing& pricing = {}, const Heartbeat& heartbeat = {});
+
+}  // namespace snug

@@ -1,0 +1,200 @@
+#include "plan/search/memory_options.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <functional>
+
+namespace snug {
+namespace {
+
+using Field = Space GroupPlacement::*;
+
+// The last groups first: their bytes are at home longest before they are used again.
+void send_away(Strategy& strategy, Field field, int64_t count, Space space) {
+  const auto groups = static_cast<int64_t>(strategy.groups.size());
+  for (int64_t g = groups - count; g < groups; g++) strategy.groups[static_cast<size_t>(g)].*field = space;
+}
+
+void place(Strategy& strategy, Field field, const std::optional<Offload>& pinned) {
+  if (pinned)
+    send_away(strategy, field, std::llround(pinned->share * static_cast<double>(strategy.groups.size())),
+              pinned->space);
+}
+
+struct Kind {
+  MemoryOption::Kind kind;
+  std::optional<Offload> Choices::*pinned;
+  Field field;
+};
+constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states, &GroupPlacement::states},
+                               Kind{MemoryOption::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
+                               Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
+
+// What this recomputes is computed again as well, in the first blocks.
+void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
+  const ActivationPolicy more = policy_of(recompute);
+  for (int64_t b = 0; b < count; b++)
+    for (const ActivationClass kind : kPlannedClasses)
+      if (more[kind] == Retention::Recompute) strategy.activations[static_cast<size_t>(b)][kind] = Retention::Recompute;
+}
+
+// The first blocks: their values are wanted last.
+void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
+  for (int64_t b = 0; b < count; b++)
+    for (const ActivationClass kind : kPlannedClasses) {
+      Retention& retention = strategy.activations[static_cast<size_t>(b)][kind];
+      if (retention == Retention::Recompute || (only && *only != kind)) continue;
+      retention = Retention::Offload;
+      strategy.offloaded_to = space;
+    }
+}
+
+// By what is said of a block: how many blocks, in the order of the first.
+template <class Words>
+std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
+  std::vector<std::pair<std::string, size_t>> counts;
+  for (const ActivationPolicy& policy : strategy.activations) {
+    const std::string text = words(policy);
+    const auto known = std::ranges::find(counts, text, &std::pair<std::string, size_t>::first);
+    if (known == counts.end())
+      counts.emplace_back(text, 1);
+    else
+      known->second++;
+  }
+  return counts;
+}
+
+std::string recompute_words(const Strategy& strategy) {
+  const auto counts = counted(strategy, [](const ActivationPolicy& policy) { return recompute_words(policy); });
+  if (counts.size() == 1) return counts[0].first;
+  std::vector<std::string> words;
+  for (const auto& [what, count] : counts)
+    if (what != "none") words.push_back(fmt::format("{} in {} of {} blocks", what, count, strategy.activations.size()));
+  return fmt::format("{}", fmt::join(words, " and "));
+}
+
+std::string offload_words(const Strategy& strategy) {
+  std::vector<std::string> words;
+  const auto of_block = [](const ActivationPolicy& policy) {
+    return policy == offloaded(policy) ? "activations" : offload_words(policy);
+  };
+  for (const auto& [what, count] : counted(strategy, of_block))
+    if (what != "none")
+      words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "block" : "blocks",
+                                  name(strategy.offloaded_to)));
+  auto count = [&](std::string_view what, Field field) {
+    for (const Space space : {Space::Host, Space::Disk}) {
+      const auto away = std::ranges::count(strategy.groups, space, field);
+      if (away == 0) continue;
+      const bool all = static_cast<size_t>(away) == strategy.groups.size();
+      words.push_back(
+          all ? fmt::format("{} on the {}", what, name(space))
+              : fmt::format("{} of {} of {} groups on the {}", what, away, strategy.groups.size(), name(space)));
+    }
+  };
+  count("states", &GroupPlacement::states);
+  count("gradients", &GroupPlacement::gradients);
+  count("weights", &GroupPlacement::weights);
+  return words.empty() ? "no offload" : fmt::format("{}", fmt::join(words, ", "));
+}
+
+std::string stage_words(const Strategy& strategy) {
+  const auto groups = static_cast<std::ptrdiff_t>(strategy.groups.size());
+  const auto sharded = std::ranges::count(strategy.groups, true, &GroupPlacement::shard_weights);
+  if (sharded > 0 && sharded < groups) return fmt::format("3 in {} of {} groups", sharded, groups);
+  return fmt::format("{}", zero_stage(strategy));
+}
+
+}  // namespace
+
+Choices without_training(Choices choices, const Cut& cut) {
+  choices.micro_batch = cut.micro_batch;
+  choices.passes = 1;
+  choices.batch_size = choices.ranks * cut.micro_batch;
+  choices.replicas = 1;
+  choices.recompute = Recompute::None;
+  choices.recomputed_blocks = std::nullopt;
+  choices.layer_major = choices.speculate = choices.update_in_backward = false;
+  choices.activations = choices.states = choices.gradients = Offload{};
+  return choices;
+}
+
+std::vector<int> open_stages(const Choices& choices) {
+  if (choices.zero) return {*choices.zero};
+  return choices.ranks == 1 ? std::vector{0} : std::vector{0, 2};
+}
+
+Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
+  const auto layers = std::ssize(table.layers);
+  Strategy strategy = plain_strategy(table, choices.recompute.value_or(Recompute::None));
+  strategy.replicas = choices.replicas;
+  strategy.speculate = choices.speculate;
+  set_zero_stage(strategy, stage);
+  if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
+  strategy.update_in_backward = choices.update_in_backward && strategy.reduce_at_once;
+  if (choices.recomputed_blocks)
+    compute_again(strategy, Recompute::Block, std::min(layers, *choices.recomputed_blocks));
+  for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
+  if (choices.activations)
+    send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
+                     choices.activations->space);
+  return strategy;
+}
+
+std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage, const ParamTable& table) {
+  const int64_t layers = std::ssize(table.layers), groups = std::ssize(table.groups);
+  std::vector<MemoryOption> options;
+  if (!choices.recompute && !choices.recomputed_blocks)
+    for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
+      options.push_back(
+          {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
+  if (!choices.zero && stage == 2)
+    options.push_back({MemoryOption::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
+                         for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
+                       }});
+  for (const Space space : {Space::Host, Space::Disk}) {
+    const bool to_disk = space == Space::Disk;
+    for (const std::optional<ActivationClass> only :
+         {std::optional(ActivationClass::Mlp), std::optional(ActivationClass::Attention),
+          std::optional<ActivationClass>()})
+      if (!choices.activations)
+        options.push_back({MemoryOption::Kind::Activations, to_disk, layers,
+                           [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
+    for (const Kind& kind : kOffloads)
+      if (!(choices.*kind.pinned))
+        options.push_back({kind.kind, to_disk, groups,
+                           [field = kind.field, space](Strategy& s, int64_t n) { send_away(s, field, n, space); }});
+  }
+  return options;
+}
+
+std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
+  const bool states_away =
+      std::ranges::any_of(strategy.groups, [](const GroupPlacement& group) { return group.states != Space::Device; });
+  std::string ranks;
+  if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
+  if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
+  return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
+                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
+                     strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
+                     strategy.update_in_backward         ? ", updates in the backward"
+                     : strategy.speculate && states_away ? ", speculative updates"
+                                                         : "",
+                     strategy.gather_ahead > 1                     ? ", fetching far ahead"
+                     : strategy.retire_lag > Strategy{}.retire_lag ? ", copies far behind"
+                                                                   : "",
+                     recompute_words(strategy), offload_words(strategy));
+}
+
+std::string holding_words(const Cut& cut, const Strategy& strategy) {
+  if (cut.ranks == 1) return fmt::format("1 rank, {}", offload_words(strategy));
+  const auto shared = [](const GroupPlacement& g) { return g.shard_weights || g.weights != Space::Device; };
+  const auto groups = std::ssize(strategy.groups), sharded = std::ranges::count_if(strategy.groups, shared);
+  const std::string what = sharded == groups ? "weights sharded"
+                           : sharded == 0    ? "all weights on each"
+                                             : fmt::format("{} of {} groups sharded", sharded, groups);
+  return fmt::format("{} ranks, {}, {}", cut.ranks, what, offload_words(strategy));
+}
+
+}  // namespace snug

@@ -1,0 +1,310 @@
+#include "plan/search/memory_reducer.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <utility>
+
+namespace snug {
+namespace {
+
+// Ops compiled, after which a search is content with what fits.
+constexpr uint64_t kMostOps = 2'500'000;
+
+// The price, by share of a step, of an option that is enabled further than it need be.
+constexpr double kNegligible = 0.001;
+
+// Positions looked at for the farthest that a place allows.
+constexpr int kLooks = 4;
+
+double excess_of(const Need& need) { return static_cast<double>(need.bytes) - static_cast<double>(need.allowed); }
+
+// Whether they move the same bytes.
+bool akin(const MemoryOption& a, const MemoryOption& b) {
+  const auto values = [](const MemoryOption& option) {
+    return option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Activations;
+  };
+  const auto weights = [](const MemoryOption& option) {
+    return option.kind == MemoryOption::Kind::Shard || option.kind == MemoryOption::Kind::Weights;
+  };
+  return a.kind == b.kind || (values(a) && values(b)) || (weights(a) && weights(b));
+}
+
+}  // namespace
+
+void MemoryReducer::set_caps(const Caps& caps) {
+  caps_ = caps;
+  began_at_ = evaluator_.ops();
+}
+bool MemoryReducer::spent(uint64_t times) const { return evaluator_.ops() - began_at_ > times * kMostOps; }
+void MemoryReducer::allow_at_least(uint64_t ops) {
+  if (evaluator_.ops() + ops > began_at_ + kMostOps) allow(ops);
+}
+void MemoryReducer::allow(uint64_t ops) { began_at_ = evaluator_.ops() + ops - kMostOps; }  // spent: no less than that
+
+Complexity MemoryReducer::complexity_of(const Point& p) {
+  return complexity(p.cut, evaluator_.strategy(p), evaluator_.evaluate(p), caps_);
+}
+
+bool MemoryReducer::fit_all(const Footprint& rank) const { return fits(rank, ranks_, caps_); }
+
+Footprint MemoryReducer::footprint(const Point& p) {
+  const Evaluation& step = evaluator_.evaluate(p);
+  Footprint all = step;
+  all.ops += around_.ops;
+  for (size_t space = 0; space < all.arena_bytes.size(); space++)
+    if (around_.arena_bytes[space] > 0)
+      all.arena_bytes[space] = std::max(all.arena_bytes[space], step.persistent[space] + around_.arena_bytes[space]);
+  return fit_all(step) && !fit_all(all) ? evaluator_.whole(p) : all;
+}
+
+void MemoryReducer::note_around(const Compiled& whole, const Evaluation& step) {
+  around_.ops = std::max(around_.ops, whole.set.op_count() - step.ops);
+  for (size_t space = 0; space < around_.arena_bytes.size(); space++)
+    around_.arena_bytes[space] =
+        std::max(around_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
+}
+
+// The need beyond its cap by most, or nearest to it. MemoryScope::Node: of all of them.
+Need MemoryReducer::tightest(const Point& p, MemoryScope scope) {
+  const Footprint rank = footprint(p);
+  if (scope == MemoryScope::Device)
+    return {"the device of a rank", caps_.taken(rank, Space::Device), caps_.device_bytes};
+  const std::vector<Need> all = needs(rank, ranks_, caps_);
+  return *std::ranges::max_element(all, {}, excess_of);
+}
+double MemoryReducer::excess(const Point& p, MemoryScope scope) { return excess_of(tightest(p, scope)); }
+
+// On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
+std::vector<size_t> MemoryReducer::helping(const Point& p, MemoryScope scope) const {
+  std::vector<size_t> found;
+  for (size_t d = 0; d < options(p).size(); d++) {
+    const MemoryOption& option = options(p)[d];
+    const bool compute = option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Shard;
+    if (compute || option.to_disk == (scope == MemoryScope::Node)) found.push_back(d);
+  }
+  return found;
+}
+
+std::vector<size_t> MemoryReducer::computing(const Point& p) const {
+  std::vector<size_t> found = helping(p, MemoryScope::Node);
+  std::erase_if(found, [&](size_t d) { return options(p)[d].to_disk; });
+  return found;
+}
+
+std::vector<size_t> MemoryReducer::helping(const Point& p) const {
+  if (!device_is_apart()) return helping(p, MemoryScope::Node);
+  std::vector<size_t> all(p.at.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return all;
+}
+
+Point MemoryReducer::all_on(Point p) const {
+  for (const size_t d : helping(p)) p.at[d] = options(p)[d].most;
+  return p;
+}
+
+bool MemoryReducer::is_hopeless(const Point& baseline, double share) {
+  Point computed = baseline;
+  for (const size_t d : computing(computed)) computed.at[d] = options(computed)[d].most;
+  Footprint least = footprint(all_on(baseline));
+  for (const Footprint& other : {footprint(computed), footprint(baseline)}) {
+    least.ops = std::min(least.ops, other.ops);
+    for (size_t space = 0; space < least.arena_bytes.size(); space++)
+      least.arena_bytes[space] = std::min(least.arena_bytes[space], other.arena_bytes[space]);
+  }
+  least.arena_bytes[index(Space::Disk)] = 0;
+  return std::ranges::any_of(needs(least, ranks_, caps_), [&](const Need& need) {
+    return excess_of(need) > share * static_cast<double>(need.allowed);
+  });
+}
+
+bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled,
+                           double limit, SideEffects side_effects) {
+  std::erase_if(left, [&](size_t d) { return p.at[d] == options(p)[d].most; });
+  std::vector<size_t> useless;  // as the others stand now
+  while (!kept(p, scope)) {
+    if (evaluator_.evaluate(p).seconds >= limit) return false;
+    if (spent(2)) {
+      p = all_on(p);
+      return kept(p, scope);
+    }
+    look_at_offers(p, left, scope);
+    std::optional<Offer> best;
+    size_t chosen = 0;
+    for (const size_t d : left) {
+      if (std::ranges::count(useless, d) > 0) continue;
+      const std::optional<Offer> offer = offer_of(p, d, scope);
+      if (offer && (!best || offer->price < best->price)) {
+        best = offer;
+        chosen = d;
+      }
+    }
+    if (!best) return false;
+    Point q = p;
+    q.at[chosen] = std::max(p.at[chosen], best->position);
+    if (excess(q, scope) >= excess(p, scope)) {  // an offer of another cut, or with other options on
+      best = measured_offer(p, chosen, scope);
+      if (!best) {
+        useless.push_back(chosen);
+        continue;
+      }
+      q.at[chosen] = best->position;
+    }
+    std::erase(left, chosen);
+    if (side_effects == SideEffects::Forbid) {
+      q.at[chosen] = most_that_keeps(p, chosen, q.at[chosen]);
+      if (excess(q, scope) >= excess(p, scope)) continue;
+    }
+    useless.clear();
+    enabled.push_back(chosen);
+    const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
+    if (kept(p, scope)) set_to_least(p, chosen, before, scope);
+  }
+  return true;
+}
+
+// Offers are measured once for all cuts and caps: whatever the cut, the product of passes and of tokens in each is
+// the same, so that computing again frees as much less, and transfers of weights come as much more often, as there
+// are more passes. Only states are fetched once a step. What is worth something depends on which options of its kind
+// are on, and on where bytes are short; what is worth nothing, on all of them.
+std::optional<MemoryReducer::Offer> MemoryReducer::offer_of(const Point& p, size_t d, MemoryScope scope) {
+  const auto [kind, all] = offer_keys(p, d, scope);
+  if (worthless_.contains(all)) return std::nullopt;
+  auto known = offers_.find(kind);
+  if (known == offers_.end()) {
+    const std::optional<Offer> measured = measured_offer(p, d, scope);
+    if (!measured) return worthless_.insert(all), std::nullopt;
+    known = offers_.emplace(kind, *measured).first;
+  }
+  Offer offer = known->second;
+  if (options(p)[d].kind == MemoryOption::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
+  return offer;
+}
+
+// By what an offer is known, and by what it is known to be none.
+std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, size_t d, MemoryScope scope) {
+  const Evaluation& before = evaluator_.evaluate(p);
+  std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
+                                 int(scope), before.update_fullest, tightest(p, scope).what, d);
+  std::string all = kind;
+  for (size_t other = 0; other < p.at.size(); other++) {
+    if (p.at[other] == 0) continue;
+    all += fmt::format(" {}", other);
+    if (akin(options(p)[other], options(p)[d])) kind += fmt::format(" {}", other);
+  }
+  return {kind, all};
+}
+
+// Compiles at once what measuring the offers of these options begins with.
+void MemoryReducer::look_at_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
+  std::vector<Point> points;
+  for (const size_t d : left) {
+    const auto [kind, all] = offer_keys(p, d, scope);
+    if (worthless_.contains(all) || offers_.contains(kind)) continue;
+    points.push_back(p);
+    points.back().at[d] = options(p)[d].most;
+  }
+  evaluator_.look_at(points);
+}
+
+// Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
+// all blocks but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
+// are as if the step had one pass.
+std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
+  const MemoryOption& option = options(p)[d];
+  const double seconds = evaluator_.evaluate(p).seconds, over = excess(p, scope);
+  const int64_t at = p.at[d];
+  const int64_t part = option.kind == MemoryOption::Kind::Recompute ? option.most - 1 : std::midpoint(at, option.most);
+  for (const int64_t position : {option.most, part}) {
+    p.at[d] = std::max(at, position);
+    const double freed = over - excess(p, scope);
+    if (freed <= 0) continue;
+    const double price = (evaluator_.evaluate(p).seconds - seconds) / freed;
+    return Offer{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
+                 p.at[d]};
+  }
+  return std::nullopt;
+}
+
+// Where the option stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
+// that the line between the ends says where to look. A rough look is content with what it finds at once, any other
+// with what takes next to no longer than the least could.
+void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact) {
+  auto at = [&](int64_t position) {
+    Point q = p;
+    q.at[d] = position;
+    return excess(q, scope);
+  };
+  int64_t enough = p.at[d];
+  auto matters = [&] {
+    Point q = p;
+    q.at[d] = too_few;
+    const double best = evaluator_.evaluate(q).seconds;
+    q.at[d] = enough;
+    return evaluator_.evaluate(q).seconds > (1 + kNegligible) * best;
+  };
+  for (int looks = 0; enough - too_few > 1 && (exact || (rough_ ? looks == 0 : matters())); looks++) {
+    const double over = at(too_few), under = at(enough);
+    const double share = looks % 3 == 2 ? 0.5 : over / (over - under);
+    const int64_t guess = too_few + std::llround(std::ceil(share * static_cast<double>(enough - too_few)));
+    const int64_t position = std::clamp(guess, too_few + 1, enough - 1);
+    (at(position) <= 0 ? enough : too_few) = position;
+  }
+  p.at[d] = enough;
+}
+
+// About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
+int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
+  int64_t kept = p.at[d];
+  const std::vector<Need> now = needs(footprint(p), ranks_, caps_);
+  const auto beyond = [&](int64_t at) {
+    p.at[d] = at;
+    double most = std::numeric_limits<double>::lowest();
+    for (const Need& need : needs(footprint(p), ranks_, caps_)) {
+      const auto before = std::ranges::find(now, need.what, &Need::what);
+      if (before == now.end() || excess_of(*before) <= 0) most = std::max(most, excess_of(need));
+    }
+    return most;
+  };
+  double under = beyond(kept), over = beyond(position);
+  if (over <= 0) return position;
+  for (int looks = 0; position - kept > 1 && looks < kLooks; looks++) {
+    const int64_t guess = kept + static_cast<int64_t>(under / (under - over) * static_cast<double>(position - kept));
+    const int64_t at = std::clamp(guess, kept + 1, position - 1);
+    const double there = beyond(at);
+    (there <= 0 ? kept : position) = at;
+    (there <= 0 ? under : over) = there;
+  }
+  return kept;
+}
+
+bool MemoryReducer::extend(Point& p, size_t d) {
+  const int64_t most = options(p)[d].most;
+  for (int64_t by = 1; p.at[d] < most; by *= 2) {
+    const int64_t before = std::exchange(p.at[d], std::min(p.at[d] + by, most));
+    if (!kept(p, MemoryScope::Node)) continue;
+    set_to_least(p, d, before, MemoryScope::Node);
+    return true;
+  }
+  return false;
+}
+
+void MemoryReducer::retract(Point& p, size_t d, bool exact) {
+  auto suffices = [&](int64_t position) {
+    Point q = p;
+    q.at[d] = position;
+    return kept(q, MemoryScope::Node);
+  };
+  if (p.at[d] == 0 || !suffices(p.at[d] - 1)) return;
+  p.at[d]--;
+  if (p.at[d] > 0 && suffices(0))
+    p.at[d] = 0;
+  else if (p.at[d] > 0)
+    set_to_least(p, d, 0, MemoryScope::Node, exact);
+}
+
+}  // namespace snug

@@ -1,0 +1,159 @@
+#include "plan/spec/adapter_files.h"
+
+#include <algorithm>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "format/peft_tensors.h"
+
+namespace snug {
+bool same_bytes(const SafetensorsIndex& index, const SafetensorsEntry& a, const SafetensorsEntry& b) {
+  if (a.dtype_name != b.dtype_name || a.shape != b.shape || a.bytes != b.bytes) return false;
+  constexpr uint64_t kChunk = 1 << 20;
+  std::vector<std::byte> left(kChunk), right(kChunk);
+  const File of_a = File::open_read(index.files()[a.file], IoMode::Buffered),
+             of_b = File::open_read(index.files()[b.file], IoMode::Buffered);
+  for (uint64_t done = 0; done < a.bytes; done += kChunk) {
+    const auto count = std::min(kChunk, a.bytes - done);
+    const auto x = std::span(left).first(count), y = std::span(right).first(count);
+    of_a.read(a.offset + done, x);
+    of_b.read(b.offset + done, y);
+    if (!std::ranges::equal(x, y)) return false;
+  }
+  return true;
+}
+
+namespace {
+
+std::string module_of(const std::string& param) { return param.substr(0, param.rfind('.')); }
+
+class Opener {
+ public:
+  explicit Opener(const std::filesystem::path& directory)
+      : files_{SafetensorsIndex::open_adapter(directory), {}, {}, read_peft_config(directory)} {}
+
+  AdapterFiles open() {
+    for (const SafetensorsEntry& entry : files_.index.entries())
+      if (!entry.name.ends_with(".rotary_emb.inv_freq")) take(entry.name, parse_peft_tensor(entry.name));
+    for (const auto& [param, tensor] : bases_) files_.tensors.try_emplace(param, tensor);
+    require_ids();
+    require_what_config_names();
+    return std::move(files_);
+  }
+
+ private:
+  void take(const std::string& name, const PeftTensor& tensor) {
+    if (tensor.kind == PeftTensorKind::Other)
+      user_error("{}: found {}, which snug does not read", files_.where(name), meaning_of_other(name));
+    if (!tensor.adapter.empty()) adapters_.insert(tensor.adapter);
+    if (adapters_.size() > 1)
+      user_error("{}: found the adapters '{}', expected one: PEFT's save_pretrained(selected_adapters=[...]) saves one",
+                 files_.where(name), fmt::join(adapters_, "', '"));
+    if (tensor.kind == PeftTensorKind::Tokens) return take_rows(name, tensor.param);
+    auto& tensors = tensor.kind == PeftTensorKind::Base ? bases_ : files_.tensors;
+    const auto [other, fresh] = tensors.try_emplace(tensor.param, name);
+    if (!fresh && !are_equal(name, other->second))
+      user_error("{}: found '{}' beside it, which means the same, with other values", files_.where(name),
+                 other->second);
+  }
+
+  // Where PEFT resized an embedding it saves the embedding twice, and a tied head's rows as the embedding's.
+  bool are_equal(const std::string& a, const std::string& b) const {
+    return same_bytes(files_.index, *files_.index.find(a), *files_.index.find(b));
+  }
+
+  void take_rows(const std::string& name, const std::string& param) {
+    for (const auto& [module, rows] : files_.config.trainable_token_indices)
+      if (module_of(param).ends_with(module)) {
+        files_.tokens[param] = {name, rows};
+        return;
+      }
+    rows_without_ids_.push_back(name);
+  }
+
+  // Rows of the head, that token ids are given of for the embedding alone, are the embedding's: the two are tied.
+  void require_ids() const {
+    const auto embedding = files_.tokens.find(std::string(kEmbedding));
+    for (const std::string& name : rows_without_ids_)
+      if (parse_peft_tensor(name).param != kHead || embedding == files_.tokens.end() ||
+          !are_equal(name, embedding->second.tensor))
+        user_error("{}: found rows of an embedding, but no token ids for them in {}, key 'trainable_token_indices'",
+                   files_.where(name), kPeftConfigFile);
+  }
+
+  void require_what_config_names() const {
+    for (const std::string& name : files_.config.modules_to_save)
+      if (std::ranges::none_of(files_.tensors,
+                               [&](const auto& tensor) { return tensor.first.find(name + ".") != std::string::npos; }))
+        user_error("{}: found no tensor of '{}', which {}, key 'modules_to_save', names",
+                   files_.index.files()[0].string(), name, kPeftConfigFile);
+    for (const auto& [module, rows] : files_.config.trainable_token_indices)
+      if (std::ranges::none_of(files_.tokens,
+                               [&end = module](const auto& tokens) { return module_of(tokens.first).ends_with(end); }))
+        user_error("{}: found no rows of '{}', which {}, key 'trainable_token_indices', names",
+                   files_.index.files()[0].string(), module, kPeftConfigFile);
+  }
+
+  AdapterFiles files_;
+  std::map<std::string, std::string> bases_;  // counted where nothing replaces them
+  std::set<std::string> adapters_;
+  std::vector<std::string> rows_without_ids_;
+};
+
+// The rows that the model has of a matrix, if the adapter holds it.
+std::optional<int64_t> rows_of(const AdapterFiles& files, std::string_view param) {
+  const auto found = files.tensors.find(std::string(param));
+  if (found == files.tensors.end()) return std::nullopt;
+  const SafetensorsEntry& entry = *files.index.find(found->second);
+  if (entry.shape.size() != 2 || entry.shape[0] < 1)
+    user_error("{}: found {} dimensions, expected the rows and columns of a matrix", files.where(entry.name),
+               entry.shape.size());
+  return entry.shape[0];
+}
+
+// Whether PEFT parts a tied head from its embedding: it trains a copy of one of them.
+bool is_parted(const AdapterFiles& files) {
+  if (files.config.ensure_weight_tying) return false;
+  const auto rows = files.tokens.find(std::string(kHead));
+  return files.is_saved(std::string(kEmbedding)) || files.is_saved(std::string(kHead)) || rows != files.tokens.end();
+}
+
+}  // namespace
+
+// PEFT takes a module for saved whose path ends with the name, wherever that begins, with all that is in it.
+bool AdapterFiles::is_saved(const std::string& param) const {
+  for (size_t end = param.rfind('.'); end != std::string::npos; end = param.rfind('.', end - 1))
+    for (const std::string& name : config.modules_to_save)
+      if (std::string_view(param).substr(0, end).ends_with(name)) return true;
+  return false;
+}
+
+std::vector<std::string> AdapterFiles::replaced() const {
+  std::vector<std::string> params;
+  for (const auto& [param, tensor] : tensors)
+    if (param.find(".lora_") == std::string::npos) params.push_back(param);
+  for (const auto& [param, rows] : tokens) params.push_back(param);
+  return params;
+}
+
+std::string AdapterFiles::where(const std::string& tensor) const {
+  return fmt::format("{}, tensor '{}'", index.files()[0].string(), tensor);
+}
+
+AdapterFiles open_adapter(const std::filesystem::path& directory) { return Opener(directory).open(); }
+
+void fit_to_adapter(ModelSpec& model, const AdapterFiles& files) {
+  const std::optional<int64_t> embedding = rows_of(files, kEmbedding), head = rows_of(files, kHead);
+  const int64_t base = model.vocabulary;
+  if (model.tied && is_parted(files)) model.tied = false;
+  const int64_t rows = embedding.value_or(model.tied ? head.value_or(base) : base);
+  if (head.value_or(model.tied ? rows : base) != rows)
+    user_error(
+        "{}: was made for another vocabulary: found {} rows of the embedding and {} of the head, where the base "
+        "has {}, expected as many of both",
+        files.index.files()[0].string(), rows, head.value_or(base), base);
+  model.vocabulary = rows;
+}
+
+}  // namespace snug

@@ -1,0 +1,83 @@
+#include "plan/spec/arrangement.h"
+
+#include <algorithm>
+#include <array>
+
+namespace snug {
+
+std::string_view name(Recompute recompute) {
+  constexpr std::array<std::string_view, 4> kNames{"none", "mlp", "attention", "block"};
+  return kNames[static_cast<size_t>(recompute)];
+}
+
+ActivationPolicy policy_of(Recompute recompute) {
+  ActivationPolicy policy;
+  const auto again = [&](ActivationClass kind) { policy[kind] = Retention::Recompute; };
+  if (recompute == Recompute::Attention || recompute == Recompute::Block) again(ActivationClass::Attention);
+  if (recompute == Recompute::Mlp || recompute == Recompute::Block) again(ActivationClass::Mlp);
+  if (recompute != Recompute::Block) return policy;
+  for (const ActivationClass kind : kPlannedClasses)
+    if (kind != ActivationClass::LayerInput) again(kind);
+  return policy;
+}
+
+ActivationPolicy offloaded(ActivationPolicy policy) {
+  for (const ActivationClass kind : kPlannedClasses)
+    if (policy[kind] == Retention::Keep) policy[kind] = Retention::Offload;
+  return policy;
+}
+
+namespace {
+
+std::string words_of(const ActivationPolicy& policy, Retention wanted) {
+  std::vector<std::string_view> words;
+  for (const ActivationClass kind : kPlannedClasses)
+    if (policy[kind] == wanted) words.push_back(name(kind));
+  return words.empty() ? "none" : fmt::format("{}", fmt::join(words, " + "));
+}
+
+}  // namespace
+
+std::string recompute_words(const ActivationPolicy& policy) {
+  ActivationPolicy block = policy_of(Recompute::Block);
+  block[ActivationClass::LayerInput] = policy[ActivationClass::LayerInput];
+  return policy == block ? "block" : words_of(policy, Retention::Recompute);
+}
+
+std::string offload_words(const ActivationPolicy& policy) { return words_of(policy, Retention::Offload); }
+
+Strategy plain_strategy(const ParamTable& table, Recompute recompute) {
+  Strategy strategy;
+  strategy.activations.assign(table.layers.size(), policy_of(recompute));
+  strategy.groups.assign(table.groups.size(), {});
+  return strategy;
+}
+
+void set_zero_stage(Strategy& strategy, int stage) {
+  for (GroupPlacement& group : strategy.groups) {
+    group.shard_states = stage >= 1;
+    group.shard_weights = stage >= 3;
+  }
+  strategy.reduce_at_once = stage >= 2;
+}
+
+bool offloads(const Strategy& strategy, Space space) {
+  const auto waits = [](const ActivationPolicy& policy) { return policy.has(Retention::Offload); };
+  const auto away = [&](const GroupPlacement& group) {
+    return group.weights == space || group.states == space || group.gradients == space;
+  };
+  return (strategy.offloaded_to == space && std::ranges::any_of(strategy.activations, waits)) ||
+         std::ranges::any_of(strategy.groups, away);
+}
+
+Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
+  const bool overlaps = cut.ranks > 1 || offloads(strategy, Space::Host) || offloads(strategy, Space::Disk);
+  return overlaps ? Lanes::Threads : Lanes::Inline;
+}
+
+int zero_stage(const Strategy& strategy) {
+  const GroupPlacement& first = strategy.groups.front();
+  return first.shard_weights ? 3 : !first.shard_states ? 0 : strategy.reduce_at_once ? 2 : 1;
+}
+
+}  // namespace snug

@@ -1,0 +1,456 @@
+#include "plan/spec/sources.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <charconv>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "base/hash.h"
+#include "format/bnb.h"
+#include "format/load.h"
+#include "format/model_path.h"
+#include "format/peft_tensors.h"
+#include "plan/spec/adapter_files.h"
+
+namespace snug {
+namespace {
+
+// Of transformers' `initializer_range` for these families.
+constexpr float kInitialDeviation = 0.02f;
+
+// Streams of random numbers from here on are adapters'.
+constexpr uint32_t kAdapterStreams = 1u << 31;
+
+// As the model's authors draw it: normal weights, gains one, biases zero.
+RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
+  if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
+  return {Distribution::Constant, param.name.ends_with(".bias") ? 0.0f : 1.0f, seed, stream, 0};
+}
+
+// As PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
+RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
+  if (param.name.ends_with(".lora_A.weight"))
+    return {Distribution::Uniform, 1.0f / std::sqrt(static_cast<float>(param.shape.cols())), seed, stream, 0};
+  return {Distribution::Constant, 0.0f, seed, stream, 0};
+}
+
+constexpr std::string_view kBesideCodes = "what a quantised model has beside its weights";
+
+// Stored numbers, as fp32's bits.
+std::vector<uint32_t> widened(std::span<const std::byte> bytes, DType dtype) {
+  std::vector<uint32_t> wide(bytes.size() / element_bytes(dtype));
+  for (size_t i = 0; i < wide.size(); i++)
+    dispatch_float(dtype, [&]<class T>() {
+      wide[i] = std::bit_cast<uint32_t>(static_cast<float>(load<T>(bytes.data() + i * sizeof(T))));
+    });
+  return wide;
+}
+
+class Finder {
+ public:
+  Finder(const ParamTable& table, const SourceRequest& request) : table_(table), request_(request) {}
+
+  WeightSources find() {
+    std::optional<SafetensorsIndex> model;
+    if (request_.adapter) adapter_ = open_adapter(*request_.adapter);
+    if (!request_.random && SafetensorsIndex::is_in(request_.model)) {
+      model = SafetensorsIndex::open_model(request_.model);
+    } else if (!request_.random) {
+      refuse_other_weights(request_.model);
+      assume_file();
+    }
+    const int64_t model_base = model ? add_files(*model) : 0;
+    adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
+    uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
+    for (const ParamSpec& param : table_.params) {
+      const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
+      if (const auto replacement = from_adapter(param))
+        sources_.params.push_back(*replacement);
+      else if (param.adapter)
+        sources_.params.push_back(adapter_fill(param, request_.seed, stream));
+      else if (model)
+        sources_.params.push_back(place(*model, model_base, param, "config.json"));
+      else if (sources_.assumed)
+        sources_.params.push_back(assumed(param));
+      else
+        sources_.params.push_back(model_fill(param, request_.seed, stream));
+      if (adapter_) replace_rows(param);
+      sources_.dtypes.push_back(own_dtype(model, param));
+    }
+    if (sources_.assumed) note_assumption();
+    if (model) judge_strangers(*model, "config.json", model_base);
+    if (adapter_) refuse_adapters_strangers();
+    return std::move(sources_);
+  }
+
+ private:
+  // Of the model's own tensor, whether or not an adapter replaces it.
+  std::optional<DType> own_dtype(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
+    if (param.adapter) return std::nullopt;
+    if (model) {
+      const SafetensorsEntry* const own = model->find(name_in(*model, param));
+      return own ? own->dtype : std::nullopt;
+    }
+    const bool numbers = sources_.assumed && std::holds_alternative<TensorPlace>(sources_.params.back());
+    return numbers ? std::optional(request_.dtype) : std::nullopt;
+  }
+
+  std::string_view name_in(const SafetensorsIndex& index, const ParamSpec& param) const {
+    const bool shared = request_.head_is_embedding && param.name == kHead && !index.find(kHead);
+    return shared ? kEmbedding : std::string_view(param.name);
+  }
+
+  // Where the adapter holds a parameter, its own or one of the model's.
+  std::optional<ParamSource> from_adapter(const ParamSpec& param) {
+    if (!adapter_) return std::nullopt;
+    const auto found = adapter_->tensors.find(param.name);
+    if (found == adapter_->tensors.end() && !param.adapter) return std::nullopt;
+    const std::string& name = found == adapter_->tensors.end() ? param.name : found->second;
+    const SafetensorsEntry& entry =
+        adapter_->index.require(name, param.shape, param.adapter ? "adapter_config.json, 'r'" : "config.json");
+    return TensorPlace{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+  }
+
+  // The rows of a matrix that the adapter holds, in the place of those found so far.
+  void replace_rows(const ParamSpec& param) {
+    const auto found = adapter_->tokens.find(param.name);
+    if (found == adapter_->tokens.end()) return;
+    const std::vector<int64_t>& rows = found->second.rows;
+    const int64_t cols = param.shape.cols(), count = std::ssize(rows);
+    const SafetensorsEntry& entry =
+        adapter_->index.require(found->second.tensor, {count, cols}, "adapter_config.json, 'trainable_token_indices'");
+    const auto* const whole = std::get_if<TensorPlace>(&sources_.params.back());
+    if (!whole) user_error("{}: replaces rows of a matrix that no file holds", adapter_->where(entry.name));
+    std::map<int64_t, int64_t> by_row;
+    for (int64_t i = 0; i < count; i++) by_row[rows[static_cast<size_t>(i)]] = i;
+    if (by_row.rbegin()->first >= param.shape.rows())
+      user_error("{}: is for token {}, expected less than {}, the rows of '{}'", adapter_->where(entry.name),
+                 by_row.rbegin()->first, param.shape.rows(), param.name);
+    const auto row_of = [&](TensorPlace place, int64_t row) {
+      place.offset += static_cast<uint64_t>(row * cols) * element_bytes(place.dtype);
+      return place;
+    };
+    const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
+    PiecedPlace pieces;
+    int64_t next = 0;  // the first row that has no piece
+    for (const auto& [row, i] : by_row) {
+      if (row > next) pieces.push_back({next * cols, row_of(*whole, next)});
+      pieces.push_back({row * cols, row_of(ours, i)});
+      next = row + 1;
+    }
+    if (next < param.shape.rows()) pieces.push_back({next * cols, row_of(*whole, next)});
+    sources_.params.back() = std::move(pieces);
+  }
+
+  ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
+    const auto at = [&](const SafetensorsEntry& entry, DType dtype) {
+      return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, dtype};
+    };
+    if (!param.linear) {
+      const SafetensorsEntry& entry = index.require(name_in(index, param), param.shape, reason);
+      return at(entry, *entry.dtype);
+    }
+    const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
+    note_form(index, stored);
+    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype);
+    if (stored.storage == WeightStorage::Int8)
+      return CodedPlace{at(*stored.weight, DType::I8), at(*stored.scales, DType::F32)};
+    CodedPlace place{at(*stored.weight, DType::U8), at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32)};
+    if (stored.block_scales) place.block_scales = at(*stored.block_scales, DType::F32);
+    place.offset = stored.offset;
+    return place;
+  }
+
+  // All linears that are quantised have the form of the first.
+  void note_form(const SafetensorsIndex& index, const StoredWeight& stored) {
+    if (stored.storage == WeightStorage::Plain) return;
+    const BaseFormat format = stored.storage == WeightStorage::Int8 ? BaseFormat::Int8 : BaseFormat::Nf4;
+    const bool plain_scales = format == BaseFormat::Nf4 && !stored.block_scales;
+    if (first_linear_.empty()) {
+      first_linear_ = stored.weight->name;
+      sources_.format = format;
+      sources_.plain_scales = plain_scales;
+    }
+    if (format != sources_.format || plain_scales != sources_.plain_scales)
+      user_error(
+          "{}: tensor '{}' is stored as {}{}, expected the form of '{}', or plain numbers: a model's linears are "
+          "quantised in one way",
+          index.files()[stored.weight->file].string(), stored.weight->name, stored.weight->dtype_name,
+          plain_scales ? " with plain scales" : "", first_linear_);
+    for (std::string& name : companions(stored.storage, stored.weight->name)) companions_.insert(std::move(name));
+  }
+
+  // More layers, other linears: nothing that a file holds is passed over, but for kinds that change no result.
+  // What belongs to the model all the same is kept. `base`: of the index's files.
+  void judge_strangers(const SafetensorsIndex& index, std::string_view config, int64_t base) {
+    std::set<std::string_view> known(companions_.begin(), companions_.end());
+    for (const ParamSpec& param : table_.params) known.insert(param.name);
+    std::map<std::string_view, std::vector<std::string_view>> passed;  // by kind
+    for (const SafetensorsEntry& entry : index.entries()) {
+      if (known.contains(entry.name)) continue;
+      const std::string_view kind = harmless_kind(index, entry.name);
+      if (kind.empty())
+        user_error("{}: found tensor '{}', which {} has no place for", index.files()[entry.file].string(), entry.name,
+                   config);
+      passed[kind].push_back(entry.name);
+      if (kind != kBesideCodes) add_extra(entry, base);
+    }
+    for (const auto& [tensor, where] : index.absent()) passed["named by the index alone"].push_back(tensor);
+    for (const auto& [kind, names] : passed)
+      sources_.notes.push_back(fmt::format("passed over, {}: '{}'{}", kind, names[0],
+                                           names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : ""));
+  }
+
+  // Of a tensor without a place; empty if it would change what the model computes.
+  std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
+    if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
+    if (name == kHead && table_.head == table_.embedding) return "the head, which is the embedding";
+    if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
+        is_prediction_layer(index, name))
+      return "layers that predict further tokens";
+    constexpr std::array<std::string_view, 11> kTails{".SCB",
+                                                      ".weight_format",
+                                                      ".weight.absmax",
+                                                      ".weight.quant_map",
+                                                      ".weight.nested_absmax",
+                                                      ".weight.nested_quant_map",
+                                                      ".weight.quant_state.bitsandbytes__nf4",
+                                                      ".weight.quant_state.bitsandbytes__fp4",
+                                                      ".k_scale",
+                                                      ".v_scale",
+                                                      ".input_scale"};
+    if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); })) return kBesideCodes;
+    return "";
+  }
+
+  // "model.layers.N." behind the last layer: as many as config.json says, or with the projection that only these have.
+  bool is_prediction_layer(const SafetensorsIndex& index, std::string_view name) const {
+    constexpr std::string_view kLayers = "model.layers.";
+    if (!name.starts_with(kLayers)) return false;
+    int64_t layer = 0;
+    const char* const begin = name.data() + kLayers.size();
+    const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
+    if (error != std::errc() || end == name.data() + name.size() || *end != '.') return false;
+    const auto layers = static_cast<int64_t>(table_.layers.size());
+    if (layer < layers) return false;
+    return layer < layers + request_.prediction_layers ||
+           index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;
+  }
+
+  // `base`: of the index's files.
+  void add_extra(const SafetensorsEntry& entry, int64_t base) {
+    if (!entry.dtype || entry.shape.size() > Shape().dims.size()) return;
+    const ParamId same_as = entry.name == kHead ? table_.embedding : kNoParam;
+    Shape shape;
+    for (const int64_t size : entry.shape) shape.dims[static_cast<size_t>(shape.rank++)] = size;
+    if (same_as != kNoParam) shape = table_[same_as].shape;
+    sources_.extras.push_back(
+        {entry.name, shape, {base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype}, same_as});
+  }
+
+  // Nor is anything that an adapter's file holds.
+  void refuse_adapters_strangers() const {
+    std::set<std::string_view> known;
+    for (const ParamSpec& param : table_.params) {
+      known.insert(param.name);
+      if (!param.adapter && adapter_->is_saved(param.name) && !adapter_->tensors.contains(param.name))
+        user_error("{}: found no tensor of '{}', which adapter_config.json, key 'modules_to_save', names",
+                   adapter_->index.files()[0].string(), param.name);
+      if (param.linear && sources_.format != BaseFormat::Plain && adapter_->tensors.contains(param.name))
+        user_error("{}: replaces a linear of the base, which is stored as {}; that is read beside plain weights alone",
+                   adapter_->where(adapter_->tensors.at(param.name)), name(sources_.format));
+    }
+    for (const auto& [param, tensor] : adapter_->tensors) {
+      if (known.contains(param) || is_same_as_embedding(param)) continue;
+      const size_t half = param.find(".lora_");
+      if (half == std::string::npos)
+        user_error("{}: found a parameter that the model does not have", adapter_->where(tensor));
+      const std::string module = param.substr(kPeftPrefix.size(), half - kPeftPrefix.size());
+      user_error("{}: found an adapter of '{}', expected one of {}", adapter_->where(tensor), module,
+                 known.contains(module + ".weight") && module + ".weight" != kEmbedding && module + ".weight" != kHead
+                     ? "the linears that adapter_config.json, key 'target_modules', says"
+                     : "the model's linears, its embedding and head not among them");
+    }
+    for (const auto& [param, rows] : adapter_->tokens)
+      if (!known.contains(param))
+        user_error("{}: found rows of a parameter that the model does not have", adapter_->where(rows.tensor));
+  }
+
+  // PEFT saves a head beside its embedding where they are one.
+  bool is_same_as_embedding(const std::string& param) const {
+    const auto& tensors = adapter_->tensors;
+    if (param != kHead || table_.head != table_.embedding || !tensors.contains(std::string(kEmbedding))) return false;
+    const auto entry = [&](std::string_view of) { return adapter_->index.find(tensors.at(std::string(of))); };
+    if (same_bytes(adapter_->index, *entry(kHead), *entry(kEmbedding))) return true;
+    user_error("{}: differs from the embedding beside it, expected the same: the base has one matrix for both",
+               adapter_->where(entry(kHead)->name));
+  }
+
+  // Returns the index of the first file added.
+  int64_t add_files(const SafetensorsIndex& index) {
+    const auto base = static_cast<int64_t>(sources_.files.size());
+    for (const auto& path : index.files()) {
+      if (path.extension() == ".bin")
+        sources_.notes.push_back(fmt::format("{}: pickled, read as tensors and nothing else", path.string()));
+      sources_.file_bytes.push_back(std::filesystem::file_size(path));
+      sources_.files.push_back(path);
+    }
+    return base;
+  }
+
+  // ---- Of weight files that are not there: one that holds what config.json says ----
+
+  void assume_file() {
+    sources_.assumed = true;
+    sources_.files.push_back(request_.model / "model.safetensors");
+    sources_.file_bytes.push_back(kDirectAlignment);  // the header
+  }
+
+  TensorPlace assumed(DType dtype, int64_t count) {
+    uint64_t& end = sources_.file_bytes.back();
+    const TensorPlace place{0, end, dtype};
+    end += (static_cast<uint64_t>(count) * element_bytes(dtype) + 7) / 8 * 8;
+    return place;
+  }
+
+  ParamSource assumed(const ParamSpec& param) {
+    const int64_t count = param.shape.count();
+    if (!param.linear) return assumed(request_.dtype, count);
+    const std::string_view linear = std::string_view(param.name).substr(0, param.name.rfind('.'));
+    if (!request_.quantization || !quantises(*request_.quantization, linear)) {
+      plain_linears_++;
+      return assumed(request_.dtype, count);
+    }
+    const bool nf4 = request_.quantization->nf4, nested = request_.quantization->nested;
+    sources_.format = nf4 ? BaseFormat::Nf4 : BaseFormat::Int8;
+    sources_.plain_scales = nf4 && !nested;
+    if (!nf4) return CodedPlace{assumed(DType::I8, count), assumed(DType::F32, param.shape.rows())};
+    const int64_t blocks = (count + kNf4Block - 1) / kNf4Block;
+    CodedPlace place{assumed(DType::U8, count / 2), assumed(nested ? DType::U8 : DType::F32, blocks)};
+    if (nested) place.block_scales = assumed(DType::F32, (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock);
+    return place;
+  }
+
+  void note_assumption() {
+    std::string linears;
+    if (sources_.format != BaseFormat::Plain)
+      linears = fmt::format("linears are taken to be in {}{}, as its config.json says{}, and the rest",
+                            name(sources_.format), sources_.plain_scales ? " with plain scales" : "",
+                            plain_linears_ ? fmt::format(" ({} of them left out)", plain_linears_) : "");
+    sources_.notes.push_back(fmt::format("{}: no weight files; {} in {}", request_.model.string(),
+                                         linears.empty() ? "weights are taken to be" : linears, name(request_.dtype)));
+  }
+
+  const ParamTable& table_;
+  const SourceRequest& request_;
+  std::optional<AdapterFiles> adapter_;
+  int64_t adapter_base_ = 0;  // of its files
+  WeightSources sources_;
+  std::string first_linear_;
+  std::set<std::string> companions_;  // of quantised weights
+  int64_t plain_linears_ = 0;         // of those that are assumed
+};
+
+}  // namespace
+
+WeightSources find_sources(const ParamTable& table, const SourceRequest& request) {
+  return Finder(table, request).find();
+}
+
+bool has_own_head(const std::filesystem::path& model) {
+  if (!SafetensorsIndex::is_in(model)) return false;
+  const auto index = SafetensorsIndex::open_model(model);
+  const SafetensorsEntry *const head = index.find(kHead), *const embedding = index.find(kEmbedding);
+  if (!head || !embedding) return false;
+  if (head->shape != embedding->shape) return true;
+  if (!head->dtype || !embedding->dtype) return false;  // refused where they are read
+  constexpr int64_t kChunk = 1 << 20;
+  const auto count = static_cast<int64_t>(head->bytes / element_bytes(*head->dtype));
+  const auto numbers = [&](const SafetensorsEntry& entry) {
+    return [file = File::open_read(index.files()[entry.file], IoMode::Buffered), &entry](int64_t begin, int64_t n) {
+      const uint64_t size = element_bytes(*entry.dtype);
+      std::vector<std::byte> bytes(static_cast<uint64_t>(n) * size);
+      file.read(entry.offset + static_cast<uint64_t>(begin) * size, bytes);
+      return bytes;
+    };
+  };
+  const auto of_head = numbers(*head), of_embedding = numbers(*embedding);
+  for (int64_t begin = 0; begin < count; begin += kChunk) {
+    const int64_t n = std::min(kChunk, count - begin);
+    const auto a = of_head(begin, n), b = of_embedding(begin, n);
+    if (head->dtype == embedding->dtype ? a != b : widened(a, *head->dtype) != widened(b, *embedding->dtype))
+      return true;
+  }
+  return false;
+}
+
+namespace {
+
+// Where files hold a parameter; nothing of one that is drawn.
+std::vector<TensorPlace> places_of(const ParamSource& source) {
+  if (const auto* const place = std::get_if<TensorPlace>(&source)) return {*place};
+  if (const auto* const pieces = std::get_if<PiecedPlace>(&source)) {
+    std::vector<TensorPlace> places;
+    for (const PlacedPiece& piece : *pieces) places.push_back(piece.place);
+    return places;
+  }
+  const auto* const quantized = std::get_if<CodedPlace>(&source);
+  if (!quantized) return {};
+  std::vector<TensorPlace> places{quantized->codes, quantized->scales};
+  if (quantized->block_scales) places.push_back(*quantized->block_scales);
+  return places;
+}
+
+}  // namespace
+
+uint64_t hash_of_files(const WeightSources& sources, const Heartbeat& heartbeat,
+                       const std::function<bool(size_t)>& counts) {
+  constexpr uint64_t kSeen = 4096;
+  std::map<int64_t, File> files;
+  std::vector<std::byte> bytes(kSeen);
+  uint64_t hash = 0;
+  const auto look = [&](const File& file, uint64_t offset) {
+    call(heartbeat);
+    const uint64_t seen = file.read_to_end(offset, bytes);
+    hash = hash_of(std::span<const std::byte>(bytes).first(seen), hash);
+  };
+  for (size_t i = 0; i < sources.params.size(); i++) {
+    if (!counts(i)) continue;
+    for (const TensorPlace& place : places_of(sources.params[i])) {
+      auto file = files.find(place.file);
+      if (file == files.end()) {
+        file =
+            files.emplace(place.file, File::open_read(sources.files[static_cast<size_t>(place.file)], IoMode::Buffered))
+                .first;
+        const uint64_t size = file->second.size();
+        hash = hash_of(std::span(&size, 1), hash);
+        look(file->second, size - std::min(size, kSeen));
+      }
+      look(file->second, place.offset);
+    }
+  }
+  return hash;
+}
+
+std::optional<uint64_t> hash_of_base(const ParamTable& table, const WeightSources& sources) {
+  if (sources.assumed) return std::nullopt;
+  const auto of_base = [&](size_t i) { return !table.params[i].adapter; };
+  for (size_t i = 0; i < table.params.size(); i++)
+    if (of_base(i) && std::holds_alternative<RandomFill>(sources.params[i])) return std::nullopt;
+  return hash_of_files(sources, {}, of_base);
+}
+
+void require_weights(const WeightSources& sources) {
+  if (sources.assumed)
+    user_error(
+        "{}: found config.json, but no weights, expected model.safetensors or its shards with "
+        "model.safetensors.index.json",
+        sources.files[0].parent_path().string());
+}
+
+}  // namespace snug
