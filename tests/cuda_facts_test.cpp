@@ -91,5 +91,45 @@ TEST(CudaFacts, OperandsOfOneKernelAreThoseOfAllItIsMadeOf) {
   EXPECT_GT(check_cases_of<SwiGluGemmBackward>(), 0);
 }
 
+Operand dense(DType dtype, const Shape& shape) {
+  Operand operand;
+  operand.dtype = dtype;
+  operand.shape = shape;
+  operand.row_stride = shape.cols();
+  return operand;
+}
+
+// x, w, u, v, d of a linear of 4,096 in and out with an adapter of this rank.
+std::vector<Operand> adapted(int64_t rows, int64_t rank, DType t = DType::BF16) {
+  return {dense(t, {rows, 4096}), dense(t, {4096, 4096}), dense(t, {rows, rank}), dense(t, {4096, rank}),
+          dense(t, {rows, 4096})};
+}
+
+TEST(CudaFacts, WhatIsNotOnItsFastKernelSaysWhy) {
+  const AdaptedGemm op{true, {{0}, {4096}}};
+  const auto kernel = [&](int capability, const std::vector<Operand>& operands) {
+    return CudaFacts(capability).kernel(op, operands);
+  };
+  EXPECT_FALSE(kernel(90, adapted(2048, 16)).composed);
+  EXPECT_EQ(kernel(90, adapted(2048, 16)).slow, "");
+  EXPECT_TRUE(kernel(90, adapted(2048, 12)).composed);
+  EXPECT_EQ(kernel(90, adapted(2048, 12)).slow, "rows do not begin and end at multiples of 16 bytes");
+  EXPECT_EQ(kernel(90, adapted(64, 16)).slow, "there are fewer than 128 rows");
+  EXPECT_EQ(kernel(90, adapted(2048, 16, DType::F32)).slow, "numbers are not bf16");
+  EXPECT_TRUE(kernel(89, adapted(2048, 16)).composed);
+  EXPECT_EQ(kernel(89, adapted(2048, 16)).slow, "") << "such cards have no faster one";
+}
+
+TEST(CudaFacts, ProductsOfOddRowsAreSlow) {
+  const auto slow = [](int64_t columns) {
+    const DType t = DType::BF16;
+    return CudaFacts()
+        .kernel(Gemm{.transpose_b = true}, std::array{dense(t, {512, columns}), dense(t, {64, columns})})
+        .slow;
+  };
+  EXPECT_EQ(slow(1024), "");
+  EXPECT_EQ(slow(1023), "rows do not begin and end at multiples of 16 bytes");
+}
+
 }  // namespace
 }  // namespace snug

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "backend/cuda/facts.h"
 #include "expect_error.h"
 #include "plan/forecast/forecast.h"
 #include "program/emitter.h"
@@ -112,7 +113,7 @@ TEST(Machine, ProductsInFp8HaveRatesOfTheirOwn) {
   EXPECT_NEAR(seconds(op.op, op.set.buffers, machine, 1) - overhead, flops / 4e9, 1e-9);
 }
 
-// On cards with products in fp8, of whole tiles: else as the ops that they are made of.
+// On cards with warpgroups, of whole tiles: else as the ops that they are made of.
 TEST(Machine, OpsThatAreOneKernelArePricedAsOneProduct) {
   const DType t = DType::BF16;
   Machine machine = rough_machine();
@@ -121,8 +122,8 @@ TEST(Machine, OpsThatAreOneKernelArePricedAsOneProduct) {
   machine.product_sizes = {16};
   rates.products = {{t, false, true, false, {1e12}}, {t, false, true, true, {5e11}}, {t, false, false, false, {1e12}}};
   const auto price = [&](const Priced& of, bool tiles) {
-    rates.fp8_flops = tiles ? 1 : 0;
-    return seconds(of.op, of.set.buffers, machine, 1) - rates.op_seconds;
+    const CudaFacts facts(tiles ? 90 : 89);
+    return seconds(of.op, of.set.buffers, machine, 1, {}, &facts) - rates.op_seconds;
   };
   const double linear = 2 * 128 * 256 * 64 / 1e12, adapter = 2 * 128 * 256 * 16 / 1e12;
   const Priced adapted = op_of(AdaptedGemm{true, {{0}, {256}}},
@@ -197,6 +198,7 @@ TEST(Machine, IsReadAsItWasWritten) {
 Machine with_a_card() {
   Machine machine = example();
   machine.cards = Cards{.name = "a card",
+                        .capability = 90,
                         .count = 2,
                         .memory_bytes = 8ull << 30,
                         .free_bytes = 7ull << 30,

@@ -1,6 +1,7 @@
 // Cases of products: by themselves, of codes in fp8, with a low-rank adapter, with SwiGLU.
 #pragma once
 
+#include "backend/cuda/facts.h"
 #include "op_case.h"
 #include "program/adapter.h"
 
@@ -185,7 +186,7 @@ inline OpCases fused_cases() {
   std::erase_if(cases, [](const OpCase& c) {
     const auto* const forward = std::get_if<SwiGluGemm>(&c.attrs);
     const bool other = forward ? !forward->result : std::get<SwiGluGemmBackward>(c.attrs).restore;
-    return other || c.operands[0].shape.rows() < kTileRows;
+    return other || c.operands[0].shape.rows() < cuda::kTileRows;
   });
   return cases;
 }

@@ -7,8 +7,8 @@ namespace snug {
 
 // What commands take beside the options of the job file.
 struct CommandFlags {
-  bool json = false;
-  std::vector<std::string> prompts;  // generate
+  bool json = false, verbose = false;  // the second: plan
+  std::vector<std::string> prompts;    // generate
   std::string prompts_file;
   int64_t max_new_tokens = 256;
   double temperature = 0;

@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/corpus.h"
 #include "cli/inputs.h"
+#include "cli/kernel_report.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/use.h"
@@ -86,6 +87,7 @@ int plan_command(Options options, const CommandFlags& flags) {
     return planned.fit.chosen ? 0 : 3;
   }
   fmt::print("{}", plan_text(planned, options, summary));
+  if (flags.verbose) fmt::print("{}", kernels_text(planned));
   require_fit(planned, options);
   return 0;
 }

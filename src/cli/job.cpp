@@ -283,6 +283,7 @@ Pricing pricing_of(const Options& options, const Target& target, int threads) {
   pricing.threads = threads;
   if (target.machine()) pricing.machine = *target.machine();
   pricing.file = options.machine;
+  pricing.facts = target.facts();
   return pricing;
 }
 

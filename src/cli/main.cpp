@@ -88,6 +88,8 @@ void add_option(CLI::App& app, const OptionSpec& spec, Given& given) {
 
 void add_command_flags(CLI::App& app, const std::string& command, Given& given) {
   app.add_flag("--json", given.flags.json, "JSON on standard output and nothing else there");
+  if (command == "plan")
+    app.add_flag("--verbose", given.flags.verbose, "every kind of op with its kernel, rate and seconds of a step");
   if (command == "import") {
     app.add_option("file", given.flags.file, "the GGUF file")->required();
   } else if (command == "doctor") {

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/hash.h"
+#include "cli/kernel_report.h"
 #include "cli/saving.h"
 #include "plan/search/simplicity.h"
 
@@ -425,6 +426,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
       json["reapply_seconds"] = reapply_seconds(planned.compiled, planned.pricing);
     json["step_time"] = time_json(planned);
   }
+  json["kernels"] = kernels_json(planned);
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
   json["more_memory"] = json["less_memory"] = nullptr;  // of a run: nobody looked
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
@@ -463,7 +465,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
   if (data) text += data_text(*data, a.cut.step_tokens());
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
-  if (planned.pricing.measured()) text += time_text(planned);
+  if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);
   text += memory_text(planned, options);
   if (a.cut.ranks > 1) text += fmt::format("{:<13} {}\n", "ranks", ranks_text(planned.fit.ranks, a.cut.ranks));
   text += classes_text(planned);

@@ -209,7 +209,7 @@ Target::Target(const Options& options, std::optional<Cards> here, std::optional<
 }
 
 std::unique_ptr<OpFacts> Target::facts() const {
-  if (cuda_) return std::make_unique<CudaFacts>();
+  if (cuda_) return std::make_unique<CudaFacts>(machine_->cards->capability);
   return std::make_unique<CpuFacts>();
 }
 

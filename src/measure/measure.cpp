@@ -317,7 +317,7 @@ TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_siz
 
 uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards) {
   const Scale scale = scale_of_card();
-  const CudaFacts facts;
+  const CudaFacts facts(cards.capability);
   OpTimer timer(backend, facts, wall_seconds, scale.room);
   timer.keep_hot();
   cards.rates = measure_rates(timer, scale, product_sizes, cards.rates.fp8_flops > 0);

@@ -51,17 +51,6 @@ int64_t AdaptedParts::columns() const {
   return sum;
 }
 
-bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < kTileRows || n % kColumnPiece != 0) return false;  // few rows leave most of a card idle
-  if (!op.transpose_b) return adapter_columns % kColumnPiece == 0 && !op.addend && !op.bias;
-  int64_t end = 0;
-  for (size_t i = 0; i < static_cast<size_t>(op.parts.count()); i++) {
-    if (op.parts.begin[i] != end || end % kTileColumns != 0) return false;
-    end = op.parts.end[i];
-  }
-  return end == n && adapter_columns % (op.parts.count() * kColumnPiece) == 0 && !(op.addend && op.bias);
-}
-
 template <class View>
 std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts& parts, const View& u, const View& v,
                                            const View& d) {

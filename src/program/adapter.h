@@ -24,12 +24,4 @@ std::vector<OpCall<View>> ops_of(const AdaptedGemm& op, std::span<const View> op
 template <class View>
 std::vector<OpCall<View>> ops_of(const AdapterBackward& op, std::span<const View> operands);
 
-// Tiles of the kernels that cards of compute capability 9.0 have for AdaptedGemm and SwiGluGemm; columns are read and
-// written by so many at a time.
-inline constexpr int kTileRows = 128, kTileColumns = 256, kColumnPiece = 8;
-
-// Whether they have one kernel for it, as far as shapes say, for operands in bf16 of m rows and n columns: a tile has
-// columns of one part alone.
-bool one_kernel(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns);
-
 }  // namespace snug

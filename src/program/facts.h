@@ -2,6 +2,7 @@
 #pragma once
 
 #include <span>
+#include <string_view>
 
 #include "program/program.h"
 
@@ -13,9 +14,19 @@ struct Work {
   double bytes = 0;  // read and written
 };
 
+// What an op runs as, by its shapes and dtypes and the kind of device alone: never by where anything lies or what is
+// kept. Texts are static.
+struct Kernel {
+  std::string_view name{};  // "wgmma tiles"; empty: there is but one
+  bool composed = false;    // run as the ops that it is made of (program/op_call.h)
+  std::string_view slow{};  // why it is not the device's fastest for such an op, in words; empty: it is
+};
+
 class OpFacts {
  public:
   virtual ~OpFacts() = default;
+  // What backends and prices share. Unless said otherwise, what can be made of other ops is.
+  virtual Kernel kernel(const Attrs& attrs, std::span<const Operand> operands) const;
   // Bytes of scratch that the op needs beyond its operands; 0 for most. The same number is held against the library's
   // own word when the op is bound, and a run refuses to start above it.
   virtual uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const = 0;

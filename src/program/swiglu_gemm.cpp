@@ -36,17 +36,6 @@ std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward& op, std::span<const V
   return calls;
 }
 
-bool one_kernel(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < kTileRows || n % (kTileColumns / 2) != 0) return false;  // few rows leave most of a card idle
-  const AdaptedParts both{{0, n}, {n, 2 * n}};
-  if (op.parts.count() == 0) return true;
-  return op.parts.begin == both.begin && op.parts.end == both.end && adapter_columns % (2 * kColumnPiece) == 0;
-}
-
-bool one_kernel(const SwiGluGemmBackward&, int64_t m, int64_t n, int64_t adapter_columns) {
-  return m >= kTileRows && n % kColumnPiece == 0 && adapter_columns % kColumnPiece == 0;
-}
-
 #define SNUG_INSTANTIATE(View)                                                         \
   template std::vector<OpCall<View>> ops_of(const SwiGluGemm&, std::span<const View>); \
   template std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward&, std::span<const View>);

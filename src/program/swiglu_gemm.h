@@ -23,14 +23,4 @@ int64_t adapter_columns(const Kind& op, std::span<const View> operands) {
   return factor_count(op) > 2 ? operands[2].shape.cols() : 0;
 }
 
-// Whether cards of compute capability 9.0 have one kernel for it, as far as shapes say, for operands in bf16 of m rows
-// and n columns of h: a tile has as many columns of gate as of up.
-bool one_kernel(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns);
-bool one_kernel(const SwiGluGemmBackward& op, int64_t m, int64_t n, int64_t adapter_columns);
-template <class Kind, class View>
-bool one_kernel(const Kind& op, std::span<const View> operands) {
-  return one_kernel(op, operands[0].shape.rows(), operands[factor_count(op)].shape.cols() / 2,
-                    adapter_columns(op, operands));
-}
-
 }  // namespace snug

@@ -65,6 +65,11 @@ Overloaded(Fs...) -> Overloaded<Fs...>;
 
 }  // namespace
 
+Kernel OpFacts::kernel(const Attrs& attrs, std::span<const Operand>) const {
+  return {.composed = std::holds_alternative<AdaptedGemm>(attrs) || std::holds_alternative<SwiGluGemm>(attrs) ||
+                      std::holds_alternative<SwiGluGemmBackward>(attrs)};
+}
+
 double seen_length(int64_t longest, int64_t window) {
   const auto all = static_cast<double>(longest), seen = static_cast<double>(window);
   return window == 0 || window >= longest ? all : 2 * seen - seen * seen / all;

@@ -311,11 +311,7 @@ std::optional<Launch> bind_for(const Backward& op, const dim3& grid, const Order
 MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> views, cudaStream_t stream) {
   const TensorView &dy = views[0], &b = views[1], &xa = views[2], &dxa = views[3], &db = views[4];
   const int64_t rows = dy.rows(), rank = b.cols();
-  const bool in_bf16 = dy.dtype == DType::BF16 && b.dtype == DType::BF16 && xa.dtype == DType::BF16 &&
-                       dxa.dtype == DType::BF16 && (db.dtype == DType::BF16 || db.dtype == DType::F32);
-  const bool at_eighths = std::ranges::all_of(op.parts.begin, [](int64_t col) { return col % kWide == 0; }) &&
-                          std::ranges::all_of(op.parts.end, [](int64_t col) { return col % kWide == 0; });
-  if (!in_bf16 || !adapter_kernel_takes(rank) || !at_eighths || !wide({dy, b, xa, dxa, db})) return std::nullopt;
+  if (!unlike_adapter_kernel(op, views).empty()) return std::nullopt;
   const int64_t blocks = adapter_column_blocks(op.parts), ranges = adapter_ranges(rows, blocks);
   auto* const across = reinterpret_cast<float*>(views.back().data);
   Backward backward{Rows<BFloat16>(dy),

@@ -1,7 +1,72 @@
 #include "backend/cuda/facts.h"
 
+#include "program/adapter.h"
+#include "program/swiglu_gemm.h"
+
 namespace snug {
 namespace {
+
+constexpr std::string_view kNotBf16 = "numbers are not bf16",
+                           kOddRows = "rows do not begin and end at multiples of 16 bytes",
+                           kFewRows = "there are fewer than 128 rows",
+                           kOddRank = "8 does not divide the adapter's rank";
+
+uint64_t start_of(const Operand& x) { return x.offset; }  // buffers are aligned
+uint64_t start_of(const TensorView& x) { return reinterpret_cast<uintptr_t>(x.data); }
+
+// Whether rows are whole pieces of eight numbers at multiples of 16 bytes.
+template <class View>
+bool in_pieces(const View& x) {
+  const uint64_t stride = static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype);
+  return x.shape.cols() % cuda::kColumnPiece == 0 && start_of(x) % 16 == 0 && (x.shape.rows() <= 1 || stride % 16 == 0);
+}
+
+template <class View>
+std::string_view unlike_pieces(std::span<const View> operands) {
+  if (!std::ranges::all_of(operands, [](const View& x) { return x.dtype == DType::BF16; })) return kNotBf16;
+  return std::ranges::all_of(operands, in_pieces<View>) ? "" : kOddRows;
+}
+
+// Of m rows and n columns of the result: a tile has columns of one part alone.
+std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  if (m < cuda::kTileRows) return kFewRows;  // they leave most of a card idle
+  if (!op.transpose_b) return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
+  if (op.addend && op.bias) return "an addend and a bias come at once";
+  int64_t end = 0;
+  for (size_t i = 0; i < static_cast<size_t>(op.parts.count()); i++) {
+    if (op.parts.begin[i] != end) return "some of the parts have no adapter";
+    if (end % cuda::kTileColumns != 0) return "256 does not divide the columns of a part";
+    end = op.parts.end[i];
+  }
+  if (end != n) return "some of the parts have no adapter";
+  return adapter_columns % (op.parts.count() * cuda::kColumnPiece) == 0 ? "" : kOddRank;
+}
+
+// Of n columns of h: a tile has as many columns of gate as of up.
+std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
+  if (m < cuda::kTileRows) return kFewRows;
+  if (n % (cuda::kTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
+  if (op.parts.count() == 0) return "";
+  const AdaptedParts both{{0, n}, {n, 2 * n}};
+  if (op.parts.begin != both.begin || op.parts.end != both.end) return "gate or up has no adapter";
+  return adapter_columns % (2 * cuda::kColumnPiece) == 0 ? "" : kOddRank;
+}
+
+std::string_view unlike_shape(const SwiGluGemmBackward&, int64_t m, int64_t, int64_t adapter_columns) {
+  if (m < cuda::kTileRows) return kFewRows;
+  return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
+}
+
+template <class View>
+std::string_view unlike_shape(const AdaptedGemm& op, std::span<const View> operands) {
+  const Shape& d = operands[operand_count(op) - 1].shape;
+  return unlike_shape(op, d.rows(), d.cols(), operands[2].shape.cols());
+}
+template <class Kind, class View>
+std::string_view unlike_shape(const Kind& op, std::span<const View> operands) {
+  return unlike_shape(op, operands[0].shape.rows(), operands[factor_count(op)].shape.cols() / 2,
+                      adapter_columns(op, operands));
+}
 
 // By kind; every kind that is not here needs none.
 struct ScratchBytes {
@@ -38,9 +103,71 @@ struct ScratchBytes {
   }
 };
 
+// By kind; every kind that is not here has one kernel for whatever it is given.
+struct KernelOf {
+  int capability;
+  std::span<const Operand> operands;
+
+  Kernel operator()(const Gemm&) const {
+    const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_pieces<Operand>);
+    return {.name = "cuBLASLt", .slow = odd ? kOddRows : ""};
+  }
+  Kernel operator()(const Fp8Gemm&) const { return {.name = "cuBLASLt, fp8"}; }
+  Kernel operator()(const AdaptedGemm& op) const { return in_tiles(op); }
+  Kernel operator()(const SwiGluGemm& op) const { return in_tiles(op); }
+  Kernel operator()(const SwiGluGemmBackward& op) const { return in_tiles(op); }
+  Kernel operator()(const AdapterBackward& op) const {
+    const std::string_view unlike = cuda::unlike_adapter_kernel(op, operands);
+    if (unlike.empty()) return {.name = "one pass over dy"};
+    // Larger ranks make products worth their while.
+    return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
+  }
+  template <class Other>
+  Kernel operator()(const Other&) const {
+    return {};
+  }
+
+ private:
+  template <class Kind>
+  Kernel in_tiles(const Kind& op) const {
+    if (!cuda::has_warpgroups(capability)) return {.name = "its parts", .composed = true};
+    const std::string_view unlike = cuda::unlike_tiles(op, operands);
+    if (unlike.empty()) return {.name = "wgmma tiles of 128 x 256"};
+    return {.name = "its parts", .composed = true, .slow = unlike};
+  }
+};
+
 }  // namespace
 
 namespace cuda {
+
+template <class Kind, class View>
+std::string_view unlike_tiles(const Kind& op, std::span<const View> operands) {
+  const std::string_view unlike = unlike_pieces(operands.first(operand_count(op)));
+  return unlike.empty() ? unlike_shape(op, operands) : unlike;
+}
+
+template <class View>
+std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands) {
+  const View &b = operands[1], &db = operands[4];
+  const auto in_eighths = [](int64_t col) { return col % kColumnPiece == 0; };
+  if (!adapter_kernel_takes(b.shape.cols())) return "the adapter's rank is neither 8 nor 16";
+  if (!std::ranges::all_of(op.parts.begin, in_eighths) || !std::ranges::all_of(op.parts.end, in_eighths))
+    return "8 does not divide the columns of a part";
+  const std::string_view unlike = unlike_pieces(operands.first(4));
+  if (!unlike.empty()) return unlike;
+  if (db.dtype != DType::BF16 && db.dtype != DType::F32) return kNotBf16;
+  return in_pieces(db) ? "" : kOddRows;
+}
+
+#define SNUG_INSTANTIATE(View)                                                              \
+  template std::string_view unlike_tiles(const AdaptedGemm&, std::span<const View>);        \
+  template std::string_view unlike_tiles(const SwiGluGemm&, std::span<const View>);         \
+  template std::string_view unlike_tiles(const SwiGluGemmBackward&, std::span<const View>); \
+  template std::string_view unlike_adapter_kernel(const AdapterBackward&, std::span<const View>);
+SNUG_INSTANTIATE(Operand)
+SNUG_INSTANTIATE(TensorView)
+#undef SNUG_INSTANTIATE
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
   const int64_t block_rows = norm_block_rows(rows, cols, dtype), blocks = (rows + block_rows - 1) / block_rows;
@@ -82,6 +209,10 @@ uint64_t adapter_backward_scratch_bytes(const AdapterBackward& backward, int64_t
 }
 
 }  // namespace cuda
+
+Kernel CudaFacts::kernel(const Attrs& attrs, std::span<const Operand> operands) const {
+  return std::visit(KernelOf{capability_, operands}, attrs);
+}
 
 uint64_t CudaFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const {
   return std::visit(ScratchBytes{operands}, attrs);

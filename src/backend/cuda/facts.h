@@ -7,13 +7,33 @@
 
 namespace snug {
 
+// Of cards of a compute capability: 86 for 8.6.
 class CudaFacts : public OpFacts {
  public:
+  explicit CudaFacts(int capability = 90) : capability_(capability) {}
+  Kernel kernel(const Attrs& attrs, std::span<const Operand> operands) const override;
   uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const override;
   uint64_t alignment() const override { return 256; }
+
+ private:
+  int capability_;
 };
 
 namespace cuda {
+
+// Whether a card has warpgroups, whose kernels are compiled for it alone.
+constexpr bool has_warpgroups(int capability) { return capability == 90; }
+
+// Tiles of the kernels that such cards have for AdaptedGemm and SwiGluGemm; columns are read and written by so many at
+// a time.
+inline constexpr int kTileRows = 128, kTileColumns = 256, kColumnPiece = 8;
+// Why those kernels do not take the op, which is then run as what it is made of; empty where they do. Kind:
+// AdaptedGemm, SwiGluGemm, SwiGluGemmBackward. View: Operand, or TensorView; the op's, with scratch or without.
+template <class Kind, class View>
+std::string_view unlike_tiles(const Kind& op, std::span<const View> operands);
+// Likewise of the one kernel for an adapter's gradients, which every card has.
+template <class View>
+std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands);
 
 // What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;

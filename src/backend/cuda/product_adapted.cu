@@ -96,7 +96,7 @@ MaybeLaunch bind_kernel(const AdaptedGemm& op, std::span<const TensorView> views
   const size_t count = operand_count(op);
   const std::span<const TensorView> used = views.first(count);
   const TensorView &a = used[0], &b = used[1], &u = used[2], &v = used[3], &d = used[count - 1];
-  if (!warpgroups() || !fits_tiles(used) || !one_kernel(op, d.rows(), d.cols(), u.cols())) return std::nullopt;
+  if (!warpgroups() || !unlike_tiles(op, used).empty()) return std::nullopt;
   const int64_t parts = op.transpose_b ? op.parts.count() : 1, rank = u.cols() / parts;
   Factors w = factors_of(a, b, op.transpose_b, d.cols());
   w.u = tensor_map(numbers(u), {rank, parts, u.rows()}, {rank, stride_of(u)}, {kPanel, 1, kTileM});

@@ -123,7 +123,7 @@ struct GatedBackward {
 
 template <class Kind>
 bool takes(const Kind& op, std::span<const TensorView> views) {
-  return warpgroups() && fits_tiles(views.first(operand_count(op))) && one_kernel(op, views);
+  return warpgroups() && unlike_tiles(op, views).empty();
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 
+#include "backend/cuda/facts.h"
 #include "backend/cuda/launches.cuh"
 #include "backend/cuda/tensor_map.h"
 #include "backend/cuda/warpgroup.cuh"
@@ -368,12 +369,6 @@ inline int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stri
 // A matrix in boxes of 64 columns and so many rows.
 inline CUtensorMap map_of(const TensorView& x, int box_rows) {
   return tensor_map(numbers(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, box_rows});
-}
-
-// Whether tiles may be made of them.
-inline bool fits_tiles(std::span<const TensorView> views) {
-  return std::ranges::all_of(
-      views, [](const TensorView& x) { return x.dtype == DType::BF16 && x.cols() % kWide == 0 && wide({x}); });
 }
 
 // Of a b, or a b^T, with a result of n columns.

@@ -76,6 +76,7 @@ RateCurve attention_of(const Model& model, bool backward) {
 Cards cards_of(const Model& model, int count) {
   Cards cards;
   cards.name = model.name;
+  cards.capability = model.capability;
   cards.count = count;
   cards.memory_bytes = model.memory_mib << 20;
   cards.free_bytes = static_cast<uint64_t>(model.free_gib * 0x1p30);
@@ -129,6 +130,7 @@ Cards rough_cards(const std::string& name, int capability, int count) {
   if (model == kModels.end()) model = std::ranges::find(kModels, capability, &Model::capability);
   Cards cards = cards_of(model == kModels.end() ? kModels[0] : *model, count);
   cards.name = name;
+  cards.capability = capability;
   return cards;
 }
 

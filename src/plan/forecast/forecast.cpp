@@ -69,17 +69,46 @@ class StepPricing {
 
   // By lane.
   std::array<double, kLanes> busy_seconds() const {
-    std::map<Task, int64_t> times;
-    if (compiled_.has(Task::Update)) times[Task::Update] = 1;
-    for (const Task task : tasks_) times[task]++;
     std::array<double, kLanes> busy{};
-    for (const auto& [task, count] : times)
-      for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops)
-        busy[index(worker(op))] += static_cast<double>(count) * price(op);
+    for_each_op(
+        [&](const Op& op, int64_t times) { busy[index(worker(op))] += static_cast<double>(times) * price(op); });
     return busy;
   }
 
+  std::vector<KernelUse> kernels() const {
+    std::map<std::tuple<std::string_view, DType, std::string_view, std::string_view>, KernelUse> uses;
+    for_each_op([&](const Op& op, int64_t times) {
+      if (worker(op) != Lane::Compute) return;
+      const Kernel kernel = pricing_.facts ? pricing_.facts->kernel(op.attrs, op.operands) : Kernel{};
+      const std::string_view kind = snug::kind(op.attrs);
+      const DType dtype = op.operands.empty() ? DType::F32 : op.operands[0].dtype;
+      KernelUse& use = uses[{kind, dtype, kernel.name, kernel.slow}];
+      const Work work = snug::work(op);
+      const auto count = static_cast<double>(times);
+      use = {kind,
+             dtype,
+             kernel,
+             use.ops + times,
+             use.seconds + count * price(op),
+             {use.work.flops + count * work.flops, use.work.bytes + count * work.bytes}};
+    });
+    std::vector<KernelUse> sorted;
+    for (const auto& [key, use] : uses) sorted.push_back(use);
+    std::ranges::stable_sort(sorted, std::greater(), &KernelUse::seconds);
+    return sorted;
+  }
+
  private:
+  // Of a step: body(op, how often it runs).
+  template <class Body>
+  void for_each_op(const Body& body) const {
+    std::map<Task, int64_t> times;
+    if (compiled_.has(Task::Update)) times[Task::Update] = 1;
+    for (const Task task : tasks_) times[task]++;
+    for (const auto& [task, count] : times)
+      for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops) body(op, count);
+  }
+
   // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
   static Lane worker(const Op& op) {
     const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
@@ -135,7 +164,7 @@ std::string site_of(const Compiled& compiled, const MemoryPlan::Peak& peak) {
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing) {
   const int threads = pricing.one_by_one() || op.lane == Lane::Compute ? pricing.threads : 1;
-  return seconds(op, buffers, pricing.machine, threads, pricing.hosts);
+  return seconds(op, buffers, pricing.machine, threads, pricing.hosts, pricing.facts.get());
 }
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {
@@ -144,6 +173,10 @@ double step_seconds(const Compiled& compiled, const Pricing& pricing) {
 
 double reapply_seconds(const Compiled& compiled, const Pricing& pricing) {
   return StepPricing(compiled, pricing, {}).reapply_seconds();
+}
+
+std::vector<KernelUse> kernels_of_step(const Compiled& compiled, const Pricing& pricing) {
+  return StepPricing(compiled, pricing, {}).kernels();
 }
 
 std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing) {

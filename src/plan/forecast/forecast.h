@@ -1,6 +1,8 @@
 // What a compiled job takes, told apart by phase and by class.
 #pragma once
 
+#include <memory>
+
 #include "plan/forecast/machine.h"
 #include "plan/lowering/compile.h"
 #include "plan/spec/caps.h"
@@ -27,10 +29,11 @@ Forecast forecast(const Compiled& compiled);
 // What prices a step. Rough rates say which arrangement is faster, and nothing of seconds.
 struct Pricing {
   Machine machine = rough_machine();
-  int threads = 1;              // of the team that computes
-  Lanes lanes = Lanes::Inline;  // where there are no cards, whose lanes are streams
-  Hosts hosts{};                // where the ranks are
-  std::string file{};           // the profile that the machine was read from; empty: rough rates
+  int threads = 1;                         // of the team that computes
+  Lanes lanes = Lanes::Inline;             // where there are no cards, whose lanes are streams
+  Hosts hosts{};                           // where the ranks are
+  std::shared_ptr<const OpFacts> facts{};  // what kernels run; nothing: those of the rough machine
+  std::string file{};                      // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
   // Ops follow each other, and each has the whole team.
@@ -46,6 +49,18 @@ double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
 // What a step that speculated takes longer where it is clipped; 0 if none speculates.
 double reapply_seconds(const Compiled& compiled, const Pricing& pricing);
+
+// What ops of one kind run as in a step, together.
+struct KernelUse {
+  std::string_view kind;  // as kind() names it
+  DType dtype = DType::F32;
+  Kernel kernel;
+  int64_t ops = 0;
+  double seconds = 0;  // by themselves
+  Work work;
+};
+// Of all ops of a training step that compute; what takes longest comes first. By the pricing's facts.
+std::vector<KernelUse> kernels_of_step(const Compiled& compiled, const Pricing& pricing);
 
 // What keeps a step from being shorter.
 struct Bound {

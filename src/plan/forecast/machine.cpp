@@ -63,11 +63,23 @@ Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
   return group;
 }
 
+// Without facts an adapter's gradients have their kernel's rate, if that was measured.
+bool composed(const Op& op, const OpFacts* facts) {
+  return facts ? facts->kernel(op.attrs, op.operands).composed : !std::holds_alternative<AdapterBackward>(op.attrs);
+}
+
 class Pricing {
  public:
   Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
-          const Hosts& hosts)
-      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), hosts_(hosts), work_(work(op)) {}
+          const Hosts& hosts, const OpFacts* facts)
+      : op_(op),
+        buffers_(buffers),
+        machine_(machine),
+        rates_(rates),
+        hosts_(hosts),
+        facts_(facts),
+        work_(work(op)),
+        composed_(composed(op, facts)) {}
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
@@ -88,15 +100,13 @@ class Pricing {
 
   // In one kernel it is a product over a little more.
   double operator()(const AdaptedGemm& gemm) const {
-    const Shape &a = op_.operands[0].shape, &u = op_.operands[2].shape,
-                &d = op_.operands[operand_count(gemm) - 1].shape;
-    if (!in_tiles() || !one_kernel(gemm, a.rows(), d.cols(), u.cols())) return by_ops(gemm);
-    const int64_t more = u.cols() / std::max(1, gemm.parts.count());
+    if (composed_) return by_ops(gemm);
+    const int64_t more = op_.operands[2].shape.cols() / std::max(1, gemm.parts.count());
     return product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops, more);
   }
   double operator()(const AdapterBackward& backward) const {
     const RateCurve* const measured = curve();
-    return measured ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
+    return measured && !composed_ ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
   }
 
   double operator()(const SwiGluGemm& gemm) const { return with_swiglu(gemm, {.transpose_b = true}, kShownForward); }
@@ -167,7 +177,7 @@ class Pricing {
     Op one;
     one.attrs = call.attrs;
     one.operands = call.operands;
-    return std::visit(Pricing(one, buffers_, machine_, rates_, hosts_), one.attrs);
+    return std::visit(Pricing(one, buffers_, machine_, rates_, hosts_, facts_), one.attrs);
   }
   // As one op after the other.
   template <class Kind>
@@ -181,14 +191,12 @@ class Pricing {
   template <class Kind>
   double with_swiglu(const Kind& kind, const Gemm& gemm, double share) const {
     const std::span<const Operand> operands = op_.operands;
-    if (!in_tiles() || !one_kernel(kind, operands)) return by_ops(kind);
+    if (composed_) return by_ops(kind);
     const std::vector<OpCall<Operand>> ops = ops_of(kind, operands);
     double sum = product(gemm, operands[1].shape, rates_.flops, adapter_columns(kind, operands));
     for (size_t i = 1; i < ops.size(); i++) sum += share * by_itself(ops[i]);
     return sum;
   }
-
-  bool in_tiles() const { return rates_.tile_products() && op_.operands[0].dtype == DType::BF16; }
 
   const ProductRates* table_of(const Gemm& gemm) const {
     const auto found = std::ranges::find_if(rates_.products, [&](const ProductRates& r) {
@@ -249,7 +257,9 @@ class Pricing {
   const Machine& machine_;
   const Rates& rates_;
   const Hosts& hosts_;
+  const OpFacts* const facts_;
   Work work_;
+  bool composed_;
 };
 
 }  // namespace
@@ -296,9 +306,9 @@ Bus Hosts::bus(const Cards& cards) const {
 }
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
-               const Hosts& hosts) {
+               const Hosts& hosts, const OpFacts* facts) {
   const auto& teams = machine.teams;
-  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates, hosts).seconds(); };
+  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates, hosts, facts).seconds(); };
   if (machine.cards) return of(machine.cards->rates);
   const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
   if (above == teams.end()) return of(teams.back());

@@ -50,9 +50,6 @@ struct Rates {
   std::vector<ProductRates> products;
   std::vector<AttentionRates> attention;
   std::vector<KindRates> kinds;
-
-  // Whether AdaptedGemm and SwiGluGemm in bf16 are one kernel: cards of compute capability 9.0 have these and those.
-  bool tile_products() const { return fp8_flops > 0; }
 };
 
 struct TeamRates : Rates {
@@ -74,6 +71,7 @@ struct CardLink {
 // GPUs, all alike. Where a machine has them, they are the device of its ranks.
 struct Cards {
   std::string name;
+  int capability = 0;  // compute capability: 86 for 8.6
   int count = 1;
   uint64_t memory_bytes = 0, free_bytes = 0;
   uint64_t driver_bytes = 0;  // that a process's context and libraries take of a card
@@ -147,9 +145,10 @@ class Hosts {
 // its bytes take at the machine's rates. Between two measured teams rates grow evenly, beyond them they stay.
 // `buffers`: of the op's program set. Between cards of several hosts a collective takes what its slower link does: what
 // all ranks gather in the order of their numbers goes round in rings, so that a host takes it once, by all of its
-// cards; of anything else every card takes its own from everybody. Ranks on the CPU have one link.
+// cards; of anything else every card takes its own from everybody. Ranks on the CPU have one link. `facts` say what
+// kernels run; without them, what can be made of other ops is.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
-               const Hosts& hosts = {});
+               const Hosts& hosts = {}, const OpFacts* facts = nullptr);
 
 // JSON, and back: UserError, with `source` (the file's name), for anything that write_machine() would not have written
 // but white space, the order of keys, and other numbers.

@@ -116,10 +116,14 @@ class Reader {
 
   Cards read_cards(const JsonObject& object) const {
     const Fields fields(
-        object, {"name", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes", "link_blocks",
-                 "nccl_bytes", "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus", "link_bytes_per_second",
-                 "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+        object, {"name", "capability", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
+                 "link_blocks", "nccl_bytes", "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus",
+                 "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+    const Rates rates = read_rates(fields.object("rates"));
+    // Profiles said nothing of it once, but had rates of fp8 where it is 9.0.
+    const int64_t unsaid = rates.fp8_flops > 0 ? 90 : 80;
     return {fields.string("name"),
+            static_cast<int>(fields.integer("capability", 10, 1000, unsaid)),
             fields.threads("count"),
             fields.bytes("memory_bytes"),
             fields.bytes("free_bytes"),
@@ -130,7 +134,7 @@ class Reader {
             {fields.bytes("nccl_bytes"), fields.rate("nccl_bytes_per_second"), fields.blocks("nccl_blocks", 1)},
             fields.rate("host_link_bytes_per_second"),
             fields.number("host_latency_seconds", 0, 1),
-            read_rates(fields.object("rates")),
+            rates,
             fields.string("condition", "")};
   }
 
@@ -260,6 +264,7 @@ std::string write_machine(const Machine& machine) {
     json["teams"].push_back({{"threads", team.threads}, {"rates", rates_json(team)}});
   if (machine.cards)
     json["cards"] = {{"name", machine.cards->name},
+                     {"capability", machine.cards->capability},
                      {"count", machine.cards->count},
                      {"memory_bytes", machine.cards->memory_bytes},
                      {"free_bytes", machine.cards->free_bytes},

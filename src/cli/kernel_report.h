@@ -1,0 +1,19 @@
+// What the ops of a planned step run as, for people and for scripts.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "cli/job.h"
+
+namespace snug {
+
+// A line for each kernel that is not the device's fastest for its kind of op, with the reason and its share of a step;
+// nothing where there are none, or where nothing is known of the device's speed.
+std::string slow_kernels_text(const Planned& planned);
+// Every kind of op with its kernel, how often it runs in a step, its rate and its seconds.
+std::string kernels_text(const Planned& planned);
+// [{"op": "attention", "dtype": "bf16", "kernel": ..., "slow": null or the reason, "ops": ..., "seconds": ...}, ...]
+nlohmann::ordered_json kernels_json(const Planned& planned);
+
+}  // namespace snug
