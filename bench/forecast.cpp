@@ -106,9 +106,9 @@ class TimedBackend : public Backend {
       spent.measured += clock() - start;
     };
   }
-  // "block.3.fwd.gate_up" -> "fwd.gate_up": the same op of all blocks is one row.
+  // "layer.3.fwd.gate_up" -> "fwd.gate_up": the same op of all layers is one row.
   static std::string row_of(const Op& op) {
-    if (op.site.starts_with("block.")) return op.site.substr(op.site.find('.', 6) + 1);
+    if (op.site.starts_with("layer.")) return op.site.substr(op.site.find('.', 6) + 1);
     if (op.site.starts_with("head.")) return op.site;
     return std::string(kind(op.attrs));
   }

@@ -65,9 +65,9 @@ class TimedBackend : public Backend {
 
   std::byte* reserve(Space space, uint64_t bytes) override { return backend_->reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
-    // "block.3.fwd.gate_up" -> "fwd.gate_up": the same op of all blocks is one row.
+    // "layer.3.fwd.gate_up" -> "fwd.gate_up": the same op of all layers is one row.
     std::string row = op.site;
-    if (row.starts_with("block.")) row = row.substr(row.find('.', 6) + 1);
+    if (row.starts_with("layer.")) row = row.substr(row.find('.', 6) + 1);
     if (row.starts_with("norm.") || row.ends_with(".adamw")) row = "update." + std::string(kind(op.attrs));
     std::vector<double> ideal(ideal_.size());
     if (op.lane == Lane::Compute)

@@ -1,7 +1,8 @@
 # Sets SNUG_CUDA_FOUND; where it is on, enables CUDA as a language. CMake 3.25 knows neither nvcc's flag for C++20 nor
 # architectures such as 90a: both are said here.
 set(SNUG_CUDA_FOUND OFF)
-if(SNUG_CUDA STREQUAL "AUTO" AND EXISTS /dev/nvidiactl)
+# Under WSL2 the driver is Windows's.
+if(SNUG_CUDA STREQUAL "AUTO" AND (EXISTS /dev/nvidiactl OR EXISTS /usr/lib/wsl/lib/libcuda.so.1))
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
@@ -51,15 +52,19 @@ if(architectures STREQUAL "native")
   endif()
   set(architectures ${capabilities})
 endif()
-# Of several, those that this toolkit knows.
+# Of several, those that this toolkit knows. '120-virtual' is code that the driver compiles, for cards to come.
 execute_process(COMMAND ${CMAKE_CUDA_COMPILER} --list-gpu-arch OUTPUT_VARIABLE known_architectures)
 list(LENGTH architectures count)
 foreach(architecture IN LISTS architectures)
-  string(REGEX REPLACE "[a-z]$" "" number ${architecture})
+  string(REGEX MATCH "^[0-9]+" number ${architecture})
   if(count GREATER 1 AND NOT known_architectures MATCHES "compute_${number}[^0-9]")
     message(STATUS "nvcc ${CMAKE_CUDA_COMPILER_VERSION} does not know compute_${architecture}: left out")
+  elseif(architecture MATCHES "-virtual$")
+    list(APPEND cuda_flags -gencode=arch=compute_${number},code=compute_${number})
+    list(APPEND SNUG_CUDA_CODE ${architecture})
   else()
     list(APPEND cuda_flags -gencode=arch=compute_${architecture},code=sm_${architecture})
+    list(APPEND SNUG_CUDA_CODE ${architecture})
   endif()
 endforeach()
 if(NOT cuda_flags MATCHES "gencode")

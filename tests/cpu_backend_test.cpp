@@ -18,7 +18,7 @@ TensorView view(std::vector<T>& x, const Shape& shape) {
 Launch bind(const Attrs& attrs, const std::vector<TensorView>& views) {
   Op op;
   op.attrs = attrs;
-  op.site = "block.3.fwd.op";
+  op.site = "layer.3.fwd.op";
   return CpuBackend().bind(op, views);
 }
 
@@ -41,7 +41,7 @@ TEST(CpuBackend, NamesSiteOperandFoundAndExpected) {
   std::vector<float> x(12), gain(5), y(12), rstd(3);
   const auto wrong = [&] { bind(RmsNorm{}, {view(x, {3, 4}), view(gain, {5}), view(y, {3, 4}), view(rstd, {3})}); };
   EXPECT_TRUE(
-      fails_with<InternalError>(wrong, "block.3.fwd.op (rms_norm): 'gain' is [5], expected a divisor of 4 elements"));
+      fails_with<InternalError>(wrong, "layer.3.fwd.op (rms_norm): 'gain' is [5], expected a divisor of 4 elements"));
   std::vector<int32_t> ids(3);
   const auto dtype = [&] { bind(SwiGlu{}, {view(ids, {1, 3}), view(y, {1, 1})}); };
   EXPECT_TRUE(fails_with<InternalError>(dtype, "'gate_up' is int32, expected fp32 or bf16"));

@@ -120,6 +120,21 @@ TEST(CudaFacts, WhatIsNotOnItsFastKernelSaysWhy) {
   EXPECT_EQ(kernel(89, adapted(2048, 16)).slow, "") << "such cards have no faster one";
 }
 
+TEST(CudaFacts, CodeRunsOnLaterCardsOfItsGenerationAndIfTheDriverCompilesItOnAll) {
+  const auto runs = [](std::string_view code, std::initializer_list<int> on) {
+    for (const int capability : {80, 86, 89, 90, 100, 120, 130})
+      if (cuda::has_code(code, capability) != (std::ranges::find(on, capability) != on.end())) return false;
+    return true;
+  };
+  EXPECT_TRUE(runs("", {}));
+  EXPECT_TRUE(runs("80", {80, 86, 89}));
+  EXPECT_TRUE(runs("86", {86, 89}));
+  EXPECT_TRUE(runs("80;90a", {80, 86, 89, 90}));
+  EXPECT_TRUE(runs("90a", {90}));
+  EXPECT_TRUE(runs("90-virtual", {90, 100, 120, 130}));
+  EXPECT_TRUE(runs("100;120;120-virtual", {100, 120, 130}));
+}
+
 TEST(CudaFacts, ProductsOfOddRowsAreSlow) {
   const auto slow = [](int64_t columns) {
     const DType t = DType::BF16;

@@ -26,8 +26,9 @@ TEST(Doctor, AttentionIsShownByTheLengthItWasMeasuredAt) {
 
 #ifndef SNUG_CUDA
 TEST(Doctor, SaysSoWhereGpusAreAndTheBuildCannotUseThem) {
-  EXPECT_THAT(unused_cards(SNUG_FIXTURES "/configs/llama-3-8b/config.json"), testing::HasSubstr("on the CPU alone"));
-  EXPECT_EQ(unused_cards("/no such driver"), "");
+  EXPECT_THAT(unused_cards({"/no such driver", SNUG_FIXTURES "/configs/llama-3-8b/config.json"}),
+              testing::HasSubstr("on the CPU alone"));
+  EXPECT_EQ(unused_cards({"/no such driver"}), "");
 }
 #endif
 
@@ -42,6 +43,16 @@ TEST(Doctor, NamesTheFirstGpuThatIsUnlikeTheOthers) {
   const std::string said = unlike_cards(cards({"A", "A", "B", "A"}));
   for (const char* part : {"the first 2 of 4", "number 2 is 'B', the first 'A'", "CUDA_VISIBLE_DEVICES"})
     EXPECT_THAT(said, testing::HasSubstr(part));
+}
+
+TEST(Doctor, SaysWhyACardCannotRunThisBuild) {
+  const auto said = [](int capability, std::string_view code) {
+    return unusable_card({.name = "A card", .capability = capability, .bus = {}, .condition = {}}, code);
+  };
+  EXPECT_EQ(said(90, "80;90a"), "");
+  EXPECT_THAT(said(75, "80;90a"), testing::HasSubstr("compute capability 7.5, and snug's kernels need 8.0"));
+  EXPECT_THAT(said(100, "80;90a"),
+              testing::HasSubstr("code for 80;90a alone: build it with -DSNUG_CUDA_ARCHITECTURES=100"));
 }
 
 }  // namespace

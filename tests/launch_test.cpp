@@ -247,14 +247,14 @@ TEST(LaunchDeathTest, ThreadsThatCannotLeaveHaveSaidWhereTheyWaited) {
                     try {
                       comm->barrier();
                     } catch (const PeerError& error) {
-                      comm->rethrow(error, "in the all_gather at block.3");
+                      comm->rethrow(error, "in the all_gather at layer.3");
                     }
                     return 0;
                   },
                   0.5, [] { return "; --resume goes on from step-7"; }),
               testing::ExitedWithCode(4),
               "snug: rank 1 has given no sign of life for 0.5 s while others wait for it; rank [02] waited in the "
-              "all_gather at block.3; --resume goes on from step-7\n");
+              "all_gather at layer.3; --resume goes on from step-7\n");
 }
 
 TEST(Launch, WhatTheMachineDidIsSaidWithWhereToGoOnFrom) {

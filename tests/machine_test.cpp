@@ -317,8 +317,18 @@ TEST(Machine, CardsOfAStrangeNameHaveTheRatesOfTheirCapability) {
   EXPECT_EQ(rough_cards("NVIDIA H800", 90, 1).rates.flops, flops("H100"));
   EXPECT_GT(rough_cards("NVIDIA H20", 90, 1).rates.fp8_flops, 0);
   EXPECT_EQ(rough_cards("NVIDIA A800-SXM4-80GB", 80, 1).rates.flops, flops("A100-40GB"));
-  EXPECT_EQ(rough_cards("NVIDIA RTX 6000 Ada Generation", 89, 1).rates.flops, flops("RTX4090"));
-  EXPECT_EQ(rough_cards("Tesla V100-SXM2-32GB", 70, 1).rates.flops, flops("RTX3090")) << "the slowest";
+  EXPECT_EQ(rough_cards("NVIDIA RTX 6000 Ada Generation", 89, 1).rates.flops, flops("L4"));
+  EXPECT_EQ(rough_cards("NVIDIA GeForce RTX 4090", 89, 1).rates.flops, flops("RTX4090"));
+  EXPECT_EQ(rough_cards("NVIDIA GH200 480GB", 90, 1).rates.copy.rates,
+            builtin_machine("GH200")->cards->rates.copy.rates);
+  EXPECT_EQ(rough_cards("NVIDIA B300", 103, 1).rates.flops, flops("B200")) << "of the same first digits";
+  EXPECT_EQ(rough_cards("Tesla V100-SXM2-32GB", 70, 1).rates.flops, flops("A10G")) << "the slowest";
+  for (const auto& [name, known] : {std::pair("NVIDIA L40S", true),
+                                    {"NVIDIA L4", true},
+                                    {"NVIDIA L40", false},
+                                    {"NVIDIA GeForce RTX 3090 Ti", true},
+                                    {"NVIDIA RTX 6000 Ada Generation", false}})
+    EXPECT_EQ(is_known_card(name), known) << name;
   EXPECT_EQ(rough_cards("NVIDIA B200", 100, 1).rates.fp8_flops, 0);
 }
 

@@ -56,6 +56,7 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
 int plan_command(Options options, const CommandFlags& flags) {
   refuse_disk_dir(options, PlanMode::Look);
   Target target(options);
+  target.say_strange_cards();
   resolve_ranks(options, target, PlanMode::Look);
   std::optional<DataSummary> summary;
   std::vector<std::string> notes;

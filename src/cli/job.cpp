@@ -38,7 +38,7 @@ constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20
 // both, as far as they are equal.
 ModelConfig base_config_of(const Options& options) {
   ModelConfig config = read_model_config(options.model);
-  if (!config.spec.tied || options.init == "random" || !has_own_head(options.model)) return config;
+  if (!config.spec.tied || options.init == "random" || !has_own_head(options.model, config.spec)) return config;
   config.spec.tied = false;
   config.notes.push_back(fmt::format(
       "{}: config.json says tie_word_embeddings, but lm_head.weight is not the embedding: it is taken as the head",
@@ -50,7 +50,8 @@ ModelConfig base_config_of(const Options& options) {
 
 ModelTokens model_tokens(const Options& options) {
   ModelConfig config = read_model_config(options.model);
-  if (!options.adapter.empty()) fit_to_adapter(config.spec, open_adapter(options.adapter));
+  if (!options.adapter.empty())
+    fit_to_adapter(config.spec, open_adapter(options.adapter, config.spec.embedding, config.spec.head));
   return {config.spec.vocabulary, config.end_tokens};
 }
 
@@ -150,7 +151,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   SourceRequest request{options.model, random, options.seed, std::nullopt, config.prediction_layers};
   if (!options.adapter.empty()) {
     request.adapter = options.adapter;
-    const AdapterFiles files = open_adapter(options.adapter);
+    const AdapterFiles files = open_adapter(options.adapter, spec.model.embedding, spec.model.head);
     if (training) refuse_to_train(files);
     const bool tied = spec.model.tied;
     fit_to_adapter(spec.model, files);

@@ -49,6 +49,7 @@ bool reach_each_other(int count) { return cards_reach_each_other(count); }
 constexpr std::string_view kMissing = "no NVIDIA GPU answers here";
 
 constexpr bool kCanUseCards = true;
+constexpr std::string_view kArchitectures = SNUG_CUDA_CODE;
 
 #else
 
@@ -56,6 +57,7 @@ constexpr std::string_view kMissing =
     "this build of snug runs on the CPU alone; build it where nvcc is, with --preset cuda-release";
 
 constexpr bool kCanUseCards = false;
+constexpr std::string_view kArchitectures = "";
 
 std::vector<Card> cards_of_driver() { return {}; }
 
@@ -77,6 +79,12 @@ std::span<const Card> alike(std::span<const Card> all) {
   return all.first(static_cast<size_t>(other - all.begin()));
 }
 
+// Why there is no GPU to run on.
+std::string missing_cards() {
+  const std::string unused = kCanUseCards ? unused_cards() : "";
+  return unused.empty() ? std::string(kMissing) : unused;
+}
+
 }  // namespace
 
 void prepare_process() {
@@ -87,7 +95,7 @@ void prepare_process() {
 
 std::optional<Cards> cards_here() {
   const std::vector<Card> all = cards_of_driver();
-  if (all.empty()) return std::nullopt;
+  if (all.empty() || !unusable_card(all[0], kArchitectures).empty()) return std::nullopt;
   const std::span<const Card> used = alike(all);
   Cards cards = rough_cards(all[0].name, all[0].capability, static_cast<int>(used.size()));
   cards.memory_bytes = cards.free_bytes = UINT64_MAX;
@@ -100,9 +108,26 @@ std::optional<Cards> cards_here() {
   return cards;
 }
 
-std::string unused_cards(const std::string& driver) {
-  if (kCanUseCards) return unlike_cards(cards_of_driver());
-  return is_file(driver) ? fmt::format("GPUs are here, {}", kMissing) : "";
+std::string unused_cards(const std::vector<std::string>& drivers) {
+  if (!kCanUseCards)
+    return std::ranges::any_of(drivers, [](const std::string& file) { return is_file(file); })
+               ? fmt::format("GPUs are here, {}", kMissing)
+               : "";
+  const std::vector<Card> all = cards_of_driver();
+  const std::string unusable = all.empty() ? "" : unusable_card(all[0], kArchitectures);
+  return unusable.empty() ? unlike_cards(all) : unusable;
+}
+
+std::string unusable_card(const Card& card, std::string_view architectures) {
+  const std::string which =
+      fmt::format("'{}' has compute capability {}.{}", card.name, card.capability / 10, card.capability % 10);
+  if (card.capability < cuda::kLeastCapability)
+    return fmt::format("{}, and snug's kernels need 8.0: an A100, an RTX 30 or what came after these", which);
+  if (cuda::has_code(architectures, card.capability)) return "";
+  return fmt::format(
+      "{}, and this build has code for {} alone: build it with -DSNUG_CUDA_ARCHITECTURES={}, or with the preset "
+      "cuda-release",
+      which, architectures, card.capability);
 }
 
 std::string unlike_cards(std::span<const Card> all) {
@@ -195,14 +220,18 @@ MeasuredLinks measure_links_here(Cards& cards) {
 Target::Target(const Options& options) : Target(options, options.device == "cpu" ? std::nullopt : cards_here()) {}
 
 Target::Target(const Options& options, std::optional<Cards> here, std::optional<uint64_t> seen)
-    : asked_(options.device != "auto"), here_(std::move(here)), seen_(seen), machine_(named_machine(options)) {
+    : asked_(options.device != "auto"),
+      named_(!options.machine.empty()),
+      here_(std::move(here)),
+      seen_(seen),
+      machine_(named_machine(options)) {
   std::optional<Cards> cards = machine_ ? machine_->cards : here_;
   // A profile of this machine was written when other programs held its memory, or none.
   if (cards && here_ && cards->name == here_->name) cards->free_bytes = here_->free_bytes;
   cuda_ = options.device == "cuda" || (options.device == "auto" && cards);
   if (cuda_ && !cards)
     user_error("device: found 'cuda', {}; --machine names one to plan for",
-               machine_ ? "the machine has no GPU" : kMissing);
+               machine_ ? std::string("the machine has no GPU") : missing_cards());
   if (!machine_ && cuda_) machine_ = rough_machine();
   if (machine_) machine_->cards = cuda_ ? cards : std::nullopt;
   if (cuda_) products_ = products_of_ranks();
@@ -216,9 +245,18 @@ std::unique_ptr<OpFacts> Target::facts() const {
 void Target::require_here() const {
   if (cuda_ && !here_)
     user_error("device: {}, {}; --device cpu runs on the processor",
-               asked_ ? "a GPU is asked for" : "the machine of --machine has GPUs", kMissing);
+               asked_ ? "a GPU is asked for" : "the machine of --machine has GPUs", missing_cards());
+  say_strange_cards();
   if (!cuda_ && (asked_ || kCanUseCards)) return;
   if (const std::string unused = unused_cards(); !unused.empty()) say(fmt::format("snug: {}\n", unused));
+}
+
+void Target::say_strange_cards() const {
+  if (!cuda_ || !here_ || named_ || is_known_card(here_->name)) return;
+  say(
+      fmt::format("snug: '{}' is not a GPU that snug knows: arrangements are compared by rates of one like it, until "
+                  "'snug doctor' has measured it and --machine names what that wrote\n",
+                  here_->name));
 }
 
 namespace {

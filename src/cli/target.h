@@ -33,8 +33,11 @@ class Target {
   // For one thread: what it has found out about products it keeps.
   std::unique_ptr<OpFacts> facts() const;
   // UserError if it cannot be run on here, by this build of snug; says on stderr what GPUs that leaves alone, unless
-  // the user chose the CPU.
+  // the user chose the CPU, and what say_strange_cards() does.
   void require_here() const;
+  // Says on stderr of GPUs of this machine that snug does not know, and nobody has measured, whose rates stand for
+  // theirs.
+  void say_strange_cards() const;
   // UserError in all launched processes, with which has what, unless all are about to run on the same: CPU or GPUs, of
   // one name, that the same carries bytes between, at rates that make all plan alike; and unless all of a machine see
   // the same GPUs of it. Before they tell anything else.
@@ -48,6 +51,7 @@ class Target {
 
  private:
   bool asked_ = false;  // by --device
+  bool named_ = false;  // by --machine
   bool cuda_ = false;
   std::optional<Cards> here_;
   std::optional<uint64_t> seen_;
@@ -58,10 +62,14 @@ class Target {
 // The GPUs of this machine with rough rates, of several kinds those that come before one unlike the first; none where
 // snug is built without CUDA.
 std::optional<Cards> cards_here();
-// What to say of GPUs of this machine that are not used: by a build that cannot, where their driver tells of some, or
-// those from the first of another name on. Nothing if there are none.
-std::string unused_cards(const std::string& driver = "/proc/driver/nvidia/version");
+// What to say of GPUs of this machine that are not used: by a build that cannot, where one of these files tells of a
+// driver; all, where the first cannot run this build; or those from the first of another name on. Nothing if there are
+// none.
+std::string unused_cards(const std::vector<std::string>& drivers = {"/proc/driver/nvidia/version",
+                                                                    "/usr/lib/wsl/lib/libcuda.so.1"});
 std::string unlike_cards(std::span<const Card> all);  // of these, the latter
+// Why a card cannot run kernels that were compiled for these architectures (backend/cuda/facts.h); nothing if it can.
+std::string unusable_card(const Card& card, std::string_view architectures);
 // Measures them: rates, and what driver and libraries take of one.
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes);
 // Of several: what connects them, after measure_cards_here().

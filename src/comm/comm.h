@@ -111,7 +111,7 @@ class Comm {
   // What has ended the job, as soon as any rank of this process knows: before a call of this one has thrown it. With
   // where a rank of this process waited, as soon as one has said so. Cheap while there is none.
   virtual std::optional<PeerError> failure() const = 0;
-  // Throws what a call has thrown, with where this rank waited in it: "in the all_gather at block.0". What the first
+  // Throws what a call has thrown, with where this rank waited in it: "in the all_gather at layer.0". What the first
   // rank of this process says is failure()'s from here on: what the error passes on its way out may hold it for ever.
   [[noreturn]] void rethrow(const PeerError& error, std::string_view where);
 

@@ -16,6 +16,8 @@ class TableBuilder {
       : model_(model), adapter_(adapter), base_trainable_(trainable && !adapter), adapter_trainable_(trainable) {}
 
   ParamTable build() {
+    table_.head_tensor = model_.head;
+    table_.layer_prefix = model_.layer_prefix;
     begin_group("embedding");
     table_.embedding = add(model_.embedding, {model_.vocabulary, model_.hidden}, true, false);
     for (size_t layer = 0; layer < model_.layers.size(); layer++) {
@@ -32,8 +34,9 @@ class TableBuilder {
   void begin_group(std::string name) { table_.groups.push_back(std::move(name)); }
   int group() const { return table_.group_count() - 1; }
 
-  ParamId add(std::string name, const Shape& shape, bool decay, bool joined) {
-    table_.params.push_back({.name = std::move(name),
+  ParamId add(const std::string& name, const Shape& shape, bool decay, bool joined) {
+    table_.params.push_back({.name = name,
+                             .stored = {name, 0, shape.rank > 0 ? shape[0] : 0},
                              .shape = shape,
                              .group = group(),
                              .trainable = base_trainable_,
@@ -69,6 +72,7 @@ class TableBuilder {
     Linear linear{.site = std::move(site), .count = static_cast<int>(spec.parts.size()), .in = spec.in};
     for (const LinearPart& part : spec.parts) {
       const ParamId id = add(prefix + part.module + ".weight", {part.rows, spec.in}, true, linear.weight != kNoParam);
+      store_in(prefix, spec.parts, part, ".weight");
       table_.params.back().linear = true;
       if (linear.weight == kNoParam) linear.weight = id;
       linear.out += part.rows;
@@ -76,10 +80,24 @@ class TableBuilder {
     if (spec.bias)
       for (const LinearPart& part : spec.parts) {
         const ParamId id = add(prefix + part.module + ".bias", {part.rows}, false, linear.bias != kNoParam);
+        store_in(prefix, spec.parts, part, ".bias");
         if (linear.bias == kNoParam) linear.bias = id;
       }
     if (adapter_) linear.lora = lora(prefix, spec.in, spec.parts);
     return linear;
+  }
+
+  // Says where files have the last parameter, of this part, if that is a tensor of several.
+  void store_in(const std::string& prefix, const std::vector<LinearPart>& parts, const LinearPart& part,
+                std::string_view kind) {
+    if (part.stored_in.empty()) return;
+    StoredRows stored{fmt::format("{}{}{}", prefix, part.stored_in, kind)};
+    for (const LinearPart& other : parts) {
+      if (other.stored_in != part.stored_in) continue;
+      if (&other < &part) stored.first += other.rows;
+      stored.rows += other.rows;
+    }
+    table_.params.back().stored = std::move(stored);
   }
 
   Lora lora(const std::string& prefix, int64_t in, const std::vector<LinearPart>& parts) {

@@ -15,8 +15,16 @@ namespace snug {
 using ParamId = int32_t;  // index into ParamTable::params
 inline constexpr ParamId kNoParam = -1;
 
+// Where the model's files have a parameter: rows [first, first + the parameter's) of a tensor of so many; of vectors,
+// elements. Export puts them there again.
+struct StoredRows {
+  std::string tensor;
+  int64_t first = 0, rows = 0;
+};
+
 struct ParamSpec {
-  std::string name;  // as model or adapter files have it: "model.layers.0.mlp.up_proj.weight"
+  std::string name;   // as PEFT and the model's own code have it: "model.layers.0.mlp.up_proj.weight"
+  StoredRows stored;  // most often the tensor of that name, whole
   Shape shape;
   int group = 0;  // of ParamTable::groups
   bool trainable = false;
@@ -73,7 +81,9 @@ struct ParamTable {
   std::vector<std::string> groups;
   ParamId embedding = kNoParam;
   Norm final_norm;
-  ParamId head = kNoParam;  // the embedding where they are tied
+  ParamId head = kNoParam;   // the embedding where they are tied
+  std::string head_tensor;   // that files have, or may have though the two are tied
+  std::string layer_prefix;  // of tensors: "model.layers.", which a layer's number and a dot follow
   std::vector<LayerParams> layers;
 
   int group_count() const { return static_cast<int>(groups.size()); }

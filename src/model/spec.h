@@ -16,10 +16,13 @@ struct NormSpec {
   double epsilon = 0;
 };
 
-// One linear of the model's files.
+// One linear of the model.
 struct LinearPart {
   std::string module;  // "self_attn.q_proj", whose tensors are ".weight" [rows, in] and perhaps ".bias" [rows]
   int64_t rows = 0;
+  // The module whose tensors hold these rows in the files, after those of the parts before this one that name the same;
+  // empty: the part's own.
+  std::string stored_in{};
   bool operator==(const LinearPart&) const = default;
 };
 

@@ -15,9 +15,10 @@ void visit_fields(R& norm, Visit&& visit) {
 
 template <RecordOf<LinearPart> R, class Visit>
 void visit_fields(R& part, Visit&& visit) {
-  auto& [module, rows] = part;
+  auto& [module, rows, stored_in] = part;
   visit("module", module);
   visit("rows", rows);
+  visit("stored_in", stored_in);
 }
 
 template <RecordOf<LinearSpec> R, class Visit>

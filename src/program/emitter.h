@@ -30,7 +30,7 @@ class Emitter {
   // `set` and `facts` must outlive the emitter; programs may be added to the set meanwhile.
   Emitter(ProgramSet& set, ProgramId program, const OpFacts& facts) : set_(set), program_(program), facts_(facts) {}
 
-  // What the names of ops and buffers start with from now on: "block.3.bwd".
+  // What the names of ops and buffers start with from now on: "layer.3.bwd".
   void scope(std::string text) { scope_ = std::move(text); }
   const std::string& scope() const { return scope_; }
 

@@ -1,5 +1,7 @@
 #include "backend/cuda/facts.h"
 
+#include <charconv>
+
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
 
@@ -140,6 +142,20 @@ struct KernelOf {
 }  // namespace
 
 namespace cuda {
+
+bool has_code(std::string_view architectures, int capability) {
+  while (!architectures.empty()) {
+    const std::string_view one = architectures.substr(0, architectures.find(';'));
+    architectures.remove_prefix(std::min(architectures.size(), one.size() + 1));
+    int number = 0;
+    const char* const end = std::from_chars(one.data(), one.data() + one.size(), number).ptr;
+    const std::string_view kind = one.substr(static_cast<size_t>(end - one.data()));
+    if (kind.empty() && number / 10 == capability / 10 && number <= capability) return true;
+    if (kind == "a" && number == capability) return true;
+    if (kind == "-virtual" && number <= capability) return true;
+  }
+  return false;
+}
 
 template <class Kind, class View>
 std::string_view unlike_tiles(const Kind& op, std::span<const View> operands) {

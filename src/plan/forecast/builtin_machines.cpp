@@ -14,23 +14,30 @@ struct Model {
   std::string_view name;
   int capability;  // 86 for 8.6
   uint64_t memory_mib;
-  double free_gib;         // seen on such cards, rounded down
+  double free_gib;         // rounded down
   double teraflops;        // a second
   double fp32_teraflops;   // of products in fp32, which snug makes without TF32
   double memory_gb;        // bytes a second, in 1e9
   double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other, or one in pairs alone
   double host_gb;          // likewise, a card's share of what hosts like its own are connected by
 };
-constexpr double kShared100 = 100.0 / 8 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25, kInfiniBand400 = 50;
+constexpr double kShared100 = 100.0 / 8 / 8, kEthernet25 = 25.0 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25,
+                 kInfiniBand400 = 50;
 // The slowest of a capability first.
 constexpr std::array kModels{
+    Model{"A10G", 86, 23'028, 22.0, 70, 35, 600, 32, 32, kEthernet25},
     Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 32, kShared100},
+    Model{"L4", 89, 23'034, 22.0, 121, 30, 300, 32, 32, kEthernet25},
+    Model{"RTX4080", 89, 16'376, 15.5, 97, 49, 717, 32, 32, kShared100},
     Model{"RTX4090", 89, 24'564, 23.5, 165, 83, 1'008, 32, 32, kShared100},
     Model{"A100-40GB", 80, 40'960, 39.4, 312, 19.5, 1'555, 32, 300, kInfiniBand200},
     Model{"A100-80GB", 80, 81'920, 79.1, 312, 19.5, 2'039, 32, 300, kInfiniBand200},
     Model{"L40S", 89, 46'068, 44.4, 362, 92, 864, 32, 32, kInfiniBand100},
     Model{"H100", 90, 81'559, 79.1, 989, 67, 3'350, 64, 450, kInfiniBand400},
+    Model{"GH200", 90, 97'871, 94.5, 989, 67, 4'000, 450, 450, kInfiniBand400},
     Model{"H200", 90, 143'771, 139.8, 989, 67, 4'800, 64, 450, kInfiniBand400},
+    Model{"B200", 100, 183'359, 178.0, 2'250, 75, 8'000, 64, 900, kInfiniBand400},
+    Model{"RTX5090", 120, 32'607, 31.3, 209, 105, 1'792, 64, 64, kShared100},
 };
 
 // What an H200 reached of the maker's figures, and what context and libraries took there.
@@ -67,10 +74,16 @@ constexpr uint64_t kDriverBytes = 560ull << 20;
 constexpr uint64_t kNcclBytes = 830ull << 20;
 constexpr int kNcclBlocks = 8;
 
+// The rate that the shares of kTiledAttention and its like are of: cards that make more products in other ways have no
+// more of this one, as far as is known.
+constexpr double kMostOfTiles = 989;
+
 RateCurve attention_of(const Model& model, bool backward) {
-  if (model.capability >= 90) return backward ? kAttentionBackward : kAttention;
-  if (!backward) return kTiledAttention;
-  return model.capability == 80 ? kTiledBackward : kNarrowBackward;
+  if (model.capability == 90) return backward ? kAttentionBackward : kAttention;
+  const bool wide = model.capability == 80 || model.capability == 100;  // blocks with more than 99 KiB
+  RateCurve curve = !backward ? kTiledAttention : wide ? kTiledBackward : kNarrowBackward;
+  for (double& rate : curve.rates) rate *= std::min(1.0, kMostOfTiles / model.teraflops);
+  return curve;
 }
 
 Cards cards_of(const Model& model, int count) {
@@ -104,7 +117,7 @@ Cards cards_of(const Model& model, int count) {
       for (double& rate : curve.rates) rate *= share * cards.rates.flops;
       cards.rates.attention.push_back({DType::BF16, backward, head_dim, curve});
     };
-    if (model.capability >= 90) reach(64, kHeadsOf64);
+    if (model.capability == 90) reach(64, kHeadsOf64);
     reach(128, 1);
   }
   const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
@@ -116,10 +129,18 @@ Cards cards_of(const Model& model, int count) {
 }
 
 // "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA A100 80GB PCIe" "A100-80GB", "NVIDIA GeForce RTX 4090" "RTX4090".
-bool called(const Model& model, std::string name) {
-  std::erase(name, ' ');
-  const auto has = [&](std::string_view part) { return name.find(part) != name.npos; };
+bool called(const Model& model, std::string_view name) {
+  std::vector<std::string> words(1);
+  for (const char c : name) {
+    if (c == ' ' || c == '-')
+      words.emplace_back();
+    else
+      words.back() += c;
+  }
+  for (size_t i = words.size(); i-- > 1;)
+    if (words[i - 1] == "RTX") words[i].insert(0, "RTX");
   const size_t dash = model.name.find('-');
+  const auto has = [&](std::string_view part) { return std::ranges::find(words, part) != words.end(); };
   return has(model.name.substr(0, dash)) && (dash == model.name.npos || has(model.name.substr(dash + 1)));
 }
 
@@ -128,10 +149,16 @@ bool called(const Model& model, std::string name) {
 Cards rough_cards(const std::string& name, int capability, int count) {
   auto model = std::ranges::find_if(kModels, [&](const Model& m) { return called(m, name); });
   if (model == kModels.end()) model = std::ranges::find(kModels, capability, &Model::capability);
+  if (model == kModels.end())
+    model = std::ranges::find(kModels, capability / 10, [](const Model& m) { return m.capability / 10; });
   Cards cards = cards_of(model == kModels.end() ? kModels[0] : *model, count);
   cards.name = name;
   cards.capability = capability;
   return cards;
+}
+
+bool is_known_card(std::string_view name) {
+  return std::ranges::any_of(kModels, [&](const Model& model) { return called(model, name); });
 }
 
 std::optional<Machine> builtin_machine(std::string_view name) {

@@ -110,8 +110,10 @@ Machine rough_machine();
 // reached of its own where it was measured; host and disk are rough. Nothing for a name that is not known.
 std::optional<Machine> builtin_machine(std::string_view name);
 // Cards by the name that their driver gives, with rates of a machine by name: for a strange one, of the slowest that is
-// known of their compute capability (86 for 8.6), or of all.
+// known of their compute capability (86 for 8.6), or of its first digits, or of all.
 Cards rough_cards(const std::string& name, int capability, int count);
+// Whether a machine by name has cards that their driver calls so.
+bool is_known_card(std::string_view name);
 // "RTX4090, A100-40GB, ..."
 std::string builtin_machine_names();
 

@@ -39,6 +39,24 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   return adapters;
 }
 
+// Tensors to be written, each with the transfers that fill it and the element that each of these begins with.
+struct FileTensors {
+  std::vector<SafetensorsTensor> tensors;
+  std::vector<std::vector<std::pair<int64_t, Transfer>>> transfers;
+
+  // `shape`: of the stored rows. Rows of one tensor are added one after the other; it has the dtype of the first.
+  void add(const StoredRows& stored, Shape shape, DType dtype, Transfer transfer) {
+    const int64_t row = stored.rows > 0 ? shape.count() / shape[0] : 0;
+    if (stored.rows > 0) shape.dims[0] = stored.rows;
+    if (stored.first == 0) {
+      tensors.push_back({stored.tensor, dtype, shape});
+      transfers.emplace_back();
+    }
+    check(tensors.back().name == stored.tensor, "{}: its rows are not added one after the other", stored.tensor);
+    transfers.back().push_back({stored.first * row, std::move(transfer)});
+  }
+};
+
 class Export {
  public:
   Export(const JobContext& job, ProgramId program, const WeightSources& sources)
@@ -177,20 +195,15 @@ Output adapter_output(const JobContext& job) {
 
 Output model_output(const JobContext& job, const WeightSources& sources, std::optional<DType> dtype,
                     uint64_t max_bytes) {
-  std::vector<SafetensorsTensor> tensors;
-  std::vector<Transfer> transfers;
+  FileTensors files;
   const std::map<ParamId, Adapter> adapters = find_adapters(job.table);
-  const auto add = [&](const std::string& name, const Shape& shape, DType as, Transfer transfer) {
-    tensors.push_back({name, as, shape});
-    transfers.push_back(std::move(transfer));
-  };
   for (size_t i = 0; i < job.table.params.size(); i++) {
     const ParamSpec& param = job.table.params[i];
     if (param.adapter) continue;
-    Transfer transfer = all_of(param.shape, static_cast<ParamId>(i));
     const auto id = static_cast<ParamId>(i);
+    Transfer transfer = all_of(param.shape, id);
     if (!job.layout().holds(id) && !adapters.contains(id)) transfer.source = std::get<TensorPlace>(sources.params[i]);
-    add(param.name, param.shape, dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)), transfer);
+    files.add(param.stored, param.shape, dtype.value_or(sources.dtypes[i].value_or(job.numerics.compute)), transfer);
   }
   for (const WeightSources::Extra& extra : sources.extras) {
     Transfer transfer = all_of(extra.shape, extra.same_as);
@@ -198,20 +211,24 @@ Output model_output(const JobContext& job, const WeightSources& sources, std::op
       transfer.source = extra.place;
     else if (!job.layout().holds(extra.same_as))
       transfer.source = std::get<TensorPlace>(sources.params[static_cast<size_t>(extra.same_as)]);
-    add(extra.name, extra.shape, extra.same_as == kNoParam ? extra.place.dtype : dtype.value_or(extra.place.dtype),
-        transfer);
+    const int64_t rows = extra.shape.rank > 0 ? extra.shape[0] : 0;
+    files.add({extra.name, 0, rows}, extra.shape,
+              extra.same_as == kNoParam ? extra.place.dtype : dtype.value_or(extra.place.dtype), transfer);
   }
-  ShardedLayout sharded = shard_safetensors(tensors, max_bytes);
+  ShardedLayout sharded = shard_safetensors(files.tensors, max_bytes);
   Output output;
   output.files.index_json = std::move(sharded.index_json);
   for (auto& shard : sharded.shards) {
     const auto file = static_cast<int64_t>(output.files.names.size());
     for (size_t i = 0; i < shard.tensors.size(); i++) {
-      Transfer& transfer = transfers[shard.tensors[i]];
-      const auto& [name, as, shape] = tensors[shard.tensors[i]];
-      transfer.place = {file, shard.layout.offset[i], as};
-      if (as == DType::F16 && !(transfer.source && transfer.source->dtype == as)) output.files.halves.push_back(name);
-      output.transfers.push_back(std::move(transfer));
+      const auto& [name, as, shape] = files.tensors[shard.tensors[i]];
+      bool halved = false;
+      for (auto& [first, transfer] : files.transfers[shard.tensors[i]]) {
+        transfer.place = {file, shard.layout.offset[i] + static_cast<uint64_t>(first) * element_bytes(as), as};
+        halved = halved || (as == DType::F16 && !(transfer.source && transfer.source->dtype == as));
+        output.transfers.push_back(std::move(transfer));
+      }
+      if (halved) output.files.halves.push_back(name);
     }
     output.files.names.push_back(std::move(shard.file_name));
     output.files.layouts.push_back(std::move(shard.layout));

@@ -96,7 +96,7 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
   placement.release(embedding);
   for (size_t i = 0; i < job.table.layers.size(); i++) {
     const int group = job.table.layers[i].group;
-    b.enter(static_cast<int>(i), fmt::format("block.{}", i));
+    b.enter(static_cast<int>(i), fmt::format("layer.{}", i));
     prefetch_ahead(group);
     x = decoder_layer(b, job.table.layers[i], context(i), x);
     b.forward();
@@ -125,7 +125,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   std::vector<Operand> caches;
   for (size_t i = 0; i < job.table.layers.size(); i++) {
     const HeadShape& heads = job.table.layers[i].heads;
-    caches.push_back(new_tensor(job.set, fmt::format("block.{}.cache", i), job.numerics.compute,
+    caches.push_back(new_tensor(job.set, fmt::format("layer.{}.cache", i), job.numerics.compute,
                                 {positions, 2 * heads.key_columns()}, Role::Cache, Space::Device, Life::Persistent));
   }
   return caches;

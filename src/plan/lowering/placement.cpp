@@ -75,17 +75,20 @@ ProgramId add_program(ProgramSet& set, std::string name) {
   return static_cast<ProgramId>(set.programs.size() - 1);
 }
 
+int ProgramPlacement::quantized(ParamId first, int count) const {
+  int found = 0;
+  for (ParamId id = first; id < first + count; id++) found += job_.layout().kind(id) == SegmentKind::Quantized;
+  return found;
+}
+
 Operand ProgramPlacement::weight(ParamId first, int count) {
-  const auto quantized = [&](ParamId id) { return job_.layout().kind(id) == SegmentKind::Quantized; };
-  bool any_quantized = false;
-  for (ParamId id = first; id < first + count; id++) any_quantized = any_quantized || quantized(id);
   std::optional<Operand> stored;  // unless some of it is quantized
-  if (!any_quantized) stored = job_.storage.view(whole(first), first, count);
+  if (quantized(first, count) == 0) stored = job_.storage.view(whole(first), first, count);
   if (stored && stored->dtype == job_.numerics.compute) return *stored;
-  // Where several passes go through a block together, what it converts serves them all.
+  // Where several passes go through a layer together, what it converts serves them all.
   const int group = job_.table[first].group;
-  std::map<ParamId, Operand>& converted = converted_[static_cast<size_t>(group)];
-  if (const auto found = converted.find(first); found != converted.end()) return found->second;
+  auto& converted = converted_[static_cast<size_t>(group)];
+  if (const auto found = converted.find({first, count}); found != converted.end()) return found->second;
   const Operand values =
       emitter_.tensor("weight", job_.numerics.compute, job_.storage.joined_shape(first, count), Role::Weight);
   if (stored) {
@@ -95,14 +98,14 @@ Operand ProgramPlacement::weight(ParamId first, int count) {
     for (ParamId id = first; id < first + count; id++) {
       const int64_t end = row + job_.table[id].shape.rows();
       const Operand part = rows(values, row, end);
-      if (quantized(id))
+      if (quantized(id, 1) > 0)
         dequantize(emitter_, job_, whole(group, SegmentKind::Quantized), id, part);
       else  // left out of the quantisation
         emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(id), id)), write(part)});
       row = end;
     }
   }
-  if (strategy_ && strategy_->layer_major) converted[first] = values;
+  if (strategy_ && strategy_->layer_major) converted[{first, count}] = values;
   return values;
 }
 
@@ -113,8 +116,7 @@ Fp8Factor ProgramPlacement::fp8_weight(ParamId first, int count, bool transposed
     if (strategy_ && strategy_->layer_major) known[{first, transposed}] = factor;
     return factor;
   };
-  const bool quantized = job_.layout().kind(first) == SegmentKind::Quantized;
-  if (!transposed && quantized) return keep({joined_codes(first, count), std::nullopt});
+  if (!transposed && quantized(first, count) == count) return keep({joined_codes(first, count), std::nullopt});
   if (!transposed)
     return keep({in_fp8(emitter_, "weight", weight(first, count), false, {}, Role::Weight), std::nullopt});
   const Fp8Rows straight = fp8_weight(first, count, false).rows;
@@ -171,6 +173,10 @@ bool ProgramPlacement::keeps(int layer, ActivationClass kind) {
 
 void ProgramPlacement::prefetch(int group) {
   if (group < 0 || group >= job_.table.group_count()) return;
+  // A head that is the embedding has its matrix there.
+  const int embedding = job_.table.group_of(job_.table.embedding);
+  if (job_.table.head == job_.table.embedding && group == job_.table.group_of(job_.table.final_norm.gain))
+    prefetch(embedding);
   for (const SegmentKind kind : kSegmentKinds)
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }

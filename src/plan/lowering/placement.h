@@ -58,6 +58,8 @@ class ProgramPlacement : public Placement {
   const std::vector<std::optional<Operand>>* gradients = nullptr;
 
  private:
+  // How many of these parameters are.
+  int quantized(ParamId first, int count) const;
   const std::vector<Operand>& whole(int group, SegmentKind kind);
   // As they are stored: one after the other, or brought together.
   Fp8Rows joined_codes(ParamId first, int count);
@@ -70,9 +72,10 @@ class ProgramPlacement : public Placement {
   Emitter& emitter_;
   const Strategy* strategy_;
   std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
-  std::vector<std::map<ParamId, Operand>> converted_;                            // by group: in the products' dtype
-  std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;               // by group: and whether transposed
-  std::map<int64_t, Operand> ones_;                                              // by their number
+  std::vector<std::map<std::pair<ParamId, int>, Operand>>
+      converted_;                                                   // by group, first and count: in the products' dtype
+  std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;  // by group: and whether transposed
+  std::map<int64_t, Operand> ones_;                                 // by their number
 };
 
 }  // namespace snug

@@ -30,7 +30,7 @@ struct Pass {
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
-  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by block: forward values that wait elsewhere
+  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by layer: forward values that wait elsewhere
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
   std::vector<Value> inputs;                      // by layer: the residual stream before it
   Value x;                                        //   and as far as the forward has come
@@ -50,6 +50,7 @@ class TrainProgram {
         in_place_(sums_in_place(job, cut)),
         pending_update_(pending_update),
         sums_(static_cast<size_t>(job.table.group_count())) {
+    while (first_trained_ < job.table.group_count() && trained(first_trained_) == 0) first_trained_++;
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
@@ -81,14 +82,16 @@ class TrainProgram {
   // The one that the backward comes to after this layer's.
   int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
   bool tied() const { return job_.table.head == job_.table.embedding; }
+  // Whether the backward comes to a layer: there is something to train in it or before it.
+  bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
   // What follows is emitted for this pass.
-  Builder& enter(Pass& pass, int block, std::string_view site) {
+  Builder& enter(Pass& pass, int layer, std::string_view site) {
     const auto number = static_cast<size_t>(&pass - passes_.data());
     emitter_.pass(number);
     placement_.gradients = &pass.gradients;
-    pass.builder->enter(block, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
+    pass.builder->enter(layer, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
     return *pass.builder;
   }
 
@@ -160,18 +163,18 @@ class TrainProgram {
       for (Pass& pass : passes_) {
         pass.offloaded.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
-        if (policy[ActivationClass::LayerInput] == Retention::Offload) offload(pass, i, pass.x);
+        if (policy[ActivationClass::LayerInput] == Retention::Offload && reaches(i)) offload(pass, i, pass.x);
         if (&pass == passes_.data()) {
           prefetch_ahead(group_of(i), 1);
           begin = emitter_.program().ops.size();
         }
-        Builder& builder = enter(pass, i, fmt::format("block.{}.fwd", i));
+        Builder& builder = enter(pass, i, fmt::format("layer.{}.fwd", i));
         pass.inputs.push_back(pass.x);
         pass.x = decoder_layer(builder, job_.table.layers[static_cast<size_t>(i)],
                                layer_context(job_, cut_, pass.batch), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
-          if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload)
+          if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload && reaches(i))
             for (const Value value : builder.values_of(i, kind)) offload(pass, i, value);
       }
       if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
@@ -196,20 +199,20 @@ class TrainProgram {
     updates_.up_to(std::min(group, head_group()));
   }
 
-  void offload(Pass& pass, int block, Value value) {
-    const Operand bytes = enter(pass, block, fmt::format("block.{}.offload", block)).use(value);
+  void offload(Pass& pass, int layer, Value value) {
+    const Operand bytes = enter(pass, layer, fmt::format("layer.{}.offload", layer)).use(value);
     const Operand place = emitter_.tensor("value", bytes.dtype, bytes.shape, Role::Offload, strategy_.offloaded_to);
     store(emitter_, "value", bytes, place);
     pass.offloaded.back().emplace_back(value, place);
   }
 
-  // Brings back what pass number `number` offloaded of a block; numbers beyond the last are the block's before.
-  void fetch_values(int block, size_t number) {
-    block -= static_cast<int>(number / passes_.size());
-    if (block < 0) return;
+  // Brings back what pass number `number` offloaded of a layer; numbers beyond the last are the layer's before.
+  void fetch_values(int layer, size_t number) {
+    layer -= static_cast<int>(number / passes_.size());
+    if (layer < 0) return;
     Pass& pass = passes_[number % passes_.size()];
-    for (const auto& [value, place] : pass.offloaded[static_cast<size_t>(block)])
-      enter(pass, block, fmt::format("block.{}.fetch", block))
+    for (const auto& [value, place] : pass.offloaded[static_cast<size_t>(layer)])
+      enter(pass, layer, fmt::format("layer.{}.fetch", layer))
           .restore(value, fetch(emitter_, "value", place, Role::Activation));
   }
 
@@ -238,7 +241,7 @@ class TrainProgram {
         fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
         if (wanted && &pass == passes_.data()) prefetch_ahead(group_of(i), -1);
         prepare_gradient(pass, group_before(i));
-        Builder& builder = enter(pass, i, fmt::format("block.{}.bwd", i));
+        Builder& builder = enter(pass, i, fmt::format("layer.{}.bwd", i));
         builder.backward();
         if (&pass == &passes_.back()) placement_.release(group_of(i));
         finish_group(pass, group_of(i));
@@ -255,8 +258,8 @@ class TrainProgram {
   // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
   // so many blocks to come has to do. They are dealt out among the ops since then: in one lump they would hold the
   // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
-  void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t blocks) {
-    const int64_t tiles = std::min(waiting, (updates_.left() + blocks - 1) / blocks);
+  void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
+    const int64_t tiles = std::min(waiting, (updates_.left() + layers - 1) / layers);
     if (tiles == 0) return;
     std::vector<Op>& ops = emitter_.program().ops;
     const size_t middle = ops.size();
@@ -304,7 +307,7 @@ class TrainProgram {
     store(emitter_, "gradient", rounded, gradient);
   }
 
-  // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next block's
+  // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next layer's
   // until the exchange is done.
   Lane lane_of_sums() const { return job_.topology().ranks > 1 && !local_sums() ? Lane::Reduce : Lane::Compute; }
 
@@ -353,6 +356,7 @@ class TrainProgram {
   ProgramPlacement placement_;
   GroupUpdates updates_;
   bool in_place_, pending_update_;
+  int first_trained_ = 0;  // group with something to train
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
   std::vector<int> unreduced_;                // groups whose gradients wait for the end of the pass

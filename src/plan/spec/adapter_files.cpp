@@ -30,8 +30,13 @@ std::string module_of(const std::string& param) { return param.substr(0, param.r
 
 class Opener {
  public:
-  explicit Opener(const std::filesystem::path& directory)
-      : files_{SafetensorsIndex::open_adapter(directory), {}, {}, read_peft_config(directory)} {}
+  Opener(const std::filesystem::path& directory, std::string embedding, std::string head)
+      : files_{SafetensorsIndex::open_adapter(directory),
+               {},
+               {},
+               read_peft_config(directory),
+               std::move(embedding),
+               std::move(head)} {}
 
   AdapterFiles open() {
     for (const SafetensorsEntry& entry : files_.index.entries())
@@ -74,9 +79,9 @@ class Opener {
 
   // Rows of the head, that token ids are given of for the embedding alone, are the embedding's: the two are tied.
   void require_ids() const {
-    const auto embedding = files_.tokens.find(std::string(kEmbedding));
+    const auto embedding = files_.tokens.find(files_.embedding);
     for (const std::string& name : rows_without_ids_)
-      if (parse_peft_tensor(name).param != kHead || embedding == files_.tokens.end() ||
+      if (parse_peft_tensor(name).param != files_.head || embedding == files_.tokens.end() ||
           !are_equal(name, embedding->second.tensor))
         user_error("{}: found rows of an embedding, but no token ids for them in {}, key 'trainable_token_indices'",
                    files_.where(name), kPeftConfigFile);
@@ -102,8 +107,8 @@ class Opener {
 };
 
 // The rows that the model has of a matrix, if the adapter holds it.
-std::optional<int64_t> rows_of(const AdapterFiles& files, std::string_view param) {
-  const auto found = files.tensors.find(std::string(param));
+std::optional<int64_t> rows_of(const AdapterFiles& files, const std::string& param) {
+  const auto found = files.tensors.find(param);
   if (found == files.tensors.end()) return std::nullopt;
   const SafetensorsEntry& entry = *files.index.find(found->second);
   if (entry.shape.size() != 2 || entry.shape[0] < 1)
@@ -115,8 +120,8 @@ std::optional<int64_t> rows_of(const AdapterFiles& files, std::string_view param
 // Whether PEFT parts a tied head from its embedding: it trains a copy of one of them.
 bool is_parted(const AdapterFiles& files) {
   if (files.config.ensure_weight_tying) return false;
-  const auto rows = files.tokens.find(std::string(kHead));
-  return files.is_saved(std::string(kEmbedding)) || files.is_saved(std::string(kHead)) || rows != files.tokens.end();
+  const auto rows = files.tokens.find(files.head);
+  return files.is_saved(files.embedding) || files.is_saved(files.head) || rows != files.tokens.end();
 }
 
 }  // namespace
@@ -141,10 +146,12 @@ std::string AdapterFiles::where(const std::string& tensor) const {
   return fmt::format("{}, tensor '{}'", index.files()[0].string(), tensor);
 }
 
-AdapterFiles open_adapter(const std::filesystem::path& directory) { return Opener(directory).open(); }
+AdapterFiles open_adapter(const std::filesystem::path& directory, std::string embedding, std::string head) {
+  return Opener(directory, std::move(embedding), std::move(head)).open();
+}
 
 void fit_to_adapter(ModelSpec& model, const AdapterFiles& files) {
-  const std::optional<int64_t> embedding = rows_of(files, kEmbedding), head = rows_of(files, kHead);
+  const std::optional<int64_t> embedding = rows_of(files, files.embedding), head = rows_of(files, files.head);
   const int64_t base = model.vocabulary;
   if (model.tied && is_parted(files)) model.tied = false;
   const int64_t rows = embedding.value_or(model.tied ? head.value_or(base) : base);

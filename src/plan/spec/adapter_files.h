@@ -12,8 +12,6 @@
 
 namespace snug {
 
-inline constexpr std::string_view kEmbedding = "model.embed_tokens.weight", kHead = "lm_head.weight";
-
 // Rows of a parameter, in the order of the tensor that holds them.
 struct TokenRows {
   std::string tensor;
@@ -26,6 +24,7 @@ struct AdapterFiles {
   std::map<std::string, std::string> tensors;
   std::map<std::string, TokenRows> tokens;  // by parameter
   PeftConfig config;
+  std::string embedding, head;  // the model's parameters of these names
 
   // Whether the configuration says that a parameter of the model is saved whole.
   bool is_saved(const std::string& param) const;
@@ -35,7 +34,7 @@ struct AdapterFiles {
 };
 
 // UserError for a tensor of unknown meaning, and for what the configuration names and the file lacks.
-AdapterFiles open_adapter(const std::filesystem::path& directory);
+AdapterFiles open_adapter(const std::filesystem::path& directory, std::string embedding, std::string head);
 
 // Makes of the base the model with the adapter: as many tokens as its embedding has rows, and a
 // head of its own where PEFT parts it from the embedding. UserError if embedding and head differ in rows.

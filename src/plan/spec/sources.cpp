@@ -57,7 +57,7 @@ class Finder {
 
   WeightSources find() {
     std::optional<SafetensorsIndex> model;
-    if (request_.adapter) adapter_ = open_adapter(*request_.adapter);
+    if (request_.adapter) adapter_ = open_adapter(*request_.adapter, embedding(), table_.head_tensor);
     if (!request_.random && SafetensorsIndex::is_in(request_.model)) {
       model = SafetensorsIndex::open_model(request_.model);
     } else if (!request_.random) {
@@ -100,9 +100,12 @@ class Finder {
     return numbers ? std::optional(request_.dtype) : std::nullopt;
   }
 
-  std::string_view name_in(const SafetensorsIndex& index, const ParamSpec& param) const {
-    const bool shared = request_.head_is_embedding && param.name == kHead && !index.find(kHead);
-    return shared ? kEmbedding : std::string_view(param.name);
+  const std::string& embedding() const { return table_[table_.embedding].name; }
+
+  const std::string& name_in(const SafetensorsIndex& index, const ParamSpec& param) const {
+    const std::string &tensor = param.stored.tensor, &head = table_.head_tensor;
+    const bool shared = request_.head_is_embedding && tensor == head && !index.find(head);
+    return shared ? table_[table_.embedding].stored.tensor : tensor;
   }
 
   // Where the adapter holds a parameter, its own or one of the model's.
@@ -148,20 +151,32 @@ class Finder {
   }
 
   ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
-    const auto at = [&](const SafetensorsEntry& entry, DType dtype) {
-      return TensorPlace{base + static_cast<int64_t>(entry.file), entry.offset, dtype};
+    // From so many of the entry's values on.
+    const auto at = [&](const SafetensorsEntry& entry, DType dtype, int64_t first) {
+      return TensorPlace{base + static_cast<int64_t>(entry.file),
+                         entry.offset + static_cast<uint64_t>(first) * element_bytes(dtype), dtype};
     };
+    Shape whole = param.shape;
+    whole.dims[0] = param.stored.rows;
+    const int64_t row = param.stored.first, first = param.shape.rank == 2 ? row * param.shape.cols() : row;
     if (!param.linear) {
-      const SafetensorsEntry& entry = index.require(name_in(index, param), param.shape, reason);
-      return at(entry, *entry.dtype);
+      const SafetensorsEntry& entry = index.require(name_in(index, param), whole, reason);
+      return at(entry, *entry.dtype, first);
     }
-    const StoredWeight stored = find_stored_weight(index, param.name, param.shape, reason);
+    const StoredWeight stored = find_stored_weight(index, param.stored.tensor, whole, reason);
     note_form(index, stored);
-    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype);
+    if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype, first);
     if (stored.storage == WeightStorage::Int8)
-      return CodedPlace{at(*stored.weight, DType::I8), at(*stored.scales, DType::F32)};
-    CodedPlace place{at(*stored.weight, DType::U8), at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32)};
-    if (stored.block_scales) place.block_scales = at(*stored.block_scales, DType::F32);
+      return CodedPlace{at(*stored.weight, DType::I8, first), at(*stored.scales, DType::F32, row)};
+    const int64_t block = stored.block_scales ? kNf4Block * kNf4ScaleBlock : kNf4Block;
+    if (first % block != 0)
+      user_error(
+          "{}: tensor '{}' is stored in nf4, and '{}' begins within a block of {} of its elements, which have a "
+          "scale in common: such a base is read where rows begin with blocks",
+          index.files()[stored.weight->file].string(), stored.weight->name, param.name, block);
+    CodedPlace place{at(*stored.weight, DType::U8, first / 2),
+                     at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32, first / kNf4Block)};
+    if (stored.block_scales) place.block_scales = at(*stored.block_scales, DType::F32, first / block);
     place.offset = stored.offset;
     return place;
   }
@@ -189,7 +204,7 @@ class Finder {
   // What belongs to the model all the same is kept. `base`: of the index's files.
   void judge_strangers(const SafetensorsIndex& index, std::string_view config, int64_t base) {
     std::set<std::string_view> known(companions_.begin(), companions_.end());
-    for (const ParamSpec& param : table_.params) known.insert(param.name);
+    for (const ParamSpec& param : table_.params) known.insert(param.stored.tensor);
     std::map<std::string_view, std::vector<std::string_view>> passed;  // by kind
     for (const SafetensorsEntry& entry : index.entries()) {
       if (known.contains(entry.name)) continue;
@@ -209,7 +224,7 @@ class Finder {
   // Of a tensor without a place; empty if it would change what the model computes.
   std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
-    if (name == kHead && table_.head == table_.embedding) return "the head, which is the embedding";
+    if (name == table_.head_tensor && table_.head == table_.embedding) return "the head, which is the embedding";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
       return "layers that predict further tokens";
@@ -228,24 +243,25 @@ class Finder {
     return "";
   }
 
-  // "model.layers.N." behind the last layer: as many as config.json says, or with the projection that only these have.
+  // "model.layers.N." of a layer behind the last: as many as config.json says, or with the projection that only these
+  // have.
   bool is_prediction_layer(const SafetensorsIndex& index, std::string_view name) const {
-    constexpr std::string_view kLayers = "model.layers.";
-    if (!name.starts_with(kLayers)) return false;
+    const std::string& prefix = table_.layer_prefix;
+    if (!name.starts_with(prefix)) return false;
     int64_t layer = 0;
-    const char* const begin = name.data() + kLayers.size();
+    const char* const begin = name.data() + prefix.size();
     const auto [end, error] = std::from_chars(begin, name.data() + name.size(), layer);
     if (error != std::errc() || end == name.data() + name.size() || *end != '.') return false;
     const auto layers = static_cast<int64_t>(table_.layers.size());
     if (layer < layers) return false;
     return layer < layers + request_.prediction_layers ||
-           index.find(fmt::format("{}{}.eh_proj.weight", kLayers, layer)) != nullptr;
+           index.find(fmt::format("{}{}.eh_proj.weight", prefix, layer)) != nullptr;
   }
 
   // `base`: of the index's files.
   void add_extra(const SafetensorsEntry& entry, int64_t base) {
     if (!entry.dtype || entry.shape.size() > Shape().dims.size()) return;
-    const ParamId same_as = entry.name == kHead ? table_.embedding : kNoParam;
+    const ParamId same_as = entry.name == table_.head_tensor ? table_.embedding : kNoParam;
     Shape shape;
     for (const int64_t size : entry.shape) shape.dims[static_cast<size_t>(shape.rank++)] = size;
     if (same_as != kNoParam) shape = table_[same_as].shape;
@@ -272,7 +288,8 @@ class Finder {
         user_error("{}: found a parameter that the model does not have", adapter_->where(tensor));
       const std::string module = param.substr(kPeftPrefix.size(), half - kPeftPrefix.size());
       user_error("{}: found an adapter of '{}', expected one of {}", adapter_->where(tensor), module,
-                 known.contains(module + ".weight") && module + ".weight" != kEmbedding && module + ".weight" != kHead
+                 known.contains(module + ".weight") && module + ".weight" != embedding() &&
+                         module + ".weight" != table_.head_tensor
                      ? "the linears that adapter_config.json, key 'target_modules', says"
                      : "the model's linears, its embedding and head not among them");
     }
@@ -284,11 +301,11 @@ class Finder {
   // PEFT saves a head beside its embedding where they are one.
   bool is_same_as_embedding(const std::string& param) const {
     const auto& tensors = adapter_->tensors;
-    if (param != kHead || table_.head != table_.embedding || !tensors.contains(std::string(kEmbedding))) return false;
-    const auto entry = [&](std::string_view of) { return adapter_->index.find(tensors.at(std::string(of))); };
-    if (same_bytes(adapter_->index, *entry(kHead), *entry(kEmbedding))) return true;
+    if (param != table_.head_tensor || table_.head != table_.embedding || !tensors.contains(embedding())) return false;
+    const auto entry = [&](const std::string& of) { return adapter_->index.find(tensors.at(of)); };
+    if (same_bytes(adapter_->index, *entry(param), *entry(embedding()))) return true;
     user_error("{}: differs from the embedding beside it, expected the same: the base has one matrix for both",
-               adapter_->where(entry(kHead)->name));
+               adapter_->where(entry(param)->name));
   }
 
   // Returns the index of the first file added.
@@ -321,7 +338,7 @@ class Finder {
   ParamSource assumed(const ParamSpec& param) {
     const int64_t count = param.shape.count();
     if (!param.linear) return assumed(request_.dtype, count);
-    const std::string_view linear = std::string_view(param.name).substr(0, param.name.rfind('.'));
+    const std::string_view tensor = param.stored.tensor, linear = tensor.substr(0, tensor.rfind('.'));
     if (!request_.quantization || !quantises(*request_.quantization, linear)) {
       plain_linears_++;
       return assumed(request_.dtype, count);
@@ -362,10 +379,10 @@ WeightSources find_sources(const ParamTable& table, const SourceRequest& request
   return Finder(table, request).find();
 }
 
-bool has_own_head(const std::filesystem::path& model) {
+bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
   if (!SafetensorsIndex::is_in(model)) return false;
   const auto index = SafetensorsIndex::open_model(model);
-  const SafetensorsEntry *const head = index.find(kHead), *const embedding = index.find(kEmbedding);
+  const SafetensorsEntry *const head = index.find(spec.head), *const embedding = index.find(spec.embedding);
   if (!head || !embedding) return false;
   if (head->shape != embedding->shape) return true;
   if (!head->dtype || !embedding->dtype) return false;  // refused where they are read

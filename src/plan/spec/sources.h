@@ -77,7 +77,7 @@ WeightSources find_sources(const ParamTable& table, const SourceRequest& request
 
 // Whether a model has a head in its files and its values differ from its embedding's: it is not the embedding then,
 // whatever config.json says. Reads both, as far as they are equal.
-bool has_own_head(const std::filesystem::path& model);
+bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec);
 
 // A hash of the sizes and ends of the files that parameters are read from, and of the first bytes of every such tensor:
 // tells one model or adapter from another, and reads little. `counts`: whether a parameter (by ParamId) does.
