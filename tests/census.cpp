@@ -164,8 +164,10 @@ void each_job(const std::function<void(const CensusJob&)>& use) {
 class Spelling {
  public:
   explicit Spelling(const Compiled& compiled) : set_(compiled.set) {
-    for (const auto& [task, program] : compiled.programs) spell(fmt::format("{}", name(task)), program);
-    for (const auto& [task, program] : compiled.swapped) spell(fmt::format("{}, turned", name(task)), program);
+    for (const auto& [key, program] : compiled.programs)
+      if (!key.in_back_buffer) spell(fmt::format("{}", name(key.task)), program);
+    for (const auto& [key, program] : compiled.programs)
+      if (key.in_back_buffer) spell(fmt::format("{}, turned", name(key.task)), program);
   }
   const std::string& text() const { return text_; }
   size_t ops() const { return ops_; }

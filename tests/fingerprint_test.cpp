@@ -26,6 +26,7 @@ requires std::is_enum_v<T>
 void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1 : 0); }
 void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); }
 void perturb(std::string& value) { value += "x"; }
+void perturb(std::vector<int>& values) { values.push_back(4); }
 void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }
 template <class Record>
 Fields fields_with(const Record& record) {
@@ -94,6 +95,13 @@ TEST(Fingerprint, TextsAreThoseOfModels) {
   EXPECT_EQ(texts["num_hidden_layers"], "4");
   EXPECT_EQ(texts["sliding_window"], "4096 x3, 0");
   EXPECT_EQ(texts["o.parts"], "module self_attn.o_proj, rows 72");
+  model.layers[0].o.parts[0].stored_in = "self_attn.out";
+  fields.clear();
+  add_fields(fields, "model", model);
+  EXPECT_TRUE(std::ranges::any_of(fields, [](const Field& field) {
+    return field.name == "o.parts" &&
+           field.value.starts_with("module self_attn.o_proj, rows 72, stored_in self_attn.out");
+  }));
   EXPECT_EQ(texts["o.in"], "72");
   EXPECT_EQ(texts["architecture"], "Qwen2ForCausalLM");
   EXPECT_EQ(fields_with(Numerics{})[0].value, "bf16");

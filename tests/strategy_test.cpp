@@ -102,6 +102,55 @@ INSTANTIATE_TEST_SUITE_P(Cases, StrategyIdentity,
                                          Case{"llama3", false, DType::F32, 2}),
                          name_of);
 
+// With blocks that are mostly padding.
+JobSpec with_short_passes(int64_t passes) {
+  JobSpec job = tiny_job("llama", std::nullopt, DType::F32);
+  job.cut.passes = passes;
+  job.cut.micro_batch = 4 / passes;
+  job.cut.sequence_length = 80;
+  job.cut.short_eighths = {3, 5};
+  return job;
+}
+
+TEST(ShortPasses, ComputeWhatWholeOnesDo) {
+  for (const int64_t passes : {1, 2, 4}) {
+    JobSpec job = with_short_passes(passes);
+    const Outcome found = train(job, {job.strategy});
+    job.cut.short_eighths.clear();
+    const Outcome whole = train(job, {job.strategy});
+    for (size_t i = 0; i < found.steps.size(); i++) {
+      EXPECT_NEAR(found.steps[i].loss, whole.steps[i].loss, 1e-5 * whole.steps[i].loss);
+      EXPECT_NEAR(found.steps[i].norm, whole.steps[i].norm, 1e-5 * whole.steps[i].norm);
+    }
+  }
+}
+
+TEST(ShortPasses, AStrategyChangesNoBitOfThem) {
+  const JobSpec job = with_short_passes(2);
+  const Outcome expected = train(job, {job.strategy});
+  Variant moved{plain_strategy(job.table, Recompute::Attention)};
+  offload_blocks(moved.strategy, 2);
+  EXPECT_TRUE(train(job, moved) == expected);
+  moved.strategy.defer_updates = true;
+  EXPECT_TRUE(train(job, moved) == expected) << "updates in the next step";
+}
+
+TEST(ShortPasses, TheShortestThatHoldsTheDocumentsIsTaken) {
+  Cut cut{.sequence_length = 80, .micro_batch = 2, .short_eighths = {3, 5}};
+  EXPECT_EQ(cut.tokens_of(0), 160);
+  EXPECT_EQ(cut.tokens_of(1), 60);
+  EXPECT_EQ(cut.shape_for(0), 1);
+  EXPECT_EQ(cut.shape_for(60), 1);
+  EXPECT_EQ(cut.shape_for(61), 2);
+  EXPECT_EQ(cut.shape_for(101), 0);
+  // Shorter passes have programs of their own, and take no more memory.
+  JobSpec job = with_short_passes(1);
+  Session with(job, 1);
+  EXPECT_NE(with.compiled().at(Task::Pass, false, 1), with.compiled().at(Task::Pass));
+  job.cut.short_eighths.clear();
+  EXPECT_EQ(with.arena_bytes(Space::Device), Session(job, 1).arena_bytes(Space::Device));
+}
+
 // The same samples, each in a block of its own or end to end in one: positions and attention restart at each.
 TEST(Packing, PackedOrNotTheLossIsTheSame) {
   for (const std::string family : {"llama", "qwen2_tied"}) {

@@ -194,7 +194,7 @@ class TinyTrainer {
     }
     first_pass_ = 0;
     for (const Task task : session_.compiled().passes) {
-      session_.run(task, facts_);
+      session_.run(task, facts_, shape_of_passes());
       first_pass_++;
     }
   }
@@ -203,11 +203,21 @@ class TinyTrainer {
   double evaluate(const std::vector<TinySample>& samples) {
     batches_ = {samples};
     first_pass_ = 0;
-    session_.run(Task::Evaluate, facts_);
+    session_.run(Task::Evaluate, facts_, shape_of_passes());
     return result_.loss;
   }
 
   void pack_samples(bool packed) { packed_ = packed; }
+  // Of the step begun last, with one rank: the one that holds every pass, if samples lie end to end.
+  int shape_of_passes() const {
+    int64_t most = 0;
+    for (const std::vector<TinySample>& batch : batches_) {
+      int64_t tokens = 0;
+      for (const TinySample& sample : batch) tokens += std::ssize(sample.ids);
+      most = std::max(most, tokens);
+    }
+    return packed_ ? session_.spec().cut.shape_for(most) : 0;
+  }
   // Of losses and gradients.
   void scale(double factor) { loss_factor_ = factor; }
 

@@ -72,8 +72,10 @@ int plan_command(Options options, const CommandFlags& flags) {
           evaluation_notes(validation_source(corpus, options, 1, 1, 0).stream().report(), options, "validation"),
           std::back_inserter(notes));
   }
-  const Planned planned = plan_training(make_job(options, Purpose::Train), options, std::move(target),
-                                        !options.validation.empty(), PlanMode::Look);
+  JobSpec spec = make_job(options, Purpose::Train);
+  if (!options.data.empty()) spec.cut.short_eighths = short_passes(corpus, options);
+  const Planned planned =
+      plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
   say_lines(notes);
   say_notes(planned.spec);
@@ -140,6 +142,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
+  spec.cut.short_eighths = short_passes(corpus, options, heartbeat_of(comm.get()));
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   use_model(planned, options, std::move(comm),
             [&](Session& session) { evaluate_rank(session, corpus, options, flags.json); });

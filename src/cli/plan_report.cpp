@@ -140,6 +140,15 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
                      counted(data.steps_per_epoch, "step"), grouped(tokens_per_step));
 }
 
+// "of 1, 2, 4 or 8 eighths of their tokens, as documents need: 71 % of the blocks is padding"
+std::string short_passes_text(const Cut& cut, const DataSummary& data) {
+  if (cut.short_eighths.empty()) return "";
+  const auto room = static_cast<double>(data.blocks_per_epoch * cut.sequence_length);
+  return fmt::format(
+      "{:<13} of {} or 8 eighths of their tokens, as documents need: {:.0f} % of the blocks is padding\n", "passes",
+      fmt::join(cut.short_eighths, ", "), 100 * (1 - static_cast<double>(data.tokens_per_epoch) / room));
+}
+
 std::string classes_text(const Planned& planned) {
   const Arrangement& a = planned.shown();
   const uint64_t all = device_bytes(planned, a.forecast);
@@ -462,7 +471,7 @@ std::string plan_text(const Planned& planned, const Options& options, const std:
                       planned.target.cuda() ? machine->cards->name
                                             : fmt::format("cpu with {}{}", counted(planned.pricing.threads, "thread"),
                                                           a.cut.ranks > 1 ? " a rank" : ""));
-  if (data) text += data_text(*data, a.cut.step_tokens());
+  if (data) text += data_text(*data, a.cut.step_tokens()) + short_passes_text(a.cut, *data);
   text += fmt::format("{:<13} {}\n", "arrangement", a.words) + choice_text(planned) + assumed_text(planned, options);
   if (const std::optional<Links> links = links_of(planned)) text += links_text(planned, *links);
   if (planned.pricing.measured()) text += time_text(planned) + slow_kernels_text(planned);

@@ -34,12 +34,14 @@ Batcher::Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_l
 }
 
 BatchCounts Batcher::fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views) {
-  const auto expected = batch_fields(tokens_, documents_).in_order();
+  const auto tokens = std::ssize(views.ids);
+  const auto expected = batch_fields(tokens, documents_).in_order();
   const auto size = [](const auto& view) { return std::ssize(view); };
-  const bool sized =
-      std::ranges::equal(views.map(size, size).in_order(), expected,
-                         [](auto count, const ArrayField& field) { return count == field.shape.count(); });
-  check(sized, "views of a batch that are not made for {} tokens and {} documents", tokens_, documents_);
+  const bool sized = tokens <= tokens_ && std::ranges::equal(views.map(size, size).in_order(), expected,
+                                                             [](auto count, const ArrayField& field) {
+                                                               return count == field.shape.count();
+                                                             });
+  check(sized, "views of a batch that are not made for {} tokens at most and {} documents", tokens_, documents_);
   BatchCounts counts;
   for (int64_t i = 0; i < micro_batch_; ++i) {
     for (const DocumentSpan& document : stream.block(pass, rank, i)) add_document(document, views, counts);

@@ -10,7 +10,7 @@
 
 namespace snug {
 
-// What BatchViews hold, of T = micro_batch * sequence_length tokens and at most D = max_documents(micro_batch,
+// What BatchViews hold, of T tokens, at most micro_batch * sequence_length, and at most D = max_documents(micro_batch,
 // sequence_length) documents. The documents of all blocks lie end to end from token 0 on, in order of block and place
 // in it; padding comes after the last, so that the starts of the documents say all about them. (A row of the batch is
 // thus no block; nothing in a step looks at rows.)
@@ -40,11 +40,11 @@ class Batcher {
   // UserError if T is 2^31 or more. The data set must outlive the batcher.
   Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length);
 
-  int64_t tokens() const { return tokens_; }        // T
+  int64_t tokens() const { return tokens_; }        // T, at most
   int64_t documents() const { return documents_; }  // D
 
   // The blocks of one pass on one rank, of the step that `stream` stands at. Every element of every view is written.
-  // InternalError for views of other sizes than above.
+  // InternalError for views of other sizes than above, and where T is less than the documents' tokens.
   BatchCounts fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views);
 
  private:

@@ -256,6 +256,17 @@ std::span<const DocumentSpan> BlockStream::block(int64_t pass, int64_t rank, int
   return run_block(begin_ + (pass * shape_.ranks + rank) * shape_.micro_batch + i);
 }
 
+int64_t BlockStream::pass_tokens(int64_t pass) const {
+  int64_t most = 0;
+  for (int64_t rank = 0; rank < shape_.ranks; rank++) {
+    int64_t tokens = 0;
+    for (int64_t i = 0; i < shape_.micro_batch; i++)
+      for (const DocumentSpan& document : block(pass, rank, i)) tokens += document.length;
+    most = std::max(most, tokens);
+  }
+  return most;
+}
+
 bool BlockStream::ends_epoch() const { return held_[0].first + held_[0].blocks.count() <= end_; }
 
 }  // namespace snug

@@ -152,6 +152,8 @@ class BlockStream {
 
   // Of the step that was sought last. A block's documents; empty for a missing block.
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
+  // Tokens in the documents of a pass, on the rank that has the most.
+  int64_t pass_tokens(int64_t pass) const;
   // Whether the last block of an epoch is in the step.
   bool ends_epoch() const;
   // Over all passes and ranks, from the index alone: tokens in documents, and those of them that have a label that

@@ -18,7 +18,7 @@ void visit_fields(R& part, Visit&& visit) {
   auto& [module, rows, stored_in] = part;
   visit("module", module);
   visit("rows", rows);
-  visit("stored_in", stored_in);
+  if (!stored_in.empty()) visit("stored_in", stored_in);
 }
 
 template <RecordOf<LinearSpec> R, class Visit>

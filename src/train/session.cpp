@@ -57,14 +57,14 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
 
 Session::~Session() = default;
 
-void Session::run(Task task, const RuntimeScalars& facts) {
+void Session::run(Task task, const RuntimeScalars& facts, int shape) {
   reapply();
   if (pending_ && (task == Task::Pass || task == Task::First)) {
     const RuntimeScalars before = *std::exchange(pending_, std::nullopt);
-    return executor_->run(at(pending(task)), facts, {}, &before);
+    return executor_->run(at(pending(task), shape), facts, {}, &before);
   }
   flush();
-  executor_->run(at(task), facts);
+  executor_->run(at(task, shape), facts);
   if (task != Task::Update) return;
   if (compiled_.has(Task::Flush)) pending_ = facts;
   if (!compiled_.has(Task::Reapply)) return;
@@ -196,8 +196,8 @@ void Session::start_trace(int64_t steps) {
   std::vector<ProgramId> programs;
   for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,
                           Task::Update, Task::Flush, Task::Reapply})
-    for (const auto* const known : {&compiled_.programs, &compiled_.swapped})
-      if (const auto found = known->find(task); found != known->end()) programs.push_back(found->second);
+    for (const auto& [key, program] : compiled_.programs)
+      if (key.task == task) programs.push_back(program);
   size_t events = 0;
   auto count = [&](Task task) { events += compiled_.set.programs[compiled_.at(task)].ops.size(); };
   for (const Task task : compiled_.passes) count(task);

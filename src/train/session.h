@@ -33,8 +33,9 @@ class Session {
   void on(HostJob job, HostHandler handler) { handlers_[job] = std::move(handler); }
 
   // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
-  // the weights before it takes care of them; and what comes next, of one that speculated and was clipped.
-  void run(Task task, const RuntimeScalars& facts = {});
+  // the weights before it takes care of them; and what comes next, of one that speculated and was clipped. `shape`: of
+  // the cut, for passes.
+  void run(Task task, const RuntimeScalars& facts = {}, int shape = 0);
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
   // Writes the files of Task::Save (each rank its own) or Task::Export (rank 0) into a directory that exists, and syncs
@@ -77,7 +78,7 @@ class Session {
 
  private:
   void reapply();
-  ProgramId at(Task task) const { return compiled_.at(task, swapped_); }
+  ProgramId at(Task task, int shape = 0) const { return compiled_.at(task, swapped_, shape); }
   const OutputFiles& files_of(Task task) const;
 
   JobSpec spec_;

@@ -53,7 +53,7 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
     const BatchSource::Step counts = source.begin_step(pass);
     result.tokens += counts.tokens;
     result.loss_tokens += counts.loss_tokens;
-    session.run(Task::Evaluate);
+    session.run(Task::Evaluate, {}, session.spec().cut.shape_for(source.pass_tokens(0)));
   }
   check(result.loss_tokens > 0, "an evaluation without loss tokens");
   result.loss = sum / static_cast<double>(result.loss_tokens);
@@ -195,8 +195,15 @@ void Trainer::run_passes(const RuntimeScalars& facts) {
   session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
     data_.fill(first + task.index, batch_views(views), counts);
   });
-  for (const Task task : session_.compiled().passes) {
-    session_.run(task, facts);
+  const Cut& cut = session_.spec().cut;
+  std::vector<int64_t> tokens;
+  for (int64_t pass = 0; pass < cut.passes; pass++) tokens.push_back(data_.pass_tokens(pass));
+  const std::vector<Task>& tasks = session_.compiled().passes;
+  if (tasks.size() == 1) return session_.run(tasks[0], facts, cut.shape_for(*std::ranges::max_element(tokens)));
+  for (const Task task : tasks) {
+    const int64_t count = tokens[static_cast<size_t>(first)];
+    // One without tokens on any rank would add zeros to what stands.
+    if (task != Task::Middle || count > 0) session_.run(task, facts, cut.shape_for(count));
     first++;
   }
 }

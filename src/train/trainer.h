@@ -24,6 +24,8 @@ class BatchSource {
   };
   // Of step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
+  // Tokens in the documents of a pass of the step begun last, on the rank that has the most: alike on all ranks.
+  virtual int64_t pass_tokens(int64_t pass) const = 0;
   // Fills a batch for pass `pass` of the step begun last, and sets the facts' counts.
   virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) = 0;
 };

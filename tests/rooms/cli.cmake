@@ -11,7 +11,8 @@ foreach(name
         prompting_test
         scaling_test
         scenarios_test
-        unequal_ranks_test)
+        unequal_ranks_test
+        weight_map_test)
   snug_test(${name})
   target_link_libraries(${name} PRIVATE nlohmann_json::nlohmann_json)
   target_compile_definitions(${name} PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>")
@@ -20,6 +21,7 @@ endforeach()
 target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
 target_link_libraries(prompting_test PRIVATE snug_cli)
+target_link_libraries(weight_map_test PRIVATE snug_cli)
 foreach(name scenarios_test scaling_test)
   target_compile_definitions(${name} PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
   set_tests_properties(${name} PROPERTIES LABELS slow)

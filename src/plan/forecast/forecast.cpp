@@ -209,13 +209,12 @@ Forecast forecast(const Compiled& compiled) {
   Forecast f;
   f.arena_bytes = compiled.plan.reserved_bytes;
   f.ops = compiled.set.op_count();
-  for (const auto* const programs : {&compiled.programs, &compiled.swapped})
-    for (const auto& [task, program] : *programs) {
-      const std::string_view phase = phase_of(task);
-      auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);
-      if (found == f.phases.end()) found = f.phases.insert(f.phases.end(), {std::string(phase), {}});
-      raise(found->bytes, compiled.plan.program_bytes[program]);
-    }
+  for (const auto& [key, program] : compiled.programs) {
+    const std::string_view phase = phase_of(key.task);
+    auto found = std::ranges::find(f.phases, phase, &Forecast::Phase::name);
+    if (found == f.phases.end()) found = f.phases.insert(f.phases.end(), {std::string(phase), {}});
+    raise(found->bytes, compiled.plan.program_bytes[program]);
+  }
   const MemoryPlan::Peak& peak = compiled.plan.peak[index(Space::Device)];
   uint64_t left = f.arena_bytes[index(Space::Device)];
   for (const BufferId id : peak.live) {

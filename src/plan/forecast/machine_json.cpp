@@ -119,10 +119,11 @@ class Reader {
         object, {"name", "capability", "count", "memory_bytes", "free_bytes", "driver_bytes", "link_bytes",
                  "link_blocks", "nccl_bytes", "nccl_bytes_per_second", "nccl_blocks", "bus", "shared_bus",
                  "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
+    std::string name = fields.string("name");
     const Rates rates = read_rates(fields.object("rates"));
     // Profiles said nothing of it once, but had rates of fp8 where it is 9.0.
     const int64_t unsaid = rates.fp8_flops > 0 ? 90 : 80;
-    return {fields.string("name"),
+    return {std::move(name),
             static_cast<int>(fields.integer("capability", 10, 1000, unsaid)),
             fields.threads("count"),
             fields.bytes("memory_bytes"),

@@ -99,7 +99,7 @@ class Compiler {
         if (!spec_.outline) lower_around_steps();
         break;
       case Purpose::Evaluate:
-        lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+        lower_evaluations();
         result_.passes = {Task::Evaluate};
         break;
       case Purpose::Generate:
@@ -124,8 +124,10 @@ class Compiler {
 
  private:
   ProgramId add(Task task) {
-    if (!swapped_) return result_.programs[task] = add_program(result_.set, std::string(name(task)));
-    return result_.swapped[task] = add_program(result_.set, fmt::format("{}.swapped", name(task)));
+    std::string text(name(task));
+    if (shape_ > 0) text += fmt::format(".{}_eighths", spec_.cut.short_eighths[static_cast<size_t>(shape_) - 1]);
+    if (swapped_) text += ".swapped";
+    return result_.programs[{task, swapped_, shape_}] = add_program(result_.set, std::move(text));
   }
 
   bool speculates() const {
@@ -140,6 +142,17 @@ class Compiler {
     for (int g = 0; g < spec_.table.group_count(); g++)
       any = any || (layout_.segment(g, SegmentKind::Trained).elements > 0 && !job_.updates_early(g));
     return spec_.strategy.defer_updates && any;
+  }
+
+  // Once for each shape of a pass; an outline has the whole one, which takes the most.
+  template <class Body>
+  void in_all_shapes(const Body& body) {
+    for (shape_ = 0; shape_ < (spec_.outline ? 1 : spec_.cut.shapes()); shape_++) body();
+    shape_ = 0;
+  }
+
+  void lower_evaluations() {
+    in_all_shapes([&] { lower_evaluation(job_, add(Task::Evaluate), spec_.cut, shape_); });
   }
 
   // Once for each place where state may be.
@@ -178,9 +191,11 @@ class Compiler {
     if (spec_.strategy.layer_major) result_.passes = {Task::Pass};
     for (const auto& [task, of_program] : positions) {
       auto lower = [&, task = task, &of_program = of_program] {
-        lower_passes(job_, add(task), spec_.cut, of_program, step, false);
-        if (defers() && (task == Task::Pass || task == Task::First))
-          lower_passes(job_, add(pending(task)), spec_.cut, of_program, step, true);
+        in_all_shapes([&] {
+          lower_passes(job_, add(task), spec_.cut, shape_, of_program, step, false);
+          if (defers() && (task == Task::Pass || task == Task::First))
+            lower_passes(job_, add(pending(task)), spec_.cut, shape_, of_program, step, true);
+        });
       };
       if (task == Task::Pass || task == Task::Last)
         in_both_places(lower);
@@ -194,7 +209,7 @@ class Compiler {
   }
 
   void lower_around_steps() {
-    if (spec_.evaluate) lower_evaluation(job_, add(Task::Evaluate), spec_.cut);
+    if (spec_.evaluate) lower_evaluations();
 
     result_.saved = saved_files();
     in_both_places([&] {
@@ -224,19 +239,18 @@ class Compiler {
 
   void link() {
     static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
-    for (const auto* const programs : {&result_.programs, &result_.swapped})
-      for (const auto& [task, program] : *programs) {
-        const bool updated = task == Task::Update || task == Task::Reapply;
-        for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
-          link(program, next);
-        if (task == Task::Update) link(program, Task::Reapply);
-      }
+    for (const auto& [key, program] : result_.programs) {
+      const Task task = key.task;
+      const bool updated = task == Task::Update || task == Task::Reapply;
+      for (const Task next : updated&& result_.has(Task::Flush) ? with_pending : successors().at(task))
+        link(program, next);
+      if (task == Task::Update) link(program, Task::Reapply);
+    }
   }
 
   void link(ProgramId program, Task next) {
-    std::vector<ProgramId>& all = result_.set.programs[program].next;
-    if (result_.has(next)) all.push_back(result_.at(next));
-    if (result_.swapped.contains(next)) all.push_back(result_.swapped.at(next));
+    for (const auto& [key, follower] : result_.programs)
+      if (key.task == next) result_.set.programs[program].next.push_back(follower);
   }
 
   void note_owned() {
@@ -273,6 +287,7 @@ class Compiler {
   Layout layout_;
   Storage storage_;
   bool swapped_ = false;
+  int shape_ = 0;  // of the passes that are being lowered
   JobContext job_;
   StepBuffers step_;
 };

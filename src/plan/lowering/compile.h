@@ -57,14 +57,20 @@ std::string_view name(Task task);
 // Of Pass or First.
 constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassPending : Task::FirstPending; }
 
+// What tells the programs of a task apart.
+struct ProgramKey {
+  Task task{};
+  bool in_back_buffer = false;  // where state is (Storage::swap_buffers()), if the program differs with that
+  int shape = 0;                // of the cut, if it is a pass
+  auto operator<=>(const ProgramKey&) const = default;
+};
+
 struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
-  std::map<Task, ProgramId> programs;
-  std::map<Task, ProgramId>
-      swapped;                  // of those that differ while state is in its back buffer (Storage::swap_buffers())
-  std::vector<Task> passes;     // what repeats, in this order: of a step, all before the update
-  OutputFiles saved, exported;  // files of Save and of Export
+  std::map<ProgramKey, ProgramId> programs;
+  std::vector<Task> passes;                           // what repeats, in this order: of a step, all before the update
+  OutputFiles saved, exported;                        // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
   // What this rank owns of each parameter, by ParamId: elements, and their bytes.
@@ -79,9 +85,10 @@ struct Compiled {
   uint64_t hash = 0;             // of programs and plan
   uint64_t collective_hash = 0;  // of all collectives in their order: the same on all ranks of a job
 
-  bool has(Task task) const { return programs.contains(task); }
-  ProgramId at(Task task, bool in_back_buffer = false) const {
-    return in_back_buffer && swapped.contains(task) ? swapped.at(task) : programs.at(task);
+  bool has(Task task) const { return programs.contains({task}); }
+  ProgramId at(Task task, bool in_back_buffer = false, int shape = 0) const {
+    const auto found = programs.find({task, in_back_buffer, shape});
+    return found != programs.end() ? found->second : programs.at({task, false, shape});
   }
 };
 

@@ -30,11 +30,12 @@ void visit_fields(R& numerics, Visit&& visit) {
 
 template <RecordOf<Cut> R, class Visit>
 void visit_fields(R& cut, Visit&& visit) {
-  auto& [sequence_length, micro_batch, passes, ranks] = cut;
+  auto& [sequence_length, micro_batch, passes, ranks, short_eighths] = cut;
   visit("sequence_length", sequence_length);
   visit("micro_batch_size", micro_batch);
   visit("gradient_accumulation_steps", passes);
   visit("ranks", ranks);
+  visit("short_passes", short_eighths);
 }
 
 // Groups of fields.

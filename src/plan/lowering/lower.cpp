@@ -46,9 +46,10 @@ class HostArrays {
 
 }  // namespace
 
-BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass) {
+BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
   e.scope("batch");
-  const auto fields = batch_fields(cut.tokens(), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
+  const auto fields =
+      batch_fields(cut.tokens_of(shape), max_documents(cut.micro_batch, cut.sequence_length)).in_order();
   return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
@@ -108,11 +109,11 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
 
 }  // namespace
 
-void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut) {
+void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape) {
   Emitter e(job.set, program, job.facts);
   ProgramPlacement placement(job, e, nullptr);
-  Builder b(e, placement, job.table, job.numerics.compute, cut.tokens());
-  const BatchBuffers batch = emit_batch(e, cut);
+  Builder b(e, placement, job.table, job.numerics.compute, cut.tokens_of(shape));
+  const BatchBuffers batch = emit_batch(e, cut, shape);
   const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return layer_context(job, cut, batch); });
   const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
   head_loss(b, x, head_params(job), batch, loss, false);

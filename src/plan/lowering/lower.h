@@ -9,7 +9,7 @@ namespace snug {
 
 // The summed loss of each rank in one pass, by rank, handed to the host (HostJob::TakeLoss): added up there one after
 // the other, they make the sum that one rank would have over as many passes.
-void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut);
+void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape);
 
 // At most `tokens` new tokens through the model, over the caches of earlier ones; the logits of one of them go to the
 // host. Caches have room for all `tokens`, as many as there may be.
@@ -17,8 +17,9 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
 // One cache a block, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 
-// Emits the filling of the batch of a program's pass number `pass` by the host and its copy to the device.
-BatchBuffers emit_batch(Emitter& e, const Cut& cut, int64_t pass = 0);
+// Emits the filling of the batch of a program's pass number `pass`, of a shape of the cut, by the host and its copy to
+// the device.
+BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass = 0);
 HeadParams head_params(const JobContext& job);
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch);
 

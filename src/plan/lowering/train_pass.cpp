@@ -38,8 +38,8 @@ struct Pass {
 
 class TrainProgram {
  public:
-  TrainProgram(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
-               const StepBuffers& step, bool pending_update)
+  TrainProgram(const JobContext& job, ProgramId program, const Cut& cut, int shape,
+               const std::vector<PassPosition>& positions, const StepBuffers& step, bool pending_update)
       : job_(job),
         cut_(cut),
         strategy_(job.strategy),
@@ -56,9 +56,9 @@ class TrainProgram {
       Pass& pass = passes_.emplace_back();
       pass.position = position;
       pass.gradients.resize(static_cast<size_t>(job.table.group_count()));
-      pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute, cut.tokens(),
-                                               job.numerics.seed);
-      pass.batch = emit_batch(emitter_, cut, static_cast<int64_t>(passes_.size()) - 1);
+      pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute,
+                                               cut.tokens_of(shape), job.numerics.seed);
+      pass.batch = emit_batch(emitter_, cut, shape, static_cast<int64_t>(passes_.size()) - 1);
     }
   }
 
@@ -405,9 +405,9 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
   return step;
 }
 
-void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, const std::vector<PassPosition>& positions,
-                  const StepBuffers& step, bool pending_update) {
-  TrainProgram(job, program, cut, positions, step, pending_update).emit();
+void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, int shape,
+                  const std::vector<PassPosition>& positions, const StepBuffers& step, bool pending_update) {
+  TrainProgram(job, program, cut, shape, positions, step, pending_update).emit();
 }
 
 }  // namespace snug

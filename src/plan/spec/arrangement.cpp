@@ -5,6 +5,16 @@
 
 namespace snug {
 
+int64_t Cut::tokens_of(int shape) const {
+  return shape == 0 ? tokens() : (tokens() * short_eighths[static_cast<size_t>(shape) - 1] + 7) / 8;
+}
+
+int Cut::shape_for(int64_t count) const {
+  for (int shape = 1; shape < shapes(); shape++)
+    if (tokens_of(shape) >= count) return shape;
+  return 0;
+}
+
 std::string_view name(Recompute recompute) {
   constexpr std::array<std::string_view, 4> kNames{"none", "mlp", "attention", "block"};
   return kNames[static_cast<size_t>(recompute)];

@@ -39,8 +39,17 @@ struct Cut {
   int64_t micro_batch = 1;  // blocks a rank and pass
   int64_t passes = 1;       // of a step
   int ranks = 1;
-  int64_t tokens() const { return micro_batch * sequence_length; }  // a rank and pass
+  // Shorter shapes of a pass, in eighths of its tokens, rising: a pass whose documents are few enough on every rank
+  // takes the shortest that holds them, and computes no padding beyond it.
+  std::vector<int> short_eighths{};
+
+  int64_t tokens() const { return micro_batch * sequence_length; }  // a rank and pass, at most
   int64_t step_tokens() const { return tokens() * passes * ranks; }
+  // Shape 0 is the whole one, the others are short_eighths in their order.
+  int shapes() const { return static_cast<int>(short_eighths.size()) + 1; }
+  int64_t tokens_of(int shape) const;
+  // The shape with the fewest tokens that has room for so many.
+  int shape_for(int64_t tokens) const;
 };
 
 // What is computed again of what would be kept, by the words of the option.
