@@ -239,32 +239,40 @@ class Report {
   }
 
   void attention() {
-    for (const int64_t length : {int64_t{512}, int64_t{2048}, t_}) {
-      if (length > t_) continue;
-      std::vector<int32_t> bounds;
-      for (int64_t start = 0; start <= t_; start += length) bounds.push_back(static_cast<int32_t>(start));
-      attention(fmt::format("{} x {}", bounds.size() - 1, length), bounds, length);
-    }
+    for (const int64_t length : {int64_t{512}, int64_t{2048}, t_}) equal_documents("attention", kHeads, length);
     std::vector<int32_t> bounds{0};  // halves, down to a token
     int64_t pairs = 0;
     for (int64_t left = t_; left > 1; left -= left / 2) {
       bounds.push_back(bounds.back() + static_cast<int32_t>(left / 2));
       pairs += left / 2 * (left / 2);
     }
-    attention("unequal", bounds, pairs / t_);
+    attention("attention", "unequal", kHeads, bounds, pairs / t_);
+    // Heads of all sizes, about as many numbers a token, four over each of keys.
+    for (const int64_t dim : {32, 48, 64, 72, 80, 96, 100, 112, 128, 160, 192, 256}) {
+      const int64_t kv_heads = (kHeads.query_columns() + 2 * dim) / (4 * dim);
+      equal_documents(fmt::format("heads of {}", dim), {4 * kv_heads, kv_heads, dim}, std::min<int64_t>(2048, t_));
+    }
+  }
+
+  void equal_documents(std::string_view name, const HeadShape& heads, int64_t length) {
+    if (length > t_) return;
+    std::vector<int32_t> bounds;
+    for (int64_t start = 0; start <= t_; start += length) bounds.push_back(static_cast<int32_t>(start));
+    attention(name, fmt::format("{} x {}", bounds.size() - 1, length), heads, bounds, length);
   }
 
   // Counted as if all documents were `longest` tokens.
-  void attention(std::string_view documents, const std::vector<int32_t>& bounds, int64_t longest) {
+  void attention(std::string_view name, std::string_view documents, const HeadShape& heads,
+                 const std::vector<int32_t>& bounds, int64_t longest) {
     const RuntimeScalars facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
-    const Shape queries{t_, kHeads.query_columns()}, keys{t_, kHeads.key_columns()};
-    product(fmt::format("attention {}", documents), Attention{kHeads, 0.088f, longest},
+    const Shape queries{t_, heads.query_columns()}, keys{t_, heads.key_columns()};
+    product(fmt::format("{} {}", name, documents), Attention{heads, 0.088f, longest},
             {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
-             w(kF32, {kHeads.heads, t_})},
+             w(kF32, {heads.heads, t_})},
             facts);
-    product(fmt::format("attention_backward {}", documents), AttentionBackward{kHeads, 0.088f, longest},
+    product(fmt::format("{}_backward {}", name, documents), AttentionBackward{heads, 0.088f, longest},
             {r(kBF16, queries), r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), r(kBF16, queries),
-             r(kF32, {kHeads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
+             r(kF32, {heads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
             facts);
   }
 
