@@ -33,6 +33,20 @@ TEST(CudaFacts, AttentionNeedsCountersAndItsBackwardANumberForEveryTokenAndHead)
   EXPECT_EQ(scratch(Attention{{32, 8, 128}}, {4096, 4096}), 256);
 }
 
+TEST(CudaFacts, AttentionIsByTilesForHeadsThatFourDivides) {
+  using cuda::attention_kernel, cuda::AttentionKernel;
+  for (const int64_t dim : {8, 32, 48, 64, 72, 80, 96, 112, 128, 160, 192, 256}) {
+    EXPECT_EQ(attention_kernel(DType::BF16, dim, 90), AttentionKernel::ByWarpgroups) << dim;
+    for (const int capability : {80, 86, 89, 100, 120})
+      EXPECT_EQ(attention_kernel(DType::BF16, dim, capability), AttentionKernel::ByTiles) << dim;
+    EXPECT_EQ(attention_kernel(DType::F32, dim, 90), AttentionKernel::ByToken) << dim;
+  }
+  EXPECT_EQ(attention_kernel(DType::BF16, 100, 90), AttentionKernel::ByTiles);
+  for (const int64_t dim : {7, 98, 260}) EXPECT_EQ(attention_kernel(DType::BF16, dim, 90), AttentionKernel::ByToken);
+  EXPECT_EQ(attention_kernel(DType::BF16, 128, 75), AttentionKernel::ByToken);
+  EXPECT_EQ(name(AttentionKernel::ByWarpgroups), "by warpgroups");
+}
+
 // 2 and 1 column blocks of 1024; 44 ranges each fill 132 multiprocessors, of 64 rows in 2 stages there are 2.
 TEST(CudaFacts, AnAdaptersGradientsNeedPartialSumsOfEveryColumnBlockAndRange) {
   const AdaptedParts parts{{0, 2048}, {2048, 3072}};

@@ -25,7 +25,7 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
   const double error = attention_error(t);
   const RuntimeScalars facts{.documents = 3};
   const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
-  const auto q = in("q", t, queries, uniform(-2, 2)), k = in("k", t, keys, uniform(-2, 2)),
+  const auto q = in("q", t, queries, uniform(-2, 2), 8), k = in("k", t, keys, uniform(-2, 2)),
              v = in("v", t, keys, uniform(-2, 2));
   const auto starts = in("documents", DType::I32, {std::ssize(documents)}, list(documents));
   cases.push_back({"attention." + suffix,
@@ -93,6 +93,14 @@ inline void add_long_attention(OpCases& cases) {
       for (const int64_t window : {0, 40, 150})
         add_attention_and_backward(cases, attention_suffix(fmt::format("{}.long", name(t)), shape, window), t,
                                    {shape, 0.1f, 0, window}, 333, {3, 150, 151, 325});
+  // Heads of all sizes that tiles are made for, of sizes between, and of those whose rows begin at no 16 bytes.
+  for (const HeadShape& shape :
+       {HeadShape{2, 1, 8}, HeadShape{4, 2, 32}, HeadShape{2, 1, 36}, HeadShape{2, 2, 48}, HeadShape{4, 2, 72},
+        HeadShape{3, 1, 80}, HeadShape{4, 2, 96}, HeadShape{4, 2, 100}, HeadShape{2, 1, 112}, HeadShape{2, 2, 160},
+        HeadShape{4, 1, 192}, HeadShape{2, 1, 196}, HeadShape{2, 1, 240}, HeadShape{4, 2, 256}})
+    for (const int64_t window : {0, 150})
+      add_attention_and_backward(cases, attention_suffix("bf16.sizes", shape, window), DType::BF16,
+                                 {shape, 0.1f, 0, window}, 333, {3, 150, 151, 325});
 }
 
 inline void add_rope(OpCases& cases) {

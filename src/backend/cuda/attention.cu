@@ -1,7 +1,8 @@
 // Attention for every dtype and head: a warp a token and head, key after key. What tests and generation run on;
-// bf16 goes by tiles instead (attention_tiles.cuh) where heads are of a size they are made for.
+// attention_kernel() (facts.h) says what goes by tiles instead.
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/facts.h"
+#include "backend/cuda/warpgroup.cuh"
 
 namespace snug::cuda {
 namespace {
@@ -81,7 +82,7 @@ __device__ inline Place place(int columns) {
 unsigned grid(int64_t rows, int64_t columns) { return blocks_of(rows * columns, kWarps); }
 
 template <class T>
-__global__ void attention_kernel(AttentionRows<T> op, int documents) {
+__global__ void token_attention_kernel(AttentionRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
   if (token >= op.tokens) return;
   const int64_t begin = op.sight(documents).first_seen_by(static_cast<int>(token), static_cast<int>(op.tokens));
@@ -182,6 +183,12 @@ const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& s
   return cache;
 }
 
+// For heads of `dim` elements on this device.
+AttentionKernel kernel_of(DType dtype, int64_t dim, std::initializer_list<TensorView> views) {
+  const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80);
+  return wide(views, dim % kWide == 0 ? kWide : kWide / 2) ? kernel : AttentionKernel::ByToken;
+}
+
 int documents_of(const RuntimeScalars& facts, const TensorView& starts) {
   check(0 < facts.documents && facts.documents < starts.count(), "attention: {} documents, at most {} were planned",
         facts.documents, starts.count() - 1);
@@ -207,15 +214,15 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
         Rows<T>(q),       Rows<T>(k), Rows<T>(v), documents.as<int32_t>(), Rows<T>(out),
         Rows<float>(lse), tokens,     heads,      attention.scale,         window_of(attention.window)};
     AttentionLaunch tiled;
-    if constexpr (std::is_same_v<T, BFloat16>)
-      if (wide({q, k, v, out})) {
-        tiled = warpgroup_attention(op, counters, stream);
-        if (!tiled) tiled = tiled_attention(op, stream);
-      }
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {q, k, v, out});
+      if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention(op, counters, stream);
+      if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention(op, stream);
+    }
     return [=](const RuntimeScalars& facts) {
       const int count = documents_of(facts, documents);
       if (tiled) return tiled(count);
-      attention_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
+      token_attention_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       check_launch("attention");
     };
   });
@@ -255,11 +262,11 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
                                       attention.scale,
                                       window_of(attention.window)};
     AttentionLaunch tiled;
-    if constexpr (std::is_same_v<T, BFloat16>)
-      if (wide({dout, q, k, v, out, dq, dk, dv})) {
-        tiled = warpgroup_attention_gradient(op, counters, stream);
-        if (!tiled) tiled = tiled_attention_gradient(op, stream);
-      }
+    if constexpr (std::is_same_v<T, BFloat16>) {
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {dout, q, k, v, out, dq, dk, dv});
+      if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention_gradient(op, counters, stream);
+      if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention_gradient(op, stream);
+    }
     return [=](const RuntimeScalars& facts) {
       const int count = documents_of(facts, documents);
       if (tiled) return tiled(count);

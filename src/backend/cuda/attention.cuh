@@ -81,12 +81,11 @@ struct AttentionGradientRows {
 // As kernels have it, of an op's window of so many tokens.
 inline int window_of(int64_t window) { return window > 0 ? static_cast<int>(window) : 1 << 30; }
 
-// On the tensor cores, for rows that can be read 16 bytes at a time: what enqueues it for a number of documents; none
-// where it is not made for heads of this size.
+// On the tensor cores, where attention_kernel() says so: what enqueues it for a number of documents.
 using AttentionLaunch = std::function<void(int documents)>;
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream);
 AttentionLaunch tiled_attention_gradient(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
-// The same by Hopper's warpgroups; none on other devices. `counters`: of kTileCounterBytes.
+// The same by Hopper's warpgroups. `counters`: of kTileCounterBytes.
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counters, cudaStream_t stream);
 AttentionLaunch warpgroup_attention_gradient(const AttentionGradientRows<BFloat16>& op, std::byte* counters,
                                              cudaStream_t stream);

@@ -8,38 +8,58 @@ namespace {
 
 using GradientRows = AttentionGradientRows<BFloat16>;
 
-// A warp a token and head.
-template <int D>
+// So many lanes a token and head, N elements each at a time. Lanes that have none add zeros, so that their number
+// changes no bit.
+template <int N, int lanes>
 __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_constant__ GradientRows op) {
-  const int64_t warp = int64_t{blockIdx.x} * kTileWarps + threadIdx.x / 32;
-  const int64_t token = warp / op.heads.heads;
-  const int head = static_cast<int>(warp % op.heads.heads), lane = static_cast<int>(threadIdx.x) % 32;
-  if (token >= op.tokens) return;
+  const int64_t row = int64_t{blockIdx.x} * (kTileThreads / lanes) + threadIdx.x / lanes;
+  const int64_t token = row / op.heads.heads;
+  const int head = static_cast<int>(row % op.heads.heads), lane = static_cast<int>(threadIdx.x) % lanes;
+  const int dim = token < op.tokens ? op.heads.dim : 0;
   float sum = 0;
-  if (lane < D / 8) {
-    const auto dout = load_floats<8>(op.dout.at(token, op.heads.query(head) + lane * 8));
-    const auto out = load_floats<8>(op.out.at(token, op.heads.query(head) + lane * 8));
+  for (int col = lane * N; col < dim; col += lanes * N) {
+    const auto dout = load_floats<N>(op.dout.at(token, op.heads.query(head) + col));
+    const auto out = load_floats<N>(op.out.at(token, op.heads.query(head) + col));
 #pragma unroll
-    for (int k = 0; k < 8; k++) sum = fmaf(dout[k], out[k], sum);
+    for (int k = 0; k < N; k++) sum = fmaf(dout[k], out[k], sum);
   }
-  sum = warp_sum(sum);
-  if (lane == 0) op.delta[head * op.tokens + token] = sum;
+  sum = warp_sum<lanes>(sum);
+  if (lane == 0 && dim > 0) op.delta[head * op.tokens + token] = sum;
 }
 
+// Columns of the gradients of queries and of keys that a block sums: of the widest heads a part, as a thread has not
+// the registers for all of them beside the left factors, whose products every part computes again.
 template <int D>
-inline constexpr int kQueryBytes = 4 * kStep* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+inline constexpr int kColumns = D > 192 ? D / 2 : D;
+template <int D>
+inline constexpr unsigned kParts = D / kColumns<D>;
+
+template <int D>
+inline constexpr int kQueryBytes = 4 * kRowsAStep<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+
+// The block's own rows in a tile, 16 a warp, as left factors.
+template <int D>
+__device__ void keep_rows(Fragment (&kept)[D / 16], const BFloat16* tile) {
+#pragma unroll
+  for (int k = 0; k < D / 16; k++) load_left<D>(kept[k], tile, k);
+}
 
 template <int D>
 __global__ void __launch_bounds__(kTileThreads, 1)
     query_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
+  constexpr int kRows = kRowsAStep<D>;
   auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
-  BFloat16* const values = keys + 2 * kStep * kPitch<D>;
-  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
+  BFloat16* const values = keys + 2 * kRows * kPitch<D>;
+  const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group(), dim = op.heads.dim;
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first);
-  fetch_tile<D>(values, op.dout.at(first, op.heads.query(head)), op.dout.stride, kOwn, tokens - first);
+  const auto fetch_own = [&](BFloat16* tile, const Rows<BFloat16>& from) {
+    fetch_tile<D>(tile, from.at(first, op.heads.query(head)), from.stride, kOwn, tokens - first, dim);
+  };
+  constexpr bool kBoth = 2 * kRows >= kOwn;  // whether there is room for both
+  fetch_own(keys, op.q);
+  if constexpr (kBoth) fetch_own(values, op.dout);
   commit_fetches();
   int row[2], begin[2];
   own_rows(first, tokens, op.sight(documents), row, begin);
@@ -56,69 +76,105 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   wait_fetches<0>();
   __syncthreads();
   Fragment queries[D / 16], gradients[D / 16];
-#pragma unroll
-  for (int k = 0; k < D / 16; k++) {
-    load_left<D>(queries[k], keys, k);
-    load_left<D>(gradients[k], values, k);
+  keep_rows<D>(queries, keys);
+  if constexpr (!kBoth) {
+    __syncthreads();
+    fetch_own(keys, op.dout);
+    commit_fetches();
+    wait_fetches<0>();
+    __syncthreads();
   }
+  keep_rows<D>(gradients, kBoth ? values : keys);
   __syncthreads();
 
-  const int steps = steps_over<kStep>(first, least, tokens);
+  const int steps = steps_over<kRows>(first, least, tokens), part = static_cast<int>(blockIdx.z) * kColumns<D>;
   const auto fetch = [&](int step) {
-    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kStep, tokens - at);
-    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kStep, tokens - at);
+    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
+    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kRows, tokens - at, dim);
+    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kRows, tokens - at, dim);
     commit_fetches();
   };
   const float scale = op.scale * kLog2E;
-  Sum dq[D / 8] = {};
+  Sum dq[kColumns<D> / 8] = {};
   if (steps > 0) fetch(0);
   for (int step = 0; step < steps; step++) {
-    if (step + 1 < steps) {
-      fetch(step + 1);
-      wait_fetches<1>();
-    } else {
-      wait_fetches<0>();
-    }
-    __syncthreads();
-    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    Sum s[kSteps] = {}, dp[kSteps] = {};
+    await_step(step, steps, fetch);
+    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
+    Sum s[kRows / 8] = {}, dp[kRows / 8] = {};
     multiply_turned<D>(s, kept_left(queries), keys + offset);
     multiply_turned<D>(dp, kept_left(gradients), values + offset);
-    const bool all = at + kStep <= first && at >= largest;
+    const bool all = at + kRows <= first && at >= largest;
 #pragma unroll
-    for (int n = 0; n < kSteps; n++)
+    for (int n = 0; n < kRows / 8; n++)
 #pragma unroll
       for (int i = 0; i < 4; i++) {
         const int key = at + n * 8 + static_cast<int>(threadIdx.x) % 4 * 2 + i % 2;
         const bool seen = all || (key <= row[i / 2] && key >= begin[i / 2]);
         s[n][i] = seen ? power_of_two(fmaf(s[n][i], scale, -lse[i / 2])) * (dp[n][i] - delta[i / 2]) : 0.0f;
       }
-    multiply_add<D>(dq, s, keys + offset);
+    multiply_add<D, kColumns<D>>(dq, s, keys + offset + part);
     __syncthreads();
   }
-  save_sums<D>(op.dq.at(first, op.heads.query(head)), op.dq.stride, tokens - first, dq, {op.scale, op.scale});
+  save_sums<kColumns<D>>(op.dq.at(first, op.heads.query(head) + part), op.dq.stride, tokens - first, dim - part, dq,
+                         {op.scale, op.scale});
 }
 
-// With steps of so many queries, which change no bit.
+// What lies in shared memory, in steps of so many queries, which change no bit. The own rows of wide heads are kept in
+// registers.
+template <int D>
+inline constexpr bool kKeepsOwn = D > 128;
 template <int D, int rows>
-inline constexpr int kKeyBytes = (2 * kOwn + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
-                                 4 * rows* static_cast<int>(sizeof(float));
+inline constexpr int kKeyBytes =
+    ((kKeepsOwn<D> ? 0 : 2 * kOwn) + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
+    4 * rows* static_cast<int>(sizeof(float));
 
-template <int D, int rows>
+// Own rows as left factors.
+template <int D>
+struct OwnRows {
+  __device__ void operator()(int k, Fragment& a) const {
+    if constexpr (kKeepsOwn<D>)
+      kept_left(kept)(k, a);
+    else
+      load_left<D>(a, tile, k);
+  }
+  const BFloat16* tile;
+  Fragment kept[kKeepsOwn<D> ? D / 16 : 1];
+};
+
+// Of a matrix. Those that are kept come through the tile, which is free again afterwards; others are there once all
+// that was fetched is.
+template <int D>
+__device__ void fetch_own_rows(OwnRows<D>& own, const Rows<BFloat16>& from, int first, int column, int tokens, int dim,
+                               BFloat16* tile) {
+  own.tile = tile;
+  fetch_tile<D>(tile, from.at(first, column), from.stride, kOwn, tokens - first, dim);
+  if constexpr (kKeepsOwn<D>) {
+    commit_fetches();
+    wait_fetches<0>();
+    __syncthreads();
+    keep_rows<D>(own.kept, tile);
+    __syncthreads();
+  }
+}
+
+// The gradients of keys, of values, or of both: of wide heads there are registers for one of them.
+template <int D, int rows, bool of_keys, bool of_values>
 __global__ void __launch_bounds__(kTileThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
-  auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);
-  BFloat16 *const values = keys + kOwn * kPitch<D>, *const queries = values + kOwn * kPitch<D>;
+  static_assert(!kKeepsOwn<D> || 4 * rows >= kOwn, "own rows come through the tiles of queries");
+  auto* const own = reinterpret_cast<BFloat16*>(shared_bytes);
+  BFloat16* const queries = own + (kKeepsOwn<D> ? 0 : 2 * kOwn * kPitch<D>);
   BFloat16* const gradients = queries + 2 * rows * kPitch<D>;  // two tiles each, one after the other
   auto* const lse = reinterpret_cast<float*>(gradients + 2 * rows * kPitch<D>);
   float* const delta = lse + 2 * rows;
   const int kv_head = static_cast<int>(blockIdx.y), first = static_cast<int>(blockIdx.x) * kOwn;
-  const int tokens = static_cast<int>(op.tokens);
+  const int tokens = static_cast<int>(op.tokens), dim = op.heads.dim, column = op.heads.key(kv_head);
 
-  fetch_tile<D>(keys, op.k.at(first, op.heads.key(kv_head)), op.k.stride, kOwn, tokens - first);
-  fetch_tile<D>(values, op.v.at(first, op.heads.key(kv_head)), op.v.stride, kOwn, tokens - first);
+  OwnRows<D> keys, values;
+  fetch_own_rows(keys, op.k, first, column, tokens, dim, own);
+  if constexpr (of_keys)
+    fetch_own_rows(values, op.v, first, column, tokens, dim, own + (kKeepsOwn<D> ? 0 : kOwn * kPitch<D>));
   const Sight sight = op.sight(documents);
   int row[2], end[2];  // where those that see a row end; none see a row outside documents
 #pragma unroll
@@ -134,8 +190,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const auto fetch = [&](int i) {
     const int head = kv_head * op.heads.group() + i / steps, at = first + i % steps * rows;
     const int offset = i % 2 * rows * kPitch<D>;
-    fetch_tile<D>(queries + offset, op.q.at(at, op.heads.query(head)), op.q.stride, rows, tokens - at);
-    fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, rows, tokens - at);
+    fetch_tile<D>(queries + offset, op.q.at(at, op.heads.query(head)), op.q.stride, rows, tokens - at, dim);
+    fetch_tile<D>(gradients + offset, op.dout.at(at, op.heads.query(head)), op.dout.stride, rows, tokens - at, dim);
     commit_fetches();
     const int t = static_cast<int>(threadIdx.x);
     if (t >= rows) return;
@@ -144,23 +200,16 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     delta[i % 2 * rows + t] = inside ? op.delta[head * op.tokens + at + t] : 0.0f;
   };
   const float scale = op.scale * kLog2E;
-  Sum dk[D / 8] = {}, dv[D / 8] = {};
+  const int part = of_values ? 0 : static_cast<int>(blockIdx.z) * kColumns<D>;
+  Sum dk[of_keys ? kColumns<D> / 8 : 1] = {}, dv[of_values ? D / 8 : 1] = {};
   if (all_steps > 0) fetch(0);
   for (int i = 0; i < all_steps; i++) {
-    if (i + 1 < all_steps) {
-      fetch(i + 1);
-      wait_fetches<1>();
-    } else {
-      wait_fetches<0>();
-    }
-    __syncthreads();
+    await_step(i, all_steps, fetch);
     const int at = first + i % steps * rows, offset = i % 2 * rows * kPitch<D>;
     // Rows are keys here, columns queries.
     Sum p[rows / 8] = {}, dp[rows / 8] = {};
-    multiply_turned<D>(
-        p, [&](int k, Fragment& a) { load_left<D>(a, keys, k); }, queries + offset);
-    multiply_turned<D>(
-        dp, [&](int k, Fragment& a) { load_left<D>(a, values, k); }, gradients + offset);
+    multiply_turned<D>(p, keys, queries + offset);
+    if constexpr (of_keys) multiply_turned<D>(dp, values, gradients + offset);
     const bool all = at >= first + kOwn && at + rows <= least;
 #pragma unroll
     for (int n = 0; n < rows / 8; n++)
@@ -171,46 +220,83 @@ __global__ void __launch_bounds__(kTileThreads, 1)
         p[n][j] = seen ? power_of_two(fmaf(p[n][j], scale, -lse[i % 2 * rows + col])) : 0.0f;
         dp[n][j] = p[n][j] * (dp[n][j] - delta[i % 2 * rows + col]);
       }
-    multiply_add<D>(dv, p, gradients + offset);
-    multiply_add<D>(dk, dp, queries + offset);
+    if constexpr (of_values) multiply_add<D>(dv, p, gradients + offset);
+    if constexpr (of_keys) multiply_add<D, kColumns<D>>(dk, dp, queries + offset + part);
     __syncthreads();
   }
   wait_fetches<0>();
-  save_sums<D>(op.dk.at(first, op.heads.key(kv_head)), op.dk.stride, tokens - first, dk, {op.scale, op.scale});
-  save_sums<D>(op.dv.at(first, op.heads.key(kv_head)), op.dv.stride, tokens - first, dv, {1.0f, 1.0f});
+  if constexpr (of_keys)
+    save_sums<kColumns<D>>(op.dk.at(first, column + part), op.dk.stride, tokens - first, dim - part, dk,
+                           {op.scale, op.scale});
+  if constexpr (of_values) save_sums<D>(op.dv.at(first, column), op.dv.stride, tokens - first, dim, dv, {1.0f, 1.0f});
+}
+
+// What launches these kernels, in steps of so many queries.
+template <int D, int rows, bool of_keys, bool of_values>
+AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
+  constexpr auto* kKernel = key_gradient_kernel<D, rows, of_keys, of_values>;
+  allow_shared(kKernel, kKeyBytes<D, rows>);
+  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.kv_heads), of_values ? 1 : kParts<D>);
+  return [=](int documents) {
+    kKernel<<<grid, kTileThreads, kKeyBytes<D, rows>, stream>>>(op, documents);
+    check_launch("attention_backward");
+  };
+}
+
+template <int D>
+AttentionLaunch key_gradients(const GradientRows& op, cudaStream_t stream) {
+  if constexpr (kKeepsOwn<D>) {
+    return [keys = key_gradient<D, kRowsAStep<D>, true, false>(op, stream),
+            values = key_gradient<D, kRowsAStep<D>, false, true>(op, stream)](int documents) {
+      keys(documents);
+      values(documents);
+    };
+  } else {
+    // Heads of 128 take 137 KiB in steps of kStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
+    constexpr int kLeast = 99 * 1024;
+    if constexpr (kKeyBytes < D, kStep >> kLeast)
+      if (blocks_that_fit(key_gradient_kernel<D, kStep, true, true>, kTileThreads, kKeyBytes<D, kStep>) == 0)
+        return key_gradient<D, 16, true, true>(op, stream);
+    return key_gradient<D, kStep, true, true>(op, stream);
+  }
+}
+
+template <int D>
+AttentionLaunch query_gradients(const GradientRows& op, cudaStream_t stream) {
+  allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
+  const dim3 grid(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads), kParts<D>);
+  return [=](int documents) {
+    query_gradient_kernel<D><<<grid, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
+    check_launch("attention_backward");
+  };
 }
 
 }  // namespace
 
 void launch_delta(const GradientRows& op, cudaStream_t stream) {
-  dispatch_dim(op.heads.dim, [&]<int D>() {
-    delta_kernel<D><<<blocks_of(op.tokens * op.heads.heads, kTileWarps), kTileThreads, 0, stream>>>(op);
-  });
+  const auto launch = [&]<int N, int lanes>() {
+    const unsigned blocks = blocks_of(op.tokens * op.heads.heads, kTileThreads / lanes);
+    delta_kernel<N, lanes><<<blocks, kTileThreads, 0, stream>>>(op);
+  };
+  const int dim = op.heads.dim;
+  if (dim % 8 != 0)
+    launch.template operator()<4, 32>();
+  else if (dim <= 64)
+    launch.template operator()<8, 8>();
+  else if (dim <= 128)
+    launch.template operator()<8, 16>();
+  else
+    launch.template operator()<8, 32>();
 }
 
 AttentionLaunch tiled_attention_gradient(const GradientRows& op, cudaStream_t stream) {
-  AttentionLaunch launch;
-  const unsigned tiles = blocks_of(op.tokens, kOwn);
-  const dim3 queries(tiles, static_cast<unsigned>(op.heads.heads)),
-      keys(tiles, static_cast<unsigned>(op.heads.kv_heads));
-  const auto bind = [&]<int D, int rows>() {
-    allow_shared(key_gradient_kernel<D, rows>, kKeyBytes<D, rows>);
-    allow_shared(query_gradient_kernel<D>, kQueryBytes<D>);
-    launch = [=](int documents) {
+  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
+    return [=, keys = key_gradients<D>(op, stream), queries = query_gradients<D>(op, stream)](int documents) {
       launch_delta(op, stream);
-      key_gradient_kernel<D, rows><<<keys, kTileThreads, kKeyBytes<D, rows>, stream>>>(op, documents);
-      query_gradient_kernel<D><<<queries, kTileThreads, kQueryBytes<D>, stream>>>(op, documents);
-      check_launch("attention_backward");
+      keys(documents);
+      queries(documents);
     };
-  };
-  dispatch_dim(op.heads.dim, [&]<int D>() {
-    // Heads of 128 take 137 KiB in steps of kStep: an A100 has them, cards for gaming (8.6, 8.9, 12.0) have 99.
-    if (blocks_that_fit(key_gradient_kernel<D, kStep>, kTileThreads, kKeyBytes<D, kStep>) > 0)
-      bind.template operator()<D, kStep>();
-    else
-      bind.template operator()<D, 16>();
   });
-  return launch;
 }
 
 }  // namespace snug::cuda

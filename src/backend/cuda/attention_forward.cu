@@ -4,19 +4,22 @@ namespace snug::cuda {
 namespace {
 
 template <int D>
-inline constexpr int kForwardBytes = 4 * kStep* kPitch<D>* static_cast<int>(sizeof(BFloat16));
+inline constexpr int kForwardBytes = 4 * kRowsAStep<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
 
 template <int D>
 __global__ void __launch_bounds__(kTileThreads, 1)
     attention_forward_kernel(const __grid_constant__ AttentionRows<BFloat16> op, int documents) {
   extern __shared__ __align__(16) unsigned char shared_bytes[];
+  constexpr int kRows = kRowsAStep<D>;
+  static_assert(4 * kRows >= kOwn, "queries lie where keys and values come");
   auto* const keys = reinterpret_cast<BFloat16*>(shared_bytes);  // two tiles each, one after the other
-  BFloat16* const values = keys + 2 * kStep * kPitch<D>;
+  BFloat16* const values = keys + 2 * kRows * kPitch<D>;
+  const int dim = op.heads.dim;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
   // Late tiles see most keys: they come first.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
 
-  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first);
+  fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first, dim);
   commit_fetches();
   int row[2], begin[2];
   own_rows(first, tokens, op.sight(documents), row, begin);
@@ -30,28 +33,22 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   for (int k = 0; k < D / 16; k++) load_left<D>(queries[k], keys, k);
   __syncthreads();
 
-  const int steps = steps_over<kStep>(first, least, tokens);
+  const int steps = steps_over<kRows>(first, least, tokens);
   const auto fetch = [&](int step) {
-    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kStep, tokens - at);
-    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kStep, tokens - at);
+    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
+    fetch_tile<D>(keys + offset, op.k.at(at, op.heads.key(kv_head)), op.k.stride, kRows, tokens - at, dim);
+    fetch_tile<D>(values + offset, op.v.at(at, op.heads.key(kv_head)), op.v.stride, kRows, tokens - at, dim);
     commit_fetches();
   };
   RowSoftmax softmax;
   Sum out[D / 8] = {};
   if (steps > 0) fetch(0);
   for (int step = 0; step < steps; step++) {
-    if (step + 1 < steps) {
-      fetch(step + 1);
-      wait_fetches<1>();
-    } else {
-      wait_fetches<0>();
-    }
-    __syncthreads();
-    const int at = least + step * kStep, offset = step % 2 * kStep * kPitch<D>;
-    Sum s[kSteps] = {};
+    await_step(step, steps, fetch);
+    const int at = least + step * kRows, offset = step % 2 * kRows * kPitch<D>;
+    Sum s[kRows / 8] = {};
     multiply_turned<D>(s, kept_left(queries), keys + offset);
-    if (at + kStep > first || at < largest) hide_unseen(s, at, row, begin);
+    if (at + kRows > first || at < largest) hide_unseen(s, at, row, begin);
     float factor[2];
     softmax.add(s, op.scale * kLog2E, factor);
 #pragma unroll
@@ -67,15 +64,13 @@ __global__ void __launch_bounds__(kTileThreads, 1)
 }  // namespace
 
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream) {
-  AttentionLaunch launch;
-  dispatch_dim(op.heads.dim, [&]<int D>() {
+  return dispatch_dim<kTileDims>(op.heads.dim, [&]<int D>() -> AttentionLaunch {
     allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
-    launch = [=, grid = dim3(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads))](int documents) {
+    return [=, grid = dim3(blocks_of(op.tokens, kOwn), static_cast<unsigned>(op.heads.heads))](int documents) {
       attention_forward_kernel<D><<<grid, kTileThreads, kForwardBytes<D>, stream>>>(op, documents);
       check_launch("attention");
     };
   });
-  return launch;
 }
 
 }  // namespace snug::cuda

@@ -2,8 +2,9 @@
 
 namespace snug::cuda {
 
-Panels panels_of(const Rows<BFloat16>& matrix, int64_t columns, int64_t rows, int box_rows) {
-  return {tensor_map(matrix.data, {columns, rows}, {matrix.stride}, {kPanel, box_rows})};
+Panels panels_of(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows) {
+  // Where heads begin at no multiple of 128 bytes, the L2 cache would be asked for more than is read.
+  return {tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {kPanel, box_rows, 1}, dim % kPanel == 0)};
 }
 
 }  // namespace snug::cuda

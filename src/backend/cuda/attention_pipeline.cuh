@@ -29,33 +29,24 @@ __device__ inline void give_turn() {
 
 // ---- Tiles ----------------------------------------------------------------------------------------------------------
 
-// Panels of a matrix whose rows lie in global memory: where boxes of 64 columns and so many rows are fetched from. Rows
-// beyond the last are zeros.
+// Panels of the heads of a matrix whose rows lie in global memory: where boxes of 64 columns of a head and so many rows
+// are fetched from. Columns beyond a head's last, and rows beyond the last, are zeros.
 struct Panels {
   CUtensorMap map;
 };
-// Threading: from any thread.
-Panels panels_of(const Rows<BFloat16>& matrix, int64_t columns, int64_t rows, int box_rows);
+// Of heads of `dim` elements, which 8 divides. Threading: from any thread.
+Panels panels_of(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows);
 
-// Columns [column, column + D) of rows from `row` on into a tile; the barrier expects the bytes.
+// A head's rows from `row` on into a tile; the barrier expects the bytes.
 template <int D>
-__device__ void fetch_rows(uint32_t tile, const Panels& from, int column, int row, int rows, uint32_t barrier) {
+__device__ void fetch_rows(uint32_t tile, const Panels& from, int head, int row, int rows, uint32_t barrier) {
 #pragma unroll
-  for (int panel = 0; panel < D / kPanel; panel++)
+  for (int panel = 0; panel < kPanels<D>; panel++)
     SNUG_HOPPER(
-        "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], "
-        "[%4];" ::"r"(tile + static_cast<uint32_t>(panel * rows * kRowBytes)),
-        "l"(&from.map), "r"(column + panel * kPanel), "r"(row), "r"(barrier)
+        "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], "
+        "[%5];" ::"r"(tile + static_cast<uint32_t>(panel * rows * kRowBytes)),
+        "l"(&from.map), "r"(panel * kPanel), "r"(row), "r"(head), "r"(barrier)
         : "memory");
-}
-
-// What `prepare` makes of a head dimension that these kernels are written for; nothing for others and for other cards.
-template <class Prepare>
-AttentionLaunch for_pipeline(int64_t dim, const Prepare& prepare) {
-  if (!warpgroups()) return {};
-  if (dim == 128) return prepare.template operator()<128>();
-  if (dim == 64) return prepare.template operator()<64>();
-  return {};
 }
 
 // Of the rows [first, first + kOwn): the first token that any of them sees, `tokens` if all lie outside documents.

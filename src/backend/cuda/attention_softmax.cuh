@@ -57,7 +57,7 @@ __device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int 
 }
 
 // The tile of a head that begins at row `first`, and what its rows' weights were divided by.
-template <int D>
+template <int D, bool in_eights = false>
 __device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, const int (&row)[2],
                                const RowSoftmax& softmax, const Sum (&out)[D / 8]) {
   const int tokens = static_cast<int>(op.tokens);
@@ -69,7 +69,8 @@ __device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int 
     if (threadIdx.x % 4 == 0 && row[half] < tokens)
       *op.lse.at(head, row[half]) = total > 0 ? fmaf(op.scale, softmax.maximum[half], logf(total)) : 0.0f;
   }
-  save_sums<D>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, out, inverse);
+  save_sums<D, in_eights>(op.out.at(first, op.heads.query(head)), op.out.stride, tokens - first, op.heads.dim, out,
+                          inverse);
 }
 
 }  // namespace snug::cuda

@@ -1,32 +1,65 @@
 // Attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691), the way Ampere brought it: mma.sync on
 // fragments that ldmatrix reads. A block has a tile of kOwn rows, 16 a warp, and walks over the rows of the other side,
-// kStep at a time, two tiles in shared memory. No block adds to another's result, so sums have one order.
+// some at a time, two tiles in shared memory. No block adds to another's result, so sums have one order. Tiles have D
+// columns, of which a head may have fewer: the others are zeros, which change no sum, and are not written.
 #pragma once
 
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/bulk.cuh"
+#include "backend/cuda/facts.h"
 #include "backend/cuda/fragments.cuh"
 
 namespace snug::cuda {
 
 inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kOwn = 16 * kTileWarps, kStep = 64;
-inline constexpr int kSteps = kStep / 8;  // columns of 8 in a product with kStep columns
+// Rows of the other side at a time: of wide heads half as many, so that two tiles of each kind fit into 99 KB.
+template <int D>
+inline constexpr int kRowsAStep = D > 128 ? kStep / 2 : kStep;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
 // Elements between rows of a tile: 16 bytes more than a row, so that eight rows lie in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
 
-// Rows [0, rows) of a tile from global memory, in the background; those from `left` on become zeros.
+// 4 or 8 elements from global to shared memory, in the background; zeros where there are none.
+__device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(inside ? 16 : 0));
+}
+__device__ inline void fetch_narrow(BFloat16* to, const BFloat16* from, bool inside) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from),
+               "r"(inside ? 8 : 0));
+}
+
+// Rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides; what is
+// beyond those, and rows from `left` on, become zeros.
 template <int D>
-__device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left) {
+__device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left, int dim) {
   constexpr int kChunks = D / 8;
   for (int i = static_cast<int>(threadIdx.x); i < rows * kChunks; i += kTileThreads) {
     const int row = i / kChunks, col = i % kChunks * 8;
-    const BFloat16* const source = from + (row < left ? row * stride + col : 0);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(tile + row * kPitch<D> + col)),
-                 "l"(source), "r"(row < left ? 16 : 0));
+    const int columns = row < left ? dim - col : 0;  // from here on
+    const auto source = [&](int at) { return from + (columns > at ? row * stride + col + at : 0); };
+    BFloat16* const to = tile + row * kPitch<D> + col;
+    if (dim % 8 == 0) {
+      fetch_wide(to, source(0), columns > 0);
+    } else {
+      fetch_narrow(to, source(0), columns > 0);
+      fetch_narrow(to + 4, source(4), columns > 4);
+    }
   }
+}
+
+// By all threads: until a step's tiles are there, while the next step's come.
+template <class Fetch>
+__device__ void await_step(int step, int steps, const Fetch& fetch) {
+  if (step + 1 < steps) {
+    fetch(step + 1);
+    wait_fetches<1>();
+  } else {
+    wait_fetches<0>();
+  }
+  __syncthreads();
 }
 
 // 2^x by the processor's own approximation.
@@ -71,9 +104,9 @@ __device__ void multiply_turned(Sum (&sums)[N], const Left& left, const BFloat16
   }
 }
 
-// sums [16 x D] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows.
-template <int D, int N>
-__device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[N], const BFloat16* b) {
+// sums [16 x columns] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows, or some of its columns.
+template <int D, int columns = D, int N>
+__device__ void multiply_add(Sum (&sums)[columns / 8], const Sum (&a)[N], const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const BFloat16* const from = b + lane % 16 * kPitch<D> + lane / 16 * 8;
 #pragma unroll
@@ -81,7 +114,7 @@ __device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[N], const BFloat
     const Fragment left{packed(a[2 * k][0], a[2 * k][1]), packed(a[2 * k][2], a[2 * k][3]),
                         packed(a[2 * k + 1][0], a[2 * k + 1][1]), packed(a[2 * k + 1][2], a[2 * k + 1][3])};
 #pragma unroll
-    for (int n = 0; n < D / 8; n += 2) {
+    for (int n = 0; n < columns / 8; n += 2) {
       Fragment right;
       load_matrices_turned(right, from + k * 16 * kPitch<D> + n * 8);
       multiply(sums[n], left, right[0], right[1]);
@@ -91,28 +124,31 @@ __device__ void multiply_add(Sum (&sums)[D / 8], const Sum (&a)[N], const BFloat
 }
 
 // Writes this warp's 16 rows of a tile, times factor[0] for the upper eight and factor[1] for the lower, as far as
-// there are any.
-template <int D>
-__device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, const Sum (&sums)[D / 8],
+// there are any, and `dim` of their columns; `in_eights`: whether 8 is known to divide it.
+template <int D, bool in_eights = false>
+__device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, const Sum (&sums)[D / 8],
                           const float (&factor)[2]) {
   const int lane = static_cast<int>(threadIdx.x) % 32, first = static_cast<int>(threadIdx.x) / 32 * 16 + lane / 4;
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     const int row = first + 8 * half;
     const auto pair = [&](int n) {
-      return packed(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]);
+      return n < D / 8 ? packed(sums[n][2 * half] * factor[half], sums[n][2 * half + 1] * factor[half]) : 0;
     };
     BFloat16* const line = to + row * stride;
-    if constexpr (D % 32 == 0) {
+    if (in_eights || dim % 8 == 0) {
 #pragma unroll
       for (int n = 0; n < D / 8; n += 4) {
         const uint4 piece = turned_pairs(pair(n), pair(n + 1), pair(n + 2), pair(n + 3));
-        if (row < left) *reinterpret_cast<uint4*>(line + (n + lane % 4) * 8) = piece;
+        const int col = (n + lane % 4) * 8;
+        if (row < left && col < dim) *reinterpret_cast<uint4*>(line + col) = piece;
       }
     } else {
 #pragma unroll
-      for (int n = 0; n < D / 8; n++)
-        if (row < left) *reinterpret_cast<uint32_t*>(line + n * 8 + lane % 4 * 2) = pair(n);
+      for (int n = 0; n < D / 8; n++) {
+        const int col = n * 8 + lane % 4 * 2;
+        if (row < left && col < dim) *reinterpret_cast<uint32_t*>(line + col) = pair(n);
+      }
     }
   }
 }
@@ -153,22 +189,12 @@ __device__ inline void extremes(int& x, int& y) {
 // The sums of dout out, for the other kernels of the backward.
 void launch_delta(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
 
-// For head sizes that the tiles are made for: f.template operator()<D>(), and whether there was one.
-template <class F>
-bool dispatch_dim(int64_t dim, const F& f) {
-  switch (dim) {
-    case 16:
-      f.template operator()<16>();
-      return true;
-    case 64:
-      f.template operator()<64>();
-      return true;
-    case 128:
-      f.template operator()<128>();
-      return true;
-    default:
-      return false;
-  }
+// f.template operator()<D>() with the first of `dims`, which ascend, that a head of `dim` fits into.
+template <const auto& dims, size_t i = 0, class F>
+decltype(auto) dispatch_dim(int64_t dim, const F& f) {
+  if constexpr (i + 1 < dims.size())
+    if (dim > dims[i]) return dispatch_dim<dims, i + 1>(dim, f);
+  return f.template operator()<dims[i]>();
 }
 
 }  // namespace snug::cuda

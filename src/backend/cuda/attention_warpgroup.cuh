@@ -6,8 +6,11 @@
 
 namespace snug::cuda {
 
+// Panels of a tile with D columns; the last may be wider than what is left of them.
 template <int D>
-inline constexpr int kBytesPerRow = D* static_cast<int>(sizeof(BFloat16));
+inline constexpr int kPanels = (D + kPanel - 1) / kPanel;
+template <int D>
+inline constexpr int kBytesPerRow = kPanels<D>* kRowBytes;
 
 __device__ inline void fetch_float(uint32_t to, const float* from, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(to), "l"(from), "r"(inside ? 4 : 0));
@@ -18,36 +21,31 @@ __device__ inline float2 shared_floats(uint32_t address) {
   return x;
 }
 
-// sum (+)= a b^T for 16 columns of a and b; a and b in shared memory.
-__device__ inline void product_turned(Sum (&s)[8], uint64_t a, uint64_t b, bool add) {
-  SNUG_HOPPER(
-      "{.reg .pred p; setp.ne.b32 p, %34, 0; wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{" SNUG_REGISTERS_32 "}, %32, %33, p, 1, 1, 0, 0;}"
-      : SNUG_SUMS_8(s, 0)
-      : "l"(a), "l"(b), "r"(int{add}));
-}
-__device__ inline void product_turned(Sum (&s)[16], uint64_t a, uint64_t b, bool add) {
-  SNUG_HOPPER(
-      "{.reg .pred p; setp.ne.b32 p, %66, 0; wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{" SNUG_REGISTERS_64 "}, %64, %65, p, 1, 1, 0, 0;}"
-      : SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8)
-      : "l"(a), "l"(b), "r"(int{add}));
-}
-// sum += a b for 16 columns of a and rows of b; a in registers.
-__device__ inline void product_add(Sum (&s)[8], const Fragment& a, uint64_t b) {
-  SNUG_HOPPER(
-      "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-      "{" SNUG_REGISTERS_32 "}, {%32, %33, %34, %35}, %36, 1, 1, 1, 1;"
-      : SNUG_SUMS_8(s, 0)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-__device__ inline void product_add(Sum (&s)[16], const Fragment& a, uint64_t b) {
-  SNUG_HOPPER(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{" SNUG_REGISTERS_64 "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;"
-      : SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8)
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
+// Products of 64 rows by so many columns, whose sums are `__VA_ARGS__`; o0 and on: the operands after them.
+//   product_turned: sum (+)= a b^T for 16 columns of a and b; a and b in shared memory.
+//   product_add: sum += a b for 16 columns of a and rows of b; a in registers.
+#define SNUG_PRODUCTS(columns, registers, o0, o1, o2, o3, o4, ...)                                                     \
+  __device__ inline void product_turned(Sum(&s)[columns / 8], uint64_t a, uint64_t b, bool add) {                      \
+    SNUG_HOPPER("{.reg .pred p; setp.ne.b32 p, " o2 ", 0; wgmma.mma_async.sync.aligned.m64n" #columns                  \
+                "k16.f32.bf16.bf16 {" registers "}, " o0 ", " o1 ", p, 1, 1, 0, 0;}"                                   \
+                : __VA_ARGS__                                                                                          \
+                : "l"(a), "l"(b), "r"(int{add}));                                                                      \
+  }                                                                                                                    \
+  __device__ inline void product_add(Sum(&s)[columns / 8], const Fragment& a, uint64_t b) {                            \
+    SNUG_HOPPER("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" registers "}, {" o0 ", " o1 ", " o2 \
+                ", " o3 "}, " o4 ", 1, 1, 1, 1;"                                                                       \
+                : __VA_ARGS__                                                                                          \
+                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));                                                 \
+  }
+
+#define SNUG_REGISTERS_40 SNUG_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
+#define SNUG_REGISTERS_48 SNUG_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+SNUG_PRODUCTS(64, SNUG_REGISTERS_32, "%32", "%33", "%34", "%35", "%36", SNUG_SUMS_8(s, 0))
+SNUG_PRODUCTS(80, SNUG_REGISTERS_40, "%40", "%41", "%42", "%43", "%44", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
+              SNUG_SUM(s, 9))
+SNUG_PRODUCTS(96, SNUG_REGISTERS_48, "%48", "%49", "%50", "%51", "%52", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
+              SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11))
+SNUG_PRODUCTS(128, SNUG_REGISTERS_64, "%64", "%65", "%66", "%67", "%68", SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8))
 
 // Columns [16 k, 16 k + 16) of a tile of `rows` rows.
 __device__ inline uint32_t columns_at(uint32_t tile, int k, int rows) {
@@ -65,10 +63,20 @@ __device__ void start_turned(Sum (&sums)[N], uint32_t a, uint32_t b) {
 // sums += a b: b a tile of 16 K rows.
 template <int D, int K>
 __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b) {
+  constexpr int kAtOnce = 128;  // columns
+  constexpr uint32_t kPanelBytes = 16 * K * kRowBytes;
   begin_products();
 #pragma unroll
-  for (int k = 0; k < K; k++)
-    product_add(sums, a[k], matrix_at(b + static_cast<uint32_t>(k * 16 * kRowBytes), 16 * K * kRowBytes));
+  for (int k = 0; k < K; k++) {
+    const uint32_t rows = b + static_cast<uint32_t>(k * 16 * kRowBytes);
+    if constexpr (D <= kAtOnce) {
+      product_add(sums, a[k], matrix_at(rows, kPanelBytes));
+    } else {
+      product_add(reinterpret_cast<Sum(&)[kAtOnce / 8]>(sums), a[k], matrix_at(rows, kPanelBytes));
+      product_add(reinterpret_cast<Sum(&)[(D - kAtOnce) / 8]>(sums[kAtOnce / 8]), a[k],
+                  matrix_at(rows + kAtOnce / kPanel * kPanelBytes, kPanelBytes));
+    }
+  }
 }
 
 // A result as a left factor, rounded to bf16.

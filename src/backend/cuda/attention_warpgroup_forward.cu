@@ -6,12 +6,18 @@
 namespace snug::cuda {
 namespace {
 
-constexpr int kKeys = 128, kStages = 2;  // keys a step
+constexpr int kStages = 2;
+// Keys a step: of wide heads as many as registers and shared memory hold.
 template <int D>
-inline constexpr int kTileBytes = kKeys* kBytesPerRow<D>;
-static_assert(kKeys == kOwn);
+inline constexpr int kKeys = D > 192   ? 64
+                             : D > 128 ? 96
+                                       : 128;
 template <int D>
-inline constexpr int kForwardBytes = kTileAlignment + (1 + 2 * kStages) * kTileBytes<D>;
+inline constexpr int kOwnBytes = kOwn* kBytesPerRow<D>;
+template <int D>
+inline constexpr int kTileBytes = kKeys<D>* kBytesPerRow<D>;
+template <int D>
+inline constexpr int kForwardBytes = kTileAlignment + kOwnBytes<D> + 2 * kStages* kTileBytes<D>;
 
 struct Forward {
   AttentionRows<BFloat16> op;
@@ -26,30 +32,31 @@ struct Tiles {
   Ring<1> own;
   Ring<kStages> keys, values;
   uint32_t queries;
-  __device__ uint32_t keys_at() const { return queries + static_cast<uint32_t>(1 + keys.slot) * kTileBytes<D>; }
+  __device__ uint32_t keys_at() const {
+    return queries + kOwnBytes<D> + static_cast<uint32_t>(keys.slot) * kTileBytes<D>;
+  }
   __device__ uint32_t values_at() const {
-    return queries + static_cast<uint32_t>(1 + kStages + values.slot) * kTileBytes<D>;
+    return queries + kOwnBytes<D> + static_cast<uint32_t>(kStages + values.slot) * kTileBytes<D>;
   }
 };
 
 template <int D>
 __device__ void fetch(const Forward& f, Tiles<D>& tiles, const Tile& tile, uint32_t own_full) {
-  const Heads& heads = f.op.heads;
-  const int tokens = static_cast<int>(f.op.tokens), kv_head = tile.head / heads.group();
+  const int tokens = static_cast<int>(f.op.tokens), kv_head = tile.head / f.op.heads.group();
   const int least = first_seen(tile.first, tokens, f.op.sight(f.documents));
-  const int steps = steps_over<kKeys>(tile.first, least, tokens);
+  const int steps = steps_over<kKeys<D>>(tile.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
-  arrive_and_expect(own_full, kTileBytes<D>);
-  fetch_rows<D>(tiles.queries, f.q, heads.query(tile.head), tile.first, kOwn, own_full);
+  arrive_and_expect(own_full, kOwnBytes<D>);
+  fetch_rows<D>(tiles.queries, f.q, tile.head, tile.first, kOwn, own_full);
   for (int step = 0; step < steps; step++) {
-    const int at = least + step * kKeys;
+    const int at = least + step * kKeys<D>;
     tiles.keys.await_empty();
     arrive_and_expect(tiles.keys.full(), kTileBytes<D>);
-    fetch_rows<D>(tiles.keys_at(), f.k, heads.key(kv_head), at, kKeys, tiles.keys.full());
+    fetch_rows<D>(tiles.keys_at(), f.k, kv_head, at, kKeys<D>, tiles.keys.full());
     tiles.keys.advance();
     tiles.values.await_empty();
     arrive_and_expect(tiles.values.full(), kTileBytes<D>);
-    fetch_rows<D>(tiles.values_at(), f.v, heads.key(kv_head), at, kKeys, tiles.values.full());
+    fetch_rows<D>(tiles.values_at(), f.v, kv_head, at, kKeys<D>, tiles.values.full());
     tiles.values.advance();
   }
 }
@@ -62,12 +69,12 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
   const Sight sight = op.sight(f.documents);
   own_rows(first, tokens, sight, row, begin);
   const int least = first_seen(first, tokens, sight);
-  const int steps = steps_over<kKeys>(first, least, tokens);
+  const int steps = steps_over<kKeys<D>>(first, least, tokens);
   const int largest = seen_by_all(first, tokens, sight);
 
   RowSoftmax softmax;
-  Sum out[D / 8] = {}, s[kKeys / 8];
-  Fragment weights[kKeys / 16];
+  Sum out[D / 8] = {}, s[kKeys<D> / 8];
+  Fragment weights[kKeys<D> / 16];
   const auto start_scores = [&] {
     tiles.keys.await_full();
     await_turn();
@@ -80,8 +87,8 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
     tiles.keys.release();
     tiles.keys.advance();
     if (step + 1 == steps) tiles.own.release();
-    const int at = least + step * kKeys;
-    if (at + kKeys > first || at < largest) hide_unseen(s, at, row, begin);
+    const int at = least + step * kKeys<D>;
+    if (at + kKeys < D >> first || at < largest) hide_unseen(s, at, row, begin);
     softmax.add(s, op.scale * kLog2E, factor);
   };
   const auto start_values = [&] {
@@ -121,7 +128,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const Tile& tile) {
     finish_values();
   }
 
-  save_attention<D>(op, tile.head, first, row, softmax, out);
+  save_attention<D, true>(op, tile.head, first, row, softmax, out);
 }
 
 template <int D>
@@ -156,9 +163,9 @@ template <int D>
 AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
   allow_shared(attention_forward_kernel<D>, kForwardBytes<D>);
   Forward f{op,
-            panels_of(op.q, op.heads.query_width(), op.tokens, kOwn),
-            panels_of(op.k, op.heads.key_width(), op.tokens, kKeys),
-            panels_of(op.v, op.heads.key_width(), op.tokens, kKeys),
+            panels_of(op.q, op.heads.dim, op.heads.heads, op.tokens, kOwn),
+            panels_of(op.k, op.heads.dim, op.heads.kv_heads, op.tokens, kKeys<D>),
+            panels_of(op.v, op.heads.dim, op.heads.kv_heads, op.tokens, kKeys<D>),
             reinterpret_cast<int*>(counter),
             0};
   const auto grid = static_cast<unsigned>(multiprocessors());
@@ -173,7 +180,7 @@ AttentionLaunch prepare(const AttentionRows<BFloat16>& op, std::byte* counter, c
 }  // namespace
 
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counter, cudaStream_t stream) {
-  return for_pipeline(op.heads.dim, [&]<int D>() { return prepare<D>(op, counter, stream); });
+  return dispatch_dim<kWarpgroupDims>(op.heads.dim, [&]<int D>() { return prepare<D>(op, counter, stream); });
 }
 
 }  // namespace snug::cuda

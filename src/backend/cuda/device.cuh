@@ -349,11 +349,11 @@ decltype(auto) dispatch_activation(DType dtype, const F& f) {
 inline constexpr int kWide = 8;  // elements a thread takes at once where addresses and sizes allow it
 inline constexpr int kThreads = 256;
 
-// Whether rows of all views can be read kWide elements at a time.
-inline bool wide(std::initializer_list<TensorView> views) {
+// Whether rows of all views can be read so many elements at a time.
+inline bool wide(std::initializer_list<TensorView> views, int elements = kWide) {
   for (const TensorView& view : views) {
-    const uint64_t bytes = std::min<uint64_t>(16, kWide * element_bytes(view.dtype));
-    if (reinterpret_cast<uintptr_t>(view.data) % bytes != 0 || view.cols() % kWide != 0) return false;
+    const uint64_t bytes = std::min<uint64_t>(16, static_cast<uint64_t>(elements) * element_bytes(view.dtype));
+    if (reinterpret_cast<uintptr_t>(view.data) % bytes != 0 || view.cols() % elements != 0) return false;
     if (view.rows() > 1 && static_cast<uint64_t>(view.row_stride) * element_bytes(view.dtype) % bytes != 0)
       return false;
   }

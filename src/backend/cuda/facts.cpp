@@ -190,6 +190,25 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtyp
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 
+std::string_view name(AttentionKernel kernel) {
+  switch (kernel) {
+    case AttentionKernel::ByWarpgroups:
+      return "by warpgroups";
+    case AttentionKernel::ByTiles:
+      return "by tiles";
+    case AttentionKernel::ByToken:
+      return "by token";
+  }
+  return "";
+}
+
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
+  if (dtype != DType::BF16 || capability < 80 || dim % 4 != 0 || dim > kTileDims.back())
+    return AttentionKernel::ByToken;
+  // The Tensor Memory Accelerator finds heads at multiples of 16 bytes alone.
+  return capability == 90 && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
+}
+
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens) {
   return kTileCounterBytes + static_cast<uint64_t>(tokens * attention.shape.heads) * sizeof(float);
 }

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
+#include <string_view>
 
 #include "program/facts.h"
 
@@ -52,6 +54,19 @@ constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
 }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols);
+
+// How attention is computed, forward and backward.
+enum class AttentionKernel {
+  ByWarpgroups,  // by tiles, by the warpgroups of compute capability 9.0
+  ByTiles,       // by tiles, by what tensor cores have from 8.0 on
+  ByToken        // a warp a token and head, key after key, without tensor cores
+};
+std::string_view name(AttentionKernel kernel);
+// The kernel for heads of `dim` elements on cards of a compute capability (86 for 8.6), for operands whose rows can be
+// read 16 bytes at a time, or 8 where 8 does not divide dim; all others go by tokens.
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability);
+// Columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros.
+inline constexpr std::array<int, 6> kTileDims{32, 64, 96, 128, 192, 256}, kWarpgroupDims{64, 80, 96, 128, 192, 256};
 inline constexpr uint64_t kTileCounterBytes = 256;  // for what attention's blocks take their tiles by
 
 // Counters, and one fp32 for each token and query head: the sum of dout out.

@@ -22,7 +22,7 @@ PFN_cuTensorMapEncodeTiled_v12000 encoder() {
 }  // namespace
 
 CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
-                       std::initializer_list<int64_t> strides, std::initializer_list<int> boxes) {
+                       std::initializer_list<int64_t> strides, std::initializer_list<int> boxes, bool ahead) {
   static const auto encode = encoder();
   constexpr size_t kMost = 3;
   cuuint64_t extent[kMost], stride[kMost];
@@ -31,10 +31,10 @@ CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> exte
   std::ranges::transform(strides, stride, [](int64_t x) { return static_cast<cuuint64_t>(x) * sizeof(BFloat16); });
   std::ranges::transform(boxes, box, [](int x) { return static_cast<cuuint32_t>(x); });
   CUtensorMap map;
-  const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(extents.size()),
-             const_cast<BFloat16*>(data), extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE,
-             CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode(
+      &map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<cuuint32_t>(extents.size()), const_cast<BFloat16*>(data),
+      extent, stride, box, step, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+      ahead ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS)
     device_error("the driver refuses a map of rows of {} elements, {} apart: error {}", *extents.begin(),
                  strides.end()[-1], static_cast<int>(status));

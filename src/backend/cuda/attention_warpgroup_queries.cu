@@ -1,0 +1,93 @@
+// The gradients of the queries by warpgroups.
+#include "backend/cuda/attention_warpgroup_gradients.cuh"
+
+namespace snug::cuda {
+namespace {
+
+template <int D, Gradients what>
+__device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
+  const GradientRows& op = b.op;
+  const int tokens = static_cast<int>(op.tokens);
+  const Tile place(tile, op.tokens, op.heads.heads, true);
+  const int kv_head = place.head / op.heads.group();
+  const int least = first_seen(place.first, tokens, op.sight(b.documents));
+  const int steps = steps_over<kStep>(place.first, least, tokens);
+  if (threadIdx.x % 32 != 0) return;
+  arrive_and_expect(own_full, 2 * kOwnBytes<D>);
+  fetch_rows<D>(tiles.own_first(), b.own_q, place.head, place.first, kOwn, own_full);
+  fetch_rows<D>(tiles.own_second(), b.own_dout, place.head, place.first, kOwn, own_full);
+  for (int step = 0; step < steps; step++) {
+    const int at = least + step * kStep;
+    tiles.first.await_empty();
+    tiles.expect_first();
+    fetch_rows<D>(tiles.first_at(), b.k, kv_head, at, kStep, tiles.first.full());
+    if constexpr (!kPaired<D>) {
+      tiles.second.await_empty();
+      tiles.expect_second();
+    }
+    fetch_rows<D>(tiles.second_at(), b.v, kv_head, at, kStep, tiles.second_full());
+    tiles.advance();
+  }
+}
+
+template <int D, Gradients what>
+__device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+  const GradientRows& op = b.op;
+  const Tile place(tile, op.tokens, op.heads.heads, true);
+  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
+  int row[2], begin[2];
+  const Sight sight = op.sight(b.documents);
+  own_rows(first, tokens, sight, row, begin);
+  float lse[2] = {}, delta[2] = {};
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    if (row[half] >= tokens) continue;
+    lse[half] = *op.lse.at(head, row[half]) * kLog2E;
+    delta[half] = op.delta[head * op.tokens + row[half]];
+  }
+  const int least = first_seen(first, tokens, sight);
+  const int steps = steps_over<kStep>(first, least, tokens);
+  const int largest = seen_by_all(first, tokens, sight);
+  const float scale = op.scale * kLog2E;
+  Sum dq[D / 8] = {};
+  const auto weigh = [&](int step, Sum(&s)[kSteps]) {
+    const int at = least + step * kStep;
+    if (at + kStep > first || at < largest) hide_unseen(s, at, row, begin);
+#pragma unroll
+    for (int n = 0; n < kSteps; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[n][i] = power_of_two(fmaf(s[n][i], scale, -lse[i / 2]));
+  };
+  const auto differ = [&](Sum(&s)[kSteps], const Sum(&dp)[kSteps]) {
+#pragma unroll
+    for (int n = 0; n < kSteps; n++)
+#pragma unroll
+      for (int i = 0; i < 4; i++) s[n][i] *= dp[n][i] - delta[i / 2];
+  };
+  if constexpr (D > 192)
+    sum_wide_steps(tiles, steps, dq, weigh, differ);
+  else
+    sum_steps(tiles, steps, dq, weigh, differ);
+  save_sums<D, true>(op.dq.at(first, op.heads.query(head)), op.dq.stride, tokens - first, op.heads.dim, dq,
+                     {op.scale, op.scale});
+}
+
+struct Queries {
+  template <int D, Gradients what>
+  static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
+    fetch_for_queries(b, tiles, tile, own_full);
+  }
+  template <int D, Gradients what>
+  static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+    query_gradient(b, tiles, tile);
+  }
+};
+
+}  // namespace
+
+GradientLaunch query_gradient_launch(int dim, cudaStream_t stream) {
+  return dispatch_dim<kWarpgroupDims>(
+      dim, [&]<int D>() { return gradient_launch<D, Gradients::OfQueries, Queries>(stream); });
+}
+
+}  // namespace snug::cuda
