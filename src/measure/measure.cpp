@@ -23,7 +23,8 @@ struct Scale {
   std::array<int64_t, 4> rows{16, 256, 2048, 8192};
   int64_t tokens = 1024, heads = 8, kv_heads = 4;  // of attention
   std::array<int64_t, 3> lengths{64, 256, 1024};
-  int64_t addend_depth = 256;  // an addend's bytes are lost in what a product over more takes
+  int64_t addend_depth = 256;               // an addend's bytes are lost in what a product over more takes
+  std::vector<int64_t> head_dims{64, 128};  // of attention in bf16, rising; fp32 has these
 };
 
 Scale scale_of_team(int threads) {
@@ -32,8 +33,11 @@ Scale scale_of_team(int threads) {
   return scale;
 }
 
-Scale scale_of_card() {
-  return {{3ull << 29, 256u << 20}, 0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}, 16384};
+// Attention by the columns of tiles, which heads of other sizes are padded to.
+Scale scale_of_card(int capability) {
+  const auto& tiles = cuda::has_warpgroups(capability) ? cuda::kWarpgroupDims : cuda::kTileDims;
+  return {{3ull << 29, 256u << 20},    0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}, 16384,
+          {tiles.begin(), tiles.end()}};
 }
 
 std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
@@ -270,7 +274,7 @@ void measure_products(OpTimer& timer, const Scale& scale, const std::vector<int6
        fp8 ? std::vector<Layout>{{false, true}} : std::vector<Layout>{{false, true}, {false, false}, {true, false}})
     for (const bool addend : {false, true}) tables.push_back({dtype, ta, tb, addend, {}});
   for (const bool backward : {false, true})
-    for (const int64_t dim : {64, 128})
+    for (const int64_t dim : dtype == DType::BF16 ? scale.head_dims : Scale().head_dims)
       if (!fp8) attention.push_back({dtype, backward, dim, {}});
   const ProductTimer products(scale, sizes, measured.op_seconds);
   Batch batch;
@@ -316,7 +320,7 @@ TeamRates measure_team(int team_threads, const std::vector<int64_t>& product_siz
 }
 
 uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_sizes, Cards& cards) {
-  const Scale scale = scale_of_card();
+  const Scale scale = scale_of_card(cards.capability);
   const CudaFacts facts(cards.capability);
   OpTimer timer(backend, facts, wall_seconds, scale.room);
   timer.keep_hot();

@@ -20,6 +20,9 @@ struct Kernel {
   std::string_view name{};  // "wgmma tiles"; empty: there is but one
   bool composed = false;    // run as the ops that it is made of (program/op_call.h)
   std::string_view slow{};  // why it is not the device's fastest for such an op, in words; empty: it is
+  // Of attention: columns of a head as the kernel computes them, padding included; 0: as many as it has.
+  int64_t columns = 0;
+  bool without_tensor_cores = false;  // it has the rates of fp32, whatever its numbers are
 };
 
 class OpFacts {

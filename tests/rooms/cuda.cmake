@@ -1,4 +1,6 @@
 snug_test(cuda_facts_test ROOMS backend)
+snug_test(kernels_doc_test ROOMS backend)
+target_compile_definitions(kernels_doc_test PRIVATE SNUG_DOCS="${PROJECT_SOURCE_DIR}/docs")
 snug_test(streams_test ROOMS train)
 snug_test(stream_ranks_test ROOMS train)
 

@@ -124,12 +124,34 @@ struct KernelOf {
     // Larger ranks make products worth their while.
     return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
   }
+  Kernel operator()(const Attention& op) const { return attention(operands[0].dtype, op.shape.dim); }
+  Kernel operator()(const AttentionBackward& op) const { return attention(operands[0].dtype, op.shape.dim); }
   template <class Other>
   Kernel operator()(const Other&) const {
     return {};
   }
 
  private:
+  Kernel attention(DType dtype, int64_t dim) const {
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
+    const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
+    switch (kernel) {
+      case cuda::AttentionKernel::ByWarpgroups:
+        return {.name = cuda::name(kernel), .columns = padded(cuda::kWarpgroupDims)};
+      case cuda::AttentionKernel::ByTiles:
+        return {.name = cuda::name(kernel),
+                .slow = cuda::has_warpgroups(capability) ? "8 does not divide the size of heads" : "",
+                .columns = padded(cuda::kTileDims)};
+      case cuda::AttentionKernel::ByToken:
+        break;
+    }
+    // There are no tiles for fp32 on any card.
+    const std::string_view why = dtype != DType::BF16 ? kNotBf16
+                                 : dim % 4 != 0       ? "4 does not divide the size of heads"
+                                                      : "heads have more than 256 elements";
+    return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
+  }
+
   template <class Kind>
   Kernel in_tiles(const Kind& op) const {
     if (!cuda::has_warpgroups(capability)) return {.name = "its parts", .composed = true};

@@ -64,8 +64,9 @@ Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
 }
 
 // Without facts an adapter's gradients have their kernel's rate, if that was measured.
-bool composed(const Op& op, const OpFacts* facts) {
-  return facts ? facts->kernel(op.attrs, op.operands).composed : !std::holds_alternative<AdapterBackward>(op.attrs);
+Kernel kernel_of(const Op& op, const OpFacts* facts) {
+  if (facts) return facts->kernel(op.attrs, op.operands);
+  return {.composed = !std::holds_alternative<AdapterBackward>(op.attrs)};
 }
 
 class Pricing {
@@ -79,7 +80,7 @@ class Pricing {
         hosts_(hosts),
         facts_(facts),
         work_(work(op)),
-        composed_(composed(op, facts)) {}
+        kernel_(kernel_of(op, facts)) {}
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
@@ -100,13 +101,13 @@ class Pricing {
 
   // In one kernel it is a product over a little more.
   double operator()(const AdaptedGemm& gemm) const {
-    if (composed_) return by_ops(gemm);
+    if (kernel_.composed) return by_ops(gemm);
     const int64_t more = op_.operands[2].shape.cols() / std::max(1, gemm.parts.count());
     return product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops, more);
   }
   double operator()(const AdapterBackward& backward) const {
     const RateCurve* const measured = curve();
-    return measured && !composed_ ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
+    return measured && !kernel_.composed ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
   }
 
   double operator()(const SwiGluGemm& gemm) const { return with_swiglu(gemm, {.transpose_b = true}, kShownForward); }
@@ -191,7 +192,7 @@ class Pricing {
   template <class Kind>
   double with_swiglu(const Kind& kind, const Gemm& gemm, double share) const {
     const std::span<const Operand> operands = op_.operands;
-    if (composed_) return by_ops(kind);
+    if (kernel_.composed) return by_ops(kind);
     const std::vector<OpCall<Operand>> ops = ops_of(kind, operands);
     double sum = product(gemm, operands[1].shape, rates_.flops, adapter_columns(kind, operands));
     for (size_t i = 1; i < ops.size(); i++) sum += share * by_itself(ops[i]);
@@ -238,10 +239,10 @@ class Pricing {
     return at[0].size * at[1].size * at[2].size / seconds;
   }
 
-  // By the measured head sizes around the one in question, as by lengths.
+  // By the measured head sizes around the one that is computed, as by lengths.
   template <class A>
   double attention(const A& a, bool backward) const {
-    const DType dtype = kernel_dtype(op_);
+    const DType dtype = kernel_.without_tensor_cores ? DType::F32 : kernel_dtype(op_);
     RateCurve by_dim;
     for (const AttentionRates& rates : rates_.attention) {
       if (rates.dtype != dtype || rates.backward != backward) continue;
@@ -249,7 +250,9 @@ class Pricing {
       by_dim.rates.push_back(rates.flops.at(seen_length(a.longest, a.window)));
     }
     if (by_dim.sizes.empty()) return roughly();
-    return work_.flops / by_dim.at(static_cast<double>(a.shape.dim));
+    const auto dim = static_cast<double>(a.shape.dim),
+               columns = kernel_.columns ? static_cast<double>(kernel_.columns) : dim;
+    return work_.flops * columns / dim / by_dim.at(columns);
   }
 
   const Op& op_;
@@ -259,7 +262,7 @@ class Pricing {
   const Hosts& hosts_;
   const OpFacts* const facts_;
   Work work_;
-  bool composed_;
+  Kernel kernel_;
 };
 
 }  // namespace
