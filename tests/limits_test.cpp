@@ -55,7 +55,8 @@ TEST_F(Limits, OfTwentyRandomGroupsNoneKillsARun) {
     SCOPED_TRACE(bytes);
     const Outcome outcome = run_in(group, some_job(random, "train"));
     EXPECT_THAT(outcome.code, ::testing::AnyOf(0, 3)) << outcome.err;
-    EXPECT_THAT(outcome.err, HasSubstr("free within " + group.file().string()));
+    EXPECT_THAT(outcome.err, ::testing::AnyOf(HasSubstr("free within " + group.file().string()),
+                                              HasSubstr(" for what a process takes before it plans")));
     (outcome.code == 0 ? fitting : refused)++;
   }
   EXPECT_GE(fitting, 5);
@@ -64,7 +65,7 @@ TEST_F(Limits, OfTwentyRandomGroupsNoneKillsARun) {
 
 TEST_F(Limits, TheGroupOutsideBindsTooAndIsNamed) {
   const MemoryGroup outside;
-  if (!outside.made() || !set(outside, 24 << 20)) GTEST_SKIP() << "no control group can be made here";
+  if (!outside.made() || !set(outside, 34 << 20)) GTEST_SKIP() << "no control group can be made here";
   const fs::path inside = outside.file().parent_path() / "inside";
   fs::create_directory(inside);
   const Outcome outcome = finish(start(job("train"), SNUG_BINARY, [&] {
@@ -77,7 +78,39 @@ TEST_F(Limits, TheGroupOutsideBindsTooAndIsNamed) {
   EXPECT_THAT(outcome.err, HasSubstr("free within " + outside.file().string() + ":"));
 }
 
+TEST_F(Limits, AGroupThatIsTooSmallToPlanInIsSaid) {
+  const MemoryGroup group;
+  for (const uint64_t megabytes : {8, 16, 24}) {
+    if (!group.made() || !set(group, megabytes << 20)) GTEST_SKIP() << "no control group can be made here";
+    for (const std::string command : {"plan", "train"}) {
+      const Outcome refused = run_in(group, job(command));
+      EXPECT_EQ(refused.code, 3) << megabytes << command << refused.err;
+      EXPECT_THAT(refused.err, HasSubstr("snug: " + group.file().string() + ": found "));
+      EXPECT_THAT(refused.err, HasSubstr(" for what a process takes before it plans"));
+    }
+  }
+}
+
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Between what is refused before planning and what is planned by nothing crashes.
+TEST_F(Limits, NoSizeOfAddressSpaceOrDataEndsACommandWithoutALine) {
+  const std::string tokens = kModels / "data.jsonl", model = kModels / "llama";
+  const Words common{"--model", model, "--threads", "2", "--compute", "fp32"};
+  const std::vector<Words> commands{
+      job("plan", {"--threads", "2"}), job("train", {"--threads", "2", "--max-steps", "1", "--overwrite"}),
+      with({"eval", "--data", tokens, "--sequence-length", "48"}, common),
+      with({"merge", "--adapter", kModels / "llama/adapter_init", "--out", "merged", "--overwrite"}, common)};
+  for (const Words& words : commands)
+    for (const auto& [resource, first] : {std::pair(RLIMIT_DATA, 22), std::pair(RLIMIT_AS, 76)})
+      for (uint64_t megabytes = static_cast<uint64_t>(first); megabytes < static_cast<uint64_t>(first) + 50;
+           megabytes += 6) {
+        const Outcome outcome = run_limited(words, resource, megabytes << 20);
+        SCOPED_TRACE(words[0] + " " + std::to_string(megabytes));
+        EXPECT_THAT(outcome.code, ::testing::AnyOf(0, 3)) << outcome.err;
+        EXPECT_TRUE(outcome.code == 0 || outcome.err.find("snug: ") != std::string::npos) << outcome.err;
+      }
+}
+
 TEST_F(Limits, OfAddressSpaceAndDataAreWhatPlansGoBy) {
   std::mt19937 random(36);
   int fitting = 0;

@@ -78,15 +78,25 @@ bool address_space_is_limited() {
   return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
 }
 
+void add_process_limits(std::vector<MemoryLimit>& limits) {
+  add_process_limit(RLIMIT_AS, "ulimit -v", "VmSize:", limits);
+  add_process_limit(RLIMIT_DATA, "ulimit -d", "VmData:", limits);
+}
+
 }  // namespace
 
 std::vector<MemoryLimit> memory_limits() {
   const uint64_t machine = read_field("/proc/meminfo", "MemAvailable:").value_or(kUnlimited >> 10) << 10;
   std::vector<MemoryLimit> limits{{MemoryLimit::Of::Machine, "the machine", total_memory(), machine}};
   each_control_group("memory", [&](const std::string& group) { add_group_limits(group, limits); });
-  add_process_limit(RLIMIT_AS, "ulimit -v", "VmSize:", limits);
-  add_process_limit(RLIMIT_DATA, "ulimit -d", "VmData:", limits);
+  add_process_limits(limits);
   return limits;
+}
+
+bool process_limits_leave(uint64_t bytes) {
+  std::vector<MemoryLimit> limits;
+  add_process_limits(limits);
+  return std::ranges::all_of(limits, [&](const MemoryLimit& limit) { return limit.left >= bytes; });
 }
 
 uint64_t free_memory() { return std::ranges::min(memory_limits(), {}, &MemoryLimit::left).left; }

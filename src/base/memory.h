@@ -23,6 +23,9 @@ struct MemoryLimit {
 // a group is slowed down beyond (memory.high) is a limit as what its processes are killed beyond.
 std::vector<MemoryLimit> memory_limits();
 
+// Whether this process's own limits leave so many bytes. Costs little where there are none.
+bool process_limits_leave(uint64_t bytes);
+
 // Bytes that may still be taken: the least that is left.
 uint64_t free_memory();
 

@@ -1,10 +1,14 @@
 #include "cli/failure.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <new>
 #include <string>
+#include <system_error>
 
 #include "base/error.h"
 #include "base/memory.h"
@@ -34,7 +38,25 @@ int fail(ExitCode code, std::string_view text) {
   return code;
 }
 
-int fail(const std::exception_ptr& thrown) {
+namespace {
+
+// Where there is no memory to say so in either, the words are ready.
+int fail_without_memory() noexcept {
+  try {
+    return fail(kDoesNotFit, no_more_memory());
+  } catch (const std::bad_alloc&) {
+    constexpr std::string_view kLine = "snug: the system gave no more memory beside what was planned\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+    return kDoesNotFit;
+  }
+}
+
+// A thread has no room for its stack, or there may be no more of them.
+bool is_lack_of_threads(const std::system_error& error) {
+  return error.code() == std::errc::resource_unavailable_try_again || error.code() == std::errc::not_enough_memory;
+}
+
+int fail_with_memory(const std::exception_ptr& thrown) {
   try {
     std::rethrow_exception(thrown);
   } catch (const CapacityError& error) {
@@ -44,15 +66,43 @@ int fail(const std::exception_ptr& thrown) {
   } catch (const DeviceError& error) {
     return fail(kMachine, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kDoesNotFit, no_more_memory());
+    return fail_without_memory();
   } catch (const InternalError& error) {
     return fail(kInternal,
                 fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));
   } catch (const std::filesystem::filesystem_error& error) {
     return fail(kMachine, error.what());
+  } catch (const std::system_error& error) {
+    if (!is_lack_of_threads(error)) return fail(kInternal, error.what());
+    return fail(kDoesNotFit, fmt::format("no thread can be started ({}): {}", error.what(), no_more_memory()));
   } catch (const std::exception& error) {
     return fail(kInternal, error.what());
   }
+}
+
+}  // namespace
+
+int fail(const std::exception_ptr& thrown) {
+  try {
+    return fail_with_memory(thrown);
+  } catch (const std::bad_alloc&) {
+    return fail_without_memory();
+  }
+}
+
+void end_in_words() {
+  std::set_terminate([] {
+    try {
+      if (const std::exception_ptr thrown = std::current_exception()) std::rethrow_exception(thrown);
+    } catch (const std::bad_alloc&) {
+      _exit(fail_without_memory());
+    } catch (const std::exception& error) {
+      say(fmt::format("snug: ended by {}\n", error.what()));
+    } catch (...) {
+      std::abort();
+    }
+    std::abort();
+  });
 }
 
 }  // namespace snug

@@ -211,8 +211,8 @@ int dispatch(int argc, char** argv) {
   }
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
-      require_room_for_process();
       Options options = effective_options(given[i]);
+      require_room_for_process(thread_count(options));
       const FileLock used = choose_checkpoint(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
@@ -231,6 +231,7 @@ int dispatch(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   prepare_process();
+  end_in_words();
   std::signal(SIGXFSZ, SIG_IGN);  // a limit on the size of files is an error of the write, as a full disk is
   try {
     const int code = dispatch(argc, argv);

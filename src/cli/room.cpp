@@ -32,9 +32,11 @@ uint64_t stack_bytes() {
   return bytes;
 }
 
-// Beside a thread's stack, seen to be enough on the CPU: with 10 MiB left, planning runs out of memory where nothing
-// can be said any more. Kernels of oneDNN overflow stacks of up to 640 KiB.
-constexpr uint64_t kLeastLeft = 16u << 20, kLeastStack = 1u << 20;
+// What a process takes until it has planned a small model, beside the stacks of its threads. Seen on the CPU: 35 MiB of
+// address space and data, of which oneDNN maps most for the code that it makes (and crashes where it cannot); 24 MiB
+// that a control group counts, and of each stack what is touched. Kernels of oneDNN overflow stacks of up to 640 KiB.
+constexpr uint64_t kLeastLeft = 44u << 20, kLeastOfGroup = 26u << 20, kTouchedOfStack = 512u << 10,
+                   kLeastStack = 1u << 20;
 
 // Stacks are address space and data from the start: a rank has a team and a thread for each lane, and the process one
 // that waits for signals.
@@ -86,16 +88,24 @@ Room room_here(const Options& options, const Processes& processes) {
 
 }  // namespace
 
-void require_room_for_process() {
-  const uint64_t stack = stack_bytes(), needed = kLeastLeft + stack;
+void require_room_for_process(int threads) {
+  const uint64_t stack = stack_bytes();
   if (stack < kLeastStack)
     device_error("stacks: found a limit of {} bytes for each thread (ulimit -s), expected at least {}", stack,
                  kLeastStack);
-  for (const MemoryLimit& limit : memory_limits())
-    if (limit.of == MemoryLimit::Of::Process && limit.left < needed)
+  // The first thread has its stack already; one beside the team waits for signals.
+  const auto count = static_cast<uint64_t>(threads);
+  for (const MemoryLimit& limit : memory_limits()) {
+    if (limit.of == MemoryLimit::Of::Machine) continue;
+    const bool group = limit.of == MemoryLimit::Of::Group;
+    const uint64_t needed = group ? kLeastOfGroup + count * kTouchedOfStack : kLeastLeft + count * stack;
+    if (limit.left < needed)
       throw CapacityError(
-          fmt::format("{}: found {} bytes left of {}, expected at least {}, for what a process takes before it plans",
-                      limit.name, limit.left, limit.limit, needed));
+          fmt::format("{}: found {} bytes left of {}, expected at least {}, for what a process takes before it plans"
+                      "{}",
+                      limit.name, limit.left, limit.limit, needed,
+                      count > 1 ? fmt::format(" on {} threads; fewer --threads take less", count) : ""));
+  }
 }
 
 Caps caps_of(const Options& options, const Target& target, PlanMode mode, const Processes& processes) {

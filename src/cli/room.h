@@ -23,10 +23,10 @@ struct Processes {
 // looks may say what a machine elsewhere has, by options or by its profile.
 Caps caps_of(const Options& options, const Target& target, PlanMode mode, const Processes& processes = {});
 
-// Before any command: CapacityError where this process's own limits (ulimit -v, -d) leave too little to plan in or to
-// start a thread, DeviceError where its stacks (ulimit -s) are too small for the CPU library's kernels. Beyond that it
-// would crash.
-void require_room_for_process();
+// Before any command, which runs on so many threads: CapacityError where this process's own limits (ulimit -v, -d) or
+// its control groups leave too little to plan in or to start them, DeviceError where its stacks (ulimit -s) are too
+// small for the CPU library's kernels. Beyond that it would crash, or be killed.
+void require_room_for_process(int threads);
 
 // Where the run directory is, or will be made.
 std::filesystem::path out_directory(const Options& options);

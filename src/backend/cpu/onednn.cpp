@@ -1,8 +1,10 @@
 #include "backend/cpu/onednn.h"
 
+#include <new>
 #include <oneapi/dnnl/dnnl.hpp>
 #include <unordered_map>
 
+#include "base/memory.h"
 #include "base/parallel.h"
 
 namespace snug::cpu {
@@ -95,6 +97,9 @@ struct LibraryMatmul::Primitive {
 };
 
 std::optional<LibraryMatmul> LibraryMatmul::make(const MatmulSpec& spec) {
+  // Where the library cannot map the code that it makes it crashes.
+  constexpr uint64_t kCode = 8u << 20;
+  if (!process_limits_leave(kCode)) throw std::bad_alloc();
   const OneThread one_thread;
   const Descs descs(spec);
   try {
