@@ -131,8 +131,34 @@ TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {
   EXPECT_TRUE(refused(R"({"instruction": "a", "output": null})",
                       "a.jsonl, line 1, key 'output': found null, expected a value: what is null, as an empty cell"));
   EXPECT_TRUE(refused(R"({"instruction": null, "output": "b"})", "key 'instruction': found null"));
+  for (const std::string key : {"text", "messages", "conversations", "input_ids"})
+    EXPECT_TRUE(
+        refused(std::vector{"{\"" + key + "\": null}"}, "line 1, key '" + key + "': found null, expected a value"));
   EXPECT_TRUE(
       refused(std::vector<std::string>{R"({"text": "a"})", R"({"text": null})"}, "line 2, key 'text': found null"));
+}
+
+TEST_F(Shapes, APatternIsAllOfAPromptUnlessItNamesMore) {
+  options_.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
+  options_.shape.prompt = "Q {instruction} A ";
+  const char *system = R"({"instruction": "q", "system": "s", "output": "a"})",
+             *history = R"({"instruction": "q", "history": [["x", "y"]], "output": "a"})";
+  EXPECT_TRUE(refused(system, "a.jsonl, line 1, key 'system': found \"s\", expected none, or its name in --prompt"));
+  EXPECT_TRUE(refused(history,
+                      "a.jsonl, line 1, key 'history': found [[\"x\",\"y\"]], expected none, or its name in --prompt"));
+  EXPECT_THAT(read(R"({"instruction": "q", "system": "", "history": [], "output": "a"})"), ElementsAre("^Q q A |a>|"));
+  options_.prompt_format.chat = ChatTemplate::choose("chatml", "", byte_encoder().special);
+  EXPECT_THAT(read(system), ElementsAre("<system\ns>\n<user\nQ q A >\n<assistant\n|a>|\n")) << "it has its place there";
+  EXPECT_TRUE(refused(history, "key 'history'"));
+  options_.shape.prompt = "{system} {instruction}";
+  EXPECT_THAT(read(system), ElementsAre("<user\ns q>\n<assistant\n|a>|\n")) << "once";
+}
+
+TEST_F(Shapes, AFieldOfAPatternThatIsNullTeachesNothing) {
+  options_.shape.prompt = "{question}{input}";
+  EXPECT_TRUE(refused(R"({"question": null, "input": "i", "output": "a"})",
+                      "a.jsonl, line 1, key 'question': found null, expected a value"));
+  EXPECT_THAT(read(R"({"question": "q", "input": null, "output": "a"})"), ElementsAre("<user\nq>\n<assistant\n|a>|\n"));
 }
 
 TEST_F(Shapes, ARecordOfAnotherShapeThanTheFirstIsRefusedByItsLine) {

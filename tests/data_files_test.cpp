@@ -218,14 +218,32 @@ TEST_F(DataFilesTest, FilesThatAreSomethingElseAreRefusedByWhatTheyAre) {
 TEST_F(DataFilesTest, ADirectoryIsTheDataFilesInIt) {
   for (const char* name : {"d/b.jsonl", "d/a.txt", "d/a.csv", "d/deep/er/c.json.gz", "d/.cache/x.json",
                            "d/.hidden.json", "d/README.md", "d/dataset_infos.json"}) {
-    write(name, "");
+    write(name, "x");
   }
+  write("d/empty.txt", "");
+  std::filesystem::create_symlink("nowhere", directory_.path() / "d/link.csv");
   const std::filesystem::path d = directory_.path() / "d";
   const DataFiles found = find_data_files({"first.jsonl", d.string()});
   EXPECT_THAT(found.files,
               ElementsAre("first.jsonl", d / "a.csv", d / "a.txt", d / "b.jsonl", d / "deep/er/c.json.gz"));
   EXPECT_THAT(found.notes, ElementsAre(d.string() + ": 4 data files: a.csv, a.txt, b.jsonl, deep/er/c.json.gz; passed "
-                                                    "over: README.md, dataset_infos.json"));
+                                                    "over: README.md, dataset_infos.json, empty.txt (an empty file), "
+                                                    "link.csv (a link to nothing), .hidden.json (hidden)"));
+}
+
+TEST_F(DataFilesTest, WhatIsOnAnotherMachineIsToBeFetched) {
+  const auto refused = [](const char* path, std::string_view part) {
+    return fails_with<UserError>([&] { find_data_files({path}); }, part);
+  };
+  EXPECT_TRUE(refused("https://host/a.jsonl", "found 'https://host/a.jsonl', expected a file or a directory here"));
+  EXPECT_TRUE(refused("maker/data_set", "'hf download maker/data_set --repo-type dataset --local-dir DIR' fetches it"));
+  EXPECT_NO_THROW(find_data_files({"maker/a.jsonl"})) << "refused where it is read";
+}
+
+TEST_F(DataFilesTest, LinesOfATableThatEndInCrAloneAreNamed) {
+  write("a.csv", "instruction,output\rhi,yo\rhi,yo\r");
+  EXPECT_TRUE(fails_with<UserError>([&] { RecordReader(directory_.path() / "a.csv"); },
+                                    "a.csv, line 1: found lines that end in CR alone, expected LF or CR LF"));
 }
 
 TEST_F(DataFilesTest, ATableWithoutRowsHasNoRecord) {

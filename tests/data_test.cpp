@@ -248,8 +248,8 @@ TEST_F(Data, ColumnsRenameFields) {
 }
 
 TEST_F(Data, APromptPatternIsAllOfThePromptOrATemplatesTurn) {
-  DataOptions o = options("a.jsonl", R"({"q": "why", "lang": "C", "output": "so", "none": null})");
-  o.shape.prompt = "{{Q}} {q} in {lang}{none}? ";
+  DataOptions o = options("a.jsonl", R"({"q": "why", "lang": "C", "output": "so", "input": null})");
+  o.shape.prompt = "{{Q}} {q} in {lang}{input}? ";
   EXPECT_THAT(all(o), ElementsAre("<user\n{Q} why in C? >\n<assistant\n|so>|\n"));
   o.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   EXPECT_THAT(all(o), ElementsAre("^{Q} why in C? |so>|"));

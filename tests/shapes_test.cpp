@@ -442,6 +442,11 @@ TEST_F(Shapes, WhatTheTextHasAlreadyIsNotAddedAgain) {
   options_.prompt_format.chat = ChatTemplate::choose("none", "", byte_encoder().special);
   EXPECT_THAT(read(R"({"instruction": "q", "output": "a<|im_end|>"})"), ElementsAre("^q|a>|"));
   EXPECT_THAT(read(R"({"instruction": "<s>q", "output": "a"})"), ElementsAre("^q|a>|"));
+  EXPECT_THAT(notes_, ElementsAre());
+  EXPECT_THAT(read(R"({"text": "<s><s> <s>q"})"), ElementsAre("^|q>|"));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("a.jsonl: 1 record begins with BOS more than once: one is left")));
+  EXPECT_THAT(read(R"({"instruction": "<s><s>q", "output": "a"})"), ElementsAre("^q|a>|"));
+  EXPECT_THAT(notes_, ElementsAre(HasSubstr("a.jsonl: 1 record begins with BOS more than once: one is left")));
   EXPECT_THAT(read(R"({"input_ids": [258, 258, 65, 257, 257]})"), ElementsAre("^|^A>>|"));
 }
 

@@ -48,6 +48,11 @@ class CsvRecords : public RecordFormat {
   const std::string& name() const { return cursor_.name(); }
 
   void check_header() {
+    for (const std::string& column : header_)
+      if (column.find('\r') != std::string::npos && cursor_.peek() < 0)
+        user_error(
+            "{}, line {}: found lines that end in CR alone, expected LF or CR LF: write the file with one of these",
+            name(), row_line_);
     if (header_.size() == 1) {
       for (const auto& [delimiter, said] : {std::pair(';', "';'"), std::pair('\t', "tabs")}) {
         if (header_[0].find(delimiter) == std::string::npos) continue;

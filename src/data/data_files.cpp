@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
@@ -58,32 +59,55 @@ bool is_description(const fs::path& path) {
   return std::find(kDescriptions.begin(), kDescriptions.end(), name) != kDescriptions.end();
 }
 
-// The names in a directory and below it, relative to it, hidden ones left out.
-std::vector<fs::path> files_below(const fs::path& directory) {
-  std::vector<fs::path> found;
+// Names in a directory and below it, relative to it.
+struct Names {
+  std::vector<fs::path> seen, hidden;
+};
+
+// What lies in hidden directories is hidden with them, and not named.
+Names files_below(const fs::path& directory) {
+  std::vector<fs::path> found, passed;
   std::error_code error;
   for (auto it = fs::recursive_directory_iterator(directory, error); !error && it != fs::end(it); it.increment(error)) {
     const bool hidden = it->path().filename().string().starts_with('.');
     std::error_code unseen;
     if (hidden && it->is_directory(unseen)) it.disable_recursion_pending();
     // Links to directories are not followed, and so are named with what is passed over.
-    if (!hidden && (!it->is_directory(unseen) || it->is_symlink(unseen)))
-      found.push_back(it->path().lexically_relative(directory));
+    if (!it->is_directory(unseen) || it->is_symlink(unseen))
+      (hidden ? passed : found).push_back(it->path().lexically_relative(directory));
   }
   if (error) user_error("{}: the directory cannot be read: {}", directory.string(), error.message());
   std::sort(found.begin(), found.end());
-  return found;
+  std::sort(passed.begin(), passed.end());
+  return {std::move(found), std::move(passed)};
+}
+
+// Why a file of a directory is no data though its name says so; empty if it is. One that is named by itself is refused
+// for it.
+std::string what_is_wrong(const fs::path& file) {
+  std::error_code error;
+  if (fs::is_symlink(file, error) && !fs::exists(file, error)) return "a link to nothing";
+  if (fs::is_regular_file(file, error) && fs::file_size(file, error) == 0) return "an empty file";
+  return "";
 }
 
 void add_directory(const fs::path& directory, DataFiles& out) {
   std::vector<std::string> data, others;
   bool arrow = false, described = false;
-  for (const fs::path& file : files_below(directory)) {
+  const auto [seen, hidden] = files_below(directory);
+  for (const fs::path& file : seen) {
     arrow = arrow || file.extension() == ".arrow";
     described = described || file.filename() == "state.json" || file.filename() == "dataset_dict.json";
-    const bool known = find_data_file_type(file) && !is_description(file);
-    (known ? data : others).push_back(file.string());
+    const auto type = find_data_file_type(file);
+    const std::string wrong = type ? what_is_wrong(directory / file) : "";
+    if (!wrong.empty())
+      others.push_back(fmt::format("{} ({})", file.string(), wrong));
+    else
+      (type && !is_description(file) ? data : others).push_back(file.string());
   }
+  // Of hidden names those that would be data: others are the system's, or an editor's.
+  for (const fs::path& file : hidden)
+    if (find_data_file_type(file)) others.push_back(fmt::format("{} (hidden)", file.string()));
   if (arrow && described) {
     user_error(
         "{}: found a data set written by save_to_disk() of the datasets library, expected files that end in {}; write "
@@ -135,9 +159,33 @@ DataFileType data_file_type(const fs::path& path) {
              ending.empty() ? "no ending" : fmt::format("the ending {}", ending), kEndings);
 }
 
+namespace {
+
+// Refuses what is on another machine.
+void refuse_elsewhere(const std::string& path) {
+  std::error_code error;
+  if (path.find("://") != path.npos)
+    user_error("data: found '{}', expected a file or a directory here: fetch it first", path);
+  const auto plain = [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '_' || c == '.';
+  };
+  const size_t slash = path.find('/');
+  const bool id = slash != path.npos && slash > 0 && slash + 1 < path.size() && path[0] != '.' &&
+                  path.find('/', slash + 1) == path.npos &&
+                  std::all_of(path.begin(), path.end(), [&](char c) { return c == '/' || plain(c); });
+  if (id && !find_data_file_type(path) && !fs::exists(fs::path(path).parent_path(), error) && !fs::exists(path, error))
+    user_error(
+        "data: found no '{}' here, expected a file or a directory; where that is a data set of the hub, 'hf download "
+        "{} --repo-type dataset --local-dir DIR' fetches it, and --data DIR takes it",
+        path, path);
+}
+
+}  // namespace
+
 DataFiles find_data_files(const std::vector<std::string>& paths) {
   DataFiles out;
   for (const std::string& path : paths) {
+    refuse_elsewhere(path);
     std::error_code error;
     if (fs::is_directory(path, error)) {
       add_directory(path, out);

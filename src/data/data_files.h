@@ -34,7 +34,8 @@ struct DataFiles {
 
 // Files stand for themselves, whether they exist or not. A directory stands for all files in it and below it whose
 // ending says that they are data, in the order of their paths; names that begin with a dot are skipped, and so are
-// descriptions of data sets (dataset_info.json and the like). UserError for a directory that has none, or that was
+// descriptions of data sets (dataset_info.json and the like), empty files and links to nothing; a line names them.
+// UserError for what is no path (a URL, an id of the hub), and for a directory that has none, or that was
 // written by save_to_disk() of the datasets library.
 DataFiles find_data_files(const std::vector<std::string>& paths);
 

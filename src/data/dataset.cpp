@@ -37,6 +37,19 @@ bool take_end(std::string& text, std::string_view special) {
   return true;
 }
 
+// Takes away all but the last of the special tokens that a text begins with, and the white space between them.
+bool take_beginnings(std::string& text, std::string_view special) {
+  bool taken = false;
+  for (;;) {
+    const size_t first = text.find_first_not_of(kWhite);
+    if (first == std::string::npos || !begins_with(text, special) ||
+        !begins_with(std::string_view(text).substr(first + special.size()), special))
+      return taken;
+    text.erase(0, text.find_first_not_of(kWhite, first + special.size()));
+    taken = true;
+  }
+}
+
 // What a record becomes.
 struct Made {
   std::vector<Sample> samples;
@@ -46,13 +59,16 @@ struct Made {
   bool has_mask = false;             // a message has one
   int64_t empty_replies = 0;         // that carry loss
   bool ended_again = false;          // it ended twice, or by another token than the template's
+  bool begun_again = false;          // it began with BOS more than once
 };
 
 // Turns the records of one file into samples.
 class SampleMaker {
  public:
   SampleMaker(const DataOptions& options, const TextEncoder* encoder)
-      : options_(options), encoder_(encoder), named_(named_fields(options.shape)) {
+      : options_(options), encoder_(encoder), shape_(options.shape), named_(named_fields(options.shape)) {
+    const std::optional<ChatTemplate>& chat = options.prompt_format.chat;
+    shape_.prompt_is_all = chat && chat->bos_by_habit();
     for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
   }
 
@@ -88,7 +104,7 @@ class SampleMaker {
     if (json_) {
       Json json = parse_json(record.text, record.place, record.line);
       read_written_messages(json);
-      example = read_example(json, format_, options_.shape, record.place);
+      example = read_example(json, format_, shape_, record.place);
       for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
       for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
       made.has_mask = std::holds_alternative<Conversation>(example.content) && has_in_messages("mask", json);
@@ -157,6 +173,7 @@ class SampleMaker {
 
   Sample encode(std::string& text, Made& made) const {
     Sample sample;
+    made.begun_again = take_beginnings(text, encoder_->special.bos);
     append_habitual_bos(text, sample);
     take_ends(text, encoder_->special.eos, made);
     append(encoder_->encode(text), true, sample);
@@ -180,7 +197,8 @@ class SampleMaker {
       }
     }
     Sample sample;
-    const std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false);
+    std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false);
+    if (!pieces.empty()) made.begun_again = take_beginnings(pieces[0].text, encoder_->special.bos);
     if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
     for (const Piece& piece : pieces) {
       append(encoder_->encode(piece.text), !piece.masked && (piece.loss || all), sample);
@@ -190,6 +208,7 @@ class SampleMaker {
 
   const DataOptions& options_;
   const TextEncoder* encoder_;
+  ShapeOptions shape_;
   std::vector<NamedField> named_;
   std::vector<std::string> roles_;  // that options name
   std::string keys_;
@@ -286,6 +305,7 @@ class SeenKeys {
     masks_ += made.has_mask;
     empty_replies_ += made.empty_replies;
     ended_again_ += made.ended_again;
+    begun_again_ += made.begun_again;
   }
 
   // Notes for keys that are passed over, for fields that options name and that the file's records have not, and for a
@@ -306,13 +326,17 @@ class SeenKeys {
     }
   }
 
-  // Notes for what ends at once or more than once.
+  // Notes for what begins more than once, ends at once or more than once.
   void say_of_ends(const std::string& path, const DataOptions& options) const {
     if (!options.note) return;
     if (empty_replies_ > 0) {
       options.note(fmt::format("{}: {} empty: to end at once is what {} taught", path,
                                empty_replies_ == 1 ? "1 reply is" : fmt::format("{} replies are", empty_replies_),
                                empty_replies_ == 1 ? "is" : "they are"));
+    }
+    if (begun_again_ > 0) {
+      options.note(fmt::format("{}: {} with BOS more than once: one is left", path,
+                               begun_again_ == 1 ? "1 record begins" : fmt::format("{} records begin", begun_again_)));
     }
     if (ended_again_ > 0) {
       options.note(fmt::format(
@@ -326,7 +350,7 @@ class SeenKeys {
  private:
   const std::vector<NamedField>& named_;
   std::vector<bool> occurs_;
-  int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0;
+  int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0, begun_again_ = 0;
   std::map<std::string, int64_t> ignored_;
 };
 

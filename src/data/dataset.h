@@ -57,8 +57,9 @@ struct DataOptions {
 //   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
 //   tokens         ids and labels as they are, whatever train_on says
 // BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside; of several
-// at the end, also the tokenizer's EOS where the template ends turns by another, one end-of-turn is left, and a note
-// counts such records. A record of weight 0 has no label.
+// BOS at the beginning one is left, with a note that counts such records; of several at the end, also the tokenizer's
+// EOS where the template ends turns by another, one end-of-turn is left, and a note counts such records. A record of
+// weight 0 has no label.
 using Sample = TokenSample;
 
 // Of which kinds the records of the files are.

@@ -64,10 +64,35 @@ std::vector<std::string> prompt_fields(const ShapeOptions& options) {
   return names;
 }
 
+// Whether the pattern has a field, under its own name or the file's.
+bool is_named(const RecordFields& fields, const std::vector<std::string>& named, const std::string& field) {
+  return std::any_of(named.begin(), named.end(),
+                     [&](const std::string& name) { return fields.key(name) == fields.key(field); });
+}
+
+// Refuses what would be taught beside a pattern, without its words, or in the place of a text that is not there.
+void refuse_beside_pattern(const RecordFields& fields, const std::vector<std::string>& named) {
+  const JsonObject& record = fields.object();
+  const auto is_said = [&](const std::string& name) {
+    return fields.has(name) && !record.at(fields.key(name)).empty() && record.at(fields.key(name)) != "";
+  };
+  if (!is_named(fields, named, "history") && is_said("history"))
+    record.fail(fields.key("history"),
+                "none, or its name in --prompt, whose pattern is all that stands before a reply");
+  if (fields.options().prompt_is_all && !is_named(fields, named, "system") && is_said("system"))
+    record.fail(fields.key("system"),
+                "none, or its name in --prompt, or a chat template (--template) that has a place for it");
+  for (const std::string& name : named)
+    if (name != "input" && name != "system" && !fields.has(name) && record.value().contains(fields.key(name)))
+      record.fail(fields.key(name), kNoNull);
+}
+
 Conversation read_alpaca(const RecordFields& fields) {
   Conversation out;
-  add_system(fields, out);
-  if (fields.has("history")) {
+  const std::vector<std::string> named = prompt_fields(fields.options());
+  if (fields.options().prompt) refuse_beside_pattern(fields, named);
+  if (!is_named(fields, named, "system")) add_system(fields, out);
+  if (fields.has("history") && !is_named(fields, named, "history")) {
     const Json& history = fields.list("history");
     for (const Json& turn : history) {
       if (!turn.is_array() || turn.size() != 2 || !turn[0].is_string() || !turn[1].is_string()) {
@@ -372,8 +397,8 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
   std::vector<std::string> ignored;
   check_keys(
       fields.object(), KeysOf::Text, [](std::string_view) { return false; }, ignored);
-  const std::string instruction = fields.key(options.prompt ? "output" : "instruction");
-  if (record.contains(instruction)) fields.object().fail(instruction, kNoNull);
+  for (const char* name : {options.prompt ? "output" : "instruction", "conversations", "messages", "text", "input_ids"})
+    if (record.contains(fields.key(name))) fields.object().fail(fields.key(name), kNoNull);
   user_error(
       "{}: found the keys {}, expected one of \"instruction\", \"conversations\", \"messages\", \"text\", "
       "\"input_ids\"; {}",

@@ -25,8 +25,10 @@ struct ShapeOptions {
   // The file's name of a field by the name snug looks for: {"instruction": "question"}.
   std::map<std::string, std::string> columns;
   // The prompt of an alpaca record, with {field} for a field's text: "User: {instruction}\nAssistant: ". {{ and }}
-  // stand for braces. A field that is missing or null is empty text.
+  // stand for braces. A field that a record lacks is empty text; one that is null is refused, but for input and system,
+  // which may be left out.
   std::optional<std::string> prompt;
+  bool prompt_is_all = false;  // no chat template sets a system text apart from it
   // What snug calls a role by the file's name of it: {"bot": Assistant}.
   std::map<std::string, ChatRole> roles;
 };
