@@ -114,6 +114,7 @@ class Changed {
     });
   }
 
+  nlohmann::json config() const { return read_json(directory_.path() / "adapter_config.json"); }
   Options options() const {
     const auto stored = read_json(adapters() / "expected.json");
     return options_for(adapters() / stored[name_]["base"].get<std::string>(), directory_.path());
@@ -155,6 +156,24 @@ TEST(Adapters, WhatIsSavedTwiceCountsOnce) {
   Changed("tied_tokens")
       .rename("model.embed_tokens.token_adapter", "lm_head.token_adapter")
       .refused("no token ids for them");
+}
+
+TEST(Adapters, WhatTheirConfigurationNamesInVainIsSaid) {
+  const auto notes = [](Changed& adapter) {
+    return fmt::format("{}", fmt::join(make_job(adapter.options(), Purpose::Evaluate).sources.notes, "\n"));
+  };
+  Changed plain("plain"), patterns("plain"), head("plain");
+  EXPECT_EQ(notes(plain).find("names none of"), std::string::npos) << notes(plain);
+  patterns.set("alpha_pattern", {{"layers.7.mlp.*", 3}});
+  EXPECT_NE(notes(patterns).find("key 'alpha_pattern': 'layers.7.mlp.*' names none of the linears that are adapted"),
+            std::string::npos)
+      << notes(patterns);
+  auto targets = patterns.config()["target_modules"];
+  targets.push_back("lm_head");
+  head.set("target_modules", targets);
+  EXPECT_NE(notes(head).find("key 'target_modules': 'lm_head' names none of the model's linears, and no weights"),
+            std::string::npos)
+      << notes(head);
 }
 
 TEST(Adapters, WhatTheirFileHoldsIsReadOrRefusedByTensor) {

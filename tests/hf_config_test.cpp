@@ -221,7 +221,6 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
     const char* message;
   } cases[] = {
       {"model_type", "gpt2", "'model_type': found \"gpt2\", expected \""},
-      {"architectures", Json::array({"LlamaModel"}), "in this one the head is missing"},
       {"architectures", Json::array({"LlamaForSequenceClassification"}), "expected a model with a language-model head"},
       {"architectures", "LlamaForCausalLM", "'architectures': found \"LlamaForCausalLM\", expected a list of names"},
       {"hidden_act", "gelu", "x, key 'hidden_act': found \"gelu\", expected \"silu\""},
@@ -280,6 +279,17 @@ TEST(HfConfig, ModelTypeDecidesWhateverTheArchitectureIsCalled) {
               ElementsAre("config.json: architectures names 'CustomQwen32BForCausalLM'; model_type decides: qwen2"));
   EXPECT_TRUE(named(Json()).notes.empty());
   EXPECT_TRUE(named(Json::array({"Qwen2ForCausalLM"})).notes.empty());
+}
+
+// The head of such a model is its embedding, wherever it was saved from.
+TEST(HfConfig, AModelWithoutItsHeadIsReadWhereThatIsItsEmbedding) {
+  Json config = parse_json(changed("llama3_v4.json", "architectures", Json::array({"LlamaModel"})), "x");
+  config["tie_word_embeddings"] = true;
+  const ModelConfig read = parse(config.dump());
+  config["tie_word_embeddings"] = false;
+  EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); }, "in this one the head is missing"));
+  EXPECT_TRUE(read.spec.tied);
+  EXPECT_THAT(read.notes, ElementsAre("config.json: architectures names 'LlamaModel'; model_type decides: llama"));
 }
 
 TEST(HfConfig, KnownFamiliesAreNamed) {

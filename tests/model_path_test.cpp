@@ -101,6 +101,13 @@ TEST_F(ModelPath, LinksToNothingAreNamed) {
 
 TEST_F(ModelPath, WeightsThatCannotBeReadAreNamed) {
   EXPECT_NO_THROW(refuse_other_weights(directory_.path())) << "a configuration alone may be planned";
+  put("model.onnx");
+  put("__0_0.distcp");
+  EXPECT_TRUE(
+      refuses_weights("found 'model.onnx', expected weights under the names model.safetensors or "
+                      "pytorch_model.bin, or their shards"));
+  fs::remove(at("model.onnx"));
+  EXPECT_TRUE(refuses_weights("found '__0_0.distcp', expected weights under the names"));
   put("flax_model.msgpack");
   EXPECT_TRUE(refuses_weights("found 'flax_model.msgpack', expected weights under the names model.safetensors"));
   put("x.gguf");
@@ -144,6 +151,16 @@ TEST_F(ModelPath, AnIdOfTheHubIsTheSnapshotOfItsMainBranch) {
   EXPECT_TRUE(refused("maker/a.model-1", "none of them branch main's"));
   put("hub/models--maker--half/snapshots/1/tokenizer.json");
   EXPECT_TRUE(refused("maker/half", "but no config.json; 'hf download maker/half' fetches what is missing"));
+  fs::create_directories(at("hub/models--maker--none/snapshots/1"));
+  EXPECT_TRUE(refused("maker/none", "maker/none: found nothing in "));
+  fs::remove_all(at("hub/models--maker--none"));
+  EXPECT_TRUE(refused("maker/half@v2", "'hf download maker/half --revision v2 --local-dir DIR' fetches another"));
+  EXPECT_TRUE(refused("https://host/maker/half/tree/main", "is an address, expected a model directory here"));
+  EXPECT_TRUE(refused("https://host/maker/half/tree/main", "'hf download maker/half' fetches it, --model maker/half"));
+  EXPECT_TRUE(refused("oldname", "'hf download oldname --local-dir DIR' fetches it, and --model DIR takes it"));
+  put("hub/models--oldname/snapshots/7/config.json");
+  EXPECT_TRUE(refused("oldname", "cache has a model of that name: --model " + at("hub/models--oldname").string()));
+  fs::remove_all(at("hub/models--oldname"));
   EXPECT_TRUE(refuses_model("hub", "which holds 'maker/a.model-1', 'maker/half'"));
   EXPECT_TRUE(refuses_model(repository, "whose snapshot is"));
   for (const char* no_id : {"../model", "a/b/c", "/model", "maker/", "-x/y", "a b/c"})

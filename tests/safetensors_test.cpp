@@ -22,6 +22,35 @@ void parse(std::string_view json, uint64_t data_bytes) {
   parse_safetensors_header(json, /*data_begin=*/100, 100 + data_bytes, "x.safetensors");
 }
 
+TEST(SafetensorsIndex, AFileThatIsCutShortIsSaidToBe) {
+  const TempDirectory directory;
+  const fs::path path = directory.path() / "adapter_model.safetensors";
+  const std::string whole = read_text(kFixtures / "mixed.safetensors", 1 << 20);
+  const auto refused = [&](size_t bytes, const std::string& part) {
+    write_text(path, whole.substr(0, bytes));
+    return fails_with<UserError>([&] { SafetensorsIndex::open_file(path); }, part);
+  };
+  const size_t size = whole.size();
+  EXPECT_TRUE(
+      refused(size - 1, fmt::format("adapter_model.safetensors: found {} bytes, expected {}, as its header says: "
+                                    "the file is cut short; fetch or copy it again",
+                                    size - 1, size)));
+  EXPECT_TRUE(refused(20, "adapter_model.safetensors: found 20 bytes, expected at least "));
+}
+
+TEST(SafetensorsIndex, WhatLiesWhereAnAdaptersWeightsAreMissingIsNamed) {
+  const TempDirectory directory;
+  write_text(directory.path() / "adapter_config.json", "{}");
+  const auto refused = [&](const std::string& part) {
+    return fails_with<UserError>([&] { SafetensorsIndex::open_adapter(directory.path()); }, part);
+  };
+  EXPECT_TRUE(
+      refused("found no weights of an adapter, expected adapter_model.safetensors or adapter_model.bin; beside "
+              "adapter_config.json lies nothing"));
+  write_text(directory.path() / "adapter_model.pt", "");
+  EXPECT_TRUE(refused("beside adapter_config.json lies 'adapter_model.pt'"));
+}
+
 // mixed.safetensors was written by the safetensors library.
 TEST(SafetensorsIndex, FindsTypesShapesAndBytes) {
   const SafetensorsIndex index = SafetensorsIndex::open_file(kFixtures / "mixed.safetensors");
@@ -141,7 +170,8 @@ TEST(SafetensorsHeader, RefusesWhatBreaksTheFormat) {
       {R"({"a": {"dtype": "F32", "shape": 3, "data_offsets": [0, 4]}})", 4, "'a.shape': found 3"},
       {R"({"a": {"dtype": "F32", "shape": [-1], "data_offsets": [0, 4]}})", 4, "expected sizes of 0 or more"},
       {R"({"a": {"dtype": "F32", "shape": [1.5], "data_offsets": [0, 4]}})", 4, "expected sizes of 0 or more"},
-      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}})", 4, "within the file's 4 bytes"},
+      {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [0, 8]}})", 4,
+       "found 104 bytes, expected 108, as its header says: the file is cut short"},
       {R"({"a": {"dtype": "F32", "shape": [1], "data_offsets": [4, 0]}})", 4, "within the file's 4 bytes"},
       {R"({"a": {"dtype": "F32", "shape": [2], "data_offsets": [0, 4]}})", 4, "expected the bytes of F32 [2]"},
       {R"({"a": {"dtype": "F32", "shape": [4611686018427387904, 4], "data_offsets": [0, 0]}})", 0, "the bytes of F32"},

@@ -193,7 +193,16 @@ TEST(Tokenizer, FollowsTheConfigRatherThanThePostProcessor) {
   EXPECT_TRUE(made_of(json).adds_bos());
   EXPECT_EQ(made_of(json).bos_id(), 6);
   const std::string config = R"({"add_bos_token": false, "bos_token": "<s>"})";
-  EXPECT_FALSE(Tokenizer::parse({.tokenizer = json.dump(), .config = config}).adds_bos());
+  const Tokenizer without = Tokenizer::parse({.tokenizer = json.dump(), .config = config});
+  EXPECT_FALSE(without.adds_bos());
+  EXPECT_EQ(without.notes(), std::vector<std::string>{
+                                 "tokenizer.json: its post_processor puts '<s>' before a text, and add_bos_token of "
+                                 "tokenizer_config.json is false: none is put"});
+  const std::string adds = R"({"add_bos_token": true, "bos_token": "<s>"})";
+  EXPECT_EQ(Tokenizer::parse({.tokenizer = json.dump(), .config = adds}).notes(), std::vector<std::string>{});
+  EXPECT_EQ(Tokenizer::parse({.tokenizer = tiny().dump(), .config = adds}).notes(),
+            std::vector<std::string>{"tokenizer.json: its post_processor puts nothing before a text, and add_bos_token "
+                                     "of tokenizer_config.json is true: '<s>' is put"});
 }
 
 TEST(Tokenizer, NamesFileAndKeyOfTokensThatClash) {

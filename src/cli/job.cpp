@@ -165,6 +165,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   } else {
     spec.table = full_parameters(spec.model, training);
   }
+  const std::string stored_otherwise = random ? "" : store_as_files_do(spec.table, options.model);
   spec.numerics = numerics_of(options);
   request.dtype = config.dtype.value_or(DType::BF16);
   if (const auto& stored = config.quantization;
@@ -175,6 +176,7 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   note_other_base(spec, options);
   std::vector<std::string>& notes = spec.sources.notes;
   notes.insert(notes.begin(), config.notes.begin(), config.notes.end());
+  if (!stored_otherwise.empty()) notes.push_back(stored_otherwise);
   if (training && !config.dropout.empty())
     notes.push_back(
         fmt::format("config.json asks for {}, which is not applied: the model trains without dropout of its own",

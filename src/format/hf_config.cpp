@@ -59,7 +59,12 @@ void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> fami
     const std::string_view stem = family.architecture.substr(0, family.architecture.size() - kHead.size());
     return lower_case(name) == lower_case(std::string(stem) + "Model");
   };
-  if (name == "AutoModel" || std::ranges::any_of(families, is_headless))
+  // Saved without its head, whose weights are the embedding's all the same.
+  const std::string type = config.string("model_type", "");
+  const bool tied = std::ranges::any_of(families, [&](const HfFamily& family) {
+    return family.model_type == type && config.boolean("tie_word_embeddings", family.tie_word_embeddings);
+  });
+  if (!tied && (name == "AutoModel" || std::ranges::any_of(families, is_headless)))
     config.fail("architectures",
                 fmt::format("a model with its language-model head {}: in this one the head is missing", known()));
   if (std::ranges::any_of(kHeads, [&](std::string_view head) { return name.ends_with(head); }))

@@ -38,6 +38,7 @@ std::vector<std::string> names_in(const fs::path& directory) {
 }
 
 std::string listed(const std::vector<std::string>& names) {
+  if (names.empty()) return "nothing";
   constexpr size_t kShown = 3;
   const std::span<const std::string> shown(names.data(), std::min(names.size(), kShown));
   const std::string text = fmt::format("'{}'", fmt::join(shown, "', '"));
@@ -233,6 +234,41 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   user_error("{}: is a file, expected {}", file.string(), wanted.noun);
 }
 
+// Refuses what is spelt as other programs take it.
+void refuse_elsewhere(const std::string& given, const Wanted& wanted) {
+  if (const size_t scheme = given.find("://"); scheme != given.npos) {
+    std::string id = given.substr(scheme + 3);
+    id.erase(0, std::min(id.find('/'), id.size()));
+    id.erase(0, id.find_first_not_of('/') == id.npos ? id.size() : id.find_first_not_of('/'));
+    const size_t first = id.find('/');
+    if (first != id.npos) id.resize(std::min(id.find('/', first + 1), id.size()));
+    user_error(
+        "{}: is an address, expected {} here, or an id (org/name) of which Hugging Face's cache has a copy{}", given,
+        wanted.noun,
+        may_be_hub_id(id) ? fmt::format(": 'hf download {}' fetches it, {} {} takes it", id, wanted.option, id) : "");
+  }
+  if (const size_t at = given.find('@'); at != given.npos && may_be_hub_id(given.substr(0, at)))
+    user_error(
+        "{}: found a revision behind the id, expected the id alone, of which branch main is read; 'hf download {} "
+        "--revision {} --local-dir DIR' fetches another, and {} DIR takes it",
+        given, given.substr(0, at), given.substr(at + 1), wanted.option);
+}
+
+// What may be said of a name without an organisation, as some of the hub's oldest have none.
+std::string bare_name_advice(const std::string& given, const Wanted& wanted) {
+  if (!may_be_hub_id("a/" + given)) return "";
+  const fs::path snapshots = hub_cache() / ("models--" + given) / "snapshots";
+  std::error_code ignored;
+  if (!fs::is_directory(snapshots, ignored))
+    return fmt::format(
+        "; where it is a model of the hub, 'hf download {} --local-dir DIR' fetches it, and {} DIR takes it", given,
+        wanted.option);
+  const std::vector<std::string> with = folders_with(snapshots, wanted.marker);
+  return with.empty() ? ""
+                      : fmt::format("; Hugging Face's cache has a model of that name: {} {}", wanted.option,
+                                    (snapshots / with.back()).string());
+}
+
 fs::path find_directory(const std::string& given, const Wanted& wanted) {
   const fs::path path = given;
   std::error_code ignored;
@@ -243,11 +279,11 @@ fs::path find_directory(const std::string& given, const Wanted& wanted) {
   if (fs::exists(path, ignored)) refuse_file(path, wanted);
   if (fs::is_symlink(path, ignored))
     user_error("{}: is a link to '{}', where nothing is", given, fs::read_symlink(path, ignored).string());
+  refuse_elsewhere(given, wanted);
   if (may_be_hub_id(given)) return find_snapshot(given, wanted);
+  const bool gguf = wanted.option == kModel.option && std::string_view(given).ends_with(".gguf");
   user_error("{}: found nothing there, expected {}, with {}{}", given, wanted.noun, wanted.marker,
-             wanted.option == kModel.option && std::string_view(given).ends_with(".gguf")
-                 ? ", or a GGUF file ('snug import' makes a directory of one)"
-                 : "");
+             gguf ? ", or a GGUF file ('snug import' makes a directory of one)" : bare_name_advice(given, wanted));
 }
 
 }  // namespace
@@ -291,12 +327,14 @@ void refuse_other_weights(const fs::path& model) {
   if (const auto files = ending(names, ".gguf"); !files.empty())
     user_error("{}: found {} beside config.json, expected model.safetensors; --model {} imports a GGUF file", path,
                listed(files), (model / files[0]).string());
-  for (const char* tail : {".safetensors", ".bin", ".pth", ".pt", ".h5", ".msgpack"}) {
+  for (const char* tail : {".safetensors", ".bin", ".pth", ".pt", ".h5", ".msgpack", ".onnx", ".onnx_data", ".distcp",
+                           ".ckpt", ".ckpt.index", ".tflite", ".ot", ".npz", ".nemo", ".engine", ".mlmodel"}) {
     std::vector<std::string> files = ending(names, tail);
     std::erase_if(files, [](const std::string& n) { return n == "training_args.bin"; });
     if (!files.empty())
-      user_error("{}: found {}, expected weights under the names model.safetensors, pytorch_model.bin or their shards'",
-                 path, listed(files));
+      user_error(
+          "{}: found {}, expected weights under the names model.safetensors or pytorch_model.bin, or their shards",
+          path, listed(files));
   }
   refuse_deepspeed(model, names);
   if (is_file(model / "training_args.bin"))

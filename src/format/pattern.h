@@ -14,6 +14,7 @@ class Pattern {
 
   // Whether all of a name fits, as by Python's re.fullmatch(); UserError where finding out takes too long.
   bool matches(std::string_view name) const;
+  const std::string& expression() const { return expression_; }
 
  private:
   std::shared_ptr<const void> code_;  // pcre2_code

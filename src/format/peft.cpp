@@ -19,6 +19,7 @@ namespace {
 constexpr uint64_t kMaxConfigBytes = 4 << 20;
 constexpr int64_t kMaxRank = 1 << 16, kMaxLayer = 1 << 16, kMaxToken = 1 << 28;
 constexpr double kMaxAlpha = 1e6;
+constexpr std::string_view kEndOfPath = "(.*\\.)?(";  // before a key of rank_pattern and alpha_pattern, and ")" behind
 constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weight";
 
 // Keys that say nothing about what an adapter computes: how it was begun and trained, and where from.
@@ -140,7 +141,7 @@ std::vector<std::pair<Pattern, T>> parse_patterns(const JsonObject& object, cons
   if (!object.has(key) || is_off(object.at(key))) return patterns;
   const JsonObject map = object.object(key);
   for (const auto& [path, value] : ordered.at(key).items())
-    patterns.emplace_back(Pattern(fmt::format("(.*\\.)?({})", path), fmt::format("{}, key '{}'", source, key)),
+    patterns.emplace_back(Pattern(fmt::format("{}{})", kEndOfPath, path), fmt::format("{}, key '{}'", source, key)),
                           read(map, path));
   return patterns;
 }
@@ -238,6 +239,11 @@ std::vector<std::string> adapters_below(const std::filesystem::path& directory) 
 bool ends_path(std::string_view path, std::string_view name) {
   if (!path.ends_with(name)) return false;
   return path.size() == name.size() || path[path.size() - name.size() - 1] == '.';
+}
+
+std::string written_pattern(const Pattern& pattern) {
+  const std::string& all = pattern.expression();
+  return all.substr(kEndOfPath.size(), all.size() - kEndOfPath.size() - 1);
 }
 
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear) {

@@ -58,6 +58,8 @@ struct PeftConfig {
 // Rank and scale of the adapter of a linear, by its path; nothing if it has none. What PEFT's
 // check_target_module_exists() and get_pattern_key() say.
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear);
+// A key of rank_pattern or alpha_pattern as the file has it.
+std::string written_pattern(const Pattern& pattern);
 // Where no pattern says otherwise.
 LoraTarget usual_target(const PeftConfig& config);
 

@@ -1,6 +1,7 @@
 #include "format/prompt_format.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -106,6 +107,7 @@ PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& mo
   format.template_of_adapter = trained || bare;
   format.ends_of_adapter = adapter && adapter->end_tokens;
   if (adapter) format.notes = adapter->notes;
+  if (tokenizer) std::ranges::copy(tokenizer->notes(), std::back_inserter(format.notes));
   try {
     format.chat =
         ChatTemplate::choose(bare ? "none" : name, format.jinja, special, trained ? "the adapter" : "the model");

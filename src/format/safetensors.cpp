@@ -97,6 +97,20 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor, 
   return entry;
 }
 
+// Says that a file is shorter than its header says, before a tensor is blamed.
+void refuse_cut(const Json& header, uint64_t data_begin, uint64_t file_bytes, std::string_view source) {
+  uint64_t end = 0;
+  for (const auto& [name, tensor] : header.items()) {
+    const auto range = tensor.is_object() ? tensor.find("data_offsets") : tensor.end();
+    if (name != "__metadata__" && range != tensor.end() && range->is_array() && range->size() == 2 &&
+        (*range)[1].is_number_unsigned())
+      end = std::max(end, (*range)[1].get<uint64_t>());
+  }
+  if (end > file_bytes - data_begin && end <= INT64_MAX)
+    user_error("{}: found {} bytes, expected {}, as its header says: the file is cut short; fetch or copy it again",
+               source, file_bytes, data_begin + end);
+}
+
 void check_one_run(std::span<const SafetensorsEntry> entries, uint64_t data_begin, uint64_t file_bytes,
                    std::string_view source) {
   std::vector<const SafetensorsEntry*> order;
@@ -140,6 +154,7 @@ std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, ui
   check(data_begin <= file_bytes, "safetensors data begins at {} of {} bytes", data_begin, file_bytes);
   const Json parsed = parse_json(json, source);
   const JsonObject header(parsed, std::string(source));
+  refuse_cut(parsed, data_begin, file_bytes, source);
   std::vector<SafetensorsEntry> entries;
   for (const auto& [name, value] : parsed.items()) {
     if (name == "__metadata__") continue;
@@ -182,10 +197,42 @@ SafetensorsIndex SafetensorsIndex::open_model(const fs::path& directory) {
   return index;
 }
 
+std::vector<std::string> SafetensorsIndex::passed_over(const fs::path& directory) {
+  std::vector<std::string> names;
+  for (const std::string_view name : kModelFiles)
+    if (is_file(directory / name)) names.emplace_back(name);
+  if (!names.empty()) names.erase(names.begin());
+  return names;
+}
+
 bool SafetensorsIndex::is_in(const fs::path& directory) { return find_model_file(directory).has_value(); }
+
+namespace {
+
+// What lies in an adapter's directory that has no weights under the names that are read.
+[[noreturn]] void refuse_without_adapter(const fs::path& directory, const fs::path& plain) {
+  if (std::error_code error; fs::is_symlink(plain, error))
+    user_error("{}: is a link to '{}', where nothing is: fetch it again", plain.string(),
+               fs::read_symlink(plain, error).string());
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator it(directory, error), end; !error && it != end; it.increment(error))
+    if (it->path().filename() != "adapter_config.json") names.push_back(it->path().filename().string());
+  std::ranges::sort(names);
+  constexpr size_t kShown = 8;
+  const std::string more = names.size() > kShown ? fmt::format(" and {} more", names.size() - kShown) : "";
+  names.resize(std::min(names.size(), kShown));
+  user_error(
+      "{}: found no weights of an adapter, expected adapter_model.safetensors or adapter_model.bin; beside "
+      "adapter_config.json lies {}{}",
+      directory.string(), names.empty() ? "nothing" : fmt::format("'{}'", fmt::join(names, "', '")), more);
+}
+
+}  // namespace
 
 SafetensorsIndex SafetensorsIndex::open_adapter(const fs::path& directory) {
   const fs::path plain = directory / "adapter_model.safetensors", pickled = directory / "adapter_model.bin";
+  if (!is_file(plain) && !is_file(pickled)) refuse_without_adapter(directory, plain);
   return open_file(!is_file(plain) && is_file(pickled) ? pickled : plain);
 }
 
@@ -227,9 +274,14 @@ void SafetensorsIndex::add_file(const fs::path& path) {
   std::array<std::byte, 8> raw;
   file.read(0, raw);
   const auto length = load<uint64_t>(raw.data());
-  if (length > kMaxHeaderBytes || length > file_bytes - 8) {
+  if (length <= kMaxHeaderBytes && length > file_bytes - 8)
+    user_error(
+        "{}: found {} bytes, expected at least {}, as its header is {} long: the file is cut short, or no "
+        "safetensors file",
+        path.string(), file_bytes, 8 + length, length);
+  if (length > kMaxHeaderBytes) {
     user_error("{}: found a header length of {} bytes, expected at most {}: not a safetensors file, or one cut short",
-               path.string(), length, std::min(kMaxHeaderBytes, file_bytes - 8));
+               path.string(), length, kMaxHeaderBytes);
   }
   std::string json(length, '\0');
   file.read(8, std::as_writable_bytes(std::span(json)));
@@ -267,8 +319,12 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
                files_[0].string(), name.substr(std::string_view("model.").size()), name);
   if (!entry) refuse_wrapped(name);
   if (!entry) {
-    user_error("{}: tensor '{}' is missing{}, expected {} ({})", files_.empty() ? "" : files_[0].string(), name,
-               files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason);
+    const std::string there =
+        entries_.empty() ? "found no tensor"
+                         : fmt::format("found '{}'{}", entries_[0].name,
+                                       entries_.size() > 1 ? fmt::format(" and {} more", entries_.size() - 1) : "");
+    user_error("{}: tensor '{}' is missing{}, expected {} ({}); {}", files_.empty() ? "" : files_[0].string(), name,
+               files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason, there);
   }
   const std::string file = files_[entry->file].string();
   if (!entry->dtype) {

@@ -61,6 +61,8 @@ class SafetensorsIndex {
   // pytorch_model.bin or its shards. A shard's tensors that the index does not mention are left out; tensors and shards
   // that it names and that are not there are an error of require() alone. UserError where there is none of these.
   static SafetensorsIndex open_model(const std::filesystem::path& directory);
+  // The other files there with weights of a model, or the index of them, which open_model() does not read.
+  static std::vector<std::string> passed_over(const std::filesystem::path& directory);
   // Whether open_model() finds something to read there.
   static bool is_in(const std::filesystem::path& directory);
   // `<directory>/adapter_model.safetensors`, or else adapter_model.bin.

@@ -53,6 +53,8 @@ class Tokenizer {
   // Whether the model's own habit is to begin every text with bos_id(): tokenizer_config.json's add_bos_token where it
   // or add_eos_token is given, else what tokenizer.json's post_processor does. bos_id() is there if so.
   bool adds_bos() const { return adds_bos_; }
+  // What the user should know of the files, a line each: where they contradict each other.
+  const std::vector<std::string>& notes() const { return notes_; }
   // The model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
   const std::optional<std::string>& chat_template_text() const { return chat_template_; }
 
@@ -81,6 +83,7 @@ class Tokenizer {
   std::optional<int32_t> bos_id_, eos_id_;
   bool adds_bos_ = false;
   std::optional<std::string> chat_template_;
+  std::vector<std::string> notes_;
 };
 
 // The chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has none.

@@ -160,6 +160,12 @@ void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vecto
   });
   if (said != configs.end()) {
     adds_bos_ = said->boolean("add_bos_token", false) && bos_id_;
+    if (adds_bos_ != prefix.has_value() || (prefix && prefix != bos_id_))
+      notes_.push_back(fmt::format(
+          "{}: its post_processor puts {} before a text, and add_bos_token of tokenizer_config.json is {}: {} is put",
+          source, prefix ? fmt::format("'{}'", token(*prefix).value_or("")) : "nothing",
+          said->has("add_bos_token") ? said->boolean("add_bos_token") ? "true" : "false" : "not there (false)",
+          adds_bos_ ? fmt::format("'{}'", token(*bos_id_).value_or("")) : "none"));
     return;
   }
   adds_bos_ = prefix.has_value();

@@ -102,7 +102,8 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     const ParamSpec& param = table.params[i];
     if (!param.trainable) continue;
     ids.push_back(static_cast<ParamId>(i));
-    tensors.push_back({param.name, dtype(ids.back()), param.shape});
+    const bool whole = param.shape.rank > 0 && param.stored.rows == param.shape[0];
+    tensors.push_back({whole ? param.stored.tensor : param.name, dtype(ids.back()), param.shape});
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
   File out = File::create(file, IoMode::Buffered);

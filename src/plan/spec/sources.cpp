@@ -84,7 +84,9 @@ class Finder {
     }
     if (sources_.assumed) note_assumption();
     if (model) judge_strangers(*model, "config.json", model_base);
+    if (model) note_other_weights();
     if (adapter_) refuse_adapters_strangers();
+    if (adapter_) note_what_names_nothing();
     return std::move(sources_);
   }
 
@@ -298,6 +300,39 @@ class Finder {
         user_error("{}: found rows of a parameter that the model does not have", adapter_->where(rows.tensor));
   }
 
+  void note_other_weights() {
+    const std::vector<std::string> names = SafetensorsIndex::passed_over(request_.model);
+    if (!names.empty())
+      sources_.notes.push_back(fmt::format("{}: weights are read of {}; passed over beside it: '{}'",
+                                           request_.model.string(), sources_.files[0].filename().string(),
+                                           fmt::join(names, "', '")));
+  }
+
+  // What an adapter's configuration names and neither its weights nor the model's linears have.
+  void note_what_names_nothing() {
+    std::vector<std::string> linears, adapted;
+    for (const ParamSpec& param : table_.params) {
+      if (!param.linear) continue;
+      linears.push_back(param.name.substr(0, param.name.rfind('.')));
+      if (target_of(adapter_->config, linears.back())) adapted.push_back(linears.back());
+    }
+    const auto note = [&](std::string_view key, std::string_view name, std::string_view what) {
+      sources_.notes.push_back(fmt::format("{}, key '{}': '{}' names none of {}",
+                                           (*request_.adapter / kPeftConfigFile).string(), key, name, what));
+    };
+    for (const std::string& name : adapter_->config.target_modules)
+      if (std::ranges::none_of(linears, [&](const std::string& path) { return ends_path(path, name); }))
+        note("target_modules", name, "the model's linears, and no weights are there for it");
+    const auto judge = [&](std::string_view key, const auto& patterns) {
+      for (const auto& [pattern, value] : patterns)
+        if (std::ranges::none_of(adapted,
+                                 [&pattern = pattern](const std::string& path) { return pattern.matches(path); }))
+          note(key, written_pattern(pattern), "the linears that are adapted");
+    };
+    judge("rank_pattern", adapter_->config.rank_pattern);
+    judge("alpha_pattern", adapter_->config.alpha_pattern);
+  }
+
   // PEFT saves a head beside its embedding where they are one.
   bool is_same_as_embedding(const std::string& param) const {
     const auto& tensors = adapter_->tensors;
@@ -379,10 +414,34 @@ WeightSources find_sources(const ParamTable& table, const SourceRequest& request
   return Finder(table, request).find();
 }
 
+namespace {
+
+constexpr std::string_view kBasePrefix = "model.";
+
+std::string without_prefix(const std::string& name) {
+  return name.starts_with(kBasePrefix) ? name.substr(kBasePrefix.size()) : name;
+}
+
+}  // namespace
+
+std::string store_as_files_do(ParamTable& table, const std::filesystem::path& model) {
+  if (!SafetensorsIndex::is_in(model)) return "";
+  const auto index = SafetensorsIndex::open_model(model);
+  const std::string& embedding = table[table.embedding].stored.tensor;
+  const bool has_head = table.head == table.embedding || index.find(table.head_tensor);
+  if (!has_head || index.find(embedding) || !index.find(without_prefix(embedding))) return "";
+  for (ParamSpec& param : table.params)
+    if (!param.adapter) param.stored.tensor = without_prefix(param.stored.tensor);
+  table.layer_prefix = without_prefix(table.layer_prefix);
+  return fmt::format("{}: names of tensors lack '{}', as a base model is saved: they are read, and written, without it",
+                     model.string(), kBasePrefix);
+}
+
 bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
   if (!SafetensorsIndex::is_in(model)) return false;
   const auto index = SafetensorsIndex::open_model(model);
-  const SafetensorsEntry *const head = index.find(spec.head), *const embedding = index.find(spec.embedding);
+  const SafetensorsEntry *const head = index.find(spec.head), *embedding = index.find(spec.embedding);
+  if (!embedding) embedding = index.find(without_prefix(spec.embedding));
   if (!head || !embedding) return false;
   if (head->shape != embedding->shape) return true;
   if (!head->dtype || !embedding->dtype) return false;  // refused where they are read

@@ -75,6 +75,11 @@ struct SourceRequest {
 // (but for kinds that change nothing, which a note names), and where linears are quantised in several ways.
 WeightSources find_sources(const ParamTable& table, const SourceRequest& request);
 
+// Where a model's files have the tensors of a base model, without the "model." before their names, as one is saved that
+// has no head or is tied to its embedding, the parameters are stored so: read, and written again. Returns a line that
+// says so; empty where they have it.
+std::string store_as_files_do(ParamTable& table, const std::filesystem::path& model);
+
 // Whether a model has a head in its files and its values differ from its embedding's: it is not the embedding then,
 // whatever config.json says. Reads both, as far as they are equal.
 bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec);
