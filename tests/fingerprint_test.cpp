@@ -53,7 +53,10 @@ void expect_every_field_counts(const Record& used) {
       });
       const Fields now = fields_with(other);
       EXPECT_NE(hash_of_fields(now), hash_of_fields(before)) << before[i].name;
-      const auto shown = [](const std::string& value) { return value.empty() ? "nothing" : value; };
+      const auto shown = [&](const std::string& value) {
+        const auto word = now[i].words.find(value);
+        return word != now[i].words.end() ? word->second : value.empty() ? "nothing" : value;
+      };
       EXPECT_EQ(differences(now, stored, {"group"}),
                 std::vector<std::string>{fmt::format("{}: found {}, expected {}", before[i].name, shown(now[i].value),
                                                      shown(before[i].value))});
@@ -105,6 +108,21 @@ TEST(Fingerprint, TextsAreThoseOfModels) {
   EXPECT_EQ(texts["o.in"], "72");
   EXPECT_EQ(texts["architecture"], "Qwen2ForCausalLM");
   EXPECT_EQ(fields_with(Numerics{})[0].value, "bf16");
+}
+
+// Files keep the numbers that they always had.
+TEST(Fingerprint, FormatsAreSaidInWords) {
+  Numerics bf16, eight_bits, nf4;
+  bf16.state = StateFormat::Bf16;
+  eight_bits.state = StateFormat::Bit8;
+  nf4.base_format = BaseFormat::Nf4;
+  const auto said = [](const Numerics& now, const Fields& saved) {
+    return fmt::format("{}", fmt::join(differences(fields_with(now), saved, {"group"}), "; "));
+  };
+  EXPECT_EQ(said(bf16, {{"group", "state_format", "2"}}), "state_format: found bf16, expected 8bit");
+  EXPECT_EQ(said(eight_bits, {}), "state_format: found 8bit, expected fp32");
+  EXPECT_EQ(said(nf4, {}), "base_format: found nf4, expected numbers, as base_format bf16 and fp32 keep them");
+  EXPECT_EQ(said(bf16, {{"group", "state_format", "1"}}), "");
 }
 
 // Of every layer, and of the layers' number.

@@ -31,7 +31,10 @@ std::vector<std::string> differences(const Fields& found, const Fields& expected
                                      const std::vector<std::string_view>& groups) {
   std::vector<std::string> words;
   const auto add = [&](const Field& field, const std::string& value, const std::string& other) {
-    const auto word = [](const std::string& text) { return text.empty() ? "nothing" : text; };
+    const auto word = [&](const std::string& text) {
+      const auto said = field.words.find(text);
+      return said != field.words.end() ? said->second : text.empty() ? "nothing" : text;
+    };
     if (value != other) words.push_back(fmt::format("{}: found {}, expected {}", field.name, word(value), word(other)));
   };
   for (const Field& field : found) {

@@ -14,6 +14,7 @@
 
 #include <concepts>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -27,9 +28,10 @@ concept RecordOf = std::same_as<std::remove_const_t<R>, Record>;
 
 // Of what decides a run's results, one thing as text.
 struct Field {
-  std::string group, name;  // "model", "rope_theta"
-  std::string value;        // "" for nothing
-  std::string usual = {};   // its default, which never changes: a field that is not said is at it
+  std::string group, name;                        // "model", "rope_theta"
+  std::string value;                              // "" for nothing
+  std::string usual = {};                         // its default, which never changes: a field that is not said is at it
+  std::map<std::string, std::string> words = {};  // what people call its values, where files spell them otherwise
   bool is_usual() const { return value == usual; }
 };
 using Fields = std::vector<Field>;
@@ -39,6 +41,15 @@ template <class T>
 concept Visited = requires(T& record) {
   visit_fields(record, [](std::string_view, auto&) {});
 };
+
+// Of an enumeration whose values files spell otherwise than people do: "0" is "fp32".
+template <class T>
+std::map<std::string, std::string> field_words(const T& value) {
+  if constexpr (requires { words_of(value); })
+    return words_of(value);
+  else
+    return {};
+}
 
 inline std::string field_text(bool value) { return value ? "true" : "false"; }
 inline std::string field_text(const std::string& value) { return value; }
@@ -100,7 +111,7 @@ template <class Record>
 void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& usual = {}) {
   const size_t first = fields.size();
   visit_leaves(record, [&](const std::string& name, const auto& field) {
-    fields.push_back({std::string(group), name, field_text(field)});
+    fields.push_back({std::string(group), name, field_text(field), {}, field_words(field)});
   });
   size_t next = first;
   visit_leaves(usual, [&](const std::string&, const auto& field) { fields[next++].usual = field_text(field); });
@@ -111,7 +122,7 @@ void add_fields(Fields& fields, std::string_view group, const Record& record, co
 uint64_t hash_of_fields(const Fields& fields, const std::vector<std::string_view>& groups = {});
 
 // Returns in words which fields of some groups differ: "rope_theta: found 500000, expected 10000". `expected` may lack
-// those at their defaults.
+// those at their defaults; the words of values are those of `found`.
 std::vector<std::string> differences(const Fields& found, const Fields& expected,
                                      const std::vector<std::string_view>& groups);
 

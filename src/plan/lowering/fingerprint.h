@@ -7,6 +7,14 @@
 
 namespace snug {
 
+// Files have the enumerator's number.
+inline std::map<std::string, std::string> words_of(StateFormat) {
+  return {{"0", "fp32"}, {"1", "bf16"}, {"2", "8bit"}};
+}
+inline std::map<std::string, std::string> words_of(BaseFormat) {
+  return {{"plain", "numbers, as base_format bf16 and fp32 keep them"}};
+}
+
 template <RecordOf<Numerics> R, class Visit>
 void visit_fields(R& numerics, Visit&& visit) {
   auto& [compute, fp8_products, base, base_format, plain_scales, accumulator, reduce_every_step, head_rows, beta1,
