@@ -133,6 +133,69 @@ TEST_F(Inputs, WhatTheIndexNamesAndNobodyNeedsMayBeMissing) {
   expect_refusal(eval("m"), {"'model.norm.weight' is missing", "'model-00004-of-00004.safetensors', which is missing"});
 }
 
+// As AutoModel saves one: without the head, which is the embedding, and without "model." before the names.
+TEST_F(Inputs, ABaseModelWhoseHeadIsItsEmbeddingIsReadAndWrittenAsItLies) {
+  fs::copy(kModels / "llama_bias", at("m"), fs::copy_options::recursive);
+  const auto loss = [&](const std::string& model) {
+    const Outcome outcome = run(eval(model));
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    return outcome.code == 0 ? nlohmann::json::parse(outcome.out)["loss"].get<double>() : 0;
+  };
+  const double whole = loss("m");
+  const std::string file = text_of(at("m/model.safetensors"));
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  nlohmann::json bare;
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  for (const auto& [name, entry] : header.items()) bare[name.starts_with("model.") ? name.substr(6) : name] = entry;
+  bare.erase("lm_head.weight");
+  const std::string text = bare.dump();
+  const uint64_t bytes = text.size();
+  std::string written(8, '\0');
+  std::memcpy(written.data(), &bytes, sizeof(bytes));
+  put(at("m/model.safetensors"), written + text + file.substr(8 + length));
+  set_config("architectures", {"LlamaModel"});
+  EXPECT_EQ(loss("m"), whole);
+  EXPECT_THAT(text_of(at("stderr")),
+              HasSubstr("m: names of tensors lack 'model.', as a base model is saved: they are"));
+  const Outcome trained =
+      run({"train", "--model",         "m", "--data",       "d.jsonl", "--method",          "full", "--max-steps",
+           "1",     "--learning-rate", "0", "--batch-size", "1",       "--sequence-length", "16",   "--compute",
+           "fp32",  "--threads",       "1", "--out",        "run"});
+  EXPECT_EQ(trained.code, 0) << trained.err;
+  EXPECT_THAT(text_of(at("run/model/model.safetensors")), HasSubstr("\"embed_tokens.weight\""));
+  EXPECT_EQ(loss("run/model"), whole);
+  EXPECT_EQ(run({"merge", "--model", "run", "--checkpoint", "last", "--out", "last", "--cache-dir", "cache"}).code, 0)
+      << text_of(at("stderr"));
+  EXPECT_EQ(loss("last"), whole);
+}
+
+TEST_F(Inputs, OtherWeightsBesideThoseThatAreReadAreNamed) {
+  add_tensors({});
+  put(at("m/pytorch_model.bin"), "");
+  EXPECT_THAT(
+      run(eval("m")).err,
+      HasSubstr("note: m: weights are read of model.safetensors; passed over beside it: 'pytorch_model.bin'\n"));
+}
+
+TEST_F(Inputs, WhatAShellMadeOfAPatternIsSaidToBeData) {
+  const Words train{"train", "--model", kModels / "llama", "--out", "run", "--data", "d.jsonl"};
+  for (const Words& more : {Words{"e.jsonl"}, Words{"e.jsonl", "f.jsonl"}, Words{"e.jsonl", "--epochs", "1"}})
+    expect_refusal(with(train, more), {"command line: found the data file '", "several data files are --data A,B"});
+  expect_refusal({"generate", "--model", kModels / "llama", "--max-length", "5"}, {"here it is 'max_new_tokens'"});
+  expect_refusal({"tokenize", "--model", kModels / "llama", "--text", "--data", "d.jsonl"},
+                 {"--text reads standard input: found --data d.jsonl beside it, expected one of them"});
+}
+
+TEST_F(Inputs, ARunDoesNotLieAmongWhatItReads) {
+  add_tensors({});
+  expect_refusal({"train", "--model", "m", "--out", "m", "--data", "d.jsonl"},
+                 {"--out: found 'm', which is the directory of --model, expected one for the run alone"});
+  fs::create_directory(at("d"));
+  fs::copy(at("d.jsonl"), at("d"));
+  expect_refusal({"train", "--model", "m", "--out", "d/../d", "--data", "d"}, {"which is the directory of --data"});
+}
+
 TEST_F(Inputs, DropoutOfTheModelIsNamedWhereItTrains) {
   add_tensors({});
   set_config("attention_dropout", 0.25);

@@ -5,8 +5,11 @@
 #include <set>
 #include <sstream>
 
+#include "base/file.h"
 #include "cli/job.h"
+#include "cli/no_effect.h"
 #include "cli/other_names.h"
+#include "temp_directory.h"
 
 namespace snug {
 namespace {
@@ -67,6 +70,69 @@ TEST(Options, AJobFileOfANewerFormatIsRefused) {
     EXPECT_EQ(refusal("format: " + std::string(wrong)), "job.yaml, key 'format': expected 1, the format of job files");
 }
 
+std::string refusal_of(const std::string& job) {
+  Options options;
+  try {
+    parse_job(job, "job.yaml", options);
+  } catch (const UserError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Options, AJobFileIsOneDocument) {
+  EXPECT_EQ(refusal_of("seed: 7\n---\nseed: 8\n"),
+            "job.yaml: found 2 documents, divided by '---', expected one: a job file is one list of keys and values");
+  for (const char* one : {"---\nseed: 7\n", "# none\n---\nseed: 7\n...\n", "seed: 7\n---\n# nothing more\n"}) {
+    Options options;
+    parse_job(one, "job.yaml", options);
+    EXPECT_EQ(options.seed, 7u) << one;
+  }
+}
+
+TEST(Options, BooleansAreReadAsYamlWasWritten) {
+  for (const auto& [word, value] :
+       {std::pair("True", true), {"yes", true}, {"On", true}, {"False", false}, {"no", false}}) {
+    Options options;
+    options.packing = !value;
+    parse_job(std::string("packing: ") + word, "job.yaml", options);
+    EXPECT_EQ(options.packing, value) << word;
+    EXPECT_EQ(find_option("packing", "test").get(options), value ? "true" : "false");
+  }
+  EXPECT_EQ(refusal_of("packing: maybe"), "job.yaml, packing: found 'maybe', expected true or false");
+}
+
+TEST(Options, WhatIsSaidTwiceIsRefused) {
+  const char* twice = "job.yaml, columns: found 'output' twice, as 'a' and 'b', expected it once";
+  EXPECT_EQ(refusal_of("columns: {output: a, output: b}"), twice);
+  EXPECT_EQ(refusal_of("columns: output=a,output=b"), twice);
+  EXPECT_EQ(refusal_of("roles: {bot: user, bot: assistant}"),
+            "job.yaml, roles: found 'bot' twice, as 'user' and 'assistant', expected it once");
+  EXPECT_NE(refusal_of("lora_targets: all,q_proj").find("expected 'all' alone, which means every linear"),
+            std::string::npos);
+  EXPECT_EQ(refusal_of("lora_targets: [q_proj, v_proj]"), "");
+}
+
+TEST(Options, DataWhereAJobFileStandsIsSaidToBeData) {
+  const TempDirectory directory;
+  const auto refused = [&](const std::string& name, const std::string& text) {
+    const std::string path = directory.path() / name;
+    write_text(path, text);
+    Options options;
+    try {
+      read_job_file(path, options);
+    } catch (const UserError& error) {
+      return std::string(error.what()).find("found the data file '" + path + "'") != std::string::npos;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused("b.jsonl", "{}"));
+  EXPECT_TRUE(refused("b.csv", "a,b"));
+  EXPECT_TRUE(refused("b.txt.gz", ""));
+  EXPECT_TRUE(refused("b.json", "[{}]"));
+  EXPECT_FALSE(refused("job.json", "{\"seed\": 7}")) << "YAML too";
+}
+
 std::vector<std::string> keys() {
   std::vector<std::string> all;
   for (const OptionSpec& spec : option_specs()) all.push_back(spec.key);
@@ -109,10 +175,51 @@ TEST(Options, UnknownNamesAreExplained) {
       {"learnin_rate", "; the nearest known one is 'learning_rate'"},
       {"epoch", "; the nearest known one is 'epochs'"},
       {"outt", "; the nearest known one is 'out'"},
+      {"outdir", "; here it is 'out'"},
+      {"pissa_init", "; adapters begin as LoRA's do: A drawn from the seed, B zero"},
+      {"n_gpu", "; here it is 'ranks': mpirun, or nothing, starts the processes: 'ranks' says how many GPUs"},
       {"foo", ""},
       {"max_frobs", ""},
       {"", ""}};
   for (const auto& [name, advice] : said) EXPECT_EQ(advice_on_name(name, known), advice) << name;
+  const std::vector<std::string> of_generate{"model", "max_new_tokens"};
+  EXPECT_EQ(advice_on_name("max_length", of_generate),
+            "; here it is 'max_new_tokens', the tokens of a reply beside its prompt's");
+  EXPECT_EQ(advice_on_name("lr", of_generate), "; elsewhere it is 'learning_rate', which this command does not take");
+}
+
+TEST(Options, WhatChangesNothingIsSaid) {
+  const auto lines = [](const std::vector<std::pair<std::string, std::string>>& asked, const Circumstances& seen) {
+    Options options;
+    for (const auto& [key, value] : asked) {
+      find_option(key, "test").set(options, value);
+      options.flags.insert(key);
+    }
+    return options_without_effect(options, seen);
+  };
+  using Lines = std::vector<std::string>;
+  const Cut one{.sequence_length = 64, .micro_batch = 1, .passes = 1, .ranks = 1};
+  EXPECT_EQ(lines({{"eval_every", "2"}}, {.cut = one}),
+            Lines{"--eval-every 2 changes nothing: without --validation nothing is evaluated"});
+  EXPECT_EQ(lines({{"eval_every", "2"}, {"validation", "0.1"}}, {.cut = one}), Lines{});
+  EXPECT_EQ(lines({{"schedule", "constant"}, {"min_learning_rate_ratio", "0.1"}}, {.cut = one}),
+            Lines{"--min-learning-rate-ratio 0.1 changes nothing: the rate of --schedule constant does not fall"});
+  EXPECT_EQ(
+      lines({{"warmup_steps", "3"}, {"warmup_ratio", "0.1"}, {"zero", "3"}, {"order", "layer"}}, {.cut = one}).size(),
+      3u);
+  const RecordKinds texts{.texts = true}, chats{.conversations = true};
+  EXPECT_EQ(lines({{"template", "chatml"}, {"train_on", "assistant"}, {"text_split", "line"}}, {.kinds = texts}),
+            (Lines{"--text-split line changes nothing: no file is a .txt",
+                   "--template chatml changes nothing: no record is a conversation",
+                   "--train-on assistant changes nothing: every token of a text carries loss"}));
+  EXPECT_EQ(lines({{"template", "chatml"}, {"train_on", "all"}}, {.kinds = chats}), Lines{});
+  EXPECT_EQ(lines({{"text_split", "line"}, {"data", "a.txt"}}, {.kinds = texts}), Lines{});
+  EXPECT_EQ(lines({{"seed", "3"}}, {.draws_nothing = true}), Lines{"--seed 3 changes nothing: nothing is drawn"});
+  EXPECT_EQ(lines({{"packing", "false"}}, {.shows_samples = true}),
+            Lines{"--packing false changes nothing: samples are shown whole"});
+  Options of_a_file;
+  parse_job("eval_every: 0\ntrain_on: assistant\nschedule: constant\n", "job.yaml", of_a_file);
+  EXPECT_EQ(options_without_effect(of_a_file, {.kinds = texts, .cut = one}), Lines{}) << "as usual";
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include "base/say.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/learning.h"
+#include "cli/no_effect.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "train/generate.h"
@@ -135,7 +137,11 @@ int chat_command(Options options, const CommandFlags& flags) {
                flags.max_new_tokens, options.sequence_length);
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options);
-  if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(encoder.format().notes);
+    say_lines(position_notes(options.sequence_length, "--sequence-length", spec.model));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
+  }
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());

@@ -5,6 +5,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "cli/job.h"
+#include "cli/no_effect.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -59,6 +60,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
   corpus.training = read(options.data);
   const RecordKinds& kinds = corpus.training.kinds();
   if (kinds.conversations || kinds.texts) std::ranges::for_each(corpus.prompt_format.notes, note);
+  std::ranges::for_each(options_without_effect(options, {.kinds = kinds}), note);
   corpus.training_samples = all_samples(corpus.training.samples());
   if (options.validation.empty()) return corpus;
   if (const auto fraction = validation_fraction(options)) {

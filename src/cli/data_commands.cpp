@@ -11,13 +11,18 @@
 #include "cli/kernel_report.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
+#include "cli/no_effect.h"
 #include "cli/use.h"
 #include "model/model_config.h"
 
 namespace snug {
 
 int tokenize_command(const Options& options, const CommandFlags& flags) {
+  if (flags.text && options.flags.contains("data"))
+    user_error("--text reads standard input: found --data {} beside it, expected one of them",
+               fmt::join(options.data, ","));
   const Tokenizer tokenizer = Tokenizer::load(tokenizer_directory(options));
+  say_lines(options_without_effect(options, {.shows_samples = !flags.text, .shows_text = flags.text}));
   auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
     if (flags.json)
       fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));
@@ -43,13 +48,15 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   const PromptFormat format = prompt_format_of(options, model, &tokenizer);
   say_lines(format.notes);
   const auto note = [](const std::string& line) { say(line + "\n"); };
-  for_each_sample(data_options(options, options.data, model.vocabulary, format, note), &encoder,
-                  [&](const Sample& sample, const std::string&) {
-                    std::vector<int> mask;
-                    for (const int32_t label : sample.labels) mask.push_back(label != kNoLabel);
-                    print(sample.ids, mask);
-                    if (!flags.json) fmt::print("\n");
-                  });
+  const RecordKinds kinds = for_each_sample(data_options(options, options.data, model.vocabulary, format, note),
+                                            &encoder, [&](const Sample& sample, const std::string&) {
+                                              std::vector<int> mask;
+                                              for (const int32_t label : sample.labels)
+                                                mask.push_back(label != kNoLabel);
+                                              print(sample.ids, mask);
+                                              if (!flags.json) fmt::print("\n");
+                                            });
+  say_lines(options_without_effect(options, {.kinds = kinds}));
   return 0;
 }
 
@@ -78,6 +85,7 @@ int plan_command(Options options, const CommandFlags& flags) {
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
   say_lines(notes);
+  say_lines(options_without_effect(options, {.cut = planned.spec.cut}));
   say_notes(planned.spec);
   if (flags.json) {
     nlohmann::ordered_json json = plan_json(planned, options, summary);
@@ -141,6 +149,10 @@ int eval_command(Options options, const CommandFlags& flags) {
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(options_without_effect(options, {.draws_nothing = true}));
+    say_lines(position_notes(options.sequence_length, "--sequence-length", spec.model));
+  }
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(corpus, options, heartbeat_of(comm.get()));
   const Planned planned = plan_use(std::move(spec), options, comm.get());

@@ -10,6 +10,7 @@
 #include "cli/launch.h"
 #include "format/gguf_import.h"
 #include "format/model_path.h"
+#include "format/peft.h"
 
 namespace snug {
 namespace {
@@ -44,6 +45,21 @@ void find_input(std::string& path, std::string& given, const fs::path& directory
 }
 
 }  // namespace
+
+void take_adapters_base(Options& options) {
+  if (!options.model.empty() || options.adapter.empty()) return;
+  const fs::path directory = find_adapter_directory(options.adapter);
+  const std::string base = read_peft_config(directory).base_model, file = (directory / kPeftConfigFile).string();
+  if (base.empty()) user_error("--model is required: {} names no base ('base_model_name_or_path')", file);
+  try {
+    if (!is_gguf_file(base)) find_model_directory(base);
+  } catch (const UserError& error) {
+    user_error("--model is required, as the base that {} names is not here: {}", file, error.what());
+  }
+  options.model = base;
+  options.given.insert("model");
+  if (is_first_process()) say(fmt::format("--model is {}, as {} says\n", base, file));
+}
 
 void find_inputs(Options& options) {
   if (!options.model.empty())

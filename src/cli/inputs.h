@@ -12,6 +12,10 @@ namespace snug {
 // that says what lies there, if they are none of these.
 void find_inputs(Options& options);
 
+// Where an adapter is named and no model, takes the base that its adapter_config.json names, and says so on standard
+// error.
+void take_adapters_base(Options& options);
+
 // UserError in all launched processes unless they use the same checkpoint: of a run that goes on, one may have found a
 // newer one to be the last.
 void agree_on_inputs(const Options& options, Comm& launched);

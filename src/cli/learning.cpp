@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 
 namespace snug {
 namespace {
@@ -38,11 +39,14 @@ std::vector<std::string> evaluation_notes(const PackingReport& report, const Opt
   return text.empty() ? std::vector<std::string>() : std::vector{fmt::format("{}: {}", name, text)};
 }
 
+std::vector<std::string> position_notes(int64_t tokens, std::string_view option, const ModelSpec& model) {
+  if (tokens <= model.positions) return {};
+  return {fmt::format("{} {} is beyond the {} positions that the model was made for", option, tokens, model.positions)};
+}
+
 std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options) {
   std::vector<std::string> notes = evaluation_notes(stream.report(), options, "data");
-  if (options.sequence_length > model.positions)
-    notes.push_back(fmt::format("--sequence-length {} is beyond the {} positions that the model was made for",
-                                options.sequence_length, model.positions));
+  std::ranges::move(position_notes(options.sequence_length, "--sequence-length", model), std::back_inserter(notes));
   const int64_t steps = stream.steps();
   if (learning_rate(options) == 0)
     notes.emplace_back("learning_rate is 0: steps are taken and measured, and nothing is learnt");

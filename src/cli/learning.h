@@ -19,6 +19,9 @@ Schedule make_schedule(const Options& options, int64_t steps);
 // 0, a warm-up that was shortened, few steps, blocks beyond the model's positions.
 std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options);
 
+// A line where so many tokens, which an option asks for, are beyond the model's positions.
+std::vector<std::string> position_notes(int64_t tokens, std::string_view option, const ModelSpec& model);
+
 // The same of samples that are only evaluated, which the option of this name gives.
 std::vector<std::string> evaluation_notes(const PackingReport& report, const Options& options, std::string_view name);
 

@@ -123,6 +123,7 @@ Options options_over(const std::string& job_file, const Given& given) {
     const bool bare_flag = spec.is_bool && (values.back().empty() || values.back() == "{}");
     const std::string text = spec.list ? fmt::format("{}", fmt::join(values, ",")) : values.back();
     spec.set(options, bare_flag ? "true" : text);
+    options.flags.insert(spec.key);
   }
   return options;
 }
@@ -137,7 +138,7 @@ Options effective_options(Given given) {
   Options options = options_over(given.job_file, given);
   const std::filesystem::path own = std::filesystem::path(options.out) / "job.yaml";
   if (options.resume && given.job_file.empty() && !options.out.empty() && is_file(own))
-    options = options_over(own, given);
+    options = options_over(own, given), options.given = options.flags;
   return options;
 }
 
@@ -148,6 +149,17 @@ std::string with_dashes(std::string word) {
   return word;
 }
 
+// The options of a command, as job files spell them.
+std::vector<std::string> taken_by(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (std::string name : option->get_lnames()) {
+      std::ranges::replace(name, '-', '_');
+      names.push_back(std::move(name));
+    }
+  return names;
+}
+
 // Refuses the first unknown flag with what snug calls it, as an unknown key of a job file is refused.
 void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App& app, const Command& command) {
   for (size_t i = 2; i < words.size(); i++) {
@@ -155,7 +167,7 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
     if (begin == 0 || begin == words[i].npos || !std::isalpha(static_cast<unsigned char>(words[i][begin]))) continue;
     const std::string key = words[i].substr(begin, words[i].find('=') - begin);
     if (begin == 2 && app.get_option_no_throw(with_dashes("--" + key))) continue;
-    const OptionSpec& spec = find_option(key, "command line");
+    const OptionSpec& spec = find_option(key, "command line", taken_by(app));
     if (!command.options.empty() && std::ranges::find(command.options, spec.key) == command.options.end())
       user_error("command line: 'snug {}' does not take '--{}'", command.name, key);
   }
@@ -176,6 +188,9 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
                word.empty() ? "nothing" : "'" + word + "'", fmt::join(names, ", "));
   }
   explain_unknown_flags(words, *app.get_subcommand(word), *command);
+  // A shell makes several words of 'data/*.jsonl'.
+  for (const std::string& more : app.remaining(true))
+    if (more != word) refuse_as_job_file(more);
   if (dynamic_cast<const CLI::ArgumentMismatch*>(&error))
     user_error("command line: '{}' needs a value", text.substr(0, text.find(':')));
   user_error("command line: {}; 'snug {} --help' lists the options", text, word);
@@ -214,6 +229,7 @@ int dispatch(int argc, char** argv) {
       Options options = effective_options(given[i]);
       require_room_for_process(thread_count(options));
       const FileLock used = choose_checkpoint(options);
+      take_adapters_base(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
       if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")

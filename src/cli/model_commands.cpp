@@ -9,8 +9,11 @@
 #include "base/hash.h"
 #include "base/rng.h"
 #include "base/say.h"
+#include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
 #include "cli/launch.h"
+#include "cli/learning.h"
+#include "cli/no_effect.h"
 #include "cli/prompting.h"
 #include "cli/text.h"
 #include "cli/use.h"
@@ -171,11 +174,37 @@ Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart
 
 }  // namespace
 
+namespace {
+
+// Of a run of all weights, the model that was made of one of its checkpoints.
+int copy_checkpoint(const Options& options, const CommandFlags& flags) {
+  refuse_to_replace(options, {options.model});
+  if (options.flags.contains("base_format"))
+    user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
+               options.base_format.value_or(""));
+  const WriteBeside beside = write_adapters_format(options);
+  PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
+  std::filesystem::copy(options.model, pending.path(), std::filesystem::copy_options::recursive);
+  beside(pending.path());
+  pending.publish();
+  if (flags.json)
+    fmt::print("{}\n", to_line({{"out", options.out}}));
+  else
+    fmt::print("{}: {} as a model\n", options.out, options.given_model);
+  return 0;
+}
+
+}  // namespace
+
 int merge_command(Options options, const CommandFlags& flags) {
   options.ranks = 1;
   options.offload_parameters = "none";  // where to, the directory to be made is not there yet
   require_out(options);
-  if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory to be merged");
+  if (options.adapter.empty() && is_checkpoint(options.given_model)) return copy_checkpoint(options, flags);
+  if (options.adapter.empty())
+    user_error(
+        "--adapter is required: the PEFT directory to be merged; of a run of all weights --model RUN --checkpoint "
+        "step-N, best or last");
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
@@ -218,6 +247,7 @@ int generate_command(Options options, const CommandFlags& flags) {
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
     if (!note.empty()) say_lines({note});
+    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
   }
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
@@ -226,6 +256,8 @@ int generate_command(Options options, const CommandFlags& flags) {
     longest = std::max(longest, encoded.back().size());
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
+  if (!comm || comm->topology().rank == 0)
+    say_lines(position_notes(spec.cache_positions, "the longest prompt with --max-new-tokens:", spec.model));
   spec.cut.sequence_length = 1;
   const std::vector<int64_t> stop = encoder.stop_tokens();
   const Planned planned = plan_use(std::move(spec), options, comm.get());

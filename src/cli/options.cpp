@@ -5,11 +5,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <set>
 
 #include "base/error.h"
 #include "base/file.h"
 #include "cli/other_names.h"
+#include "data/data_files.h"
 #include "format/unicode.h"
 
 namespace snug {
@@ -45,9 +47,12 @@ double parse_number(const std::string& text, const std::string& key, double leas
   return value;
 }
 
+// In the words of YAML 1.1 too, which many files are written by.
 bool parse_bool(const std::string& text, const std::string& key) {
-  if (text == "true") return true;
-  if (text == "false") return false;
+  for (const char* yes : {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
+    if (text == yes) return true;
+  for (const char* no : {"false", "False", "FALSE", "no", "No", "NO", "off", "Off", "OFF"})
+    if (text == no) return false;
   user_error("{}: found '{}', expected true or false", key, text);
 }
 
@@ -190,7 +195,9 @@ OptionSpec map_option(const std::string& key, std::map<std::string, std::string>
             for (const std::string& found : split_list(text)) {
               const size_t equals = found.find('=');
               if (equals == std::string::npos) user_error("{}: found '{}', expected {}", key, found, item);
-              (o.*field)[found.substr(0, equals)] = found.substr(equals + 1);
+              const std::string name = found.substr(0, equals), value = found.substr(equals + 1);
+              if (const auto [other, fresh] = (o.*field).try_emplace(name, value); !fresh)
+                user_error("{}: found '{}' twice, as '{}' and '{}', expected it once", key, name, other->second, value);
             }
           },
           [field](const Options& o) {
@@ -199,6 +206,20 @@ OptionSpec map_option(const std::string& key, std::map<std::string, std::string>
             return join_list(items);
           },
           true};
+}
+
+OptionSpec targets_option() {
+  OptionSpec spec = list_option("lora_targets", &Options::lora_targets,
+                                "'all' (every linear of every block), or names such as q_proj,v_proj");
+  spec.set = [](Options& o, const std::string& text) {
+    o.lora_targets = split_list(text);
+    if (o.lora_targets.size() > 1 && std::ranges::find(o.lora_targets, "all") != o.lora_targets.end())
+      user_error(
+          "lora_targets: found '{}', expected 'all' alone, which means every linear of every block (q_proj, k_proj, "
+          "v_proj, o_proj, gate_proj, up_proj, down_proj), or names without it",
+          text);
+  };
+  return spec;
 }
 
 OptionSpec keep_option() {
@@ -271,7 +292,7 @@ std::vector<OptionSpec> training_specs() {
       word_option("method", &O::method, {"lora", "full"}, "what is trained: adapters, or all weights"),
       integer_option("lora_rank", &O::lora_rank, 1, "rank of the adapters (16)"),
       number_option("lora_alpha", &O::lora_alpha, 1e-6, 1e6, "their scale times rank (32)"),
-      list_option("lora_targets", &O::lora_targets, "'all', or names such as q_proj,v_proj"),
+      targets_option(),
       bool_option("lora_rslora", &O::lora_rslora, "scale by alpha / sqrt(rank) instead of alpha / rank (false)"),
       number_option("lora_dropout", &O::lora_dropout, 0, 0.99, "share of an adapter's input that is dropped (0)"),
       base_format_option(),
@@ -442,17 +463,37 @@ std::string OptionSpec::flag() const {
   return "--" + name;
 }
 
-const OptionSpec& find_option(const std::string& key, const std::string& where) {
+const OptionSpec& find_option(const std::string& key, const std::string& where, const std::vector<std::string>& taken) {
   std::string name = key;
   std::ranges::replace(name, '-', '_');
   const auto found = std::ranges::find(option_specs(), name, &OptionSpec::key);
   if (found != option_specs().end()) return *found;
-  std::vector<std::string> known;
-  for (const OptionSpec& spec : option_specs()) known.push_back(spec.key);
+  std::vector<std::string> known = taken;
+  if (known.empty())
+    for (const OptionSpec& spec : option_specs()) known.push_back(spec.key);
   user_error("{}: unknown option '{}'{}", where, key, advice_on_name(name, known));
 }
 
+void refuse_as_job_file(const std::string& path) {
+  constexpr std::string_view kSeveral = "several data files are --data A,B, or --data with their directory";
+  if (std::filesystem::is_directory(path))
+    user_error("command line: found the directory '{}', expected a job file (YAML); data is named by --data: {}", path,
+               kSeveral);
+  const auto type = find_data_file_type(path);
+  if (!type) return;
+  // A job may be written in JSON, as an object.
+  if (type->kind == FileKind::Json && type->compression == Compression::None && is_file(path) &&
+      std::filesystem::file_size(path) <= kMaxJobFile) {
+    const std::string text = read_text(path, kMaxJobFile);
+    const size_t first = text.find_first_not_of(" \t\r\n");
+    if (first != text.npos && text[first] == '{') return;
+  }
+  user_error("command line: found the data file '{}', expected a job file (YAML) or another option: {}", path,
+             kSeveral);
+}
+
 void read_job_file(const std::string& path, Options& options) {
+  refuse_as_job_file(path);
   parse_job(read_text(path, kMaxJobFile), path, options);
 }
 
@@ -463,13 +504,18 @@ void parse_job(const std::string& text, const std::string& path, Options& option
       std::ranges::find_if(text, [](char c) { return is_control(c) && c != '\n' && c != '\r' && c != '\t'; });
   if (control != text.end())
     user_error("{}: byte {} is a control character, which no job file has", path, control - text.begin());
-  YAML::Node root;
+  std::vector<YAML::Node> documents;
   try {
-    root = YAML::Load(text);
+    documents = YAML::LoadAll(text);
   } catch (const YAML::Exception& error) {
     user_error("{}: not readable as YAML: {}", path, error.what());
   }
-  if (root.IsNull()) return;
+  std::erase_if(documents, [](const YAML::Node& document) { return document.IsNull(); });
+  if (documents.size() > 1)
+    user_error("{}: found {} documents, divided by '---', expected one: a job file is one list of keys and values",
+               path, documents.size());
+  if (documents.empty()) return;
+  const YAML::Node& root = documents[0];
   if (!root.IsMap()) user_error("{}: expected keys and values at the top", path);
   if (const YAML::Node format = root["format"]) require_format(format, path);  // first, as a newer file has other keys
   std::set<std::string> seen;

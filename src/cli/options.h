@@ -24,7 +24,9 @@ struct Cadence {
 
 struct Options {
   std::string model, init = "pretrained", adapter, checkpoint;
-  std::set<std::string> given;  // keys that a job file or the command line named
+  // Keys that a job file or the command line named, but not the file that a run wrote of itself; and the latter's
+  // alone.
+  std::set<std::string> given, flags;
   // What the two were given as, where find_inputs() has put the directories that are meant in their place.
   std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
@@ -92,8 +94,12 @@ struct OptionSpec {
 const std::vector<OptionSpec>& option_specs();
 
 // The spec of a key (with - or _). UserError that names `where` it stood and says what snug calls it, or which known
-// keys are near, if any.
-const OptionSpec& find_option(const std::string& key, const std::string& where);
+// keys are near, if any. `taken`: those that may stand there, where that is not all.
+const OptionSpec& find_option(const std::string& key, const std::string& where,
+                              const std::vector<std::string>& taken = {});
+
+// UserError for a file of data, or a directory, that stands where a job file may.
+void refuse_as_job_file(const std::string& path);
 
 // Reads a job file (YAML) into `options`. `columns` and `roles` are maps; lists are lists or text with commas (\, is a
 // comma within an item).

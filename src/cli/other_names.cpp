@@ -27,6 +27,11 @@ constexpr std::string_view kAllFiles = "samples of all files are shuffled togeth
 constexpr std::string_view kKernels = "kernels need no choice";
 constexpr std::string_view kGenerate = "it is a flag of 'snug generate' and 'snug chat'";
 
+constexpr std::string_view kRevision = "the cache's snapshot of branch main is read; the directory of another names it";
+constexpr std::string_view kRope = "positions are rotated as the model's config.json says";
+constexpr std::string_view kInit = "adapters begin as LoRA's do: A drawn from the seed, B zero";
+constexpr std::string_view kAllLayers = "every layer is trained; 'lora_targets' says which linears have adapters";
+
 constexpr OtherName kNames[] = {
     // ---- Model and files
     {"model_name_or_path", "model", ""},
@@ -50,6 +55,12 @@ constexpr OtherName kNames[] = {
     {"lora_weights", "adapter", ""},
     {"output_dir", "out", ""},
     {"output", "out", ""},
+    {"outdir", "out", ""},
+    {"out_dir", "out", ""},
+    {"revision", "model", kRevision},
+    {"model_revision", "model", kRevision},
+    {"rope_scaling", "", kRope},
+    {"rope_theta", "", kRope},
     {"output_path", "out", ""},
     {"save_dir", "out", ""},
     {"save_path", "out", ""},
@@ -137,6 +148,8 @@ constexpr OtherName kNames[] = {
     {"completion_only_loss", "train_on", kTrainOn},
     {"mask_prompt", "train_on", kTrainOn},
     {"roles_to_train", "train_on", kTrainOn},
+    {"response_template", "train_on", "'assistant' (the default) finds the replies by the chat template"},
+    {"instruction_template", "train_on", "'assistant' (the default) finds the replies by the chat template"},
     {"mask_history", "", kTrain},
     {"train_on_last_turn_only", "", kTrain},
     {"train_on_eos", "", kEndOfTurn},
@@ -190,6 +203,10 @@ constexpr OtherName kNames[] = {
     {"target_modules", "lora_targets", ""},
     {"lora_target_linear", "lora_targets", "'all' (the default)"},
     {"use_rslora", "lora_rslora", ""},
+    {"pissa_init", "", kInit},
+    {"init_lora_weights", "", kInit},
+    {"freeze_trainable_layers", "", kAllLayers},
+    {"freeze_layers", "", kAllLayers},
     {"use_dora", "", "DoRA is not there yet in this version"},
     {"modules_to_save", "", "modules trained whole beside adapters are not there yet in this version"},
     {"lora_modules_to_save", "", "modules trained whole beside adapters are not there yet in this version"},
@@ -288,6 +305,8 @@ constexpr OtherName kNames[] = {
     {"fsdp_cpu_offload", "offload_parameters,offload_states", ""},
     {"local_rank", "ranks", kRanks},
     {"num_gpus", "ranks", kRanks},
+    {"n_gpu", "ranks", kRanks},
+    {"n_gpus", "ranks", kRanks},
     {"gpus", "ranks", kRanks},
     {"num_processes", "ranks", kRanks},
     {"nproc_per_node", "ranks", kRanks},
@@ -317,6 +336,7 @@ constexpr OtherName kNames[] = {
     {"enable_liger_kernel", "", kKernels},
     {"use_liger_kernel", "", kKernels},
     // ---- What is saved and said
+    {"strict", "", "options and records are always held to what they say: nothing is passed over in silence"},
     {"do_train", "", kCommand},
     {"do_eval", "", kCommand},
     {"do_predict", "", kCommand},
@@ -422,7 +442,13 @@ std::string advice_on_name(std::string_view name, const std::vector<std::string>
   const std::string word = lower_case(name);
   const auto* const other = std::ranges::find(kNames, word, &OtherName::name);
   if (other != std::end(kNames)) {
+    const bool taken = std::ranges::any_of(known, [&](const std::string& one) {
+      return fmt::format(",{},", other->ours).find("," + one + ",") != std::string::npos;
+    });
     if (other->ours.empty()) return fmt::format("; {}", other->remark);
+    if (!taken && other->ours == "sequence_length" && std::ranges::find(known, "max_new_tokens") != known.end())
+      return "; here it is 'max_new_tokens', the tokens of a reply beside its prompt's";
+    if (!taken) return fmt::format("; elsewhere it is {}, which this command does not take", quoted(other->ours));
     return fmt::format("; here it is {}{}{}", quoted(other->ours), other->remark.empty() ? "" : ": ", other->remark);
   }
   std::vector<std::string> longer;

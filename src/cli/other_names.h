@@ -20,7 +20,7 @@ std::span<const OtherName> other_names();
 
 // Returns what an error on the unknown option `name` goes on with: "; here it is 'learning_rate'", or what snug does
 // where nothing is alike; else which of the `known` ones begin with it or differ from it by a letter in four at most;
-// nothing where none does.
+// nothing where none does. Of what is none of the `known` it says that others take it.
 std::string advice_on_name(std::string_view name, const std::vector<std::string>& known);
 
 }  // namespace snug

@@ -54,6 +54,19 @@ void require_writable(const fs::path& directory, const std::string& what, std::s
   fs::remove(probe);
 }
 
+// What is made would lie among what it is made of.
+void refuse_inputs_own(const Options& options) {
+  const auto refuse = [&](const std::string& input, std::string_view option) {
+    if (!input.empty() && fs::exists(input) && plain(input) == plain(options.out))
+      user_error("--out: found '{}', which is the directory of {}, expected one for the run alone", options.out,
+                 option);
+  };
+  for (const std::string& model : {options.model, options.given_model}) refuse(model, "--model");
+  for (const std::string& adapter : {options.adapter, options.given_adapter}) refuse(adapter, "--adapter");
+  for (const std::string& data : options.data) refuse(data, "--data");
+  for (const std::string& data : options.validation) refuse(data, "--validation");
+}
+
 void refuse_trace(const Options& options) {
   if (options.trace.empty()) return;
   const fs::path directory = fs::absolute(options.trace).parent_path();
@@ -103,6 +116,7 @@ void refuse_out(const Options& options) {
   if (is_file(out / kJob) && !options.resume && !options.overwrite)
     user_error("{}: holds a run already; --resume continues it, --overwrite replaces it", options.out);
   refuse_what_is_no_runs(out);
+  if (!is_file(out / kJob)) refuse_inputs_own(options);
   if (options.overwrite)
     for (const std::string& input : {options.model, options.adapter, options.given_model, options.given_adapter}) {
       if (fs::exists(input) && lies_in(input, out))

@@ -4,7 +4,9 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/say.h"
 #include "cli/job.h"
+#include "cli/launch.h"
 #include "data/data_files.h"
 #include "format/unicode.h"
 
@@ -80,7 +82,12 @@ std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const
   if (const auto offset = find_invalid_utf8(prompt))
     user_error("{}: found byte 0x{:02x} at offset {}, which is not UTF-8", place,
                static_cast<unsigned char>(prompt[*offset]), *offset);
-  const std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(turns); });
+  std::vector<int32_t> ids = at_place(place, [&] { return tokens_of(turns); });
+  const auto bos = tokenizer_.bos_id();
+  const auto begins_twice = [&] { return bos && ids.size() > 1 && ids[0] == *bos && ids[1] == *bos; };
+  if (begins_twice() && is_first_process())
+    say(fmt::format("{}: begins with BOS more than once: one is left\n", place));
+  while (begins_twice()) ids.erase(ids.begin());
   if (ids.empty()) user_error("{}: found an empty text, expected at least one token", place);
   const int32_t largest = *std::ranges::max_element(ids);
   if (largest >= model_.vocabulary)

@@ -49,7 +49,8 @@ class PromptEncoder {
  public:
   // UserError where the model has a template that it cannot be asked by.
   explicit PromptEncoder(const Options& options);
-  // UserError that names `place` for broken UTF-8, a prompt without tokens, or a token that the model has no row for.
+  // Of several BOS at the beginning one is left, which a line says. UserError that names `place` for broken UTF-8, a
+  // prompt without tokens, or a token that the model has no row for.
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place) const;
   // The same of a conversation that ends with a user's turn; without a template of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;

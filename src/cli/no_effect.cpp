@@ -1,0 +1,75 @@
+#include "cli/no_effect.h"
+
+#include <algorithm>
+
+#include "data/data_files.h"
+
+namespace snug {
+namespace {
+
+using Reasons = std::vector<std::pair<std::string_view, std::string_view>>;  // by key
+
+bool asked_for(const Options& options, const OptionSpec& spec) {
+  if (options.flags.contains(spec.key)) return true;
+  return options.given.contains(spec.key) && spec.get(options) != spec.get(Options());
+}
+
+bool has_text_files(const Options& options) {
+  const auto is_text = [](const std::filesystem::path& file) {
+    const auto type = find_data_file_type(file);
+    return type && type->kind == FileKind::Text;
+  };
+  return std::ranges::any_of(find_data_files(options.data).files, is_text) ||
+         std::ranges::any_of(find_data_files(options.validation).files, is_text);
+}
+
+void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reasons) {
+  if (options.text_split != "document" && !has_text_files(options))
+    reasons.emplace_back("text_split", "no file is a .txt");
+  if (kinds.conversations) return;
+  reasons.emplace_back("template", "no record is a conversation");
+  reasons.emplace_back("train_on",
+                       kinds.texts ? "every token of a text carries loss" : "labels say which tokens carry loss");
+}
+
+void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
+  if (options.validation.empty()) reasons.emplace_back("eval_every", "without --validation nothing is evaluated");
+  if (options.schedule == "constant")
+    reasons.emplace_back("min_learning_rate_ratio", "the rate of --schedule constant does not fall");
+  if (options.warmup_steps) reasons.emplace_back("warmup_ratio", "--warmup-steps is given, and wins");
+  if (options.max_grad_norm == 0 && options.speculative_updates)
+    reasons.emplace_back("speculative_updates", "with --max-grad-norm 0 nothing is clipped");
+  if (cut.ranks == 1 && options.zero != "auto" && options.zero != "0")
+    reasons.emplace_back("zero", "one rank has nothing to share");
+  if (options.reduce_every == "step" && (cut.ranks == 1 || cut.passes == 1))
+    reasons.emplace_back("reduce_every", cut.ranks == 1 ? "there is one rank" : "a step has one pass");
+  if (options.order == "layer" && cut.passes == 1) reasons.emplace_back("order", "a step has one pass");
+}
+
+}  // namespace
+
+std::vector<std::string> options_without_effect(const Options& options, const Circumstances& circumstances) {
+  Reasons reasons;
+  if (circumstances.kinds) add_of_data(options, *circumstances.kinds, reasons);
+  if (circumstances.cut) add_of_training(options, *circumstances.cut, reasons);
+  if (circumstances.draws_nothing && options.init != "random") reasons.emplace_back("seed", "nothing is drawn");
+  if (circumstances.shows_samples)
+    for (const char* key : {"sequence_length", "long_samples", "packing"})
+      reasons.emplace_back(key, "samples are shown whole");
+  if (circumstances.shows_text)
+    for (const char* key : {"data_format", "columns", "roles", "prompt", "max_samples", "template", "train_on",
+                            "sequence_length", "long_samples", "packing", "text_split"})
+      reasons.emplace_back(key, "--text shows bare text");
+  // A job file is written for training; what other commands take of it is not asked of them.
+  const bool for_others_too = !circumstances.cut && !circumstances.kinds;
+  std::vector<std::string> lines;
+  for (const auto& [key, why] : reasons) {
+    const OptionSpec& spec = find_option(std::string(key), "table");
+    if (!asked_for(options, spec)) continue;
+    if (for_others_too && !options.flags.contains(spec.key)) continue;
+    lines.push_back(fmt::format("{} {} changes nothing: {}", spec.flag(), spec.get(options), why));
+  }
+  return lines;
+}
+
+}  // namespace snug
