@@ -27,6 +27,20 @@ TEST_F(Cli, OptionsThatAreNotTheRunsAreNamed) {
       refusal({"--packing", "false", "--batch-size", "8"}),
       "snug: run/checkpoints/step-2: batch_size: found 8, expected 4; packing: found false, expected true, as the "
       "run has it\n");
+  EXPECT_EQ(refusal({"--state-format", "bf16"}),
+            "snug: run/checkpoints/step-2: state_format: found bf16, expected fp32, as the run has it\n");
+  EXPECT_THAT(refusal({"--adapter", kModels / "llama/adapter_init"}),
+              HasSubstr("adapter_init, expected nothing, as in run/job.yaml: --resume goes on with the adapter of "
+                        "run/checkpoints/step-2; another --out begins anew\n"));
+}
+
+// What the rest of a cut was derived from is no longer so.
+TEST_F(Cli, ACutThatIsNamedInPartIsDerivedAnew) {
+  ASSERT_EQ(run(job("train", {"--max-steps", "2", "--micro-batch-size", "4"})).code, 0);
+  const Outcome resumed =
+      run({"train", "--out", "run", "--resume", "--max-steps", "3", "--batch-size", "4", "--micro-batch-size", "1"});
+  EXPECT_EQ(resumed.code, 0) << resumed.err;
+  EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("gradient_accumulation_steps: 4\n"));
 }
 
 // Files may change under a run; as they were, it goes on.
@@ -120,6 +134,8 @@ TEST_F(Kept, EveryCheckpointOfAnAdapterCanBeUsed) {
     EXPECT_NEAR(evaluated({"--adapter", "run", "--checkpoint", "step-" + std::to_string(i + 1)}), losses[i], 2e-5);
   EXPECT_NEAR(evaluated({"--adapter", "run", "--checkpoint", "best", "--model", "m"}), losses[best], 2e-5);
   EXPECT_NEAR(evaluated({"--adapter", "run/checkpoints/step-2"}), losses[1], 2e-5);
+  EXPECT_NEAR(evaluated({"--adapter", "run/adapter"}), losses.back(), 2e-5) << "on the base that it names";
+  EXPECT_THAT(text_of(at("stderr")), HasSubstr("--model is m, as run/adapter/adapter_config.json says\n"));
   EXPECT_EQ(evaluated({"--adapter", "run", "--checkpoint", "last"}),
             evaluated({"--model", "m", "--adapter", "run/adapter"}));
   for (const char* file : {"adapter_model.safetensors", "adapter_config.json"})
@@ -140,6 +156,11 @@ TEST_F(Kept, EveryCheckpointOfAllWeightsCanBeUsed) {
   const std::vector<double> losses = held_out();
   EXPECT_NEAR(evaluated({"--model", "run", "--checkpoint", "step-3"}), losses[2], 2e-5);
   EXPECT_NEAR(evaluated({"--model", "run", "--checkpoint", "last"}), evaluated({"--model", "run/model"}), 1e-6);
+  const Outcome merged =
+      run({"merge", "--model", "run", "--checkpoint", "step-3", "--out", "third", "--cache-dir", "cache"});
+  EXPECT_EQ(merged.code, 0) << merged.err;
+  EXPECT_THAT(merged.out, ::testing::EndsWith("run/checkpoints/step-3 as a model\n"));
+  EXPECT_NEAR(evaluated({"--model", "third"}), losses[2], 2e-5);
   EXPECT_THAT(run({"eval", "--data", "held.jsonl", "--model", "m", "--adapter", "run", "--checkpoint", "best"}).err,
               HasSubstr("trained all weights (method full), expected --model run"));
 }

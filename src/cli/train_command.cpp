@@ -13,9 +13,12 @@
 #include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
+#include "cli/no_effect.h"
 #include "cli/prompting.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
+#include "format/hf_config.h"
+#include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
 #include "train/export.h"
 
@@ -38,12 +41,23 @@ Interval interval_of(const Cadence& cadence) {
 
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
+// Of a cut that the command line names in part, the rest follows from it anew: what the run's own file has was derived
+// from the old one.
+void derive_again(Options& options, const Options& before) {
+  const auto named = [&](const char* key) { return options.flags.contains(key); };
+  const bool micro = named("micro_batch_size"), passes = named("gradient_accumulation_steps");
+  if (micro && !passes && options.gradient_accumulation_steps == before.gradient_accumulation_steps)
+    options.gradient_accumulation_steps.reset();
+  if (passes && !micro && options.micro_batch_size == before.micro_batch_size) options.micro_batch_size.reset();
+}
+
 // A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
 void keep_cut_of_run(Options& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
   if (!options.resume || !is_file(job)) return;
   Options before;
   read_job_file(job.string(), before);
+  derive_again(options, before);
   const bool named = options.micro_batch_size || options.gradient_accumulation_steps;
   const bool own = options.micro_batch_size == before.micro_batch_size &&
                    options.gradient_accumulation_steps == before.gradient_accumulation_steps;
@@ -53,6 +67,25 @@ void keep_cut_of_run(Options& options) {
     options.micro_batch_size = before.micro_batch_size;
     options.gradient_accumulation_steps = before.gradient_accumulation_steps;
   }
+}
+
+// Where replies end was decided when the run began, and is written with what it trains.
+void keep_ends_of_run(const Options& options, Corpus& corpus) {
+  const std::filesystem::path own = std::filesystem::path(options.out) / kRunFormat / "generation_config.json";
+  const RecordKinds& kinds = corpus.training.kinds();
+  if (!options.resume || !is_file(own) || !(kinds.conversations || kinds.texts)) return;
+  std::vector<std::string> notes;
+  const auto ids =
+      parse_generation_config(read_text(own, kMaxConfigBytes), own.string(), model_tokens(options).vocabulary, notes);
+  if (!ids) return;
+  const std::vector<int32_t> before(ids->begin(), ids->end());
+  std::vector<int32_t>& now = corpus.prompt_format.end_tokens;
+  if (std::ranges::is_permutation(before, now)) return;
+  corpus.notes.push_back(fmt::format(
+      "tokens that end a reply are {} by what model and tokenizer say now, and {} since the run began ({}): "
+      "it keeps these",
+      fmt::join(now, ", "), fmt::join(before, ", "), own.string()));
+  now = before;
 }
 
 // What other ranks than this job's have saved is put together from their files.
@@ -78,6 +111,20 @@ void name_absolutely(Options& options) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
 }
 
+// The run's own adapter is restored, whatever it began from.
+void refuse_other_adapter(const Options& options, const std::filesystem::path& checkpoint) {
+  Options before;
+  const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
+  if (options.adapter.empty() || !is_file(job)) return;
+  read_job_file(job.string(), before);
+  const auto plain = [](const std::string& path) { return std::filesystem::weakly_canonical(path); };
+  const std::string& given = adapter_as_given(options);
+  if (given == before.adapter || (!before.adapter.empty() && plain(given) == plain(before.adapter))) return;
+  user_error(
+      "adapter: found {}, expected {}, as in {}: --resume goes on with the adapter of {}; another --out begins anew",
+      given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), checkpoint.string());
+}
+
 // Returns the job, and refuses to go on with a run under other fields than its checkpoint has, before work is done for
 // nothing. `data`: the fields of the data.
 JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& heartbeat) {
@@ -89,6 +136,7 @@ JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& 
   for (Field& field : now)  // first, as no other option of the adapter counts without
     if (field.name == "method") field.value = options.method;
   refuse_other_fields(now, saved, *last);
+  refuse_other_adapter(options, *last);
   JobSpec spec = make_job(options, Purpose::Train);
   require_weights(spec.sources);
   now = fields_of(spec);
@@ -235,6 +283,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     if (const std::string line = how_asked(options, run.corpus); !line.empty()) log_line(line);
     say_notes(run.planned.spec);
     say_lines(learning_notes(data.stream(), run.planned.spec.model, options));
+    say_lines(options_without_effect(options, {.cut = cut}));
     if (validation) say_lines(evaluation_notes(validation->stream().report(), options, "validation"));
     std::filesystem::create_directories(options.out);
   }
@@ -333,7 +382,8 @@ int train_command(Options options, const CommandFlags& flags) {
   });
   keep_cut_of_run(options);
   const Heartbeat heartbeat = heartbeat_of(comm.get());
-  const Corpus corpus = read_corpus(options, heartbeat);
+  Corpus corpus = read_corpus(options, heartbeat);
+  keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
   spec.cut.short_eighths = short_passes(corpus, options, heartbeat);
