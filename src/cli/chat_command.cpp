@@ -137,14 +137,14 @@ int chat_command(Options options, const CommandFlags& flags) {
                flags.max_new_tokens, options.sequence_length);
   JobSpec spec = make_job(options, Purpose::Generate);
   const PromptEncoder encoder(options);
-  if (!comm || comm->topology().rank == 0) {
-    say_lines(encoder.format().notes);
-    say_lines(position_notes(options.sequence_length, "--sequence-length", spec.model));
-    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
-  }
+  if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
+  }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     Dialogue dialogue(encoder, options.sequence_length - flags.max_new_tokens, flags.json);
     Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens()});

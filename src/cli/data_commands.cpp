@@ -149,13 +149,13 @@ int eval_command(Options options, const CommandFlags& flags) {
   options.validation.clear();
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);
-  if (!comm || comm->topology().rank == 0) {
-    say_lines(options_without_effect(options, {.draws_nothing = true}));
-    say_lines(position_notes(options.sequence_length, "--sequence-length", spec.model));
-  }
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
   spec.cut.short_eighths = short_passes(corpus, options, heartbeat_of(comm.get()));
   const Planned planned = plan_use(std::move(spec), options, comm.get());
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(options_without_effect(options, {.draws_nothing = true}));
+    say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
+  }
   use_model(planned, options, std::move(comm),
             [&](Session& session) { evaluate_rank(session, corpus, options, flags.json); });
   return 0;

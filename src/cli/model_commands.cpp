@@ -247,7 +247,6 @@ int generate_command(Options options, const CommandFlags& flags) {
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
     if (!note.empty()) say_lines({note});
-    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
   }
   std::vector<std::vector<int32_t>> encoded;
   size_t longest = 0;
@@ -256,11 +255,14 @@ int generate_command(Options options, const CommandFlags& flags) {
     longest = std::max(longest, encoded.back().size());
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
-  if (!comm || comm->topology().rank == 0)
-    say_lines(position_notes(spec.cache_positions, "the longest prompt with --max-new-tokens:", spec.model));
   spec.cut.sequence_length = 1;
   const std::vector<int64_t> stop = encoder.stop_tokens();
   const Planned planned = plan_use(std::move(spec), options, comm.get());
+  if (!comm || comm->topology().rank == 0) {
+    say_lines(
+        position_notes(planned.spec.cache_positions, "the longest prompt with --max-new-tokens:", planned.spec.model));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
+  }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},
                                                  [](uint64_t hash, const std::vector<int32_t>& prompt) {
