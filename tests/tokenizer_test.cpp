@@ -11,6 +11,7 @@
 #include "base/file.h"
 #include "expect_error.h"
 #include "format/unicode.h"
+#include "packed_ids.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -20,16 +21,6 @@ using testing::ElementsAre;
 using testing::IsEmpty;
 
 const std::filesystem::path kFixtures = std::filesystem::path(SNUG_FIXTURES) / "tokenizer";
-
-// Ids as the fixtures hold them: two base-64 digits each.
-std::vector<int32_t> unpack(const std::string& packed) {
-  constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  std::vector<int32_t> ids;
-  for (size_t i = 0; i + 1 < packed.size(); i += 2) {
-    ids.push_back(static_cast<int32_t>(kDigits.find(packed[i]) * 64 + kDigits.find(packed[i + 1])));
-  }
-  return ids;
-}
 
 std::vector<Json> read_lines(const char* name) {
   std::ifstream file(kFixtures / name);
@@ -51,9 +42,9 @@ TEST_P(Family, EncodesEveryCaseAsTheTokenizersLibrary) {
   EXPECT_GE(cases.size(), 2000u);
   for (const Json& line : cases) {
     const std::string text = line["text"];
-    ASSERT_EQ(tokenizer_.encode(text), unpack(line[family])) << line["text"];
+    ASSERT_EQ(tokenizer_.encode(text), unpack_ids(line[family])) << line["text"];
     const auto plain = line.contains(family + "_plain") ? line[family + "_plain"] : line[family];
-    ASSERT_EQ(tokenizer_.encode(text, /*parse_special=*/false), unpack(plain)) << line["text"];
+    ASSERT_EQ(tokenizer_.encode(text, /*parse_special=*/false), unpack_ids(plain)) << line["text"];
   }
 }
 
@@ -61,7 +52,7 @@ TEST_P(Family, DecodesAsTheTokenizersLibrary) {
   size_t compared = 0;
   for (const Json& line : read_lines("decoded.jsonl")) {
     if (!line.contains(GetParam())) continue;
-    const auto ids = unpack(line[GetParam()]);
+    const auto ids = unpack_ids(line[GetParam()]);
     ASSERT_EQ(tokenizer_.decode(ids, /*skip_special=*/false), line["all"].get<std::string>());
     ASSERT_EQ(tokenizer_.decode(ids, /*skip_special=*/true), line["skipped"].get<std::string>());
     ++compared;
@@ -77,7 +68,7 @@ TEST_P(Family, EncodesWordsOfMegabytesAsTheTokenizersLibrary) {
     std::string text;
     for (int64_t i = 0; i < line["times"]; ++i) text += part;
     std::vector<int32_t> expected;
-    for (const Json& run : line[GetParam()]) expected.insert(expected.end(), run[1], unpack(run[0]).front());
+    for (const Json& run : line[GetParam()]) expected.insert(expected.end(), run[1], unpack_ids(run[0]).front());
     EXPECT_TRUE(tokenizer_.encode(text) == expected) << line["times"] << " times '" << part << "'";
   }
 }
@@ -238,15 +229,26 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
   const Json split = Json::parse(R"({"type": "Sequence", "pretokenizers": [
     {"type": "Split", "pattern": {"Regex": "\\w+"}, "behavior": "Isolated", "invert": false},
     {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false}]})");
+  const Json sequence = Json::parse(R"({"type": "Sequence", "pretokenizers": [
+    {"type": "ByteLevel", "add_prefix_space": false}, {"type": "Digits", "individual_digits": true}]})");
+  const Json fused = Json::parse(R"({"type": "Sequence", "decoders": [{"type": "Fuse"}, {"type": "ByteFallback"}]})");
+  const Json strip = Json::parse(R"({"type": "Sequence", "decoders": [{"type": "Fuse"},
+    {"type": "Strip", "content": " ", "start": 0, "stop": 1}]})");
   const Case cases[] = {
       {"/version", "2.0", "'version': found \"2.0\""},
       {"/normalizer", {{"type", "Lowercase"}}, "'normalizer.type': found \"Lowercase\""},
-      {"/pre_tokenizer", {{"type", "Metaspace"}}, "'pre_tokenizer.type': found \"Metaspace\""},
-      {"/pre_tokenizer", split, "found \"\\\\w+\", expected the pattern of GPT-2, Llama 3 or Qwen2"},
-      {"/pre_tokenizer/add_prefix_space", true, "add_prefix_space': found true"},
-      {"/pre_tokenizer/use_regex", false, "either by a \"Split\" or by ByteLevel's use_regex"},
+      {"/normalizer",
+       {{"type", "Replace"}, {"pattern", {{"Regex", "x"}}}, {"content", ""}},
+       "'normalizer.pattern.String'"},
+      {"/pre_tokenizer", {{"type", "Whitespace"}}, "'pre_tokenizer.type': found \"Whitespace\""},
+      {"/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "ab"}}, "found \"ab\", expected one character"},
+      {"/pre_tokenizer", {{"type", "Metaspace"}, {"replacement", "_"}, {"prepend_scheme", "last"}}, "found \"last\""},
+      {"/pre_tokenizer", split, "found \"\\\\w+\", expected \\s, \\S, "},
+      {"/pre_tokenizer", sequence, "'pre_tokenizer.pretokenizers.type': found \"Digits\", expected nothing after"},
       {"/post_processor", {{"type", "BertProcessing"}}, "found \"BertProcessing\""},
       {"/decoder", {{"type", "WordPiece"}}, "found \"WordPiece\""},
+      {"/decoder", fused, "found \"ByteFallback\", expected \"Strip\" or nothing behind \"Fuse\""},
+      {"/decoder", strip, "'decoder.decoders.stop': found 1, expected 0 behind"},
       {"/model/type", "Unigram", "'model.type': found \"Unigram\""},
       {"/model/dropout", 0.1, "'model.dropout': found 0.1"},
       {"/model/end_of_word_suffix", "</w>", "found \"</w>\""},

@@ -1,6 +1,8 @@
 #include "format/pretokenizer.h"
 
-#include <array>
+#include <fmt/format.h>
+
+#include <algorithm>
 
 #include "base/error.h"
 #include "format/unicode.h"
@@ -8,169 +10,228 @@
 namespace snug {
 namespace {
 
-constexpr uint8_t kOther = kLetter | kNumber | kSpace;  // [^\s\p{L}\p{N}]: none of these
-
-// By WordPattern.
-constexpr std::array<std::string_view, 3> kRegexes{
-    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
-    R"(|\s+(?!\S)|\s+)",
-    R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
-    R"(|\s+(?!\S)|\s+)",
-};
-
-bool is_newline(char c) { return c == '\r' || c == '\n'; }
-
-// 0 at the end of the text.
-uint8_t properties_at(std::string_view text, size_t at) {
-  return at < text.size() ? character_at(text, at).properties : uint8_t{0};
-}
-
-bool is_letter(std::string_view text, size_t at) { return properties_at(text, at) & kLetter; }
-bool is_number(std::string_view text, size_t at) { return properties_at(text, at) & kNumber; }
-bool is_space(std::string_view text, size_t at) { return properties_at(text, at) & kSpace; }
-bool is_other(std::string_view text, size_t at) { return at < text.size() && !(properties_at(text, at) & kOther); }
-
-// Past the characters from `at` for which `holds(text, position)`, at most `limit` of them.
-template <class Predicate>
-size_t skip(std::string_view text, size_t at, Predicate&& holds, size_t limit = std::string_view::npos) {
-  for (; limit > 0 && at < text.size() && holds(text, at); --limit) at += decode_utf8(text, at).bytes;
-  return at;
-}
-
-// 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` where there is none. Ignoring case means simple case folding, by which the
-// long s (U+017F) is an s.
-size_t skip_contraction(std::string_view text, size_t at, bool ignore_case) {
-  constexpr std::string_view kLongS = "\u017f";
-  if (text[at] != '\'' || text.size() - at < 2) return at;
-  const auto letter = [&](size_t i) {
-    const char c = i < text.size() ? text[i] : '\0';
-    return ignore_case && c >= 'A' && c <= 'Z' ? static_cast<char>(c + ('a' - 'A')) : c;
-  };
-  const char first = letter(at + 1), second = letter(at + 2);
-  if (first == 's' || first == 't' || first == 'm' || first == 'd') return at + 2;
-  if (((first == 'r' || first == 'v') && second == 'e') || (first == 'l' && second == 'l')) return at + 3;
-  if (ignore_case && text.substr(at + 1).starts_with(kLongS)) return at + 1 + kLongS.size();
-  return at;
-}
-
-// \s+(?!\S)|\s+ over the white space [begin, end): all of it at the end of the text; before a word all but the last
-// character, which that word may take, unless it is the only one.
-size_t leave_last_space(std::string_view text, size_t begin, size_t end) {
-  if (end == text.size()) return end;
-  const size_t last = start_of_last(text, end);
-  return last > begin ? last : end;
-}
-
-size_t gpt2_word_end(std::string_view text, size_t begin) {
-  if (const size_t end = skip_contraction(text, begin, /*ignore_case=*/false); end > begin) return end;
-  const size_t first = begin + (text[begin] == ' ');
-  if (is_letter(text, first)) return skip(text, first, is_letter);
-  if (is_number(text, first)) return skip(text, first, is_number);
-  if (is_other(text, first)) return skip(text, first, is_other);
-  return leave_last_space(text, begin, skip(text, begin, is_space));
-}
-
-// The pattern of OpenAI's cl100k_base, from which Llama3's and Qwen2's come.
-size_t cl100k_word_end(std::string_view text, size_t begin, size_t most_digits) {
-  if (const size_t end = skip_contraction(text, begin, /*ignore_case=*/true); end > begin) return end;
-  if (is_letter(text, begin)) return skip(text, begin, is_letter);
-  if (is_number(text, begin)) return skip(text, begin, is_number, most_digits);
-  const size_t second = begin + decode_utf8(text, begin).bytes;
-  if (!is_newline(text[begin]) && is_letter(text, second)) return skip(text, second, is_letter);
-
-  const size_t first = begin + (text[begin] == ' ');
-  if (is_other(text, first)) {
-    size_t end = skip(text, first, is_other);
-    while (end < text.size() && is_newline(text[end])) ++end;
-    return end;
-  }
-  const size_t end = skip(text, begin, is_space);
-  for (size_t last = end; last > begin; --last) {
-    if (is_newline(text[last - 1])) return last;
-  }
-  return leave_last_space(text, begin, end);
-}
-
-// What a list of pre-tokenisers adds up to.
-struct Parts {
-  bool single_digits = false;
-  std::optional<WordPattern> split;
-  bool byte_level = false, byte_level_splits = false;
-};
-
-WordPattern parse_split(const JsonObject& json) {
-  const JsonObject pattern = json.object("pattern");
-  if (json.string("behavior") != "Isolated") json.fail("behavior", "\"Isolated\"");
-  if (json.boolean("invert")) json.fail("invert", "false");
-  const std::string regex = pattern.string("Regex");
-  for (const WordPattern known : {WordPattern::Gpt2, WordPattern::Llama3, WordPattern::Qwen2}) {
-    if (regex_of(known) == regex) return known;
-  }
-  pattern.fail("Regex", "the pattern of GPT-2, Llama 3 or Qwen2");
-}
-
-void parse_part(const JsonObject& json, Parts& parts) {
-  const std::string type = json.string("type");
-  if (parts.byte_level) json.fail("type", "nothing after \"ByteLevel\"");
-  if (type == "Digits") {
-    if (!json.boolean("individual_digits")) json.fail("individual_digits", "true");
-    if (parts.split) json.fail("type", "\"Digits\" to come first");
-    parts.single_digits = true;
-  } else if (type == "Split") {
-    if (parts.split) json.fail("type", "one \"Split\"");
-    parts.split = parse_split(json);
-  } else if (type == "ByteLevel") {
-    if (json.boolean("add_prefix_space")) json.fail("add_prefix_space", "false");
-    parts.byte_level = true;
-    parts.byte_level_splits = json.boolean("use_regex", true);
-  } else {
-    json.fail("type", "\"Digits\", \"Split\", \"ByteLevel\" or a \"Sequence\" of them");
-  }
-}
+constexpr size_t kMaxStages = 64;
 
 }  // namespace
 
-std::string_view regex_of(WordPattern pattern) { return kRegexes[static_cast<size_t>(pattern)]; }
+std::string replaced(std::string_view text, std::string_view from, std::string_view to) {
+  std::string out;
+  out.reserve(text.size() + text.size() / 4);
+  while (true) {
+    const size_t at = text.find(from);
+    out += text.substr(0, at);
+    if (at == std::string_view::npos) return out;
+    out += to;
+    text.remove_prefix(at + from.size());
+  }
+}
+
+// Takes one text through the stages.
+class WordCutter {
+ public:
+  WordCutter(const PreTokenizer& pre, const PreTokenizer::Visit& visit)
+      : pre_(pre), visit_(visit), scratch_(pre.stages_.size()) {}
+
+  void cut(size_t index, std::string_view piece, Before before) {
+    if (piece.empty()) return;
+    if (index == pre_.stages_.size()) return visit_(piece);
+    const PreTokenizer::Stage& stage = pre_.stages_[index];
+    switch (stage.kind) {
+      case PreTokenizer::Kind::Words:
+        if (stage.behavior == PreTokenizer::Behavior::Isolated) return cut_words(index, piece, before);
+        break;
+      case PreTokenizer::Kind::Metaspace:
+        return write_spaces(index, piece, before);
+      case PreTokenizer::Kind::AddSpace:
+        if (before == Before::Text || piece.front() == ' ') return cut(index + 1, piece, before);
+        return cut(index + 1, " " + std::string(piece), before);
+      default:
+        break;
+    }
+    cut_at_matches(index, piece, before);
+  }
+
+ private:
+  using Match = std::optional<std::pair<size_t, size_t>>;
+
+  void cut_words(size_t index, std::string_view piece, Before before) {
+    const WordPattern pattern = pre_.stages_[index].words;
+    for (size_t begin = 0; begin < piece.size();) {
+      const size_t end = word_end(pattern, piece, begin);
+      cut(index + 1, piece.substr(begin, end - begin), begin == 0 ? before : Before::Token);
+      begin = end;
+    }
+  }
+
+  Match find(size_t index, std::string_view piece, size_t from) {
+    const PreTokenizer::Stage& stage = pre_.stages_[index];
+    if (from >= piece.size()) return {};
+    switch (stage.kind) {
+      case PreTokenizer::Kind::Words:
+        return std::pair{from, word_end(stage.words, piece, from)};
+      case PreTokenizer::Kind::Regex:
+        return stage.regex->find(piece, from, scratch_[index]);
+      case PreTokenizer::Kind::Digits:
+        for (size_t at = from; at < piece.size();) {
+          const Character character = character_at(piece, at);
+          if (character.properties & kNumeric) return std::pair{at, at + character.bytes};
+          at += character.bytes;
+        }
+        return {};
+      default:
+        const size_t at = stage.literal.empty() ? std::string_view::npos : piece.find(stage.literal, from);
+        if (at == std::string_view::npos) return {};
+        return std::pair{at, at + stage.literal.size()};
+    }
+  }
+
+  // Matches and what lies between them become pieces. The last one waits in [open, end) until it is known whether what
+  // follows is joined to it.
+  void cut_at_matches(size_t index, std::string_view piece, Before before) {
+    const PreTokenizer::Stage& stage = pre_.stages_[index];
+    size_t open = 0, end = 0;
+    bool last_matched = false, removed = false;
+    const auto close = [&] {
+      if (!removed) cut(index + 1, piece.substr(open, end - open), open == 0 ? before : Before::Token);
+      open = end;
+    };
+    const auto take = [&](size_t next, bool is_match) {
+      if (next == end) return;
+      const bool matched = is_match != stage.invert;
+      if (!joins(stage.behavior, last_matched, matched)) close();
+      removed = matched && stage.behavior == PreTokenizer::Behavior::Removed;
+      last_matched = matched;
+      end = next;
+    };
+    for (size_t at = 0; at < piece.size();) {
+      const Match match = find(index, piece, at);
+      take(match ? match->first : piece.size(), false);
+      if (match) take(match->second, true);
+      at = match ? match->second : piece.size();
+    }
+    close();
+  }
+
+  static bool joins(PreTokenizer::Behavior behavior, bool last_matched, bool matched) {
+    switch (behavior) {
+      case PreTokenizer::Behavior::MergedWithPrevious:
+        return matched && !last_matched;
+      case PreTokenizer::Behavior::MergedWithNext:
+        return last_matched && !matched;
+      case PreTokenizer::Behavior::Contiguous:
+        return matched == last_matched;
+      default:
+        return false;
+    }
+  }
+
+  void write_spaces(size_t index, std::string_view piece, Before before) {
+    const PreTokenizer::Stage& stage = pre_.stages_[index];
+    std::string text = replaced(piece, " ", stage.literal);
+    const bool wanted = stage.prepend == PreTokenizer::Prepend::Always
+                            ? before != Before::Text
+                            : stage.prepend == PreTokenizer::Prepend::First && before == Before::Nothing;
+    if (wanted && !text.starts_with(stage.literal)) text.insert(0, stage.literal);
+    const std::string_view whole = text;
+    if (stage.behavior == PreTokenizer::Behavior::Isolated) return cut(index + 1, whole, before);
+    for (size_t begin = 0; begin < whole.size();) {
+      const size_t end = std::min(whole.find(stage.literal, begin + 1), whole.size());
+      cut(index + 1, whole.substr(begin, end - begin), begin == 0 ? before : Before::Token);
+      begin = end;
+    }
+  }
+
+  const PreTokenizer& pre_;
+  const PreTokenizer::Visit& visit_;
+  std::vector<SplitRegex::Scratch> scratch_;
+};
+
+void PreTokenizer::each_word(std::string_view text, Before before, const Visit& visit) const {
+  if (stages_.empty()) {
+    if (!text.empty()) visit(text);
+    return;
+  }
+  WordCutter(*this, visit).cut(0, text, before);
+}
+
+void PreTokenizer::add_split(const JsonObject& json) {
+  Stage stage{.kind = Kind::Literal};
+  stage.invert = json.boolean("invert");
+  const std::string behavior = json.string("behavior");
+  constexpr std::string_view kNames[] = {"Isolated", "Removed", "MergedWithPrevious", "MergedWithNext", "Contiguous"};
+  const auto* const found = std::find(std::begin(kNames), std::end(kNames), behavior);
+  if (found == std::end(kNames)) {
+    json.fail("behavior", "\"Isolated\", \"Removed\", \"MergedWithPrevious\", \"MergedWithNext\" or \"Contiguous\"");
+  }
+  stage.behavior = static_cast<Behavior>(found - std::begin(kNames));
+
+  const JsonObject pattern = json.object("pattern");
+  if (pattern.has("String")) {
+    stage.literal = pattern.string("String");
+    if (find_invalid_utf8(stage.literal)) pattern.fail("String", "UTF-8");
+  } else {
+    const std::string expression = pattern.string("Regex");
+    if (const auto known = word_pattern_of(expression)) {
+      stage.kind = Kind::Words;
+      stage.words = *known;
+    } else {
+      stage.kind = Kind::Regex;
+      stage.regex = std::make_shared<SplitRegex>(expression,
+                                                 [&](const std::string& expected) { pattern.fail("Regex", expected); });
+    }
+  }
+  stages_.push_back(std::move(stage));
+}
+
+void PreTokenizer::add_metaspace(const JsonObject& json) {
+  Stage stage{.kind = Kind::Metaspace, .literal = json.string("replacement")};
+  const bool single = !stage.literal.empty() && decode_utf8(stage.literal, 0).bytes == stage.literal.size();
+  if (!single) json.fail("replacement", "one character");
+  // Older files say add_prefix_space, false for never.
+  const std::string scheme = json.string("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never");
+  if (scheme == "always") {
+    stage.prepend = Prepend::Always;
+  } else if (scheme == "first") {
+    stage.prepend = Prepend::First;
+  } else if (scheme != "never") {
+    json.fail("prepend_scheme", "\"always\", \"first\" or \"never\"");
+  }
+  stage.behavior = json.boolean("split", true) ? Behavior::MergedWithNext : Behavior::Isolated;
+  stages_.push_back(std::move(stage));
+}
+
+void PreTokenizer::add(const JsonObject& json) {
+  const std::string type = json.string("type");
+  if (byte_level_) json.fail("type", "nothing after \"ByteLevel\"");
+  if (stages_.size() >= kMaxStages) json.fail("type", fmt::format("at most {} parts", kMaxStages));
+  if (type == "Digits") {
+    const bool single = json.boolean("individual_digits");
+    stages_.push_back({.kind = Kind::Digits, .behavior = single ? Behavior::Isolated : Behavior::Contiguous});
+  } else if (type == "Split") {
+    add_split(json);
+  } else if (type == "Metaspace") {
+    add_metaspace(json);
+  } else if (type == "ByteLevel") {
+    if (json.boolean("add_prefix_space")) stages_.push_back({.kind = Kind::AddSpace});
+    if (json.boolean("use_regex", true)) stages_.push_back({.kind = Kind::Words, .words = WordPattern::Gpt2});
+    byte_level_ = true;
+  } else {
+    json.fail("type", "\"Split\", \"Digits\", \"Metaspace\", \"ByteLevel\" or a \"Sequence\" of them");
+  }
+}
 
 PreTokenizer PreTokenizer::parse(const Json& json, const std::string& source) {
   constexpr std::string_view kList = "pretokenizers";
+  PreTokenizer pre;
+  if (json.is_null()) return pre;
   const JsonObject outer(json, source, "pre_tokenizer");
-  Parts parts;
   if (outer.string("type") != "Sequence") {
-    parse_part(outer, parts);
-  } else {
-    if (!outer.at(kList).is_array()) outer.fail(kList, "a list");
-    for (const Json& part : outer.at(kList)) parse_part(JsonObject(part, source, "pre_tokenizer.pretokenizers"), parts);
+    pre.add(outer);
+    return pre;
   }
-  if (!parts.byte_level) outer.fail("type", "\"ByteLevel\" as the last pre-tokenizer");
-  if (parts.byte_level_splits == parts.split.has_value()) {
-    outer.fail("type", "words cut either by a \"Split\" or by ByteLevel's use_regex");
-  }
-  return {parts.split.value_or(WordPattern::Gpt2), parts.single_digits};
-}
-
-size_t PreTokenizer::piece_end(std::string_view text) const {
-  if (!single_digits_) return text.size();
-  size_t end = 0;
-  while (end < text.size()) {
-    const Character character = character_at(text, end);
-    if (character.properties & kNumeric) return end > 0 ? end : character.bytes;
-    end += character.bytes;
-  }
-  return end;
-}
-
-size_t PreTokenizer::word_end(std::string_view piece, size_t begin) const {
-  switch (pattern_) {
-    case WordPattern::Gpt2:
-      return gpt2_word_end(piece, begin);
-    case WordPattern::Llama3:
-      return cl100k_word_end(piece, begin, 3);
-    case WordPattern::Qwen2:
-      return cl100k_word_end(piece, begin, 1);
-  }
-  internal_error("word pattern {} has no scanner", static_cast<int>(pattern_));
+  if (!outer.at(kList).is_array()) outer.fail(kList, "a list");
+  for (const Json& part : outer.at(kList)) pre.add(JsonObject(part, source, "pre_tokenizer.pretokenizers"));
+  return pre;
 }
 
 }  // namespace snug

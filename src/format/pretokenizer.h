@@ -1,53 +1,69 @@
-// Cuts text into the words that byte-pair merges never cross, exactly as the regular expressions of three model
-// families do, without a regular-expression engine: one pass, no limits on length.
+// Cuts text into the words that byte-pair merges never cross, exactly as the `tokenizers` library does.
 #pragma once
 
+#include <functional>
+#include <memory>
 #include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "format/json.h"
+#include "format/split_regex.h"
+#include "format/word_scanner.h"
 
 namespace snug {
 
-// The patterns known, by what first used them.
-enum class WordPattern {
-  Gpt2,    // GPT-2 and SmolLM2: also what ByteLevel's `use_regex` stands for
-  Llama3,  // up to three digits a word
-  Qwen2,   // as Llama3, digits one by one
-};
-
-// As tokenizer.json spells it.
-std::string_view regex_of(WordPattern pattern);
+// What stands before a text that is encoded: nothing, an added token, or text that it goes on from. A prefix ("▁") that
+// begins every stretch, or the first one, is left out within a stretch.
+enum class Before { Nothing, Token, Text };
 
 class PreTokenizer {
  public:
-  // From tokenizer.json's `pre_tokenizer`: ByteLevel with use_regex, alone or after Digits (individual), or Split by a
-  // known pattern before ByteLevel without. UserError naming any other type, pattern or option.
+  // From tokenizer.json's `pre_tokenizer`, which may be null: Split, Digits, Metaspace and ByteLevel, which is the last
+  // one, alone or in a Sequence, where each cuts the pieces of the one before. UserError naming any other type, option
+  // or part of a pattern.
   static PreTokenizer parse(const Json& json, const std::string& source);
 
-  PreTokenizer(WordPattern pattern, bool single_digits) : pattern_(pattern), single_digits_(single_digits) {}
+  // Calls visit(word) for each word in order. `text` is well-formed UTF-8; together the words are all of it, unless
+  // there are prefixes, spaces that are written as another character, or pieces that are removed.
+  using Visit = std::function<void(std::string_view)>;
+  void each_word(std::string_view text, Before before, const Visit& visit) const;
 
-  // Calls visit(word) for each word in order; together they are the whole text, which is well-formed UTF-8.
-  template <class Visit>
-  void each_word(std::string_view text, Visit&& visit) const {
-    while (!text.empty()) {
-      const std::string_view piece = text.substr(0, piece_end(text));
-      for (size_t begin = 0; begin < piece.size();) {
-        const size_t end = word_end(piece, begin);
-        visit(piece.substr(begin, end - begin));
-        begin = end;
-      }
-      text.remove_prefix(piece.size());
-    }
-  }
+  // Whether words are then taken byte by byte, in the byte-level alphabet.
+  bool byte_level() const { return byte_level_; }
 
  private:
-  // End of the part of a text that the pattern sees on its own.
-  size_t piece_end(std::string_view text) const;
-  size_t word_end(std::string_view piece, size_t begin) const;
+  friend class WordCutter;
+  // What becomes of the matches of a pattern.
+  enum class Behavior { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
+  enum class Prepend { Never, First, Always };
+  enum class Kind {
+    Words,      // cut by one of the patterns with a scanner
+    Regex,      // cut where an expression matches
+    Literal,    // cut where a text stands
+    Digits,     // cut at numeric characters
+    Metaspace,  // spaces are written as `literal`, a piece may begin with one more
+    AddSpace,   // a piece begins with a space
+  };
+  struct Stage {
+    Kind kind;
+    WordPattern words{};
+    std::shared_ptr<const SplitRegex> regex{};
+    std::string literal{};
+    Behavior behavior = Behavior::Isolated;
+    bool invert = false;
+    Prepend prepend = Prepend::Never;
+  };
+  void add_split(const JsonObject& json);
+  void add_metaspace(const JsonObject& json);
+  void add(const JsonObject& json);
 
-  WordPattern pattern_;
-  bool single_digits_;  // each numeric character is a piece of its own
+  std::vector<Stage> stages_;
+  bool byte_level_ = false;
 };
+
+// The text with each `from`, which is not empty, written as `to`.
+std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace snug

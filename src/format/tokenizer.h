@@ -1,9 +1,11 @@
-// Text to token ids and back by byte-level BPE, as the `tokenizers` library does for a Hugging Face tokenizer.json: the
-// files of SmolLM2, Llama 3 and Qwen2 and 2.5, and whatever is made of the same parts.
+// Text to token ids and back by BPE over bytes or characters, as the `tokenizers` library does for a Hugging Face
+// tokenizer.json, and as SentencePiece does for a tokenizer.model.
 #pragma once
 
 #include <cstdint>
 #include <filesystem>
+#include <memory>
+#include <mutex>
 #include <optional>
 #include <span>
 #include <string>
@@ -11,7 +13,9 @@
 #include <unordered_map>
 #include <vector>
 
+#include "format/normalizer.h"
 #include "format/pretokenizer.h"
+#include "format/token_decoder.h"
 #include "format/tokenizer_added.h"
 #include "format/tokenizer_bpe.h"
 
@@ -39,9 +43,12 @@ class Tokenizer {
   // text like any other (added tokens that are not special are found either way). UserError with the byte offset if
   // `text` is not well-formed UTF-8, and for texts of 2 GiB and more.
   std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
+  // The same of a text that goes on from another one: what stands before it decides on the prefix of its first stretch.
+  // Says by `before` what the next one then stands behind.
+  std::vector<int32_t> encode_next(std::string_view text, Before& before, bool parse_special = true) const;
 
   // The bytes that the tokens stand for, which end in the midst of a character if the tokens do. Ids without a token
-  // are left out.
+  // are left out. A prefix that the tokenizer puts before texts is not shown.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
   // By the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
@@ -59,24 +66,37 @@ class Tokenizer {
   const std::optional<std::string>& chat_template_text() const { return chat_template_; }
 
  private:
+  friend class TokenStream;
   struct Entry {
     std::string text;   // as in tokenizer.json
-    std::string bytes;  // what it decodes to
+    std::string bytes;  // what it decodes to behind another token
     bool special = false;
   };
+  // Scratch memory of encode(), which threads take and give back, so that its cache of words outlives a text.
+  class ScratchPool {
+   public:
+    std::unique_ptr<BytePairModel::Scratch> take();
+    void give(std::unique_ptr<BytePairModel::Scratch> scratch);
 
-  Tokenizer(BytePairModel model, PreTokenizer pre_tokenizer)
-      : model_(std::move(model)), pre_tokenizer_(pre_tokenizer) {}
+   private:
+    std::mutex mutex_;
+    std::vector<std::unique_ptr<BytePairModel::Scratch>> free_;
+  };
+
+  Tokenizer(BytePairModel model, Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder);
   void parse_added_tokens(const Json& list, const std::string& source);
-  void add_token(const AddedToken& token, const std::string& source);
-  // `prefix`: the token that tokenizer.json's post_processor puts before a text; `source`: that file's name.
-  void read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs,
+  // `pattern`: what is looked for in normalised text, or in any where the token is not normalized.
+  void add_token(const AddedToken& token, const std::string& pattern, const std::string& source);
+  // `prefix`: the tokens that tokenizer.json's post_processor puts before a text; `source`: that file's name.
+  void read_bos_and_eos(const std::vector<int32_t>& prefix, const std::vector<JsonObject>& configs,
                         const std::string& source);
-  void encode_words(std::string_view text, BytePairModel::Scratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_stretch(std::string_view text, Before before, bool parse_special, BytePairModel::Scratch& scratch,
+                      std::vector<int32_t>& ids) const;
 
   BytePairModel model_;
+  Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
-  bool composes_nfc_ = false;
+  TokenDecoder decoder_;
   AddedTokenFinder found_before_, found_after_;  // looked for before and after normalising
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, Entry> entries_;
@@ -84,6 +104,22 @@ class Tokenizer {
   bool adds_bos_ = false;
   std::optional<std::string> chat_template_;
   std::vector<std::string> notes_;
+  std::shared_ptr<ScratchPool> pool_ = std::make_shared<ScratchPool>();
+};
+
+// Decodes tokens as they come: what next() returned, put together, is decode() of all of them. The tokenizer must
+// outlive it.
+class TokenStream {
+ public:
+  TokenStream(const Tokenizer& tokenizer, bool skip_special)
+      : tokenizer_(&tokenizer), start_(tokenizer.decoder_), skip_special_(skip_special) {}
+  // The bytes that the token adds.
+  std::string next(int32_t id);
+
+ private:
+  const Tokenizer* tokenizer_;
+  TokenDecoder::Start start_;
+  bool skip_special_;
 };
 
 // The chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has none.

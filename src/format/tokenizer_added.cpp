@@ -15,7 +15,7 @@ constexpr size_t kMaxPatternBytes = 1024;
 size_t skip_spaces(std::string_view text, size_t at) {
   while (at < text.size()) {
     const Character character = character_at(text, at);
-    if (!(character.properties & kSpace)) break;
+    if (!character.in(kSpace)) break;
     at += character.bytes;
   }
   return at;
@@ -25,7 +25,7 @@ size_t skip_spaces(std::string_view text, size_t at) {
 size_t skip_spaces_back(std::string_view text, size_t at, size_t low) {
   while (at > low) {
     const size_t before = start_of_last(text, at);
-    if (!(character_at(text, before).properties & kSpace)) break;
+    if (!character_at(text, before).in(kSpace)) break;
     at = before;
   }
   return std::max(at, low);

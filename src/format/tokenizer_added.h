@@ -34,6 +34,7 @@ class AddedTokenFinder {
   // bytes; `source` is the file's name for messages.
   void insert(const AddedToken& token, const std::string& pattern, std::string_view source);
 
+  bool empty() const { return ends_.empty(); }
   // The parts of `text`; no text among them is empty. Special tokens are text unless `parse_special`.
   std::vector<TextPart> split(std::string_view text, bool parse_special) const;
 

@@ -1,38 +1,21 @@
 #include "format/tokenizer_bpe.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
-#include <limits>
+#include <optional>
 
 #include "base/error.h"
+#include "format/byte_letters.h"
+#include "format/token_decoder.h"
 #include "format/unicode.h"
 
 namespace snug {
 namespace {
 
 constexpr int32_t kNone = -1, kMerged = -2;
-
-// Printable Latin-1 stands for itself; the other 68 bytes take U+0100 and what follows, in their order.
-constexpr bool stands_for_itself(unsigned byte) {
-  return (byte >= '!' && byte <= '~') || (byte >= 0xa1 && byte <= 0xff && byte != 0xad);
-}
-
-constexpr std::array<char32_t, 256> kLetters = [] {
-  std::array<char32_t, 256> letters{};
-  char32_t next = 0x100;
-  for (unsigned byte = 0; byte < 256; ++byte) letters[byte] = stands_for_itself(byte) ? byte : next++;
-  return letters;
-}();
-
-constexpr size_t kAlphabetEnd = 0x144;
-constexpr std::array<int16_t, kAlphabetEnd> kBytes = [] {
-  std::array<int16_t, kAlphabetEnd> bytes{};
-  bytes.fill(-1);
-  for (unsigned byte = 0; byte < 256; ++byte) bytes[kLetters[byte]] = static_cast<int16_t>(byte);
-  return bytes;
-}();
+constexpr size_t kFew = 48;  // symbols that are faster joined by looking at all of them each time
+constexpr unsigned kJoinedBits = 21;
+constexpr uint32_t kNeverJoined = UINT32_MAX;
 
 // Pairs that wait to be joined, by rank and then by place. Most pairs that a join makes rank behind all that wait, so
 // they are only put in order when those are done: `ordered` from `next_` on is ascending, `early` is a heap of what
@@ -87,180 +70,231 @@ class PairQueue {
   size_t next_ = 0;
 };
 
-uint64_t pair_key(int32_t left, int32_t right) {
-  return uint64_t{static_cast<uint32_t>(left)} << 32 | static_cast<uint32_t>(right);
-}
-
-std::string shown(std::string_view token) { return shortened(Json(token)); }
-
-std::unordered_map<std::string, int32_t> parse_vocabulary(const JsonObject& model) {
-  const JsonObject json = model.object("vocab");
-  std::unordered_map<std::string, int32_t> vocabulary;
-  std::unordered_map<int32_t, std::string_view> owners;
-  vocabulary.reserve(json.value().size());
-  owners.reserve(json.value().size());
-  for (const auto& [token, value] : json.value().items()) {
-    const auto id = static_cast<int32_t>(json.integer(token, 0, kMaxTokenId));
-    if (const auto [owner, fresh] = owners.emplace(id, token); !fresh) {
-      json.fail(token, fmt::format("an id of its own; token {} has it too", shown(owner->second)));
-    }
-    vocabulary.emplace(token, id);
-  }
-  if (vocabulary.empty()) model.fail("vocab", "at least one token");
-  return vocabulary;
-}
-
-// The two sides of a merge, which older files write as "left right" and newer ones as ["left", "right"].
-std::pair<std::string_view, std::string_view> merge_sides(const Json& entry, const JsonObject& model) {
-  if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
-    return {entry[0].get_ref<const std::string&>(), entry[1].get_ref<const std::string&>()};
-  }
-  if (entry.is_string()) {
-    const std::string_view text = entry.get_ref<const std::string&>();
-    const size_t space = text.find(' ');
-    if (space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos) {
-      return {text.substr(0, space), text.substr(space + 1)};
-    }
-  }
-  model.fail("merges", fmt::format("\"left right\" or [\"left\", \"right\"] instead of {}", shortened(entry)));
-}
-
-MergeTable parse_merges(const JsonObject& model, const std::unordered_map<std::string, int32_t>& vocabulary) {
-  const Json& list = model.at("merges");
-  if (!list.is_array() || list.size() > std::numeric_limits<uint32_t>::max()) model.fail("merges", "a list of pairs");
-  MergeTable merges(list.size());
-  uint32_t rank = 0;
-  for (const Json& entry : list) {
-    // A line that merges.txt begins with, carried along by some converters.
-    if (entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version")) continue;
-    const auto id_of = [&](std::string token) {
-      const auto found = vocabulary.find(token);
-      if (found == vocabulary.end()) {
-        model.fail("merges", fmt::format("tokens of the vocabulary; merge {} needs {}", rank, shown(token)));
-      }
-      return found->second;
-    };
-    const auto [left, right] = merge_sides(entry, model);
-    const int32_t left_id = id_of(std::string(left)), right_id = id_of(std::string(right));
-    merges.insert(left_id, right_id, {rank, id_of(std::string(left) + std::string(right))});
-    ++rank;
-  }
-  return merges;
-}
-
-// UserError for what would make words other than by merging bytes.
-void refuse_other_models(const JsonObject& model) {
-  if (model.string("type", "BPE") != "BPE") model.fail("type", "\"BPE\"");
-  model.number("dropout", 0, 0, 0);
-  for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"}) {
-    if (!model.string(affix, "").empty()) model.fail(affix, "null: tokens are made of bytes");
-  }
+uint64_t joined_hash(char32_t left, char32_t right) {
+  return (uint64_t{left} << 21 | right) * 0x9e3779b97f4a7c15 >> (64 - kJoinedBits);
 }
 
 }  // namespace
 
-char32_t byte_letter(unsigned char byte) { return kLetters[byte]; }
-
-std::optional<std::string> bytes_of_letters(std::string_view text) {
-  std::string bytes;
-  for (size_t at = 0; at < text.size();) {
-    const CodePoint letter = decode_utf8(text, at);
-    if (letter.value >= kAlphabetEnd || kBytes[letter.value] < 0) return {};
-    bytes.push_back(static_cast<char>(kBytes[letter.value]));
-    at += letter.bytes;
+BytePairModel::CharacterIds::CharacterIds(const Vocabulary& vocabulary) {
+  ascii_.fill(kNone);
+  std::vector<Slot> found;
+  for (const auto& [text, id] : vocabulary) {
+    if (text.empty() || find_invalid_utf8(text) || decode_utf8(text, 0).bytes != text.size()) continue;
+    const char32_t character = decode_utf8(text, 0).value;
+    if (character < ascii_.size()) {
+      ascii_[character] = id;
+    } else {
+      found.push_back({character, id});
+    }
   }
-  return bytes;
+  slots_.resize(std::bit_ceil(2 * found.size() + 1));
+  for (const Slot& slot : found) slots_[slot_of(slot.character)] = slot;
 }
 
-MergeTable::MergeTable(size_t capacity) : slots_(std::bit_ceil(2 * capacity + 1)), capacity_(capacity) {}
-
-size_t MergeTable::slot_of(uint64_t pair) const {
-  const uint64_t mixed = pair * 0x9e3779b97f4a7c15;  // Fibonacci hashing: the upper bits are the good ones
+size_t BytePairModel::CharacterIds::slot_of(char32_t c) const {
   const size_t last = slots_.size() - 1;
-  size_t slot = static_cast<size_t>(mixed >> 32) & last;
-  while (slots_[slot].pair != pair && slots_[slot].pair != kFree) slot = (slot + 1) & last;
+  size_t slot = static_cast<size_t>(uint64_t{c} * 0x9e3779b97f4a7c15 >> 32) & last;
+  while (slots_[slot].character != c && slots_[slot].character != kFree) slot = (slot + 1) & last;
   return slot;
 }
 
-void MergeTable::insert(int32_t left, int32_t right, Merge merge) {
-  Slot& slot = slots_[slot_of(pair_key(left, right))];
-  if (slot.pair == kFree) check(++used_ <= capacity_, "more than {} merges", capacity_);
-  slot = {pair_key(left, right), merge};
+int32_t BytePairModel::CharacterIds::find(char32_t c) const {
+  return c < ascii_.size() ? ascii_[c] : slots_[slot_of(c)].id;
 }
 
-const MergeTable::Merge* MergeTable::find(int32_t left, int32_t right) const {
-  const Slot& slot = slots_[slot_of(pair_key(left, right))];
-  return slot.pair == kFree ? nullptr : &slot.merge;
+void BytePairModel::Scratch::shrink() {
+  constexpr size_t kEnough = size_t{1} << 16;
+  if (start.capacity() <= kEnough && letters.capacity() <= kEnough) return;
+  start = {};
+  symbols = {};
+  ordered = {};
+  early = {};
+  late = {};
+  letters = {};
 }
 
-BytePairModel BytePairModel::parse(const JsonObject& json) {
-  refuse_other_models(json);
-  auto vocabulary = parse_vocabulary(json);
-  auto merges = parse_merges(json, vocabulary);
-  BytePairModel model(std::move(vocabulary), std::move(merges));
-  model.whole_words_ = json.boolean("ignore_merges", false);
-  model.fuse_unknown_ = json.boolean("fuse_unk", false);
-
+BytePairModel::BytePairModel(Vocabulary vocabulary, MergeTable merges, const Options& options,
+                             const std::vector<std::string>& merged_texts)
+    : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)), options_(options), character_ids_(vocabulary_) {
   const auto id_of = [&](const std::string& token) {
-    const auto found = model.vocabulary_.find(token);
-    return found == model.vocabulary_.end() ? kNone : found->second;
+    const auto found = vocabulary_.find(token);
+    return found == vocabulary_.end() ? kNone : found->second;
   };
-  const bool byte_fallback = json.boolean("byte_fallback", false);
-  model.unknown_ = json.has("unk_token") ? id_of(json.string("unk_token")) : kNone;
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string letter;
-    append_utf8(kLetters[byte], letter);
-    model.byte_ids_[byte] = id_of(letter);
-    if (model.byte_ids_[byte] != kNone) continue;
-    if (json.has("unk_token") && model.unknown_ == kNone) json.fail("unk_token", "a token of the vocabulary");
-    const auto has_fallback = [&](char c) {
-      return id_of(fmt::format("<0x{:02X}>", static_cast<unsigned char>(c))) != kNone;
-    };
-    if (byte_fallback && std::all_of(letter.begin(), letter.end(), has_fallback)) {
-      json.fail("byte_fallback", fmt::format("false, or a token for each byte; {} is missing", shown(letter)));
+    append_utf8(byte_letter(static_cast<unsigned char>(byte)), letter);
+    byte_ids_[byte] = id_of(letter);
+    fallback_ids_[byte] = options_.byte_fallback ? id_of(fallback_token(static_cast<unsigned char>(byte))) : kNone;
+  }
+  if (!options_.byte_level) find_seams(merged_texts);
+}
+
+// Which characters stand side by side in what merges make: between any other two a text can be cut.
+void BytePairModel::find_seams(const std::vector<std::string>& merged_texts) {
+  joined_.assign((size_t{1} << kJoinedBits) / 64, 0);
+  for (const std::string& text : merged_texts) {
+    char32_t before = 0;
+    for (size_t at = 0; at < text.size();) {
+      const CodePoint point = decode_utf8(text, at);
+      const uint64_t hash = joined_hash(before, point.value);
+      if (at > 0) joined_[hash / 64] |= uint64_t{1} << hash % 64;
+      before = point.value;
+      at += point.bytes;
     }
   }
-  return model;
+  // Unknowns and bytes have a text that is not theirs, and could be joined where no characters are; over what is left
+  // out its neighbours are.
+  std::vector<int32_t> apart(fallback_ids_.begin(), fallback_ids_.end());
+  std::sort(apart.begin(), apart.end());
+  const bool leaves_out = options_.unknown == kNone && apart.front() == kNone;
+  apart.push_back(options_.unknown);
+  std::sort(apart.begin(), apart.end());
+  has_seams_ = !leaves_out && !merges_.has_side_among(apart);
+}
+
+bool BytePairModel::joins(char32_t left, char32_t right) const {
+  const uint64_t hash = joined_hash(left, right);
+  return joined_[hash / 64] >> hash % 64 & 1;
 }
 
 void BytePairModel::encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
-  if (whole_words_) {
-    scratch.letters.clear();
-    for (const char byte : word) append_utf8(kLetters[static_cast<unsigned char>(byte)], scratch.letters);
-    if (const auto found = vocabulary_.find(scratch.letters); found != vocabulary_.end()) {
-      ids.push_back(found->second);
-      return;
-    }
-  }
-  start_word(word, scratch);
-  join_pairs(scratch);
-  for (const Scratch::Symbol& symbol : scratch.symbols) {
-    if (symbol.id != kMerged) ids.push_back(symbol.id);
-  }
+  options_.byte_level ? encode_bytes(word, scratch, ids) : encode_characters(word, scratch, ids);
 }
 
 // One symbol a byte; bytes without a token become unknowns or nothing.
-void BytePairModel::start_word(std::string_view word, Scratch& scratch) const {
-  auto& symbols = scratch.symbols;
-  symbols.clear();
+void BytePairModel::encode_bytes(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+  if (scratch.cache.append(word, ids)) return;
+  if (options_.whole_words) {
+    scratch.letters.clear();
+    for (const char byte : word) append_utf8(byte_letter(static_cast<unsigned char>(byte)), scratch.letters);
+    if (const auto found = vocabulary_.find(scratch.letters); found != vocabulary_.end()) {
+      ids.push_back(found->second);
+      scratch.cache.keep(word, std::span(&ids.back(), 1));
+      return;
+    }
+  }
+  scratch.start.clear();
   bool after_unknown = false;
   for (const char byte : word) {
     int32_t id = byte_ids_[static_cast<unsigned char>(byte)];
     const bool is_unknown = id == kNone;
     if (is_unknown) {
-      if (unknown_ == kNone || (after_unknown && fuse_unknown_)) continue;
-      id = unknown_;
+      if (options_.unknown == kNone || (after_unknown && options_.fuse_unknown)) continue;
+      id = options_.unknown;
     }
     after_unknown = is_unknown;
-    const auto place = static_cast<int32_t>(symbols.size());
-    symbols.push_back({id, place - 1, place + 1});
+    scratch.start.push_back(id);
   }
-  if (!symbols.empty()) symbols.back().right = -1;
+  const size_t before = ids.size();
+  join_and_append(scratch, ids);
+  scratch.cache.keep(word, std::span(ids).subspan(before));
+}
+
+// A word, which may be a whole text, stretch by stretch between seams.
+void BytePairModel::encode_characters(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
+  if (options_.whole_words) {
+    if (const auto found = vocabulary_.find(std::string(word)); found != vocabulary_.end()) {
+      ids.push_back(found->second);
+      return;
+    }
+  }
+  for (size_t begin = 0; begin < word.size();) {
+    const size_t end = add_stretch(word, begin, scratch);
+    const std::string_view stretch = word.substr(begin, end - begin);
+    if (!scratch.cache.append(stretch, ids)) {
+      const size_t before = ids.size();
+      join_and_append(scratch, ids);
+      scratch.cache.keep(stretch, std::span(ids).subspan(before));
+    }
+    begin = end;
+  }
+}
+
+// The symbols from `begin` to the next seam, whose place is returned. As the library does it, an unknown waits for the
+// next character that has a token or is unknown too; bytes do not end it.
+size_t BytePairModel::add_stretch(std::string_view word, size_t begin, Scratch& scratch) const {
+  auto& start = scratch.start;
+  start.clear();
+  int waiting = 0;  // unknowns
+  bool known_before = false;
+  char32_t before = 0;
+  size_t at = begin;
+  while (at < word.size()) {
+    const CodePoint point = decode_utf8(word, at);
+    const int32_t id = character_ids_.find(point.value);
+    const bool known = id != kNone;
+    const bool seam = has_seams_ && waiting == 0 && !(known && known_before && joins(before, point.value));
+    if (seam && at > begin) return at;
+    known_before = known;
+    before = point.value;
+    const std::string_view bytes = word.substr(at, point.bytes);
+    at += point.bytes;
+    const auto fallback = [&](char byte) { return fallback_ids_[static_cast<unsigned char>(byte)]; };
+    if (known) {
+      if (std::exchange(waiting, 0) > 0) start.push_back(options_.unknown);
+      start.push_back(id);
+    } else if (std::all_of(bytes.begin(), bytes.end(), [&](char byte) { return fallback(byte) != kNone; })) {
+      for (const char byte : bytes) start.push_back(fallback(byte));
+    } else if (options_.unknown != kNone) {
+      if (waiting > 0 && !options_.fuse_unknown) start.push_back(options_.unknown);
+      waiting = 1;
+    }
+  }
+  if (waiting > 0) start.push_back(options_.unknown);
+  return at;
+}
+
+void BytePairModel::join_and_append(Scratch& scratch, std::vector<int32_t>& ids) const {
+  if (scratch.start.size() > kFew) {
+    join_many(scratch);
+  } else if (scratch.start.size() > 1) {
+    join_few(scratch);
+  }
+  ids.insert(ids.end(), scratch.start.begin(), scratch.start.end());
 }
 
 // Joins the pair of lowest rank, the leftmost of equals, until none is left.
-void BytePairModel::join_pairs(Scratch& scratch) const {
+void BytePairModel::join_few(Scratch& scratch) const {
+  struct Next {
+    uint32_t rank = kNeverJoined;
+    int32_t id = 0;
+  };
+  auto& symbols = scratch.start;
+  std::array<Next, kFew> next;  // what each symbol becomes with the one on its right
+  const auto look_up = [&](size_t place) {
+    const auto* const merge = merges_.find(symbols[place], symbols[place + 1]);
+    next[place] = merge ? Next{merge->rank, merge->id} : Next{};
+  };
+  size_t count = symbols.size();
+  for (size_t place = 0; place + 1 < count; ++place) look_up(place);
+  while (count > 1) {
+    size_t best = 0;
+    for (size_t place = 1; place + 1 < count; ++place) {
+      if (next[place].rank < next[best].rank) best = place;
+    }
+    if (next[best].rank == kNeverJoined) break;
+    symbols[best] = next[best].id;
+    for (size_t place = best + 1; place + 1 < count; ++place) {
+      symbols[place] = symbols[place + 1];
+      next[place] = next[place + 1];
+    }
+    --count;
+    if (best + 1 < count) look_up(best);
+    if (best > 0) look_up(best - 1);
+  }
+  symbols.resize(count);
+}
+
+// The same for words of any length.
+void BytePairModel::join_many(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
+  symbols.clear();
+  for (const int32_t id : scratch.start) {
+    const auto place = static_cast<int32_t>(symbols.size());
+    symbols.push_back({id, place - 1, place + 1});
+  }
+  symbols.back().right = -1;
   const auto at = [&](int32_t place) -> Scratch::Symbol& { return symbols[static_cast<size_t>(place)]; };
   PairQueue queue(scratch);
   const auto queue_pair = [&](int32_t left) {
@@ -282,6 +316,10 @@ void BytePairModel::join_pairs(Scratch& scratch) const {
     if (left.right >= 0) at(left.right).left = pair->place;
     if (left.left >= 0) queue_pair(left.left);
     queue_pair(pair->place);
+  }
+  scratch.start.clear();
+  for (const Scratch::Symbol& symbol : symbols) {
+    if (symbol.id != kMerged) scratch.start.push_back(symbol.id);
   }
 }
 

@@ -1,86 +1,99 @@
-// Byte-pair encoding (Sennrich, Haddow and Birch, arXiv:1508.07909) of one word at a time, over the bytes of its UTF-8.
+// Byte-pair encoding (Sennrich, Haddow and Birch, arXiv:1508.07909) of one word at a time, over the bytes of its UTF-8
+// or over its characters.
 #pragma once
 
 #include <array>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "format/json.h"
+#include "format/merge_table.h"
+#include "format/word_cache.h"
 
 namespace snug {
 
 constexpr int64_t kMaxTokenId = int64_t{1} << 30;
 
-// tokenizer.json writes each byte of a token as one printable character (GPT-2's alphabet, all below U+0180).
-// The character for a byte.
-char32_t byte_letter(unsigned char byte);
-// The bytes that a token's text stands for; nothing if a character is not of the alphabet.
-std::optional<std::string> bytes_of_letters(std::string_view text);
-
-// Which pairs of tokens join, in which order, and what they become.
-class MergeTable {
- public:
-  struct Merge {
-    uint32_t rank;  // lower ones are applied first
-    int32_t id;     // the token that the pair becomes
-  };
-
-  explicit MergeTable(size_t capacity);
-  // A pair's later entry replaces its earlier one. InternalError beyond the capacity.
-  void insert(int32_t left, int32_t right, Merge merge);
-  // Null if the two do not join.
-  const Merge* find(int32_t left, int32_t right) const;
-
- private:
-  struct Slot {
-    uint64_t pair = kFree;
-    Merge merge{};
-  };
-  static constexpr uint64_t kFree = ~uint64_t{0};
-  size_t slot_of(uint64_t pair) const;
-
-  std::vector<Slot> slots_;  // open addressing; the size is a power of two
-  size_t capacity_, used_ = 0;
-};
-
 // The `model` of a tokenizer.json. Immutable, so threads may share it.
 class BytePairModel {
  public:
-  // UserError naming a type other than BPE, an option that changes byte-level words and is not supported (dropout,
-  // affixes, byte_fallback that would act), a merge of unknown tokens, or an id that two tokens share.
-  static BytePairModel parse(const JsonObject& json);
+  using Vocabulary = std::unordered_map<std::string, int32_t>;  // by the text in tokenizer.json
+  struct Options {
+    bool byte_level = false;  // words are bytes in the byte-level alphabet, else characters
+    bool byte_fallback =
+        false;  // a character without a token becomes the tokens "<0xNN>" of its bytes, if all are there
+    bool fuse_unknown = false;  // neighbours without a token become one unknown
+    bool whole_words = false;   // a word that is a token is that token, whatever the merges say
+    int32_t unknown = -1;       // for what has no token; -1: it is left out
+  };
 
-  // Memory for encode_word(), reused from word to word. One thread each.
+  // UserError naming a type other than BPE, an option that is not supported (dropout, affixes, byte_fallback that would
+  // act on byte-level words), a merge of unknown tokens, or an id that two tokens share.
+  static BytePairModel parse(const JsonObject& json, bool byte_level);
+  // `merged_texts`: what each of the merges makes, in UTF-8.
+  BytePairModel(Vocabulary vocabulary, MergeTable merges, const Options& options,
+                const std::vector<std::string>& merged_texts);
+
+  // Memory for encode_word(), reused from word to word, and words that were encoded before. One thread each, and one
+  // model.
   struct Scratch {
     struct Symbol {
-      int32_t id;           // kMerged: joined to the symbol on its left
+      int32_t id;           // or that it is joined to the symbol on its left
       int32_t left, right;  // indices of the neighbours, -1: none
     };
+    std::vector<int32_t> start;  // the symbols of a word before they are joined, and what they become
     std::vector<Symbol> symbols;
     std::vector<uint64_t> ordered, early, late;
     std::string letters;
+    WordCache cache;
+
+    // Gives back what a very long word took.
+    void shrink();
   };
-  // Appends the tokens of one word that is not empty and shorter than 2 GiB. Time n log n in its length at most.
+  // Appends the tokens of one word that is not empty and shorter than 2 GiB, in UTF-8 unless words are bytes. Time n
+  // log n in its length at most.
   void encode_word(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
 
-  const std::unordered_map<std::string, int32_t>& vocabulary() const { return vocabulary_; }
+  const Vocabulary& vocabulary() const { return vocabulary_; }
 
  private:
-  BytePairModel(std::unordered_map<std::string, int32_t> vocabulary, MergeTable merges)
-      : vocabulary_(std::move(vocabulary)), merges_(std::move(merges)) {}
-  void start_word(std::string_view word, Scratch& scratch) const;
-  void join_pairs(Scratch& scratch) const;
+  // Ids of characters by code point: open addressing, the size is a power of two.
+  class CharacterIds {
+   public:
+    explicit CharacterIds(const Vocabulary& vocabulary);
+    int32_t find(char32_t c) const;
 
-  std::unordered_map<std::string, int32_t> vocabulary_;  // by the text in tokenizer.json
+   private:
+    struct Slot {
+      char32_t character = kFree;
+      int32_t id = -1;
+    };
+    static constexpr char32_t kFree = 0x110000;
+    size_t slot_of(char32_t c) const;
+    std::array<int32_t, 0x80> ascii_{};
+    std::vector<Slot> slots_;
+  };
+
+  void find_seams(const std::vector<std::string>& merged_texts);
+  bool joins(char32_t left, char32_t right) const;
+  void encode_bytes(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  void encode_characters(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const;
+  size_t add_stretch(std::string_view word, size_t begin, Scratch& scratch) const;
+  void join_and_append(Scratch& scratch, std::vector<int32_t>& ids) const;
+  void join_few(Scratch& scratch) const;
+  void join_many(Scratch& scratch) const;
+
+  Vocabulary vocabulary_;
   MergeTable merges_;
-  std::array<int32_t, 256> byte_ids_{};  // kNone where no token is this byte
-  int32_t unknown_ = 0;                  // for bytes without a token; kNone: they are left out
-  bool fuse_unknown_ = false;            // neighbours without a token become one unknown
-  bool whole_words_ = false;             // a word that is a token is that token, whatever the merges say
+  Options options_;
+  std::array<int32_t, 256> byte_ids_{};      // of bytes in the byte-level alphabet; -1 where there is no token
+  std::array<int32_t, 256> fallback_ids_{};  // of "<0xNN>"
+  CharacterIds character_ids_;
+  std::vector<uint64_t> joined_;  // a bit for each hash of two characters that stand side by side in a merged token
+  bool has_seams_ = false;        // two characters that never do so are never joined
 };
 
 }  // namespace snug

@@ -21,54 +21,27 @@ std::vector<JsonObject> flattened(const JsonObject& json, std::string_view list,
   return parts;
 }
 
-// Whether the normaliser is NFC; the only other one is none.
-bool parse_normalizer(const JsonObject& file, const std::string& source) {
-  if (!file.has("normalizer")) return false;
-  bool composes = false;
-  for (const JsonObject& part : flattened(file.object("normalizer"), "normalizers", source, "normalizer")) {
-    if (part.string("type") != "NFC") part.fail("type", "\"NFC\" or none");
-    composes = true;
-  }
-  return composes;
-}
-
-// UserError unless tokens decode by the byte-level alphabet. ByteFallback, Fuse and Replace before it, which some
-// converters write, find nothing to do on byte-level tokens.
-void check_decoder(const JsonObject& file, const std::string& source) {
-  const JsonObject decoder = file.object("decoder");
-  const auto parts = flattened(decoder, "decoders", source, "decoder");
-  if (parts.empty()) decoder.fail("decoders", "\"ByteLevel\" among them");
-  for (size_t i = 0; i + 1 < parts.size(); ++i) {
-    const std::string type = parts[i].string("type");
-    if (type != "ByteFallback" && type != "Fuse" && type != "Replace") {
-      parts[i].fail("type", "\"ByteFallback\", \"Fuse\" or \"Replace\" before \"ByteLevel\"");
-    }
-  }
-  if (parts.back().string("type") != "ByteLevel") parts.back().fail("type", "\"ByteLevel\"");
-}
-
-// The id of the token that a TemplateProcessing puts before a text; nothing if it puts none.
-std::optional<int32_t> template_prefix(const JsonObject& processor, const std::string& source) {
+// The ids of the special tokens that a TemplateProcessing puts before a text.
+std::vector<int32_t> template_prefix(const JsonObject& processor, const std::string& source) {
   const Json& single = processor.at("single");
   if (!single.is_array()) processor.fail("single", "a list");
-  std::optional<int32_t> prefix;
+  std::vector<int32_t> prefix;
   for (const Json& entry : single) {
     const JsonObject part(entry, source, "post_processor.single");
     if (part.has("Sequence")) return prefix;
-    if (prefix) processor.fail("single", "one special token before the text");
     const std::string name = part.object("SpecialToken").string("id");
     const JsonObject token = processor.object("special_tokens").object(name);
     const Json& ids = token.at("ids");
     if (!ids.is_array() || ids.size() != 1 || !ids[0].is_number_integer()) token.fail("ids", "a list of one id");
     const auto id = ids[0].get<int64_t>();
     if (id < 0 || id > kMaxTokenId) token.fail("ids", fmt::format("an id from 0 to {}", kMaxTokenId));
-    prefix = static_cast<int32_t>(id);
+    prefix.push_back(static_cast<int32_t>(id));
   }
   processor.fail("single", "the text (\"Sequence\") in it");
 }
 
-std::optional<int32_t> parse_prefix(const JsonObject& file, const std::string& source) {
-  std::optional<int32_t> prefix;
+std::vector<int32_t> parse_prefix(const JsonObject& file, const std::string& source) {
+  std::vector<int32_t> prefix;
   if (!file.has("post_processor")) return prefix;
   for (const JsonObject& part : flattened(file.object("post_processor"), "processors", source, "post_processor")) {
     const std::string type = part.string("type");
@@ -116,12 +89,14 @@ std::optional<std::string> parse_chat_template(std::string_view json, const std:
   return parse_chat_template(JsonObject(parsed, source));
 }
 
-void Tokenizer::add_token(const AddedToken& token, const std::string& source) {
-  const std::string pattern = token.normalized && composes_nfc_ ? compose_nfc(token.content) : token.content;
+void Tokenizer::add_token(const AddedToken& token, const std::string& pattern, const std::string& source) {
+  if (pattern.empty()) {
+    user_error("{}, key 'added_tokens': found token {}, which normalises to nothing, expected a text", source,
+               token.id);
+  }
   (token.normalized ? found_after_ : found_before_).insert(token, pattern, source);
   added_ids_[token.content] = token.id;
-  entries_[token.id] = {pattern, bytes_of_letters(pattern).value_or(pattern),
-                        token.special && pattern == token.content};
+  entries_[token.id] = {pattern, decoder_.bytes(pattern, /*first=*/false), token.special && pattern == token.content};
 }
 
 void Tokenizer::parse_added_tokens(const Json& list, const std::string& source) {
@@ -133,14 +108,16 @@ void Tokenizer::parse_added_tokens(const Json& list, const std::string& source) 
     const auto known = token_id(token.content);
     const int64_t expected = known ? *known : next_id++;
     if (token.id != expected) json.fail("id", fmt::format("{}, the id that the vocabulary leaves to it", expected));
-    add_token(token, source);
+    add_token(token, token.normalized ? normalizer_.apply(token.content) : token.content, source);
   }
 }
 
-void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vector<JsonObject>& configs,
+void Tokenizer::read_bos_and_eos(const std::vector<int32_t>& prefix, const std::vector<JsonObject>& configs,
                                  const std::string& source) {
-  if (prefix && !entries_.contains(*prefix)) {
-    user_error("{}, key 'post_processor': found id {} before a text, expected the id of a token", source, *prefix);
+  for (const int32_t id : prefix) {
+    if (!entries_.contains(id)) {
+      user_error("{}, key 'post_processor': found id {} before a text, expected the id of a token", source, id);
+    }
   }
   const auto id_named = [&](std::string_view role) -> std::optional<int32_t> {
     const auto config =
@@ -168,11 +145,12 @@ void Tokenizer::read_bos_and_eos(std::optional<int32_t> prefix, const std::vecto
           adds_bos_ ? fmt::format("'{}'", token(*bos_id_).value_or("")) : "none"));
     return;
   }
-  adds_bos_ = prefix.has_value();
-  if (!prefix) return;
-  if (!bos_id_) bos_id_ = prefix;
-  if (bos_id_ != prefix) {
-    user_error("{}, key 'post_processor': found token {} before a text, expected the bos_token, {}", source, *prefix,
+  // Several tokens (GLM's two) are a template's matter.
+  adds_bos_ = prefix.size() == 1;
+  if (!adds_bos_) return;
+  if (!bos_id_) bos_id_ = prefix[0];
+  if (bos_id_ != prefix[0]) {
+    user_error("{}, key 'post_processor': found token {} before a text, expected the bos_token, {}", source, prefix[0],
                *bos_id_);
   }
 }
@@ -182,14 +160,11 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
   const Json json = parse_json(files.tokenizer, source);
   const JsonObject file(json, source);
   if (file.string("version", "1.0") != "1.0") file.fail("version", "\"1.0\"");
-  check_decoder(file, source);
-  Tokenizer tokenizer(BytePairModel::parse(file.object("model")),
-                      PreTokenizer::parse(file.at("pre_tokenizer"), source));
-  tokenizer.composes_nfc_ = parse_normalizer(file, source);
-
-  for (const auto& [text, id] : tokenizer.model_.vocabulary()) {
-    tokenizer.entries_[id] = {text, bytes_of_letters(text).value_or(text), false};
-  }
+  PreTokenizer pre_tokenizer =
+      PreTokenizer::parse(file.has("pre_tokenizer") ? file.at("pre_tokenizer") : Json(), source);
+  BytePairModel model = BytePairModel::parse(file.object("model"), pre_tokenizer.byte_level());
+  Tokenizer tokenizer(std::move(model), Normalizer::parse(file, source), std::move(pre_tokenizer),
+                      TokenDecoder::parse(file, source));
   if (file.has("added_tokens")) {
     if (!file.at("added_tokens").is_array()) file.fail("added_tokens", "a list");
     tokenizer.parse_added_tokens(file.at("added_tokens"), source);

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <vector>
 
 #include "base/error.h"
@@ -12,34 +13,55 @@
 namespace snug {
 namespace {
 
-constexpr uint32_t kPageBits = 8;
-constexpr size_t kPages = 0x110000 >> kPageBits;
+constexpr size_t kPageSize = 256, kPages = 0x110000 / kPageSize;
 
-constexpr char32_t range_start(size_t range) { return kUnicodeRanges[range] >> 8; }
-
-// For each page of 256 code points the range that holds its first one, so that a look-up searches few ranges.
-constexpr std::array<uint16_t, kPages + 1> kFirstRange = [] {
-  std::array<uint16_t, kPages + 1> first{};
-  size_t range = 0;
-  for (size_t page = 0; page < kPages; ++page) {
-    while (range + 1 < kUnicodeRanges.size() && range_start(range + 1) <= page << kPageBits) ++range;
-    first[page] = static_cast<uint16_t>(range);
+// Properties of all code points, in pages of which equal ones are kept once.
+class PropertyTable {
+ public:
+  PropertyTable() {
+    std::map<Page, uint16_t> known;
+    Page page{};
+    char32_t next = 0;
+    const auto fill_up_to = [&](char32_t end, uint8_t properties) {
+      for (; next < end; ++next) {
+        page[next % kPageSize] = properties;
+        if ((next + 1) % kPageSize != 0) continue;
+        const auto [found, fresh] = known.emplace(page, static_cast<uint16_t>(pages_.size()));
+        if (fresh) pages_.push_back(page);
+        page_of_[next / kPageSize] = found->second;
+      }
+    };
+    uint8_t properties = 0;
+    char32_t start = 0;
+    for (const uint32_t step : kUnicodeRangeSteps) {
+      start += step >> 8;
+      fill_up_to(start, properties);
+      properties = static_cast<uint8_t>(step & 0xff);
+    }
+    fill_up_to(0x110000, properties);
   }
-  first[kPages] = static_cast<uint16_t>(kUnicodeRanges.size() - 1);
-  return first;
-}();
+  uint8_t operator[](char32_t code_point) const {
+    return pages_[page_of_[code_point / kPageSize]][code_point % kPageSize];
+  }
 
-constexpr uint8_t look_up(char32_t code_point) {
-  const size_t page = code_point >> kPageBits;
-  const auto* const begin = kUnicodeRanges.data() + kFirstRange[page];
-  const auto* const end = kUnicodeRanges.data() + kFirstRange[page + 1] + 1;
-  const auto above = [](char32_t c, uint32_t range) { return c < range >> 8; };
-  return static_cast<uint8_t>(*(std::upper_bound(begin, end, code_point, above) - 1) & 0xff);
+ private:
+  using Page = std::array<uint8_t, kPageSize>;
+  std::array<uint16_t, kPages> page_of_{};
+  std::vector<Page> pages_;
+};
+
+uint8_t look_up(char32_t code_point) {
+  static const PropertyTable table;
+  return table[code_point];
 }
 
 constexpr std::array<uint8_t, 0x80> kAsciiProperties = [] {
   std::array<uint8_t, 0x80> properties{};
-  for (char32_t c = 0; c < 0x80; ++c) properties[c] = look_up(c);
+  size_t range = 0, next_start = kUnicodeRangeSteps[1] >> 8;
+  for (size_t c = 0; c < properties.size(); ++c) {
+    for (; c >= next_start; next_start += kUnicodeRangeSteps[range + 1] >> 8) ++range;
+    properties[c] = static_cast<uint8_t>(kUnicodeRangeSteps[range] & 0xff);
+  }
   return properties;
 }();
 

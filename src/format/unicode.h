@@ -10,13 +10,58 @@
 
 namespace snug {
 
-// Properties of a code point, one bit each.
-constexpr uint8_t kLetter = 1;       // \p{L} of its regular expressions
-constexpr uint8_t kNumber = 2;       // \p{N} of its regular expressions
-constexpr uint8_t kSpace = 4;        // \s
-constexpr uint8_t kNumeric = 8;      // what its Digits pre-tokeniser cuts out: a newer edition's \p{N}
-constexpr uint8_t kWord = 16;        // \w, where added tokens ask for whole words
-constexpr uint8_t kNormalizes = 32;  // may change, move or join under canonical composition
+// Properties of a code point: its general category in the lower 5 bits, in this order, and above them one bit each. The
+// last two categories are our own: control characters that are white space, and code points without a category.
+enum class Category : uint8_t {
+  Lu,
+  Ll,
+  Lt,
+  Lm,
+  Lo,
+  Mn,
+  Mc,
+  Me,
+  Nd,
+  Nl,
+  No,
+  Pc,
+  Pd,
+  Ps,
+  Pe,
+  Pi,
+  Pf,
+  Po,
+  Sm,
+  Sc,
+  Sk,
+  So,
+  Zs,
+  Zl,
+  Zp,
+  Cf,
+  Cc,
+  Co,
+  WhiteControl,
+  Unassigned,
+};
+constexpr uint8_t kNumeric = 32;      // what the Digits pre-tokeniser cuts out: a newer edition's \p{N}
+constexpr uint8_t kWord = 64;         // \w, where added tokens ask for whole words
+constexpr uint8_t kNormalizes = 128;  // may change, move or join under canonical composition
+
+// A set of categories, one bit each.
+using Categories = uint32_t;
+template <class... T>
+constexpr Categories categories(T... category) {
+  return ((Categories{1} << static_cast<unsigned>(category)) | ...);
+}
+constexpr Categories kLetter =
+    categories(Category::Lu, Category::Ll, Category::Lt, Category::Lm, Category::Lo);  // \p{L}
+constexpr Categories kMark = categories(Category::Mn, Category::Mc, Category::Me);     // \p{M}
+constexpr Categories kNumber = categories(Category::Nd, Category::Nl, Category::No);   // \p{N}
+constexpr Categories kPunctuation = categories(Category::Pc, Category::Pd, Category::Ps, Category::Pe, Category::Pi,
+                                               Category::Pf, Category::Po);                                  // \p{P}
+constexpr Categories kSymbol = categories(Category::Sm, Category::Sc, Category::Sk, Category::So);           // \p{S}
+constexpr Categories kSpace = categories(Category::Zs, Category::Zl, Category::Zp, Category::WhiteControl);  // \s
 
 uint8_t code_point_properties(char32_t code_point);
 
@@ -34,6 +79,7 @@ CodePoint decode_utf8(std::string_view text, size_t at);
 struct Character {
   uint8_t properties = 0;
   uint8_t bytes = 0;
+  bool in(Categories set) const { return set >> (properties & 31) & 1; }
 };
 Character character_at(std::string_view text, size_t at);
 // Where the code point begins that ends before byte `end`, which is not 0.

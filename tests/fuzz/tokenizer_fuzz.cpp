@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/error.h"
+#include "format/byte_letters.h"
 #include "format/tokenizer.h"
 #include "format/unicode.h"
 
@@ -38,6 +39,26 @@ std::string small_tokenizer(snug::WordPattern pattern) {
       .dump();
 }
 
+// A token for every byte and for a few characters, over the whole text as SentencePiece does it.
+std::string small_sentencepiece() {
+  snug::Json vocabulary = snug::Json::object(), merges = snug::Json::array();
+  for (unsigned byte = 0; byte < 256; ++byte) vocabulary[snug::fallback_token(static_cast<unsigned char>(byte))] = byte;
+  for (const char* token :
+       {"\u2581", "a", "b", "\u2581a", "ab", "\u2581\u2581", "\u2581\u2581\u2581\u2581", "\u00e9", "a\u00e9"}) {
+    vocabulary[token] = vocabulary.size();
+  }
+  for (const char* merge : {"a b", "\u2581 a", "\u2581 \u2581", "\u2581\u2581 \u2581\u2581", "a \u00e9"})
+    merges.push_back(merge);
+  const snug::Json mark{{"String", "\u2581"}}, space{{"String", " "}};
+  return snug::Json{
+      {"normalizer", {{"type", "Replace"}, {"pattern", space}, {"content", "\u2581"}}},
+      {"decoder",
+       {{"type", "Sequence"},
+        {"decoders", {{{"type", "Replace"}, {"pattern", mark}, {"content", " "}}, {{"type", "ByteFallback"}}}}}},
+      {"model", {{"type", "BPE"}, {"byte_fallback", true}, {"vocab", vocabulary}, {"merges", merges}}}}
+      .dump();
+}
+
 // Takes the text before the next blank line away.
 std::string next_file(std::string& text) {
   const size_t end = std::min(text.find("\n\n"), text.size());
@@ -49,6 +70,7 @@ std::string next_file(std::string& text) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  static const snug::Tokenizer kSentencePiece = snug::Tokenizer::parse({.tokenizer = small_sentencepiece()});
   static const std::array<snug::Tokenizer, 2> kTokenizers{
       snug::Tokenizer::parse({.tokenizer = small_tokenizer(snug::WordPattern::Qwen2)}),
       snug::Tokenizer::parse({.tokenizer = small_tokenizer(snug::WordPattern::Llama3)})};
@@ -60,11 +82,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!snug::find_invalid_utf8(text)) std::abort();
     }
   }
-  if (!snug::find_invalid_utf8(text)) snug::compose_nfc(text);
+  if (!snug::find_invalid_utf8(text)) {
+    snug::compose_nfc(text);
+    const std::string spaced = snug::replaced(text, "\u2581", " ");
+    if (kSentencePiece.decode(kSentencePiece.encode(text), false) != spaced) std::abort();
+  }
   snug::Tokenizer::Files files;
   for (std::string* file : {&files.tokenizer, &files.config, &files.special_tokens_map}) *file = next_file(text);
   try {
-    snug::Tokenizer::parse(files).encode("a 1 'll \u00e9\r\n");
+    const snug::Tokenizer tokenizer = snug::Tokenizer::parse(files);
+    tokenizer.decode(tokenizer.encode("a 1 'll \u00e9\r\n"), true);
   } catch (const snug::UserError&) {
   }
   return 0;
