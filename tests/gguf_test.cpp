@@ -279,7 +279,7 @@ TEST(GgufImportErrors, NameWhatIsNotSupported) {
   const struct {
     std::string_view from, to, message;
   } cases[] = {
-      {"gpt2", "bert", "key 'tokenizer.ggml.model': found \"bert\", expected \"gpt2\""},
+      {"gpt2", "bert", "key 'tokenizer.ggml.model': found \"bert\", expected \"gpt2\", byte-level BPE, or \"llama\""},
       {"smollm", "jais-2", "key 'tokenizer.ggml.pre': found \"jais-2\", expected \"smollm\", \"llama-bpe\" or"},
       {"attn_v.weight", "attn_w.weight", "tensor 'blk.0.attn_v.weight' is missing, expected ["},
       {"llama.embedding_length", "llama.embedding_longer", "'llama.embedding_length': found nothing"},

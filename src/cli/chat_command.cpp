@@ -91,13 +91,15 @@ class Dialogue {
     }
   }
 
-  void show(int32_t token) const {
+  void show(int32_t token) {
     if (json_) return;
-    const std::string text = encoder_.decode(std::span(&token, 1));
+    if (!stream_) stream_.emplace(encoder_.stream());
+    const std::string text = stream_->next(token);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
   void end_reply(const std::vector<int32_t>& reply) {
+    stream_.reset();
     const std::string text = encoder_.decode(reply);
     if (json_)
       fmt::print("{}\n", to_line({{"prompt", turns_.back().content}, {"text", text}, {"ids", reply}}));
@@ -117,6 +119,7 @@ class Dialogue {
   bool json_, terminal_ = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   Lines lines_;
   std::vector<Message> turns_;
+  std::optional<TokenStream> stream_;  // of the reply that is being shown
 };
 
 // What rank 0 heard, on all ranks.

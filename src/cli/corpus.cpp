@@ -33,7 +33,7 @@ void require_memory_for_data(uint64_t bytes) {
 
 std::optional<Tokenizer> tokenizer_of(const Options& options) {
   const std::filesystem::path directory = tokenizer_directory(options);
-  if (options.data_format == "tokens" || !is_file(directory / "tokenizer.json")) return std::nullopt;
+  if (options.data_format == "tokens" || !has_tokenizer(directory)) return std::nullopt;
   return Tokenizer::load(directory);
 }
 

@@ -26,9 +26,10 @@ int tokenize_command(const Options& options, const CommandFlags& flags) {
   auto print = [&](std::span<const int32_t> ids, const std::vector<int>& mask) {
     if (flags.json)
       fmt::print("{}\n", to_line({{"ids", ids}, {"mask", mask}}));
-    else
-      for (size_t i = 0; i < ids.size(); i++)
-        fmt::print("{}\t{}\t{}\n", ids[i], mask[i], to_line(tokenizer.decode(ids.subspan(i, 1), false)));
+    else {
+      TokenStream stream(tokenizer, /*skip_special=*/false);
+      for (size_t i = 0; i < ids.size(); i++) fmt::print("{}\t{}\t{}\n", ids[i], mask[i], to_line(stream.next(ids[i])));
+    }
   };
   if (flags.text) {
     int64_t number = 0;

@@ -131,7 +131,7 @@ std::vector<int32_t> tokens_to_compare(const Options& options) {
       "Explain in three sentences why the sky is blue at noon and red in the evening, to a child who knows what a "
       "rainbow is. Then write a Python function that returns the n-th prime number.";
   try {
-    if (is_file(tokenizer_directory(options) / "tokenizer.json"))
+    if (has_tokenizer(tokenizer_directory(options)))
       return PromptEncoder(options).encode(std::string(kText), options.model);
   } catch (const UserError&) {  // of a kind that is not read: merging needs none
   }

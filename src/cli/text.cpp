@@ -35,14 +35,19 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
 
 namespace {
 
-constexpr const char* kTokenizerFile = "tokenizer.json";
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 30;
+
+// The file that Tokenizer::load() reads in a directory; it may not be there.
+fs::path tokenizer_file(const fs::path& directory) {
+  const fs::path json = directory / "tokenizer.json";
+  return is_file(json) ? json : directory / "tokenizer.model";
+}
 
 // Whether both directories have a tokenizer, and these are not the same file.
 bool tokenizers_differ(const fs::path& a, const fs::path& b) {
-  const fs::path one = a / kTokenizerFile, other = b / kTokenizerFile;
+  const fs::path one = tokenizer_file(a), other = tokenizer_file(b);
   if (!is_file(one) || !is_file(other)) return false;
-  return fs::file_size(one) != fs::file_size(other) ||
+  return one.filename() != other.filename() || fs::file_size(one) != fs::file_size(other) ||
          read_text(one, kMaxTokenizerBytes) != read_text(other, kMaxTokenizerBytes);
 }
 
@@ -50,7 +55,7 @@ bool tokenizers_differ(const fs::path& a, const fs::path& b) {
 
 fs::path tokenizer_directory(const Options& options) {
   const fs::path adapter = options.adapter;
-  return !adapter.empty() && is_file(adapter / kTokenizerFile) ? adapter : fs::path(options.model);
+  return !adapter.empty() && has_tokenizer(adapter) ? adapter : fs::path(options.model);
 }
 
 PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer) {
@@ -98,8 +103,9 @@ std::vector<int32_t> PromptEncoder::encode(std::span<const Message> turns, const
 
 std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) const {
   std::vector<int32_t> ids;
+  Before before = Before::Nothing;
   auto add = [&](std::string_view text) {
-    const std::vector<int32_t> more = tokenizer_.encode(text);
+    const std::vector<int32_t> more = tokenizer_.encode_next(text, before);
     ids.insert(ids.end(), more.begin(), more.end());
   };
   const ChatTemplate* const chat = format_.for_prompts();

@@ -55,6 +55,8 @@ class PromptEncoder {
   // The same of a conversation that ends with a user's turn; without a template of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;
   std::string decode(std::span<const int32_t> ids) const;
+  // The same of a reply token by token, without special tokens. Refers to this.
+  TokenStream stream() const { return {tokenizer_, /*skip_special=*/true}; }
   const PromptFormat& format() const { return format_; }
   // What ends a reply, for Generator.
   std::vector<int64_t> stop_tokens() const { return {format_.end_tokens.begin(), format_.end_tokens.end()}; }

@@ -92,7 +92,8 @@ class SampleMaker {
                  name(format_));
     }
     if (format_ == DataFormat::Tokens) return;
-    if (!encoder_) user_error("{}: found text, but the model directory has no tokenizer.json", first.place);
+    if (!encoder_)
+      user_error("{}: found text, but the model directory has no tokenizer.json and no tokenizer.model", first.place);
     treats_thinking_ = options_.prompt_format.jinja.find("think") != std::string::npos;
     if (format_ != DataFormat::Text) template_ = &options_.prompt_format.for_conversations();
     (format_ == DataFormat::Text ? kinds_.texts : kinds_.conversations) = true;
@@ -200,8 +201,10 @@ class SampleMaker {
     std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false);
     if (!pieces.empty()) made.begun_again = take_beginnings(pieces[0].text, encoder_->special.bos);
     if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
+    Before before = Before::Nothing;
     for (const Piece& piece : pieces) {
-      append(encoder_->encode(piece.text), !piece.masked && (piece.loss || all), sample);
+      append(encoder_->encode_next ? encoder_->encode_next(piece.text, before) : encoder_->encode(piece.text),
+             !piece.masked && (piece.loss || all), sample);
     }
     return sample;
   }
@@ -398,6 +401,9 @@ void visit_file(const std::filesystem::path& path, SampleMaker& maker, const Dat
 TextEncoder encoder_of(const Tokenizer& tokenizer) {
   TextEncoder encoder;
   encoder.encode = [&tokenizer](std::string_view text) { return tokenizer.encode(text); };
+  encoder.encode_next = [&tokenizer](std::string_view text, Before& before) {
+    return tokenizer.encode_next(text, before);
+  };
   encoder.bos_id = tokenizer.bos_id();
   encoder.eos_id = tokenizer.eos_id();
   encoder.adds_bos = tokenizer.adds_bos();

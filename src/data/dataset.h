@@ -23,6 +23,9 @@ namespace snug {
 struct TextEncoder {
   // Text to ids, special tokens in the text parsed, none added. UserError for broken UTF-8.
   std::function<std::vector<int32_t>(std::string_view)> encode;
+  // The same of a text that goes on from what stands before it, of which Tokenizer::encode_next() tells. Where it is
+  // not set, texts that go on are encoded as any others.
+  std::function<std::vector<int32_t>(std::string_view, Before&)> encode_next{};
   std::optional<int32_t> bos_id, eos_id;
   bool adds_bos = false;  // the tokenizer's habit for plain text
   SpecialTexts special;   // how the two are spelt

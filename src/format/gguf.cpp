@@ -311,6 +311,10 @@ const std::vector<std::string>& GgufHeader::strings(std::string_view key) const 
   return get<std::vector<std::string>>(key, "a list of strings");
 }
 
+const std::vector<double>& GgufHeader::numbers(std::string_view key) const {
+  return get<std::vector<double>>(key, "a list of numbers");
+}
+
 const std::vector<int64_t>& GgufHeader::integers(std::string_view key) const {
   return get<std::vector<int64_t>>(key, "a list of integers");
 }

@@ -66,6 +66,7 @@ class GgufHeader {
   // Lists are required.
   const std::vector<std::string>& strings(std::string_view key) const;
   const std::vector<int64_t>& integers(std::string_view key) const;
+  const std::vector<double>& numbers(std::string_view key) const;
 
   [[noreturn]] void fail(std::string_view key, std::string_view expected) const;
 

@@ -11,7 +11,8 @@ namespace snug {
 
 // Writes config.json, generation_config.json, model.safetensors (bf16), tokenizer.json and tokenizer_config.json with
 // the chat template to `out`, which appears only when it is complete. Tensors pass through a few MiB whatever their
-// size. Architectures: llama, qwen2. Tokenizers: byte-level BPE with the pre-tokenisers smollm, llama-bpe, qwen2.
+// size. Architectures: llama, qwen2. Tokenizers: byte-level BPE with the pre-tokenisers smollm, llama-bpe, qwen2, and
+// SentencePiece's BPE.
 // UserError for anything else, by name.
 void import_gguf(const std::filesystem::path& file, const std::filesystem::path& out, Existing existing);
 

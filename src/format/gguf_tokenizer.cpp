@@ -1,4 +1,5 @@
 #include <array>
+#include <cmath>
 #include <optional>
 #include <set>
 #include <string>
@@ -9,12 +10,14 @@
 #include "format/gguf_import.h"
 #include "format/json.h"
 #include "format/pretokenizer.h"
+#include "format/sentencepiece.h"
+#include "format/unicode.h"
 
 namespace snug {
 namespace {
 
 // tokenizer.ggml.token_type
-constexpr int64_t kControl = 3, kUserDefined = 4, kUnused = 5;
+constexpr int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kMaxType = 6;
 constexpr int64_t kMaxPosition = int64_t{1} << 32;
 
 // What a pre-tokeniser's name in GGUF stands for.
@@ -32,9 +35,19 @@ constexpr std::array<NamedPreTokenizer, 3> kPreTokenizers{{
     {"qwen2", WordPattern::Qwen2, false, true, false},
 }};
 
+constexpr std::string_view kModel = "tokenizer.ggml.model";
+
+// Whether the tokens are SentencePiece's, with scores in place of merges.
+bool is_sentencepiece(const GgufHeader& header) {
+  const std::string model = header.string(kModel);
+  if (model != "gpt2" && model != "llama") {
+    header.fail(kModel, "\"gpt2\", byte-level BPE, or \"llama\", SentencePiece's BPE");
+  }
+  return model == "llama";
+}
+
 const NamedPreTokenizer& find_pre_tokenizer(const GgufHeader& header) {
-  constexpr std::string_view kModel = "tokenizer.ggml.model", kPre = "tokenizer.ggml.pre";
-  if (header.string(kModel) != "gpt2") header.fail(kModel, "\"gpt2\", byte-level BPE");
+  constexpr std::string_view kPre = "tokenizer.ggml.pre";
   const std::string name = header.string(kPre);
   for (const NamedPreTokenizer& pre : kPreTokenizers) {
     if (pre.name == name) return pre;
@@ -73,11 +86,13 @@ Json special_token(const GgufHeader& header, std::string_view role) {
 bool adds_bos(const GgufHeader& header) {
   constexpr std::string_view kAddEos = "tokenizer.ggml.add_eos_token";
   if (header.boolean(kAddEos, false)) header.fail(kAddEos, "false");
-  return header.boolean("tokenizer.ggml.add_bos_token", find_pre_tokenizer(header).starts_with_bos);
+  const bool habit = is_sentencepiece(header) || find_pre_tokenizer(header).starts_with_bos;
+  return header.boolean("tokenizer.ggml.add_bos_token", habit);
 }
 
 Json post_processor(const GgufHeader& header) {
-  if (!adds_bos(header)) return byte_level(true, false, true);
+  const bool bytes = !is_sentencepiece(header);
+  if (!adds_bos(header)) return bytes ? byte_level(true, false, true) : Json();
   const Json bos = special_token(header, "bos");
   if (bos.is_null()) header.fail("tokenizer.ggml.bos_token_id", "a token, since add_bos_token is true");
   const auto part = [](const char* kind, const Json& id, int type_id) -> Json {
@@ -92,6 +107,7 @@ Json post_processor(const GgufHeader& header) {
                                      part("SpecialToken", bos, 1), part("Sequence", "B", 1)})},
                {"special_tokens", Json::object()}};
   process["special_tokens"][bos.get<std::string>()] = std::move(bos_entry);
+  if (!bytes) return process;
   return sequence("processors", byte_level(true, false, true), std::move(process));
 }
 
@@ -103,21 +119,22 @@ const std::vector<int64_t>& token_types(const GgufHeader& header) {
   return types;
 }
 
-// Tokens that stand for themselves in a text, before any cutting.
-Json added_tokens(const GgufHeader& header) {
+// Tokens that stand for themselves in a text, before any cutting, or in what it is normalised to.
+Json added_tokens(const GgufHeader& header, bool user_defined_normalized) {
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
   const std::vector<int64_t>& types = token_types(header);
   Json added = Json::array();
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (types[id] != kControl && types[id] != kUserDefined) continue;
+    const bool special = types[id] == kControl || (types[id] == kUnknown && is_sentencepiece(header));
+    if (!special && types[id] != kUserDefined) continue;
     if (tokens[id].empty()) header.fail("tokenizer.ggml.tokens", fmt::format("a text for special token {}", id));
     added.push_back({{"id", id},
                      {"content", tokens[id]},
                      {"single_word", false},
                      {"lstrip", false},
                      {"rstrip", false},
-                     {"normalized", false},
-                     {"special", types[id] == kControl}});
+                     {"normalized", !special && user_defined_normalized},
+                     {"special", special}});
   }
   return added;
 }
@@ -154,14 +171,80 @@ Json bpe_model(const GgufHeader& header, const NamedPreTokenizer& pre) {
           {"merges", merges}};
 }
 
+SentencePieces pieces_of(const GgufHeader& header) {
+  constexpr std::string_view kTokens = "tokenizer.ggml.tokens", kScores = "tokenizer.ggml.scores";
+  const std::vector<std::string>& tokens = header.strings(kTokens);
+  const std::vector<int64_t>& types = token_types(header);
+  const std::vector<double>& scores = header.numbers(kScores);
+  if (scores.size() != tokens.size()) header.fail(kScores, fmt::format("a list of {} scores", tokens.size()));
+  SentencePieces pieces;
+  for (size_t id = 0; id < tokens.size(); ++id) {
+    if (types[id] < 1 || types[id] > kMaxType) header.fail("tokenizer.ggml.token_type", "types from 1 to 6");
+    if (tokens[id].size() > SentencePieces::kMaxPieceBytes || find_invalid_utf8(tokens[id]) || std::isnan(scores[id])) {
+      header.fail(kTokens, fmt::format("UTF-8 of at most {} bytes and a score for token {}",
+                                       SentencePieces::kMaxPieceBytes, id));
+    }
+    pieces.pieces.push_back({tokens[id], static_cast<float>(scores[id]), static_cast<SentencePieces::Type>(types[id])});
+  }
+  return pieces;
+}
+
+Json sentencepiece_model(const GgufHeader& header) {
+  const SentencePieces pieces = pieces_of(header);
+  Json vocabulary = Json::object(), merges = Json::array();
+  bool has_bytes = false;
+  for (size_t id = 0; id < pieces.pieces.size(); ++id) {
+    const SentencePieces::Piece& piece = pieces.pieces[id];
+    has_bytes = has_bytes || piece.type == SentencePieces::Type::Byte;
+    if (piece.type == SentencePieces::Type::Unused) continue;
+    if (!vocabulary.emplace(piece.text, id).second) {
+      header.fail("tokenizer.ggml.tokens", fmt::format("each token once, not '{}' again at {}", piece.text, id));
+    }
+  }
+  const auto text = [&](int32_t id) -> const std::string& { return pieces.pieces[static_cast<size_t>(id)].text; };
+  for (const SentencePieces::Merge& merge : pieces.merges()) merges.push_back({text(merge.left), text(merge.right)});
+  return {{"type", "BPE"},
+          {"dropout", nullptr},
+          {"unk_token", special_token(header, "unknown")},
+          {"continuing_subword_prefix", nullptr},
+          {"end_of_word_suffix", nullptr},
+          {"fuse_unk", true},
+          {"byte_fallback", has_bytes},
+          {"ignore_merges", false},
+          {"vocab", std::move(vocabulary)},
+          {"merges", std::move(merges)}};
+}
+
+Json sentencepiece_tokenizer(const GgufHeader& header) {
+  const bool prefix = header.boolean("tokenizer.ggml.add_space_prefix", true);
+  const Json space{{"String", " "}}, mark{{"String", "\u2581"}};
+  Json normalizer{{"type", "Replace"}, {"pattern", space}, {"content", "\u2581"}};
+  Json decoders = Json::array(
+      {{{"type", "Replace"}, {"pattern", mark}, {"content", " "}}, {{"type", "ByteFallback"}}, {{"type", "Fuse"}}});
+  if (prefix) {
+    normalizer = sequence("normalizers", {{"type", "Prepend"}, {"prepend", "\u2581"}}, std::move(normalizer));
+    decoders.push_back({{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}});
+  }
+  return {{"version", "1.0"},
+          {"truncation", nullptr},
+          {"padding", nullptr},
+          {"added_tokens", added_tokens(header, /*user_defined_normalized=*/!prefix)},
+          {"normalizer", std::move(normalizer)},
+          {"pre_tokenizer", nullptr},
+          {"post_processor", post_processor(header)},
+          {"decoder", {{"type", "Sequence"}, {"decoders", std::move(decoders)}}},
+          {"model", sentencepiece_model(header)}};
+}
+
 }  // namespace
 
 std::string gguf_tokenizer(const GgufHeader& header) {
+  if (is_sentencepiece(header)) return sentencepiece_tokenizer(header).dump(1) + "\n";
   const NamedPreTokenizer& pre = find_pre_tokenizer(header);
   Json json{{"version", "1.0"},
             {"truncation", nullptr},
             {"padding", nullptr},
-            {"added_tokens", added_tokens(header)},
+            {"added_tokens", added_tokens(header, false)},
             {"normalizer", pre.normalizes_nfc ? Json{{"type", "NFC"}} : Json()},
             {"pre_tokenizer", pre_tokenizer(pre)},
             {"post_processor", post_processor(header)},

@@ -25,6 +25,15 @@ std::string_view stripped(std::string_view text, bool left, bool right) {
   return text;
 }
 
+std::string collapsed(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c != ' ' || (!out.empty() && out.back() != ' ')) out.push_back(c);
+  }
+  while (out.ends_with(' ') || out.ends_with(kSpaceMark)) out.resize(start_of_last(out, out.size()));
+  return out;
+}
+
 }  // namespace
 
 Normalizer Normalizer::parse(const JsonObject& file, const std::string& source) {
@@ -33,8 +42,9 @@ Normalizer Normalizer::parse(const JsonObject& file, const std::string& source) 
   return normalizer;
 }
 
-Normalizer Normalizer::of_sentencepiece(bool prefix) {
+Normalizer Normalizer::of_sentencepiece(bool prefix, bool collapses) {
   Normalizer normalizer;
+  if (collapses) normalizer.steps_.push_back({.kind = Kind::CollapseSpaces});
   if (prefix) normalizer.steps_.push_back({.kind = Kind::Prepend, .to = std::string(kSpaceMark)});
   normalizer.steps_.push_back({.kind = Kind::Replace, .from = " ", .to = std::string(kSpaceMark)});
   return normalizer;
@@ -74,6 +84,9 @@ std::string Normalizer::apply(std::string_view text, Before before) const {
         break;
       case Kind::Replace:
         out = replaced(out, step.from, step.to);
+        break;
+      case Kind::CollapseSpaces:
+        out = collapsed(out);
         break;
       case Kind::Strip:
         out = stripped(out, step.left, step.right);

@@ -15,8 +15,9 @@ class Normalizer {
   // Of nothing, NFC, Prepend, Replace (of a text), Strip, alone or in Sequences. UserError naming any other type or
   // option.
   static Normalizer parse(const JsonObject& file, const std::string& source);
-  // SentencePiece's: "▁" for every space, and where `prefix` is set one before every stretch.
-  static Normalizer of_sentencepiece(bool prefix);
+  // SentencePiece's: "▁" for every space, and where `prefix` is set one before every stretch. Where `collapses` is set
+  // spaces at its ends are left out, and of others in a row all but one.
+  static Normalizer of_sentencepiece(bool prefix, bool collapses = false);
 
   bool changes_nothing() const { return steps_.empty(); }
   // The text of a stretch between two added tokens; what a stretch begins with is left out where it goes on from a text
@@ -24,7 +25,7 @@ class Normalizer {
   std::string apply(std::string_view text, Before before = Before::Nothing) const;
 
  private:
-  enum class Kind { ComposeNfc, Prepend, Replace, Strip };
+  enum class Kind { ComposeNfc, Prepend, Replace, Strip, CollapseSpaces };
   struct Step {
     Kind kind;
     std::string from{}, to{};

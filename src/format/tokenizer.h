@@ -30,11 +30,13 @@ class Tokenizer {
     std::string config{};              // tokenizer_config.json
     std::string special_tokens_map{};  // special_tokens_map.json; asked where tokenizer_config.json is silent
     std::string chat_template{};       // chat_template.jinja; wins over the one in tokenizer_config.json
+    std::string sentencepiece{};       // tokenizer.model; read where there is no tokenizer.json
+    std::string added_tokens{};        // added_tokens.json; read with tokenizer.model
   };
 
-  // UserError if tokenizer.json is missing, or any of the files is broken or asks for what is not supported; it names
-  // the file, the key, what was found and what was expected. Truncation and padding are the caller's: those in
-  // tokenizer.json are not looked at.
+  // UserError if both tokenizer.json and tokenizer.model are missing, or any of the files is broken or asks for what is
+  // not supported; it names the file, the key, what was found and what was expected. Truncation and padding are the
+  // caller's: those in tokenizer.json are not looked at.
   static Tokenizer load(const std::filesystem::path& model_directory);
   // As load(); `place` precedes the files' names in messages ("" or "path/").
   static Tokenizer parse(const Files& files, const std::string& place = "");
@@ -85,6 +87,9 @@ class Tokenizer {
 
   Tokenizer(BytePairModel model, Normalizer normalizer, PreTokenizer pre_tokenizer, TokenDecoder decoder);
   void parse_added_tokens(const Json& list, const std::string& source);
+  static Tokenizer of_json(const Files& files, const std::vector<JsonObject>& configs, const std::string& place);
+  static Tokenizer of_sentencepiece(const Files& files, const std::vector<JsonObject>& configs,
+                                    const std::string& place);
   // `pattern`: what is looked for in normalised text, or in any where the token is not normalized.
   void add_token(const AddedToken& token, const std::string& pattern, const std::string& source);
   // `prefix`: the tokens that tokenizer.json's post_processor puts before a text; `source`: that file's name.
@@ -121,6 +126,9 @@ class TokenStream {
   TokenDecoder::Start start_;
   bool skip_special_;
 };
+
+// Whether a model directory has what Tokenizer::load() reads.
+bool has_tokenizer(const std::filesystem::path& model_directory);
 
 // The chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has none.
 // `source` is the file's name for messages.

@@ -14,7 +14,6 @@ namespace {
 
 constexpr int32_t kNone = -1, kMerged = -2;
 constexpr size_t kFew = 48;  // symbols that are faster joined by looking at all of them each time
-constexpr unsigned kJoinedBits = 21;
 constexpr uint32_t kNeverJoined = UINT32_MAX;
 
 // Pairs that wait to be joined, by rank and then by place. Most pairs that a join makes rank behind all that wait, so
@@ -70,9 +69,7 @@ class PairQueue {
   size_t next_ = 0;
 };
 
-uint64_t joined_hash(char32_t left, char32_t right) {
-  return (uint64_t{left} << 21 | right) * 0x9e3779b97f4a7c15 >> (64 - kJoinedBits);
-}
+uint64_t joined_hash(char32_t left, char32_t right) { return (uint64_t{left} << 21 | right) * 0x9e3779b97f4a7c15; }
 
 }  // namespace
 
@@ -132,12 +129,16 @@ BytePairModel::BytePairModel(Vocabulary vocabulary, MergeTable merges, const Opt
 
 // Which characters stand side by side in what merges make: between any other two a text can be cut.
 void BytePairModel::find_seams(const std::vector<std::string>& merged_texts) {
-  joined_.assign((size_t{1} << kJoinedBits) / 64, 0);
+  size_t pairs = 0;
+  for (const std::string& text : merged_texts) pairs += text.size();
+  const size_t bits = std::bit_ceil(std::clamp<size_t>(4 * pairs, 1024, size_t{1} << 22));
+  joined_shift_ = 64 - static_cast<unsigned>(std::countr_zero(bits));
+  joined_.assign(bits / 64, 0);
   for (const std::string& text : merged_texts) {
     char32_t before = 0;
     for (size_t at = 0; at < text.size();) {
       const CodePoint point = decode_utf8(text, at);
-      const uint64_t hash = joined_hash(before, point.value);
+      const uint64_t hash = joined_hash(before, point.value) >> joined_shift_;
       if (at > 0) joined_[hash / 64] |= uint64_t{1} << hash % 64;
       before = point.value;
       at += point.bytes;
@@ -154,7 +155,7 @@ void BytePairModel::find_seams(const std::vector<std::string>& merged_texts) {
 }
 
 bool BytePairModel::joins(char32_t left, char32_t right) const {
-  const uint64_t hash = joined_hash(left, right);
+  const uint64_t hash = joined_hash(left, right) >> joined_shift_;
   return joined_[hash / 64] >> hash % 64 & 1;
 }
 

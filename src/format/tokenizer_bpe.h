@@ -93,6 +93,7 @@ class BytePairModel {
   std::array<int32_t, 256> fallback_ids_{};  // of "<0xNN>"
   CharacterIds character_ids_;
   std::vector<uint64_t> joined_;  // a bit for each hash of two characters that stand side by side in a merged token
+  unsigned joined_shift_ = 0;     // that makes it an index
   bool has_seams_ = false;        // two characters that never do so are never joined
 };
 

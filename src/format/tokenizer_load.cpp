@@ -155,7 +155,7 @@ void Tokenizer::read_bos_and_eos(const std::vector<int32_t>& prefix, const std::
   }
 }
 
-Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
+Tokenizer Tokenizer::of_json(const Files& files, const std::vector<JsonObject>& configs, const std::string& place) {
   const std::string source = place + "tokenizer.json";
   const Json json = parse_json(files.tokenizer, source);
   const JsonObject file(json, source);
@@ -169,7 +169,11 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
     if (!file.at("added_tokens").is_array()) file.fail("added_tokens", "a list");
     tokenizer.parse_added_tokens(file.at("added_tokens"), source);
   }
+  tokenizer.read_bos_and_eos(parse_prefix(file, source), configs, source);
+  return tokenizer;
+}
 
+Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
   std::vector<Json> values;
   std::vector<JsonObject> configs;
   values.reserve(2);  // the objects refer to their values
@@ -179,11 +183,17 @@ Tokenizer Tokenizer::parse(const Files& files, const std::string& place) {
     configs.emplace_back(values.back(), place + name);
   };
   add_config(files.config, "tokenizer_config.json");
-  if (!configs.empty()) tokenizer.chat_template_ = parse_chat_template(configs.front());
+  const auto own_template = configs.empty() ? std::nullopt : parse_chat_template(configs.front());
   add_config(files.special_tokens_map, "special_tokens_map.json");
-  tokenizer.read_bos_and_eos(parse_prefix(file, source), configs, source);
+  const bool by_pieces = files.tokenizer.empty() && !files.sentencepiece.empty();
+  Tokenizer tokenizer = by_pieces ? of_sentencepiece(files, configs, place) : of_json(files, configs, place);
+  tokenizer.chat_template_ = own_template;
   if (!files.chat_template.empty()) tokenizer.chat_template_ = files.chat_template;
   return tokenizer;
+}
+
+bool has_tokenizer(const std::filesystem::path& model_directory) {
+  return is_file(model_directory / "tokenizer.json") || is_file(model_directory / "tokenizer.model");
 }
 
 Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
@@ -191,10 +201,16 @@ Tokenizer Tokenizer::load(const std::filesystem::path& model_directory) {
     const std::filesystem::path path = model_directory / name;
     return is_file(path) ? read_text(path, kMaxFileBytes) : std::string();
   };
-  return parse({.tokenizer = read_text(model_directory / "tokenizer.json", kMaxFileBytes),
+  if (!has_tokenizer(model_directory)) {
+    user_error("{}: found neither tokenizer.json nor tokenizer.model, expected one of them", model_directory.string());
+  }
+  const bool by_pieces = !is_file(model_directory / "tokenizer.json");
+  return parse({.tokenizer = read("tokenizer.json"),
                 .config = read("tokenizer_config.json"),
                 .special_tokens_map = read("special_tokens_map.json"),
-                .chat_template = read("chat_template.jinja")},
+                .chat_template = read("chat_template.jinja"),
+                .sentencepiece = by_pieces ? read("tokenizer.model") : "",
+                .added_tokens = by_pieces ? read("added_tokens.json") : ""},
                (model_directory / "").string());
 }
 
