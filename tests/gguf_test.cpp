@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <fstream>
 
 #include "base/error.h"
 #include "base/file.h"
@@ -12,6 +13,8 @@
 #include "format/gguf_import.h"
 #include "format/json.h"
 #include "format/safetensors.h"
+#include "format/sentencepiece.h"
+#include "format/tokenizer.h"
 #include "model/model_config.h"
 #include "temp_directory.h"
 
@@ -254,6 +257,38 @@ TEST_P(GgufImport, TokenizerConfigKeepsTemplateAndSpecialTokens) {
   EXPECT_EQ(config["eos_token"], "<|eos|>");
   EXPECT_EQ(config["pad_token"], nullptr);
   EXPECT_EQ(config["add_bos_token"], std::string_view(GetParam()) == "llama3");
+}
+
+// A SentencePiece model as a GGUF file has it, as the same model's own file.
+TEST(GgufTokenizer, SentencePiecesEncodeAsTheModelTheyComeFrom) {
+  for (const bool prefix : {true, false}) {
+    const fs::path fixtures = fs::path(SNUG_FIXTURES) / "sentencepiece";
+    const std::string model = read_text(fixtures / (prefix ? "llama.model" : "gemma.model"), 1'000'000);
+    const SentencePieces pieces = parse_sentencepiece(model, "tokenizer.model");
+    Bytes b;
+    b.start(3, 0, 8).string("tokenizer.ggml.model").number(8u).string("llama");
+    b.string("tokenizer.ggml.tokens").number(9u).number(8u).number<uint64_t>(pieces.pieces.size());
+    for (const auto& piece : pieces.pieces) b.string(piece.text);
+    b.string("tokenizer.ggml.scores").number(9u).number(6u).number<uint64_t>(pieces.pieces.size());
+    for (const auto& piece : pieces.pieces) b.number(piece.score);
+    b.string("tokenizer.ggml.token_type").number(9u).number(5u).number<uint64_t>(pieces.pieces.size());
+    for (const auto& piece : pieces.pieces) b.number(static_cast<int32_t>(piece.type));
+    b.string("tokenizer.ggml.add_space_prefix").number(7u).number(prefix);
+    b.string("tokenizer.ggml.unknown_token_id").number(4u).number(static_cast<uint32_t>(*pieces.unknown));
+    b.string("tokenizer.ggml.bos_token_id").number(4u).number(static_cast<uint32_t>(*pieces.bos));
+    b.string("tokenizer.ggml.add_bos_token").number(7u).number(prefix);
+    const Tokenizer expected = Tokenizer::parse({.sentencepiece = model});
+    const Tokenizer found = Tokenizer::parse({.tokenizer = gguf_tokenizer(parse(b.data(0).text))});
+    EXPECT_EQ(found.adds_bos(), prefix);
+    std::ifstream cases(fixtures / "cases.jsonl");
+    size_t compared = 0;
+    for (std::string line; std::getline(cases, line); ++compared) {
+      const std::string text = Json::parse(line)["text"];
+      ASSERT_EQ(found.encode(text), expected.encode(text)) << line;
+      ASSERT_EQ(found.decode(found.encode(text), true), expected.decode(expected.encode(text), true)) << line;
+    }
+    EXPECT_GE(compared, 100u);
+  }
 }
 
 TEST(GgufImportErrors, TokensLieWithinTheEmbedding) {

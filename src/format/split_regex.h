@@ -33,7 +33,7 @@ class SplitRegex {
       size_t at, low;  // a greedy run may give characters back down to `low`
     };
     std::vector<Resume> stack;
-    std::unordered_set<uint64_t> seen;  // states that were tried and led nowhere
+    std::unordered_set<uint64_t> seen;   // states that were tried and led nowhere
     size_t steps = 0, steps_before = 0;  // of this search, and of those before it in the same text
   };
   // The leftmost match that begins at or behind `from`, by the preferences of a backtracking engine. `text` is
