@@ -80,6 +80,16 @@ TEST(TokenizerKinds, TextsThatGoOnHaveNoPrefixOfTheirOwn) {
   }
 }
 
+TEST(TokenizerKinds, KnowWhatTheirPostProcessorPutsBeforeATextOfSeveralTokensToo) {
+  const auto all = all_kinds();
+  const std::map<std::string, Tokenizer> kinds(all.begin(), all.end());
+  EXPECT_EQ(kinds.at("glm").prefix(), (std::vector<int32_t>{1, 0}));
+  EXPECT_FALSE(kinds.at("glm").adds_bos());
+  EXPECT_EQ(kinds.at("llama2").prefix(), (std::vector<int32_t>{1}));
+  EXPECT_TRUE(kinds.at("llama2").adds_bos());
+  EXPECT_TRUE(kinds.at("gpt2").prefix().empty());
+}
+
 // Texts without a seam, and of seams alone: a quadratic loop would take hours.
 TEST(TokenizerKinds, EncodeLongTextsInBoundedTime) {
   for (const auto& [kind, tokenizer] : all_kinds()) {

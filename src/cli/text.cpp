@@ -114,9 +114,10 @@ std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) co
   } else {
     for (const Piece& piece : chat->render(turns, true)) add(piece.text);
   }
-  const bool habit = (!chat || chat->bos_by_habit()) && tokenizer_.adds_bos() && tokenizer_.bos_id();
+  const std::vector<int32_t>& prefix = tokenizer_.prefix();
+  const bool habit = (!chat || chat->bos_by_habit()) && !prefix.empty();
   // A prompt that says BOS itself has its BOS.
-  if (habit && (ids.empty() || ids.front() != *tokenizer_.bos_id())) ids.insert(ids.begin(), *tokenizer_.bos_id());
+  if (habit && (ids.empty() || ids.front() != prefix.front())) ids.insert(ids.begin(), prefix.begin(), prefix.end());
   return ids;
 }
 

@@ -159,6 +159,7 @@ class SampleMaker {
   }
 
   void append_habitual_bos(std::string_view text, Sample& sample) const {
+    if (!encoder_->prefix.empty() && !begins_with(text, encoder_->prefix_text)) append(encoder_->prefix, false, sample);
     if (!encoder_->adds_bos || !encoder_->bos_id || begins_with(text, encoder_->special.bos)) return;
     append({*encoder_->bos_id}, false, sample);
   }
@@ -408,6 +409,10 @@ TextEncoder encoder_of(const Tokenizer& tokenizer) {
   encoder.eos_id = tokenizer.eos_id();
   encoder.adds_bos = tokenizer.adds_bos();
   encoder.special = special_texts(&tokenizer);
+  if (tokenizer.prefix().size() > 1) {
+    encoder.prefix = tokenizer.prefix();
+    for (const int32_t id : encoder.prefix) encoder.prefix_text += tokenizer.token(id).value_or("");
+  }
   return encoder;
 }
 

@@ -28,7 +28,10 @@ struct TextEncoder {
   std::function<std::vector<int32_t>(std::string_view, Before&)> encode_next{};
   std::optional<int32_t> bos_id, eos_id;
   bool adds_bos = false;  // the tokenizer's habit for plain text
-  SpecialTexts special;   // how the two are spelt
+  // What this habit puts before plain text where it is several tokens, and how they are spelt.
+  std::vector<int32_t> prefix{};
+  std::string prefix_text{};
+  SpecialTexts special;  // how the two are spelt
 };
 
 // Refers to the tokenizer, which must outlive it.

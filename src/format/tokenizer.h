@@ -61,7 +61,9 @@ class Tokenizer {
   std::optional<int32_t> eos_id() const { return eos_id_; }
   // Whether the model's own habit is to begin every text with bos_id(): tokenizer_config.json's add_bos_token where it
   // or add_eos_token is given, else what tokenizer.json's post_processor does. bos_id() is there if so.
-  bool adds_bos() const { return adds_bos_; }
+  bool adds_bos() const { return prefix_.size() == 1; }
+  // All that this habit puts before a text: bos_id(), or several tokens (GLM's "[gMASK]<sop>"), or nothing.
+  const std::vector<int32_t>& prefix() const { return prefix_; }
   // What the user should know of the files, a line each: where they contradict each other.
   const std::vector<std::string>& notes() const { return notes_; }
   // The model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
@@ -106,7 +108,7 @@ class Tokenizer {
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, Entry> entries_;
   std::optional<int32_t> bos_id_, eos_id_;
-  bool adds_bos_ = false;
+  std::vector<int32_t> prefix_;
   std::optional<std::string> chat_template_;
   std::vector<std::string> notes_;
   std::shared_ptr<ScratchPool> pool_ = std::make_shared<ScratchPool>();

@@ -136,18 +136,23 @@ void Tokenizer::read_bos_and_eos(const std::vector<int32_t>& prefix, const std::
     return config.has("add_bos_token") || config.has("add_eos_token");
   });
   if (said != configs.end()) {
-    adds_bos_ = said->boolean("add_bos_token", false) && bos_id_;
-    if (adds_bos_ != prefix.has_value() || (prefix && prefix != bos_id_))
+    if (said->boolean("add_bos_token", false) && bos_id_) prefix_ = {*bos_id_};
+    if (prefix_ != prefix) {
+      const auto words = [&](const std::vector<int32_t>& ids) {
+        std::string text;
+        for (const int32_t id : ids) text += token(id).value_or("");
+        return ids.empty() ? "nothing" : fmt::format("'{}'", text);
+      };
       notes_.push_back(fmt::format(
           "{}: its post_processor puts {} before a text, and add_bos_token of tokenizer_config.json is {}: {} is put",
-          source, prefix ? fmt::format("'{}'", token(*prefix).value_or("")) : "nothing",
+          source, words(prefix),
           said->has("add_bos_token") ? said->boolean("add_bos_token") ? "true" : "false" : "not there (false)",
-          adds_bos_ ? fmt::format("'{}'", token(*bos_id_).value_or("")) : "none"));
+          words(prefix_)));
+    }
     return;
   }
-  // Several tokens (GLM's two) are a template's matter.
-  adds_bos_ = prefix.size() == 1;
-  if (!adds_bos_) return;
+  prefix_ = prefix;
+  if (prefix.size() != 1) return;
   if (!bos_id_) bos_id_ = prefix[0];
   if (bos_id_ != prefix[0]) {
     user_error("{}, key 'post_processor': found token {} before a text, expected the bos_token, {}", source, prefix[0],
