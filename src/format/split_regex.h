@@ -1,8 +1,8 @@
 // The regular expressions by which tokenizers cut texts, in the part of Oniguruma's syntax that their files use:
 // literals, sets ([...], \s \S \d \D \p{L} and other categories, .), groups with alternatives, (?i:...) over ASCII, the
 // quantifiers ? * + {m,n} and possessive ones, the lookaheads (?!x) and (?=x) for one character, and $. Characters have
-// the properties that the `tokenizers` library gives them. Matching takes time linear in the text, but for groups that
-// are repeated without end within each other.
+// the properties that the `tokenizers` library gives them. A match is found in time linear in the text, but for groups
+// that are repeated without end, and what all matches of a text take is bounded.
 #pragma once
 
 #include <array>

@@ -10,7 +10,7 @@
 
 namespace snug {
 
-// A word that is kept takes the place of another. Not to be shared by threads.
+// A word that is kept takes the place of another. 1 MiB once a word is kept; not to be shared by threads.
 class WordCache {
  public:
   static constexpr size_t kMaxBytes = 24, kMaxTokens = 9;
