@@ -1,0 +1,222 @@
+// Values of a chat template: Python's, as far as templates see them. They are immutable but for namespaces and
+// iterators, shared by reference, and counted without atomics: a value belongs to one thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <stdexcept>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "format/jinja_text.h"
+#include "format/json.h"
+
+namespace snug::jinja {
+
+struct Expr;
+
+// Why a template cannot be parsed or rendered, without its line. Whoever parses or renders turns it into a UserError.
+struct Failure : std::runtime_error {
+  using std::runtime_error::runtime_error;
+};
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Failure(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// What a rendering may still use. Steps are about the same time each; bytes are those that values hold at a time.
+struct Budget {
+  uint64_t steps = 0, bytes = 0;
+
+  void step(uint64_t count = 1) {
+    if (count > steps) fail("found a template that takes too many steps for a conversation of this length");
+    steps -= count;
+  }
+  // Whether there is room is to be asked before memory is reserved; a step is taken for every few bytes.
+  void ask(uint64_t count) {
+    if (count > bytes) fail("found values of too many bytes for a conversation of this length");
+    step(count / kBytesPerStep);
+  }
+  static constexpr uint64_t kBytesPerStep = 128;
+};
+
+// What a value refers to. Constants of a template live as long as it and are not counted, so that threads may share it.
+struct Rep {
+  Rep() = default;
+  Rep(const Rep&) = delete;
+  Rep& operator=(const Rep&) = delete;
+  virtual ~Rep() {
+    if (budget) budget->bytes += charged;
+  }
+
+  uint32_t references = 0;
+  uint16_t height = 0;  // how deep values lie within one another, so that no walk runs out of stack
+  bool constant = false;
+  Budget* budget = nullptr;
+  uint64_t charged = 0;
+};
+
+enum class Kind : uint8_t { Undefined, None, Bool, Int, Float, String, List, Dict, Function, Namespace, Object };
+
+class Value {
+ public:
+  Value() = default;  // undefined
+  explicit Value(bool b) : kind_(Kind::Bool) { payload_.integer = b; }
+  explicit Value(int64_t i) : kind_(Kind::Int) { payload_.integer = i; }
+  explicit Value(double d) : kind_(Kind::Float) { payload_.real = d; }
+  Value(Kind kind, Rep* rep) : kind_(kind) {
+    payload_.rep = rep;
+    retain();
+  }
+  static Value none() {
+    Value v;
+    v.kind_ = Kind::None;
+    return v;
+  }
+  // An undefined value; `origin` is the expression that is, for messages.
+  static Value undefined(const Expr* origin) {
+    Value v;
+    v.payload_.origin = origin;
+    return v;
+  }
+  Value(const Value& other) : kind_(other.kind_), mark_(other.mark_), payload_(other.payload_) { retain(); }
+  Value(Value&& other) noexcept : kind_(other.kind_), mark_(other.mark_), payload_(other.payload_) {
+    other.kind_ = Kind::None;
+  }
+  Value& operator=(const Value& other) {
+    if (this != &other) *this = Value(other);
+    return *this;
+  }
+  Value& operator=(Value&& other) noexcept {
+    std::swap(kind_, other.kind_);
+    std::swap(mark_, other.mark_);
+    std::swap(payload_, other.payload_);
+    return *this;
+  }
+  ~Value() { release(); }
+
+  Kind kind() const { return kind_; }
+  bool is(Kind kind) const { return kind_ == kind; }
+  bool is_number() const { return kind_ == Kind::Bool || kind_ == Kind::Int || kind_ == Kind::Float; }
+  bool is_integral() const { return kind_ == Kind::Bool || kind_ == Kind::Int; }
+  int64_t integer() const { return payload_.integer; }  // of a Bool too
+  double real() const { return kind_ == Kind::Float ? payload_.real : static_cast<double>(payload_.integer); }
+  const Expr* origin() const { return payload_.origin; }
+  // Where a value that is no string comes from: bytes that print it have this mark. Strings mark their own bytes.
+  Mark mark() const { return mark_; }
+  void set_mark(Mark mark) { mark_ = mark; }
+  // Of a kind from String on.
+  Rep* rep() const { return payload_.rep; }
+  template <class R>
+  R& as() const {
+    return *static_cast<R*>(payload_.rep);
+  }
+
+ private:
+  void retain() {
+    if (kind_ >= Kind::String && !payload_.rep->constant) ++payload_.rep->references;
+  }
+  void release() {
+    if (kind_ >= Kind::String && !payload_.rep->constant && --payload_.rep->references == 0) delete payload_.rep;
+  }
+
+  Kind kind_ = Kind::Undefined;
+  Mark mark_ = 0;
+  union Payload {
+    int64_t integer;
+    double real;
+    Rep* rep;
+    const Expr* origin = nullptr;
+  } payload_;
+};
+
+struct StringRep : Rep {
+  Text text;
+  bool safe = false;  // what the filters safe and escape return: adding it to another string escapes that
+};
+
+// Python's list, tuple and range; iterators, as map() or select() return them, whose values are read once; and a
+// dictionary's keys(), values() and items().
+enum class Sequence : uint8_t { List, Tuple, Range, Iterator, View };
+
+struct ListRep : Rep {
+  Sequence sequence = Sequence::List;
+  std::vector<Value> items;
+  size_t next = 0;  // Iterator: items before it have been read
+  int64_t end = 0;  // Range: where it ends, as it prints
+};
+
+// In the order of insertion.
+struct DictRep : Rep {
+  std::vector<std::pair<Value, Value>> entries;
+
+  const Value* find(std::string_view key) const;
+  // A key of any kind that hashes. Unequal kinds of number are one key, as in Python.
+  const Value* find(const Value& key) const;
+  // Replaces the value of a key that is there.
+  void set(Value key, Value value);
+
+ private:
+  static constexpr size_t kSmall = 8;                   // entries that are found faster one by one
+  std::unordered_map<std::string_view, size_t> index_;  // of keys that are strings, once there are more
+};
+
+struct NamespaceRep : Rep {
+  std::vector<std::pair<std::string, Value>> attributes;
+
+  Value* find(std::string_view name);
+};
+
+inline const Text& text_of(const Value& string) { return string.as<StringRep>().text; }
+inline std::string_view view_of(const Value& string) { return string.as<StringRep>().text.bytes(); }
+inline bool is_safe(const Value& v) { return v.is(Kind::String) && v.as<StringRep>().safe; }
+inline bool is_sequence(const Value& v, Sequence sequence) {
+  return v.is(Kind::List) && v.as<ListRep>().sequence == sequence;
+}
+
+// A value without a budget, for what a conversation brings; text and numbers have the mark.
+Value make_string(Text text);
+Value value_of(const Json& json, Mark mark);
+Value value_of(const nlohmann::ordered_json& json, Mark mark);
+
+// Values within a budget. Failure when it is spent, or values lie too deep within each other.
+Value make_string(Budget& budget, Text text, bool safe = false);
+Value make_list(Budget& budget, std::vector<Value> items, Sequence sequence = Sequence::List);
+Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries);  // a later key replaces an equal one
+// Counts `rep` against the budget, with the bytes that it holds beside itself, and its height above `parts`.
+void charge(Budget& budget, Rep& rep, uint64_t bytes);
+void nest(Rep& rep, const Value& part);
+
+bool truth(const Value& v);
+// What Python calls its type, for messages: "str", "list", "Undefined".
+std::string_view type_name(const Value& v);
+// Failure that names the expression, where a value is undefined.
+void refuse_undefined(const Value& v);
+
+bool equal(Budget& budget, const Value& a, const Value& b);
+// Negative, 0 or positive. Failure for values without an order.
+int compare(Budget& budget, const Value& a, const Value& b);
+// Whether Python could hash it, so that it may be a key.
+bool hashes(const Value& v);
+
+// Python's repr() of a float and str() of any value, the bytes marked.
+std::string float_repr(double value);
+void append_str(Budget& budget, const Value& v, Text& out);
+void append_repr(Budget& budget, const Value& v, Text& out);
+// The text of str(); shared where the value is a string.
+Value to_string(Budget& budget, const Value& v);
+
+// json.dumps() with the options that transformers' tojson takes.
+struct JsonStyle {
+  bool ensure_ascii = false, sort_keys = false;
+  bool lines = false;  // indented
+  std::string indent = {}, item_separator = ", ", key_separator = ": ";
+};
+void append_json(Budget& budget, const Value& v, const JsonStyle& style, Text& out);
+
+}  // namespace snug::jinja
