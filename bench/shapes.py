@@ -36,7 +36,7 @@ def shapes():
     for hidden, heads, ffn, layers in ((896, 14, 4864, 8), (1536, 12, 8960, 4), (4096, 32, 14336, 2),
                                        (8192, 64, 28672, 1), (16384, 128, 53248, 1)):
         dim = hidden // heads
-        yield f"hidden {hidden}", {"hidden": hidden, "heads": heads, "kv": max(1, heads // 4), "dim": dim, "ffn": ffn,
+        yield f"hidden {hidden}", {"hidden": hidden, "heads": heads, "kv": 2 if heads == 14 else heads // 4, "dim": dim, "ffn": ffn,
                                    "layers": layers}
     for rank in (4, 8, 12, 32, 64, 256):
         yield f"rank {rank}", {"rank": rank}

@@ -54,7 +54,7 @@ class Params {
   ParamTable table;
 
   ParamId add(std::string name, const Shape& shape, bool trainable = true) {
-    table.params.push_back({.name = std::move(name), .shape = shape, .trainable = trainable});
+    table.params.push_back({.name = std::move(name), .stored = {}, .shape = shape, .trainable = trainable});
     return static_cast<ParamId>(table.params.size() - 1);
   }
   Norm norm(const std::string& name) { return {add(name, {kWidth}), 1e-3}; }

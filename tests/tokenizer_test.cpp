@@ -188,7 +188,7 @@ TEST(Tokenizer, FollowsTheConfigRatherThanThePostProcessor) {
   EXPECT_FALSE(without.adds_bos());
   EXPECT_EQ(without.notes(), std::vector<std::string>{
                                  "tokenizer.json: its post_processor puts '<s>' before a text, and add_bos_token of "
-                                 "tokenizer_config.json is false: none is put"});
+                                 "tokenizer_config.json is false: nothing is put"});
   const std::string adds = R"({"add_bos_token": true, "bos_token": "<s>"})";
   EXPECT_EQ(Tokenizer::parse({.tokenizer = json.dump(), .config = adds}).notes(), std::vector<std::string>{});
   EXPECT_EQ(Tokenizer::parse({.tokenizer = tiny().dump(), .config = adds}).notes(),

@@ -111,8 +111,14 @@ struct KernelOf {
   std::span<const Operand> operands;
 
   Kernel operator()(const Gemm&) const {
-    const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_pieces<Operand>);
-    return {.name = "cuBLASLt", .slow = odd ? kOddRows : ""};
+    const auto begins = [](const Operand& x) {
+      return start_of(x) % 16 == 0 && static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype) % 16 == 0;
+    };
+    if (operands[0].dtype != DType::BF16 || std::ranges::all_of(operands.first(2), in_pieces<Operand>))
+      return {.name = "cuBLASLt"};
+    // What 8 does not divide of a row that begins well is a product of its own.
+    if (std::ranges::all_of(operands.first(2), begins)) return {.name = "cuBLASLt, twice"};
+    return {.name = "cuBLASLt", .slow = kOddRows};
   }
   Kernel operator()(const Fp8Gemm&) const { return {.name = "cuBLASLt, fp8"}; }
   Kernel operator()(const AdaptedGemm& op) const { return in_tiles(op); }

@@ -234,6 +234,92 @@ void expect_scratch(const Product& p, std::span<const TensorView> views) {
         "gemm: {} bytes of scratch expected", kGemmScratchBytes);
 }
 
+// ---- Sides that 8 does not divide ----
+
+// The library's fast kernels take 16 bytes of a row at a time. A large product over a side that 8 does not divide, such
+// as a vocabulary of 32,001, is made of two, of which the second has what is left over.
+constexpr int64_t kPiece = 8;
+
+// Rows and columns of a matrix from these on, so many.
+TensorView part_of(const TensorView& x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
+  return {x.data + (row * x.row_stride + column) * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
+          Shape{rows, columns}, x.row_stride};
+}
+
+bool begins_in_pieces(const TensorView& x) {
+  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
+         static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype) % 16 == 0;
+}
+
+struct Part {
+  Gemm gemm;
+  std::vector<TensorView> views;
+};
+
+// Of the product's sides, [begin, begin + count) of one.
+class Side {
+ public:
+  Side(const Gemm& gemm, const Product& p, std::span<const TensorView> views) : gemm_(gemm), p_(p), views_(views) {}
+
+  Part of_k(int64_t begin, int64_t count, bool adds, bool biased) const {
+    Part part{gemm_, {}};
+    part.gemm.addend = adds || gemm_.addend;
+    part.gemm.bias = biased && gemm_.bias;
+    const TensorView &a = views_[0], &b = views_[1], &d = views_[p_.operands - 1];
+    part.views = {gemm_.transpose_a ? part_of(a, begin, count, 0, p_.m) : part_of(a, 0, p_.m, begin, count),
+                  gemm_.transpose_b ? part_of(b, 0, p_.n, begin, count) : part_of(b, begin, count, 0, p_.n)};
+    if (part.gemm.addend) part.views.push_back(adds ? d : views_[2]);
+    if (part.gemm.bias) part.views.push_back(views_[p_.operands - 2]);
+    part.views.insert(part.views.end(), {d, views_.back()});
+    return part;
+  }
+  Part of_n(int64_t begin, int64_t count) const {
+    const TensorView& b = views_[1];
+    Part part{gemm_,
+              {views_[0], gemm_.transpose_b ? part_of(b, begin, count, 0, p_.k) : part_of(b, 0, p_.k, begin, count)}};
+    if (gemm_.addend) part.views.push_back(part_of(views_[2], 0, p_.m, begin, count));
+    if (gemm_.bias) {
+      TensorView bias = views_[p_.operands - 2];
+      bias.data += begin * static_cast<int64_t>(element_bytes(bias.dtype));
+      bias.shape = {count};
+      bias.row_stride = count;
+      part.views.push_back(bias);
+    }
+    part.views.insert(part.views.end(), {part_of(views_[p_.operands - 1], 0, p_.m, begin, count), views_.back()});
+    return part;
+  }
+  Part of_m(int64_t begin, int64_t count) const {
+    Part part{gemm_, {part_of(views_[0], 0, p_.k, begin, count), views_[1]}};  // a is transposed
+    if (gemm_.addend) part.views.push_back(part_of(views_[2], begin, count, 0, p_.n));
+    if (gemm_.bias) part.views.push_back(views_[p_.operands - 2]);
+    part.views.insert(part.views.end(), {part_of(views_[p_.operands - 1], begin, count, 0, p_.n), views_.back()});
+    return part;
+  }
+
+ private:
+  const Gemm& gemm_;
+  const Product& p_;
+  std::span<const TensorView> views_;
+};
+
+// Nothing where one product does it. What is summed over comes with the few first, so that what is rounded twice is
+// small.
+std::vector<Part> parts_of(const Gemm& gemm, const Product& p, std::span<const TensorView> views) {
+  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
+  const bool fits = p.a.dtype == DType::BF16 && flops >= kSearchedFlops && begins_in_pieces(views[0]) &&
+                    begins_in_pieces(views[1]) && begins_in_pieces(views[p.operands - 1]);
+  if (!fits) return {};
+  const Side side(gemm, p, views);
+  const auto whole = [](int64_t size) { return size - size % kPiece; };
+  if (p.k % kPiece != 0 && (!gemm.transpose_a || gemm.transpose_b)) {
+    const int64_t most = whole(p.k);
+    return {side.of_k(most, p.k - most, false, false), side.of_k(0, most, true, true)};
+  }
+  if (p.n % kPiece != 0) return {side.of_n(0, whole(p.n)), side.of_n(whole(p.n), p.n % kPiece)};
+  if (p.m % kPiece != 0 && gemm.transpose_a) return {side.of_m(0, whole(p.m)), side.of_m(whole(p.m), p.m % kPiece)};
+  return {};
+}
+
 }  // namespace
 
 struct Products::Library {
@@ -259,6 +345,12 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
   expect_scratch(p, views);
   check(!p.bias || p.bias_dtype == p.d.dtype, "gemm: a bias of {} and a result of {}, which CUDA has no kernel for",
         name(p.bias_dtype), name(p.d.dtype));
+  if (const std::vector<Part> parts = parts_of(gemm, p, views); !parts.empty())
+    return [first = bind(parts[0].gemm, parts[0].views, stream),
+            second = bind(parts[1].gemm, parts[1].views, stream)](const RuntimeScalars& facts) {
+      first(facts);
+      second(facts);
+    };
   std::vector<TensorView> used(views.begin(), views.end());
   Launch widen;  // the library wants c in d's dtype
   if (p.addend && p.c.dtype != p.d.dtype) {
