@@ -327,7 +327,8 @@ void Evaluator::bind(const Function& function, Arguments& arguments) {
   std::vector<std::pair<Value, Value>> named;
   bool called = false;
   for (auto& [name, value] : arguments.named) {
-    const auto parameter = std::ranges::find_if(function.parameters, [&](const ExprPtr& p) { return p->name == name; });
+    const auto parameter =
+        std::ranges::find_if(function.parameters, [&wanted = name](const ExprPtr& p) { return p->name == wanted; });
     if (parameter != function.parameters.end()) {
       const auto index = static_cast<size_t>(parameter - function.parameters.begin());
       if (given[index]) fail("macro {}: found argument '{}' twice", function.name, name);
