@@ -17,7 +17,7 @@ import json
 import pathlib
 import random
 
-from make_tokenizer_fixtures import CL100K, FLAGGED, Texts, added, adversarial, corpus, packed
+from make_tokenizer_fixtures import CL100K, FLAGGED, Texts, added, adversarial, corpus, packed, write_cases
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
 
 SPECIAL = ["<|im_start|>", "<|im_end|>"]
@@ -165,20 +165,6 @@ def hard_texts(texts, count):
     long = ["".join(texts.piece() for _ in range(400)), "the " * 300, "▁ " * 200, "日" * 500, "\u0301" * 300]
     shown = [text for pair in zip(plain, mixed) for text in pair]
     return list(dict.fromkeys(["", " ", "a", "\n", "\u0000", "  a", "\t"] + shown))[: count - len(long)] + long
-
-
-def write_cases(out, tokenizers, cases):
-    with open(out / "cases.jsonl", "w", encoding="ascii") as file:
-        for text in cases:
-            line = {"text": text}
-            for kind, tokenizer in tokenizers.items():
-                line[kind] = packed(tokenizer.encode(text, add_special_tokens=False).ids)
-                tokenizer.encode_special_tokens = True
-                plain = packed(tokenizer.encode(text, add_special_tokens=False).ids)
-                tokenizer.encode_special_tokens = False
-                if plain != line[kind]:
-                    line[kind + "_plain"] = plain
-            file.write(json.dumps(line, separators=(",", ":")) + "\n")
 
 
 def write_decoded(out, tokenizers, texts, count):

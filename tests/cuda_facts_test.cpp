@@ -3,6 +3,7 @@
 
 #include "backend/cuda/expect.h"
 #include "backend/cuda/facts.h"
+#include "dense_operand.h"
 #include "expect_error.h"
 #include "op_cases.h"
 
@@ -105,14 +106,6 @@ TEST(CudaFacts, OperandsOfOneKernelAreThoseOfAllItIsMadeOf) {
   EXPECT_GT(check_cases_of<SwiGluGemmBackward>(), 0);
 }
 
-Operand dense(DType dtype, const Shape& shape) {
-  Operand operand;
-  operand.dtype = dtype;
-  operand.shape = shape;
-  operand.row_stride = shape.cols();
-  return operand;
-}
-
 // x, w, u, v, d of a linear of 4,096 in and out with an adapter of this rank.
 std::vector<Operand> adapted(int64_t rows, int64_t rank, DType t = DType::BF16) {
   return {dense(t, {rows, 4096}), dense(t, {4096, 4096}), dense(t, {rows, rank}), dense(t, {4096, rank}),
@@ -153,11 +146,26 @@ TEST(CudaFacts, ProductsOfOddRowsAreSlow) {
   const auto slow = [](int64_t columns) {
     const DType t = DType::BF16;
     return CudaFacts()
-        .kernel(Gemm{.transpose_b = true}, std::array{dense(t, {512, columns}), dense(t, {64, columns})})
+        .kernel(Gemm{.transpose_b = true},
+                std::array{dense(t, {512, columns}), dense(t, {64, columns}), dense(t, {512, 64})})
         .slow;
   };
   EXPECT_EQ(slow(1024), "");
   EXPECT_EQ(slow(1023), "rows do not begin and end at multiples of 16 bytes");
+}
+
+// Of what begins well a large product over an odd side is two; where rows begin anywhere, or little is done, it is not.
+TEST(CudaFacts, LargeProductsOverOddSidesAreTwo) {
+  const auto name = [](int64_t m, int64_t n, int64_t k, int64_t stride) {
+    const DType t = DType::BF16;
+    std::array operands{dense(t, {m, k}), dense(t, {k, n}), dense(t, {m, n})};
+    operands[0].row_stride = stride;
+    return CudaFacts().kernel(Gemm{}, operands).name;
+  };
+  EXPECT_EQ(name(2048, 2048, 4096, 4096), "cuBLASLt");
+  EXPECT_EQ(name(2048, 2048, 4095, 4096), "cuBLASLt, twice");
+  EXPECT_EQ(name(2048, 2048, 4095, 4095), "cuBLASLt");
+  EXPECT_EQ(name(64, 64, 4095, 4096), "cuBLASLt");
 }
 
 }  // namespace

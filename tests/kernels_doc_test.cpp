@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "backend/cuda/facts.h"
+#include "dense_operand.h"
 
 namespace snug {
 namespace {
@@ -12,14 +13,6 @@ namespace {
 const std::string kPage = SNUG_DOCS "/kernels.md";
 constexpr std::string_view kHeader =
     "| op | shape | before and beside Hopper (8.0, 8.6, 8.9, 10.0, 12.0) | Hopper (9.0) |";
-
-Operand dense(DType dtype, const Shape& shape) {
-  Operand operand;
-  operand.dtype = dtype;
-  operand.shape = shape;
-  operand.row_stride = shape.cols();
-  return operand;
-}
 
 struct Row {
   std::string op, shape;

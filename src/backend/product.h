@@ -27,6 +27,9 @@ struct Product {
   bool in_place = false;  // c is d
   float alpha = 1;
   size_t operands = 0;  // without scratch: a, b, [c], [bias], d
+
+  // Two for each of m n k.
+  double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
 // Operands of an Fp8Gemm without the scales, in a Gemm's order.

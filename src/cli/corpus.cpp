@@ -144,10 +144,15 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   return fields;
 }
 
-std::vector<int> short_passes(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat) {
+double filled_share(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat) {
   Packer packer(corpus.training, corpus.training_samples, packing_options(options, heartbeat));
-  const auto room = static_cast<double>(packer.count(0) * options.sequence_length);
-  const double filled = static_cast<double>(packer.report().tokens) / room;
+  DataSummary data;
+  data.blocks_per_epoch = packer.count(0);
+  data.tokens_per_epoch = packer.report().tokens;
+  return data.filled(options.sequence_length);
+}
+
+std::vector<int> short_passes(double filled) {
   if (filled > 0.75) return {};
   return filled > 0.5 ? std::vector{4, 6} : std::vector{1, 2, 4};
 }

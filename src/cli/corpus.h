@@ -28,9 +28,11 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat);
 PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
-// Shorter shapes of passes that are worth their while with this data (Cut::short_eighths); none where its blocks are
-// mostly full.
-std::vector<int> short_passes(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat = {});
+// DataSummary::filled() of the training data, for who has no summary: packs the first epoch, but places nothing.
+double filled_share(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);
+// Shorter shapes of passes that are worth their while with blocks that are filled so far (Cut::short_eighths); none
+// where they are mostly full.
+std::vector<int> short_passes(double filled);
 // The fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options they came of.
 Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);
 

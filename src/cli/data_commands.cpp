@@ -81,7 +81,7 @@ int plan_command(Options options, const CommandFlags& flags) {
           std::back_inserter(notes));
   }
   JobSpec spec = make_job(options, Purpose::Train);
-  if (!options.data.empty()) spec.cut.short_eighths = short_passes(corpus, options);
+  if (summary) spec.cut.short_eighths = short_passes(summary->filled(options.sequence_length));
   const Planned planned =
       plan_training(std::move(spec), options, std::move(target), !options.validation.empty(), PlanMode::Look);
   say_lines(corpus.notes);
@@ -151,7 +151,7 @@ int eval_command(Options options, const CommandFlags& flags) {
   const Corpus corpus = read_corpus(options, heartbeat_of(comm.get()));
   JobSpec spec = make_job(options, Purpose::Evaluate);
   spec.cut.micro_batch = options.micro_batch_size.value_or(1);
-  spec.cut.short_eighths = short_passes(corpus, options, heartbeat_of(comm.get()));
+  spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat_of(comm.get())));
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(options_without_effect(options, {.draws_nothing = true}));

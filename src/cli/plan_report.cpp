@@ -143,10 +143,9 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
 // "of 1, 2, 4 or 8 eighths of their tokens, as documents need: 71 % of the blocks is padding"
 std::string short_passes_text(const Cut& cut, const DataSummary& data) {
   if (cut.short_eighths.empty()) return "";
-  const auto room = static_cast<double>(data.blocks_per_epoch * cut.sequence_length);
   return fmt::format(
       "{:<13} of {} or 8 eighths of their tokens, as documents need: {:.0f} % of the blocks is padding\n", "passes",
-      fmt::join(cut.short_eighths, ", "), 100 * (1 - static_cast<double>(data.tokens_per_epoch) / room));
+      fmt::join(cut.short_eighths, ", "), 100 * (1 - data.filled(cut.sequence_length)));
 }
 
 std::string classes_text(const Planned& planned) {

@@ -13,6 +13,11 @@ struct DataSummary {
   int64_t samples_per_epoch = 0, blocks_per_epoch = 0, steps_per_epoch = 0;
   int64_t tokens_per_epoch = 0, loss_tokens_per_epoch = 0;
   int64_t steps = 0;  // of the run
+
+  // The share of the blocks that is no padding.
+  double filled(int64_t sequence_length) const {
+    return static_cast<double>(tokens_per_epoch) / static_cast<double>(blocks_per_epoch * sequence_length);
+  }
 };
 
 // What `snug plan --json` prints and plan.json holds.

@@ -386,7 +386,7 @@ int train_command(Options options, const CommandFlags& flags) {
   keep_ends_of_run(options, corpus);
   Fields fields = data_fields(corpus, options, heartbeat);
   JobSpec spec = job_of_run(options, fields, heartbeat);
-  spec.cut.short_eighths = short_passes(corpus, options, heartbeat);
+  spec.cut.short_eighths = short_passes(filled_share(corpus, options, heartbeat));
   const Planned planned = plan_training(std::move(spec), options, std::move(target), corpus.validates(), PlanMode::Run,
                                         comm.get(), saved_by_others(options));
   require_weights(planned.spec.sources);

@@ -5,18 +5,6 @@
 namespace snug {
 namespace {
 
-TensorView rows(const TensorView& x, int64_t begin, int64_t end) {
-  check(0 <= begin && begin <= end && end <= x.rows(), "rows {} to {} of {}", begin, end, to_string(x.shape));
-  return {x.data + begin * x.row_stride * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
-          Shape{end - begin, x.cols()}, x.row_stride};
-}
-
-TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
-  check(0 <= begin && begin <= end && end <= x.cols(), "columns {} to {} of {}", begin, end, to_string(x.shape));
-  return {x.data + begin * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype, Shape{x.rows(), end - begin},
-          x.row_stride};
-}
-
 // Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
 struct Place {
   int64_t begin, end, first_row, last_row, first, last;

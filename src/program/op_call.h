@@ -14,6 +14,18 @@ namespace snug {
 inline TensorView read(const TensorView& view) { return view; }
 inline TensorView update(const TensorView& view) { return view; }
 
+// Rows or columns [begin, end) of a view seen as a matrix, as emitter.h has them of operands.
+inline TensorView rows(const TensorView& x, int64_t begin, int64_t end) {
+  check(0 <= begin && begin <= end && end <= x.rows(), "rows {} to {} of {}", begin, end, to_string(x.shape));
+  return {x.data + begin * x.row_stride * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
+          Shape{end - begin, x.cols()}, x.row_stride};
+}
+inline TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
+  check(0 <= begin && begin <= end && end <= x.cols(), "columns {} to {} of {}", begin, end, to_string(x.shape));
+  return {x.data + begin * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype, Shape{x.rows(), end - begin},
+          x.row_stride};
+}
+
 inline bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
 inline bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
 

@@ -16,11 +16,15 @@ constexpr std::string_view kNotBf16 = "numbers are not bf16",
 uint64_t start_of(const Operand& x) { return x.offset; }  // buffers are aligned
 uint64_t start_of(const TensorView& x) { return reinterpret_cast<uintptr_t>(x.data); }
 
+template <class View>
+bool rows_begin_in_pieces(const View& x) {
+  const uint64_t stride = static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype);
+  return start_of(x) % 16 == 0 && (x.shape.rows() <= 1 || stride % 16 == 0);
+}
 // Whether rows are whole pieces of eight numbers at multiples of 16 bytes.
 template <class View>
 bool in_pieces(const View& x) {
-  const uint64_t stride = static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype);
-  return x.shape.cols() % cuda::kColumnPiece == 0 && start_of(x) % 16 == 0 && (x.shape.rows() <= 1 || stride % 16 == 0);
+  return x.shape.cols() % cuda::kColumnPiece == 0 && rows_begin_in_pieces(x);
 }
 
 template <class View>
@@ -110,15 +114,11 @@ struct KernelOf {
   int capability;
   std::span<const Operand> operands;
 
-  Kernel operator()(const Gemm&) const {
-    const auto begins = [](const Operand& x) {
-      return start_of(x) % 16 == 0 && static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype) % 16 == 0;
-    };
-    if (operands[0].dtype != DType::BF16 || std::ranges::all_of(operands.first(2), in_pieces<Operand>))
-      return {.name = "cuBLASLt"};
-    // What 8 does not divide of a row that begins well is a product of its own.
-    if (std::ranges::all_of(operands.first(2), begins)) return {.name = "cuBLASLt, twice"};
-    return {.name = "cuBLASLt", .slow = kOddRows};
+  Kernel operator()(const Gemm& gemm) const {
+    if (cuda::odd_side(gemm, product_of(gemm, operands), operands) != cuda::OddSide::None)
+      return {.name = "cuBLASLt, twice"};
+    const bool odd = operands[0].dtype == DType::BF16 && !std::ranges::all_of(operands.first(2), in_pieces<Operand>);
+    return {.name = "cuBLASLt", .slow = odd ? kOddRows : ""};
   }
   Kernel operator()(const Fp8Gemm&) const { return {.name = "cuBLASLt, fp8"}; }
   Kernel operator()(const AdaptedGemm& op) const { return in_tiles(op); }
@@ -204,7 +204,19 @@ std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<cons
   return in_pieces(db) ? "" : kOddRows;
 }
 
+template <class View>
+OddSide odd_side(const Gemm& gemm, const Product& p, std::span<const View> operands) {
+  const bool fits = p.a.dtype == DType::BF16 && p.flops() >= kLargeProduct && rows_begin_in_pieces(operands[0]) &&
+                    rows_begin_in_pieces(operands[1]) && rows_begin_in_pieces(operands[p.operands - 1]);
+  if (!fits) return OddSide::None;
+  const auto odd = [](int64_t size) { return size % kColumnPiece != 0; };
+  if (odd(p.k) && (!gemm.transpose_a || gemm.transpose_b)) return OddSide::K;
+  if (odd(p.n)) return OddSide::N;
+  return odd(p.m) && gemm.transpose_a ? OddSide::M : OddSide::None;
+}
+
 #define SNUG_INSTANTIATE(View)                                                              \
+  template OddSide odd_side(const Gemm&, const Product&, std::span<const View>);            \
   template std::string_view unlike_tiles(const AdaptedGemm&, std::span<const View>);        \
   template std::string_view unlike_tiles(const SwiGluGemm&, std::span<const View>);         \
   template std::string_view unlike_tiles(const SwiGluGemmBackward&, std::span<const View>); \
@@ -231,10 +243,10 @@ std::string_view name(AttentionKernel kernel) {
 }
 
 AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
-  if (dtype != DType::BF16 || capability < 80 || dim % 4 != 0 || dim > kTileDims.back())
+  if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads at multiples of 16 bytes alone.
-  return capability == 90 && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
+  return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
 }
 
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens) {

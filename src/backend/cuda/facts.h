@@ -5,6 +5,7 @@
 #include <array>
 #include <string_view>
 
+#include "backend/product.h"
 #include "program/facts.h"
 
 namespace snug {
@@ -42,6 +43,15 @@ std::string_view unlike_tiles(const Kind& op, std::span<const View> operands);
 // Likewise of the one kernel for an adapter's gradients, which every card has.
 template <class View>
 std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands);
+
+// Products of fewer operations run by the library's first choice, and by themselves.
+inline constexpr double kLargeProduct = 1 << 30;
+// The side of a large product in bf16 that 8 does not divide, such as a vocabulary of 32,001, where rows begin at
+// multiples of 16 bytes. The library's fast kernels take 16 bytes of a row at a time: such a product is made of two, of
+// which one has what is left over. View: Operand, or TensorView; the op's.
+enum class OddSide { None, K, N, M };
+template <class View>
+OddSide odd_side(const Gemm& gemm, const Product& product, std::span<const View> operands);
 
 // What cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;

@@ -13,6 +13,7 @@
 #include "backend/cuda/kernels.h"
 #include "backend/cuda/product_search.h"
 #include "backend/product.h"
+#include "program/op_call.h"
 
 namespace snug::cuda {
 namespace {
@@ -39,8 +40,6 @@ uint32_t alignment(const std::byte* data) {
   return 1u << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(data) | 256));
 }
 
-// Products of fewer operations run by the library's first choice.
-constexpr double kSearchedFlops = 1 << 30;
 constexpr int kMostAlgorithms = 8, kRounds = 3;
 constexpr double kRoundSeconds = 2e-3;  // that an algorithm runs at most in a round, but for a single run
 
@@ -184,10 +183,7 @@ class BoundProduct {
   // The fastest of those that give the bits of the library's first choice, so that what a search finds on a warm card
   // and on a cool one differs in time alone.
   void choose(std::span<const TensorView> factors, const TensorView& result) {
-    const Product& p = product_;
-    const bool large =
-        2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k) >= kSearchedFlops;
-    std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(large ? kMostAlgorithms : 1);
+    std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(product_.flops() >= kLargeProduct ? kMostAlgorithms : 1);
     algorithm_ = algorithms[0];
     if (algorithms.size() == 1) return;
     for (size_t i = 0; i < factors.size(); i++) fill_with_numbers(factors[i], static_cast<uint32_t>(i), stream_);
@@ -236,63 +232,44 @@ void expect_scratch(const Product& p, std::span<const TensorView> views) {
 
 // ---- Sides that 8 does not divide ----
 
-// The library's fast kernels take 16 bytes of a row at a time. A large product over a side that 8 does not divide, such
-// as a vocabulary of 32,001, is made of two, of which the second has what is left over.
-constexpr int64_t kPiece = 8;
-
-// Rows and columns of a matrix from these on, so many.
-TensorView part_of(const TensorView& x, int64_t row, int64_t rows, int64_t column, int64_t columns) {
-  return {x.data + (row * x.row_stride + column) * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
-          Shape{rows, columns}, x.row_stride};
-}
-
-bool begins_in_pieces(const TensorView& x) {
-  return reinterpret_cast<uintptr_t>(x.data) % 16 == 0 &&
-         static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype) % 16 == 0;
-}
-
 struct Part {
   Gemm gemm;
   std::vector<TensorView> views;
 };
 
-// Of the product's sides, [begin, begin + count) of one.
+// The product over [begin, end) of one of its sides.
 class Side {
  public:
   Side(const Gemm& gemm, const Product& p, std::span<const TensorView> views) : gemm_(gemm), p_(p), views_(views) {}
 
-  Part of_k(int64_t begin, int64_t count, bool adds, bool biased) const {
+  Part of_k(int64_t begin, int64_t end, bool adds, bool biased) const {
     Part part{gemm_, {}};
     part.gemm.addend = adds || gemm_.addend;
     part.gemm.bias = biased && gemm_.bias;
-    const TensorView &a = views_[0], &b = views_[1], &d = views_[p_.operands - 1];
-    part.views = {gemm_.transpose_a ? part_of(a, begin, count, 0, p_.m) : part_of(a, 0, p_.m, begin, count),
-                  gemm_.transpose_b ? part_of(b, 0, p_.n, begin, count) : part_of(b, begin, count, 0, p_.n)};
+    const TensorView& d = views_[p_.operands - 1];
+    part.views = {gemm_.transpose_a ? rows(views_[0], begin, end) : columns(views_[0], begin, end),
+                  gemm_.transpose_b ? columns(views_[1], begin, end) : rows(views_[1], begin, end)};
     if (part.gemm.addend) part.views.push_back(adds ? d : views_[2]);
     if (part.gemm.bias) part.views.push_back(views_[p_.operands - 2]);
     part.views.insert(part.views.end(), {d, views_.back()});
     return part;
   }
-  Part of_n(int64_t begin, int64_t count) const {
-    const TensorView& b = views_[1];
-    Part part{gemm_,
-              {views_[0], gemm_.transpose_b ? part_of(b, begin, count, 0, p_.k) : part_of(b, 0, p_.k, begin, count)}};
-    if (gemm_.addend) part.views.push_back(part_of(views_[2], 0, p_.m, begin, count));
+  Part of_n(int64_t begin, int64_t end) const {
+    Part part{gemm_, {views_[0], gemm_.transpose_b ? rows(views_[1], begin, end) : columns(views_[1], begin, end)}};
+    if (gemm_.addend) part.views.push_back(columns(views_[2], begin, end));
     if (gemm_.bias) {
-      TensorView bias = views_[p_.operands - 2];
-      bias.data += begin * static_cast<int64_t>(element_bytes(bias.dtype));
-      bias.shape = {count};
-      bias.row_stride = count;
+      TensorView bias = columns(views_[p_.operands - 2], begin, end);
+      bias.shape = {end - begin};
       part.views.push_back(bias);
     }
-    part.views.insert(part.views.end(), {part_of(views_[p_.operands - 1], 0, p_.m, begin, count), views_.back()});
+    part.views.insert(part.views.end(), {columns(views_[p_.operands - 1], begin, end), views_.back()});
     return part;
   }
-  Part of_m(int64_t begin, int64_t count) const {
-    Part part{gemm_, {part_of(views_[0], 0, p_.k, begin, count), views_[1]}};  // a is transposed
-    if (gemm_.addend) part.views.push_back(part_of(views_[2], begin, count, 0, p_.n));
+  Part of_m(int64_t begin, int64_t end) const {
+    Part part{gemm_, {columns(views_[0], begin, end), views_[1]}};  // a is transposed
+    if (gemm_.addend) part.views.push_back(rows(views_[2], begin, end));
     if (gemm_.bias) part.views.push_back(views_[p_.operands - 2]);
-    part.views.insert(part.views.end(), {part_of(views_[p_.operands - 1], begin, count, 0, p_.n), views_.back()});
+    part.views.insert(part.views.end(), {rows(views_[p_.operands - 1], begin, end), views_.back()});
     return part;
   }
 
@@ -305,18 +282,18 @@ class Side {
 // Nothing where one product does it. What is summed over comes with the few first, so that what is rounded twice is
 // small.
 std::vector<Part> parts_of(const Gemm& gemm, const Product& p, std::span<const TensorView> views) {
-  const double flops = 2.0 * static_cast<double>(p.m) * static_cast<double>(p.n) * static_cast<double>(p.k);
-  const bool fits = p.a.dtype == DType::BF16 && flops >= kSearchedFlops && begins_in_pieces(views[0]) &&
-                    begins_in_pieces(views[1]) && begins_in_pieces(views[p.operands - 1]);
-  if (!fits) return {};
   const Side side(gemm, p, views);
-  const auto whole = [](int64_t size) { return size - size % kPiece; };
-  if (p.k % kPiece != 0 && (!gemm.transpose_a || gemm.transpose_b)) {
-    const int64_t most = whole(p.k);
-    return {side.of_k(most, p.k - most, false, false), side.of_k(0, most, true, true)};
+  const auto whole = [](int64_t size) { return size - size % kColumnPiece; };
+  switch (odd_side(gemm, p, views)) {
+    case OddSide::None:
+      return {};
+    case OddSide::K:
+      return {side.of_k(whole(p.k), p.k, false, false), side.of_k(0, whole(p.k), true, true)};
+    case OddSide::N:
+      return {side.of_n(0, whole(p.n)), side.of_n(whole(p.n), p.n)};
+    case OddSide::M:
+      return {side.of_m(0, whole(p.m)), side.of_m(whole(p.m), p.m)};
   }
-  if (p.n % kPiece != 0) return {side.of_n(0, whole(p.n)), side.of_n(whole(p.n), p.n % kPiece)};
-  if (p.m % kPiece != 0 && gemm.transpose_a) return {side.of_m(0, whole(p.m)), side.of_m(whole(p.m), p.m % kPiece)};
   return {};
 }
 

@@ -63,24 +63,11 @@ Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
   return group;
 }
 
-// Without facts an adapter's gradients have their kernel's rate, if that was measured.
-Kernel kernel_of(const Op& op, const OpFacts* facts) {
-  if (facts) return facts->kernel(op.attrs, op.operands);
-  return {.composed = !std::holds_alternative<AdapterBackward>(op.attrs)};
-}
-
 class Pricing {
  public:
   Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
           const Hosts& hosts, const OpFacts* facts)
-      : op_(op),
-        buffers_(buffers),
-        machine_(machine),
-        rates_(rates),
-        hosts_(hosts),
-        facts_(facts),
-        work_(work(op)),
-        kernel_(kernel_of(op, facts)) {}
+      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), hosts_(hosts), facts_(facts), work_(work(op)) {}
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
@@ -101,13 +88,13 @@ class Pricing {
 
   // In one kernel it is a product over a little more.
   double operator()(const AdaptedGemm& gemm) const {
-    if (kernel_.composed) return by_ops(gemm);
+    if (composed()) return by_ops(gemm);
     const int64_t more = op_.operands[2].shape.cols() / std::max(1, gemm.parts.count());
     return product({.transpose_b = gemm.transpose_b}, op_.operands[1].shape, rates_.flops, more);
   }
   double operator()(const AdapterBackward& backward) const {
     const RateCurve* const measured = curve();
-    return measured && !kernel_.composed ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
+    return measured && !composed() ? work_.bytes / measured->at(work_.bytes) : by_ops(backward);
   }
 
   double operator()(const SwiGluGemm& gemm) const { return with_swiglu(gemm, {.transpose_b = true}, kShownForward); }
@@ -146,6 +133,13 @@ class Pricing {
   }
 
  private:
+  // Without facts what can be made of other ops is, but for an adapter's gradients, which have their kernel's rate if
+  // that was measured.
+  bool composed() const {
+    return facts_ ? facts_->kernel(op_.attrs, op_.operands).composed
+                  : !std::holds_alternative<AdapterBackward>(op_.attrs);
+  }
+
   // `taken`: bytes from all others.
   double collective(double taken, const Hosts::Group& group, bool in_rings) const {
     if (!machine_.cards) return taken / machine_.link;
@@ -192,7 +186,7 @@ class Pricing {
   template <class Kind>
   double with_swiglu(const Kind& kind, const Gemm& gemm, double share) const {
     const std::span<const Operand> operands = op_.operands;
-    if (kernel_.composed) return by_ops(kind);
+    if (composed()) return by_ops(kind);
     const std::vector<OpCall<Operand>> ops = ops_of(kind, operands);
     double sum = product(gemm, operands[1].shape, rates_.flops, adapter_columns(kind, operands));
     for (size_t i = 1; i < ops.size(); i++) sum += share * by_itself(ops[i]);
@@ -242,7 +236,8 @@ class Pricing {
   // By the measured head sizes around the one that is computed, as by lengths.
   template <class A>
   double attention(const A& a, bool backward) const {
-    const DType dtype = kernel_.without_tensor_cores ? DType::F32 : kernel_dtype(op_);
+    const Kernel kernel = facts_ ? facts_->kernel(op_.attrs, op_.operands) : Kernel{};
+    const DType dtype = kernel.without_tensor_cores ? DType::F32 : kernel_dtype(op_);
     RateCurve by_dim;
     for (const AttentionRates& rates : rates_.attention) {
       if (rates.dtype != dtype || rates.backward != backward) continue;
@@ -251,7 +246,7 @@ class Pricing {
     }
     if (by_dim.sizes.empty()) return roughly();
     const auto dim = static_cast<double>(a.shape.dim),
-               columns = kernel_.columns ? static_cast<double>(kernel_.columns) : dim;
+               columns = kernel.columns ? static_cast<double>(kernel.columns) : dim;
     return work_.flops * columns / dim / by_dim.at(columns);
   }
 
@@ -262,7 +257,6 @@ class Pricing {
   const Hosts& hosts_;
   const OpFacts* const facts_;
   Work work_;
-  Kernel kernel_;
 };
 
 }  // namespace
