@@ -1,4 +1,4 @@
-#include "cli/options.h"
+#include "cli/job_file.h"
 
 #include <gtest/gtest.h>
 
@@ -88,6 +88,12 @@ TEST(Options, AJobFileIsOneDocument) {
     parse_job(one, "job.yaml", options);
     EXPECT_EQ(options.seed, 7u) << one;
   }
+}
+
+TEST(Options, AStrayCommaOrBracketIsRefused) {
+  for (const char* stray : {", seed: 7\n", "seed: 7\n---\n, c\n", "---\n]\n", "}"})
+    EXPECT_TRUE(refusal_of(stray).starts_with("job.yaml: not readable as YAML: "))
+        << stray << ": " << refusal_of(stray);
 }
 
 TEST(Options, BooleansAreReadAsYamlWasWritten) {

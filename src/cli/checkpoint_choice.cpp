@@ -11,6 +11,7 @@
 #include "base/say.h"
 #include "cli/inputs.h"
 #include "cli/job.h"
+#include "cli/job_file.h"
 #include "cli/launch.h"
 #include "cli/run_directory.h"
 #include "model/model_config.h"

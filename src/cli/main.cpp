@@ -15,6 +15,7 @@
 #include "cli/failure.h"
 #include "cli/inputs.h"
 #include "cli/job.h"
+#include "cli/job_file.h"
 #include "cli/launch.h"
 #include "cli/room.h"
 #include "cli/target.h"

@@ -98,21 +98,12 @@ const std::vector<OptionSpec>& option_specs();
 const OptionSpec& find_option(const std::string& key, const std::string& where,
                               const std::vector<std::string>& taken = {});
 
-// UserError for a file of data, or a directory, that stands where a job file may.
-void refuse_as_job_file(const std::string& path);
-
-// Reads a job file (YAML) into `options`. `columns` and `roles` are maps; lists are lists or text with commas (\, is a
-// comma within an item).
-void read_job_file(const std::string& path, Options& options);
-// The same of its text.
-void parse_job(const std::string& text, const std::string& path, Options& options);
-
-// Every option as it took effect, as a job file.
-std::string write_job_file(const Options& options);
-
 // What model and adapter were given as, which the job file keeps.
 const std::string& model_as_given(const Options& options);
 const std::string& adapter_as_given(const Options& options);
+
+// Items with commas between them, as options take lists; a comma or backslash within an item stands behind a backslash.
+std::string join_list(const std::vector<std::string>& items);
 
 // "24GiB", "80GB", "512MiB" or bytes.
 uint64_t parse_size(const std::string& text, const std::string& key);

@@ -11,6 +11,7 @@
 #include "cli/inputs.h"
 #include "cli/interrupt.h"
 #include "cli/job.h"
+#include "cli/job_file.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"

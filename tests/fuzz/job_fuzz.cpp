@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "cli/options.h"
+#include "cli/job_file.h"
 
 namespace {
 

@@ -187,7 +187,7 @@ class BoundProduct {
     algorithm_ = algorithms[0];
     if (algorithms.size() == 1) return;
     for (size_t i = 0; i < factors.size(); i++) fill_with_numbers(factors[i], static_cast<uint32_t>(i), stream_);
-    const TensorView& addend = p.addend ? factors[2] : result;
+    const TensorView& addend = product_.addend ? factors[2] : result;
     uint64_t expected = 0;
     std::erase_if(algorithms, [&](const cublasLtMatmulAlgo_t& algorithm) {
       algorithm_ = algorithm;

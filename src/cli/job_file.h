@@ -1,0 +1,22 @@
+// Job files: options as keys and values of YAML.
+#pragma once
+
+#include <string>
+
+#include "cli/options.h"
+
+namespace snug {
+
+// UserError for a file of data, or a directory, that stands where a job file may.
+void refuse_as_job_file(const std::string& path);
+
+// Reads a job file (YAML) into `options`. `columns` and `roles` are maps; lists are lists or text with commas (\, is a
+// comma within an item).
+void read_job_file(const std::string& path, Options& options);
+// The same of its text.
+void parse_job(const std::string& text, const std::string& path, Options& options);
+
+// Every option as it took effect, as a job file.
+std::string write_job_file(const Options& options);
+
+}  // namespace snug
