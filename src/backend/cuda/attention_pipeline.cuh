@@ -3,6 +3,8 @@
 // counter, so that a block's first tiles come while the one before is written (Shah et al., arXiv:2407.08608).
 #pragma once
 
+#include <climits>
+
 #include "backend/cuda/attention_warpgroup.cuh"
 #include "backend/cuda/tensor_map.h"
 
@@ -19,12 +21,14 @@ __device__ inline void arrive_after_fetches(uint32_t barrier) {
 
 // ---- Warpgroups -----------------------------------------------------------------------------------------------------
 
-// Two warpgroups that begin their products in turns, so that one computes weights while the other multiplies.
-__device__ inline void await_turn() {
-  SNUG_HOPPER("bar.sync %0, %1;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128), "n"(kTileThreads) : "memory");
+// `groups` warpgroups that begin their products in turns, so that some compute weights while one multiplies.
+template <int groups>
+__device__ void await_turn() {
+  SNUG_HOPPER("bar.sync %0, 256;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
 }
-__device__ inline void give_turn() {
-  SNUG_HOPPER("bar.arrive %0, %1;" ::"r"(2 - static_cast<int>(threadIdx.x) / 128), "n"(kTileThreads) : "memory");
+template <int groups>
+__device__ void give_turn() {
+  SNUG_HOPPER("bar.arrive %0, 256;" ::"r"(1 + (static_cast<int>(threadIdx.x) / 128 + 1) % groups) : "memory");
 }
 
 // ---- Tiles ----------------------------------------------------------------------------------------------------------
@@ -49,64 +53,98 @@ __device__ void fetch_rows(uint32_t tile, const Panels& from, int head, int row,
         : "memory");
 }
 
-// Of the rows [first, first + kOwn): the first token that any of them sees, `tokens` if all lie outside documents.
-__device__ inline int first_seen(int first, int tokens, const Sight& sight) {
-  return sight.first_seen_by(max(first, min(sight.starts[0], first + kOwn - 1)), tokens);
+// How far rows reach among the tokens of the other side: as far as any of them does, and as far as all do. Where both
+// are one number, it is every row's.
+struct Reach {
+  int any, all;
+};
+// Of rows [first, first + rows) of queries: the first token that any of them sees, and that from which on all see what
+// comes before them; `tokens` for rows outside documents.
+__device__ inline Reach first_seen(int first, int rows, int tokens, const Sight& sight) {
+  const int last = first + rows - 1;
+  return {sight.first_seen_by(max(first, min(sight.starts[0], last)), tokens),
+          max(sight.first_seen_by(first, tokens), sight.first_seen_by(last, tokens))};
 }
-// From where on all of them see what comes before them; `tokens` if some lie outside documents.
-__device__ inline int seen_by_all(int first, int tokens, const Sight& sight) {
-  return max(sight.first_seen_by(first, tokens), sight.first_seen_by(first + kOwn - 1, tokens));
+// Of rows of keys: beyond the last token that sees any of them, and that up to which all that come after them see all
+// of them; 0 for rows outside documents.
+__device__ inline Reach last_seeing(int first, int rows, const Sight& sight) {
+  const int last = first + rows - 1;
+  return {sight.end_of_seers(min(last, max(sight.starts[sight.documents] - 1, first))),
+          min(sight.end_of_seers(first), sight.end_of_seers(last))};
 }
-// Beyond the last token that sees any of them; 0 if all lie outside documents.
-__device__ inline int last_seeing(int first, const Sight& sight) {
-  return sight.end_of_seers(min(first + kOwn - 1, max(sight.starts[sight.documents] - 1, first)));
-}
-// Up to where all that come after them see all of them; 0 if some lie outside documents.
-__device__ inline int all_seen_until(int first, const Sight& sight) {
-  return min(sight.end_of_seers(first), sight.end_of_seers(first + kOwn - 1));
+// Both of this thread's rows of the tile of queries that begins at `first`, and the first token that each sees.
+__device__ inline void own_rows(int first, int tokens, const Sight& sight, const Reach& reach, int (&row)[2],
+                                int (&begin)[2]) {
+#pragma unroll
+  for (int half = 0; half < 2; half++) {
+    row[half] = first + own_row(half);
+    begin[half] = reach.any == reach.all ? reach.any : sight.first_seen_by(row[half], tokens);
+  }
 }
 
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
-// kOwn rows of one head, by their number: the `late` rows of all heads first, or the early ones. Those are what takes
-// longest in a document, so that no long tile is begun when the others are done.
+// So many rows of one head, by their number: the `late` rows of all heads first, or the early ones. Those are what
+// takes longest in a document, so that no long tile is begun when the others are done.
+template <int rows>
 struct Tile {
   __device__ Tile(int number, int64_t tokens, int heads, bool late) {
     const int row = number / heads;
     head = number % heads;
-    first = (late ? count(tokens, 1) - 1 - row : row) * kOwn;
+    first = (late ? count(tokens, 1) - 1 - row : row) * rows;
   }
   __device__ static int count(int64_t tokens, int heads) {
-    return (static_cast<int>(tokens) + kOwn - 1) / kOwn * heads;
+    return (static_cast<int>(tokens) + rows - 1) / rows * heads;
   }
   int head, first;
 };
 
-// By a warp that fetches: takes one tile after the other from `next`, tells their numbers by `taken`, and has `fetch`
-// fill its own rows, for which the barrier it is given waits, and what comes after them.
-template <class Fetch>
-__device__ void take_tiles(int* next, Ring<1> own, int* taken, int count, const Fetch& fetch) {
-  const bool leads = threadIdx.x % 32 == 0;
-  for (;;) {
-    own.await_empty();
-    const int tile = __shfl_sync(kAll, leads ? atomicAdd(next, 1) : 0, 0);
-    if (leads) *taken = tile;
-    if (tile >= count) {
-      if (leads) arrive(own.full());
-      return;
+// What those that multiply are told of a tile: the one that fetches finds it out while they are at the tile before.
+struct TakenTile {
+  int number;
+  Reach reach;  // of an owner's rows; only the owner is told
+  int least;    // the least token that any owner's rows reach
+};
+
+// By a warp that fetches: takes one tile after the other from `next`. `find(number, owner)` gives the reach of an
+// owner's rows, of which `own` has a ring each and `taken` a place. `fetch_ahead(tile)` fetches what needs no owner's
+// consent, `fetch_own(tile, owner, barrier)` an owner's rows, for which the barrier waits, and `fetch_rest(tile)` what
+// comes after them.
+template <int owners, class Find, class FetchAhead, class FetchOwn, class FetchRest>
+__device__ void take_tiles(int* next, Ring<1> own, TakenTile* taken, int count, const Find& find,
+                           const FetchAhead& fetch_ahead, const FetchOwn& fetch_own, const FetchRest& fetch_rest) {
+  const int lane = static_cast<int>(threadIdx.x) % 32;
+  for (;; own.advance()) {
+    TakenTile tile{__shfl_sync(kAll, lane == 0 ? atomicAdd(next, 1) : 0, 0), {}, 0};
+    const bool none = tile.number >= count;
+    if (!none) {
+      if (lane < owners) tile.reach = find(tile.number, lane);
+      tile.least = __reduce_min_sync(kAll, lane < owners ? tile.reach.any : INT_MAX);
+      fetch_ahead(tile);
     }
-    fetch(tile, own.full());
-    own.advance();
+#pragma unroll
+    for (int owner = 0; owner < owners; owner++) {
+      const Ring<1> ring = own.at(owner);
+      ring.await_empty();
+      if (lane != owner) continue;
+      taken[owner] = tile;
+      if (none)
+        arrive(ring.full());
+      else
+        fetch_own(tile, owner, ring.full());
+    }
+    if (none) return;
+    fetch_rest(tile);
   }
 }
 
-// By those that multiply. `work` releases the tile's own rows.
+// By those that multiply, an owner. `work` releases the tile's own rows.
 template <class Work>
-__device__ void work_on_tiles(Ring<1>& own, const int* taken, int count, const Work& work) {
+__device__ void work_on_tiles(Ring<1>& own, const TakenTile& taken, int count, const Work& work) {
   for (;; own.advance()) {
     own.await_full();
-    const int tile = *const_cast<const volatile int*>(taken);
-    if (tile >= count) return;
+    const TakenTile tile = taken;
+    if (tile.number >= count) return;
     work(tile);
   }
 }

@@ -165,10 +165,10 @@ __device__ inline void own_rows(int first, int tokens, const Sight& sight, int (
     begin[half] = sight.first_seen_by(row[half], tokens);
   }
 }
-// Steps of so many keys from `least` on that the tile's rows see.
+// Steps of so many keys from `least` on that a tile's rows, so many from `first` on, see.
 template <int keys>
-__device__ int steps_over(int first, int least, int tokens) {
-  return max(0, (min(first + kOwn, tokens) - least + keys - 1) / keys);
+__device__ int steps_over(int first, int least, int tokens, int rows = kOwn) {
+  return max(0, (min(first + rows, tokens) - least + keys - 1) / keys);
 }
 
 // Over all threads of the block: the least x and the largest y.

@@ -40,41 +40,48 @@ __device__ inline float2 shared_floats(uint32_t address) {
 
 #define SNUG_REGISTERS_40 SNUG_REGISTERS_32 ", %32, %33, %34, %35, %36, %37, %38, %39"
 #define SNUG_REGISTERS_48 SNUG_REGISTERS_40 ", %40, %41, %42, %43, %44, %45, %46, %47"
+#define SNUG_REGISTERS_56 SNUG_REGISTERS_48 ", %48, %49, %50, %51, %52, %53, %54, %55"
 SNUG_PRODUCTS(64, SNUG_REGISTERS_32, "%32", "%33", "%34", "%35", "%36", SNUG_SUMS_8(s, 0))
 SNUG_PRODUCTS(80, SNUG_REGISTERS_40, "%40", "%41", "%42", "%43", "%44", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
               SNUG_SUM(s, 9))
 SNUG_PRODUCTS(96, SNUG_REGISTERS_48, "%48", "%49", "%50", "%51", "%52", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
               SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11))
+SNUG_PRODUCTS(112, SNUG_REGISTERS_56, "%56", "%57", "%58", "%59", "%60", SNUG_SUMS_8(s, 0), SNUG_SUM(s, 8),
+              SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11), SNUG_SUM(s, 12), SNUG_SUM(s, 13))
 SNUG_PRODUCTS(128, SNUG_REGISTERS_64, "%64", "%65", "%66", "%67", "%68", SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8))
 
-// Columns [16 k, 16 k + 16) of a tile of `rows` rows.
-__device__ inline uint32_t columns_at(uint32_t tile, int k, int rows) {
-  return tile + static_cast<uint32_t>(k / 4 * rows * kRowBytes + k % 4 * 32);
+// As a thread of a warp has it, the same in all: the compiler then keeps it where products read it.
+__device__ inline uint64_t uniform_matrix(uint32_t address, uint32_t panels = 16) {
+  return matrix_at(__shfl_sync(kAll, address, 0), panels);
 }
 
-// sums = a b^T: a the warpgroup's 64 of a tile's kOwn rows, b a tile of 8 N rows.
-template <int D, int N>
+// Bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16).
+__device__ constexpr int to_columns(int k, int rows) { return k / 4 * rows * kRowBytes + k % 4 * 32; }
+
+// sums = a b^T: a the warpgroup's 64 of a tile's rows, b a tile of 8 N rows.
+template <int D, int rows = kOwn, int N>
 __device__ void start_turned(Sum (&sums)[N], uint32_t a, uint32_t b) {
-  const uint32_t own = a + threadIdx.x / 128 * 64 * kRowBytes;
+  const uint64_t own = uniform_matrix(a + threadIdx.x / 128 * 64 * kRowBytes), other = uniform_matrix(b);
 #pragma unroll
   for (int k = 0; k < D / 16; k++)
-    product_turned(sums, matrix_at(columns_at(own, k, kOwn)), matrix_at(columns_at(b, k, 8 * N)), k > 0);
+    product_turned(sums, moved(own, to_columns(k, rows)), moved(other, to_columns(k, 8 * N)), k > 0);
 }
 // sums += a b: b a tile of 16 K rows.
 template <int D, int K>
 __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b) {
   constexpr int kAtOnce = 128;  // columns
   constexpr uint32_t kPanelBytes = 16 * K * kRowBytes;
+  const uint64_t tile = uniform_matrix(b, kPanelBytes);
   begin_products();
 #pragma unroll
   for (int k = 0; k < K; k++) {
-    const uint32_t rows = b + static_cast<uint32_t>(k * 16 * kRowBytes);
+    const uint64_t rows = moved(tile, k * 16 * kRowBytes);
     if constexpr (D <= kAtOnce) {
-      product_add(sums, a[k], matrix_at(rows, kPanelBytes));
+      product_add(sums, a[k], rows);
     } else {
-      product_add(reinterpret_cast<Sum(&)[kAtOnce / 8]>(sums), a[k], matrix_at(rows, kPanelBytes));
+      product_add(reinterpret_cast<Sum(&)[kAtOnce / 8]>(sums), a[k], rows);
       product_add(reinterpret_cast<Sum(&)[(D - kAtOnce) / 8]>(sums[kAtOnce / 8]), a[k],
-                  matrix_at(rows + kAtOnce / kPanel * kPanelBytes, kPanelBytes));
+                  moved(rows, kAtOnce / kPanel * static_cast<int>(kPanelBytes)));
     }
   }
 }

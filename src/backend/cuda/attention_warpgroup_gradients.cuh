@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
   using Shared = GradientTiles<D, what>;
   constexpr int kOwnRing = Ring<1>::kBytes, kFirstRing = Ring<Shared::kFirst>::kBytes;
   __shared__ uint64_t barriers[(kOwnRing + kFirstRing + Ring<Shared::kSecond>::kBytes) / 8];
-  __shared__ int taken;
+  __shared__ TakenTile taken;
   const uint32_t at = shared_address(barriers);
   Shared tiles{{at}, {at + kOwnRing}, {at + kOwnRing + kFirstRing}, tiles_start()};
   if (threadIdx.x == 0) {
@@ -208,14 +208,21 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
     tiles.second.make(kOfQueries ? 1 : 1 + 32, kTileThreads);
   }
   publish_barriers();
-  const int count = Tile::count(b.op.tokens, kOfQueries ? b.op.heads.heads : b.op.heads.kv_heads);
+  const int count = Tile<kOwn>::count(b.op.tokens, kOfQueries ? b.op.heads.heads : b.op.heads.kv_heads);
   if (fetches()) {
     give_registers<kFetchRegisters>();
     if (threadIdx.x >= kTileThreads + 32) return;
-    take_tiles(b.next, tiles.own, &taken, count, [&](int tile, uint32_t full) { Side::fetch(b, tiles, tile, full); });
+    take_tiles<1>(
+        b.next, tiles.own, &taken, count, [&](int number, int) { return Side::reach(b, number); },
+        [](const TakenTile&) {},
+        [&](const TakenTile& tile, int, uint32_t full) {
+          arrive_and_expect(full, kOwnTiles<what> * kOwnBytes<D>);
+          Side::fetch_own(b, tiles, tile.number, full);
+        },
+        [&](const TakenTile& tile) { Side::fetch(b, tiles, tile); });
   } else {
     take_registers<kProductRegisters>();
-    work_on_tiles(tiles.own, &taken, count, [&](int tile) { Side::compute(b, tiles, tile); });
+    work_on_tiles(tiles.own, taken, count, [&](const TakenTile& tile) { Side::compute(b, tiles, tile); });
     // Whoever waits for the last kernel waits for all.
     if constexpr (kOfQueries || what == Gradients::OfValues) await_kernel_before();
   }

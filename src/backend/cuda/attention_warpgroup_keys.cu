@@ -18,19 +18,18 @@ __device__ void fetch_floats(uint32_t to, const float* from, int at, int tokens)
   }
 }
 
+using KeyTile = Tile<kOwn>;
+__device__ KeyTile key_tile(const GradientRows& op, int number) {
+  return {number, op.tokens, op.heads.kv_heads, false};
+}
+
 template <int D, Gradients what>
-__device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
+__device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
   const int tokens = static_cast<int>(op.tokens);
   const bool leads = threadIdx.x % 32 == 0;
-  const Tile place(tile, op.tokens, op.heads.kv_heads, false);
-  const int steps = key_steps(place.first, last_seeing(place.first, op.sight(b.documents)));
-  if (leads) {
-    arrive_and_expect(own_full, kOwnTiles<what> * kOwnBytes<D>);
-    fetch_rows<D>(tiles.own_first(), b.own_k, place.head, place.first, kOwn, own_full);
-    if constexpr (kOwnTiles<what> == 2)
-      fetch_rows<D>(tiles.own_second(), b.own_v, place.head, place.first, kOwn, own_full);
-  }
+  const KeyTile place = key_tile(op, tile.number);
+  const int steps = key_steps(place.first, tile.least);
   for (int i = 0; i < steps * op.heads.group(); i++) {
     const int head = place.head * op.heads.group() + i / steps, at = place.first + i % steps * kStep;
     const auto fetch_first = [&] { fetch_rows<D>(tiles.first_at(), b.q, head, at, kStep, tiles.first.full()); };
@@ -76,15 +75,14 @@ __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const 
 
 // What a thread knows of its two rows of keys, and of the steps over those that see them.
 struct KeyRows {
-  __device__ KeyRows(const GradientRows& op, int documents, int first) : first(first) {
+  __device__ KeyRows(const GradientRows& op, int documents, int first, const Reach& reach)
+      : first(first), least(reach.all), steps(key_steps(first, reach.any)) {
     const Sight sight = op.sight(documents);
 #pragma unroll
     for (int half = 0; half < 2; half++) {
       row[half] = first + own_row(half);
-      end[half] = sight.end_of_seers(row[half]);
+      end[half] = reach.any == reach.all ? reach.any : sight.end_of_seers(row[half]);
     }
-    least = all_seen_until(first, sight);
-    steps = key_steps(first, last_seeing(first, sight));
     all_steps = steps * op.heads.group();
     scale = op.scale * kLog2E;
   }
@@ -207,10 +205,10 @@ __device__ void sum_values(GradientTiles<D, what>& tiles, const KeyRows& rows, S
 }
 
 template <int D, Gradients what>
-__device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+__device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const Tile place(tile, op.tokens, op.heads.kv_heads, false);
-  const KeyRows rows(op, b.documents, place.first);
+  const KeyTile place = key_tile(op, tile.number);
+  const KeyRows rows(op, b.documents, place.first, tile.reach);
   const auto save = [&](const Rows<BFloat16>& to, const Sum(&sums)[D / 8], float factor) {
     save_sums<D, true>(to.at(place.first, op.heads.key(place.head)), to.stride, op.tokens - place.first, op.heads.dim,
                        sums, {factor, factor});
@@ -243,12 +241,21 @@ __device__ void key_gradient(const Backward& b, GradientTiles<D, what>& tiles, i
 }
 
 struct Keys {
-  template <int D, Gradients what>
-  static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
-    fetch_for_keys(b, tiles, tile, own_full);
+  static __device__ Reach reach(const Backward& b, int tile) {
+    return last_seeing(key_tile(b.op, tile).first, kOwn, b.op.sight(b.documents));
   }
   template <int D, Gradients what>
-  static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+  static __device__ void fetch_own(const Backward& b, const GradientTiles<D, what>& tiles, int tile, uint32_t full) {
+    const KeyTile place = key_tile(b.op, tile);
+    fetch_rows<D>(tiles.own_first(), b.own_k, place.head, place.first, kOwn, full);
+    if constexpr (kOwnTiles<what> == 2) fetch_rows<D>(tiles.own_second(), b.own_v, place.head, place.first, kOwn, full);
+  }
+  template <int D, Gradients what>
+  static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
+    fetch_for_keys(b, tiles, tile);
+  }
+  template <int D, Gradients what>
+  static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
     key_gradient(b, tiles, tile);
   }
 };

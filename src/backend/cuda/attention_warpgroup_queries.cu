@@ -4,18 +4,19 @@
 namespace snug::cuda {
 namespace {
 
+using QueryTile = Tile<kOwn>;
+__device__ QueryTile query_tile(const GradientRows& op, int number) {
+  return {number, op.tokens, op.heads.heads, true};
+}
+
 template <int D, Gradients what>
-__device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
+__device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const int tokens = static_cast<int>(op.tokens);
-  const Tile place(tile, op.tokens, op.heads.heads, true);
+  const int tokens = static_cast<int>(op.tokens), least = tile.least;
+  const QueryTile place = query_tile(op, tile.number);
   const int kv_head = place.head / op.heads.group();
-  const int least = first_seen(place.first, tokens, op.sight(b.documents));
   const int steps = steps_over<kStep>(place.first, least, tokens);
   if (threadIdx.x % 32 != 0) return;
-  arrive_and_expect(own_full, 2 * kOwnBytes<D>);
-  fetch_rows<D>(tiles.own_first(), b.own_q, place.head, place.first, kOwn, own_full);
-  fetch_rows<D>(tiles.own_second(), b.own_dout, place.head, place.first, kOwn, own_full);
   for (int step = 0; step < steps; step++) {
     const int at = least + step * kStep;
     tiles.first.await_empty();
@@ -31,13 +32,12 @@ __device__ void fetch_for_queries(const Backward& b, GradientTiles<D, what>& til
 }
 
 template <int D, Gradients what>
-__device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+__device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
   const GradientRows& op = b.op;
-  const Tile place(tile, op.tokens, op.heads.heads, true);
-  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head;
+  const QueryTile place = query_tile(op, tile.number);
+  const int first = place.first, tokens = static_cast<int>(op.tokens), head = place.head, least = tile.reach.any;
   int row[2], begin[2];
-  const Sight sight = op.sight(b.documents);
-  own_rows(first, tokens, sight, row, begin);
+  own_rows(first, tokens, op.sight(b.documents), tile.reach, row, begin);
   float lse[2] = {}, delta[2] = {};
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -45,14 +45,12 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
     lse[half] = *op.lse.at(head, row[half]) * kLog2E;
     delta[half] = op.delta[head * op.tokens + row[half]];
   }
-  const int least = first_seen(first, tokens, sight);
   const int steps = steps_over<kStep>(first, least, tokens);
-  const int largest = seen_by_all(first, tokens, sight);
   const float scale = op.scale * kLog2E;
   Sum dq[D / 8] = {};
   const auto weigh = [&](int step, Sum(&s)[kSteps]) {
     const int at = least + step * kStep;
-    if (at + kStep > first || at < largest) hide_unseen(s, at, row, begin);
+    if (at + kStep > first || at < tile.reach.all) hide_unseen(s, at, row, begin);
 #pragma unroll
     for (int n = 0; n < kSteps; n++)
 #pragma unroll
@@ -73,12 +71,21 @@ __device__ void query_gradient(const Backward& b, GradientTiles<D, what>& tiles,
 }
 
 struct Queries {
-  template <int D, Gradients what>
-  static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, int tile, uint32_t own_full) {
-    fetch_for_queries(b, tiles, tile, own_full);
+  static __device__ Reach reach(const Backward& b, int tile) {
+    return first_seen(query_tile(b.op, tile).first, kOwn, static_cast<int>(b.op.tokens), b.op.sight(b.documents));
   }
   template <int D, Gradients what>
-  static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, int tile) {
+  static __device__ void fetch_own(const Backward& b, const GradientTiles<D, what>& tiles, int tile, uint32_t full) {
+    const QueryTile place = query_tile(b.op, tile);
+    fetch_rows<D>(tiles.own_first(), b.own_q, place.head, place.first, kOwn, full);
+    fetch_rows<D>(tiles.own_second(), b.own_dout, place.head, place.first, kOwn, full);
+  }
+  template <int D, Gradients what>
+  static __device__ void fetch(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
+    fetch_for_queries(b, tiles, tile);
+  }
+  template <int D, Gradients what>
+  static __device__ void compute(const Backward& b, GradientTiles<D, what>& tiles, const TakenTile& tile) {
     query_gradient(b, tiles, tile);
   }
 };

@@ -213,8 +213,7 @@ class Pieces {
   // In a cluster, addresses have the block's number above 2^24, where the descriptor has the distance of panels.
   __device__ explicit Pieces(uint32_t first) : first_(matrix_at(first % (1u << 24), turned ? kPanelBytes : 16)) {}
   __device__ uint64_t at(int slot, int k) const {
-    const int from = slot * kStageBytes + k * (turned ? 16 * kRowBytes : 32);
-    return (first_ & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(first_) + static_cast<uint32_t>(from / 16));
+    return moved(first_, slot * kStageBytes + k * (turned ? 16 * kRowBytes : 32));
   }
 
  private:

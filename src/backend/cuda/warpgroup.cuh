@@ -51,6 +51,11 @@ __device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
   return uint64_t{address / 16} | uint64_t{panels / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
 }
 
+// The matrix that begins so many bytes after another: the descriptor's lower word alone changes.
+__device__ inline uint64_t moved(uint64_t matrix, int bytes) {
+  return (matrix & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(matrix) + static_cast<uint32_t>(bytes / 16));
+}
+
 #define SNUG_SUM(s, n) "+f"(s[n][0]), "+f"(s[n][1]), "+f"(s[n][2]), "+f"(s[n][3])
 #define SNUG_SUMS_8(s, n)                                                                                             \
   SNUG_SUM(s, n), SNUG_SUM(s, n + 1), SNUG_SUM(s, n + 2), SNUG_SUM(s, n + 3), SNUG_SUM(s, n + 4), SNUG_SUM(s, n + 5), \
@@ -65,12 +70,21 @@ __device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
 
 // ---- Those that fetch, and those that multiply ----------------------------------------------------------------------
 
-// Two warpgroups that multiply, and one that fetches, which comes last.
-inline constexpr int kPipelineThreads = 3 * 128;
+// Some warpgroups that multiply, two unless said, and one that fetches, which comes last.
+template <int groups>
+inline constexpr int kThreadsOf = 128 * (groups + 1);
+inline constexpr int kPipelineThreads = kThreadsOf<2>;
 // Registers of a thread that fetches, and of one that multiplies.
-inline constexpr int kFetchRegisters = 40, kProductRegisters = 232;
+template <int groups>
+inline constexpr int kFetchRegistersOf = groups == 2 ? 40 : 32;
+template <int groups>
+inline constexpr int kProductRegistersOf = groups == 2 ? 232 : 160;
+inline constexpr int kFetchRegisters = kFetchRegistersOf<2>, kProductRegisters = kProductRegistersOf<2>;
 
-__device__ inline bool fetches() { return threadIdx.x >= kPipelineThreads - 128; }
+template <int groups = 2>
+__device__ bool fetches() {
+  return threadIdx.x >= 128 * groups;
+}
 template <int registers>
 __device__ void give_registers() {
   SNUG_HOPPER("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(registers));
@@ -89,6 +103,8 @@ struct Ring {
   uint32_t parity = 0;
 
   static constexpr int kBytes = 2 * stages * 8;
+  // Of rings that lie one after the other.
+  __device__ Ring at(int ring) const { return {barriers + static_cast<uint32_t>(ring * kBytes), slot, parity}; }
   // By one thread, before any waits.
   __device__ void make(int fetchers, int readers) const {
     for (int i = 0; i < stages; i++) {

@@ -54,16 +54,21 @@ constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
-// Attention of heads of 128, as a part of the rate of large products, by the length of documents.
-const RateCurve kAttention{{512, 2048, 16384}, {0.36, 0.64, 0.81}},
-    kAttentionBackward{{512, 2048, 16384}, {0.3, 0.5, 0.65}};
+// Attention of heads of 128 on Hopper, as a part of the rate of large products, by the length of documents, as an H100
+// ran it; and of what those do, what heads of other sizes do over documents of 2,048 tokens.
+const RateCurve kAttention{{512, 2048, 16384}, {0.4, 0.68, 0.79}},
+    kAttentionBackward{{512, 2048, 16384}, {0.35, 0.56, 0.64}};
+struct HeadShare {
+  int64_t dim;
+  double forward, backward;
+};
+constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.71}, {80, 0.78, 0.8},  {96, 0.87, 0.8},
+                                     {128, 1, 1},     {192, 1.0, 0.88}, {256, 1.06, 0.91}};
 // The same by the kernels of cards before Hopper, as an H200 ran those: its cores make fewer of these products than of
 // its own kind, so that others may well reach more. The backward in steps of 64 queries, and of 16 where a block has
 // 99 KiB of shared memory.
 const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
     kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
-// What heads of 64 have of what those of 128 do, on Hopper.
-constexpr double kHeadsOf64 = 0.6;
 // Attention in fp32, which goes a warp a token, as a part of products in fp32.
 constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
@@ -117,8 +122,11 @@ Cards cards_of(const Model& model, int count) {
       for (double& rate : curve.rates) rate *= share * cards.rates.flops;
       cards.rates.attention.push_back({DType::BF16, backward, head_dim, curve});
     };
-    if (model.capability == 90) reach(64, kHeadsOf64);
-    reach(128, 1);
+    if (model.capability != 90) {
+      reach(128, 1);
+      continue;
+    }
+    for (const HeadShare& share : kHeadShares) reach(share.dim, backward ? share.backward : share.forward);
   }
   const double fp32 = kReachedFp32Flops * 1e12 * model.fp32_teraflops;
   for (const bool backward : {false, true})
