@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Fails where a room of src/ includes a room that layers.txt does not allow it, where CUDA's headers are included
-outside src/backend/cuda and what joins ranks on GPUs, and where memory is allocated past the arenas."""
+outside src/backend/cuda and what joins ranks on GPUs, where the configuration's header is included above src/model,
+and where memory is allocated past the arenas."""
 
 import fnmatch
 import re
@@ -11,6 +12,9 @@ import sources
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]', re.MULTILINE)
 DEVICE_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvml|cub/|thrust/|cooperative_groups)")
 DEVICE_PLACES = ["src/backend/cuda/*", "src/comm/*_link.*", "src/comm/rank_backend.cpp"]
+
+# Headers that only some rooms may include, though layers.txt lets others include their room.
+NARROW_HEADERS = {"format/hf_config.h": ["src/format/*", "src/model/*"]}
 
 # Each kind of allocation, and the files that may use it.
 ALLOCATIONS = [
@@ -68,6 +72,8 @@ def check_includes(path, text, allowed):
             yield f"{place}: '{header}' is included without its room, expected \"{room}/{header}\""
         elif match.group(1) == '"' and target in allowed and not may_include(room, target, allowed):
             yield f"{place}: room '{room}' includes '{header}', but layers.txt allows it {sorted(allowed[room])}"
+        if not matches(path, NARROW_HEADERS.get(header, ["*"])):
+            yield f"{place}: '{header}' is allowed in {', '.join(NARROW_HEADERS[header])}"
         if DEVICE_HEADER.match(header) and not matches(path, DEVICE_PLACES):
             yield f"{place}: '{header}' is a device header, allowed in {', '.join(DEVICE_PLACES)}"
 

@@ -35,6 +35,35 @@ Fields fields_with(const Record& record) {
   return fields;
 }
 
+// As many members as braces of an aggregate take.
+struct Anything {
+  template <class T>
+  operator T() const;
+};
+template <class Record, size_t count>
+constexpr bool takes() {
+  return []<size_t... i>(std::index_sequence<i...>) {
+    return requires { Record{(static_cast<void>(i), Anything{})...}; };
+  }
+  (std::make_index_sequence<count>());
+}
+template <class Record, size_t count = 0>
+constexpr size_t member_count() {
+  if constexpr (takes<Record, count + 1>())
+    return member_count<Record, count + 1>();
+  else
+    return count;
+}
+
+// A record's visitor visits every member but those that decide nothing, which the caller names.
+template <class Record>
+void expect_every_member_visited(const Record& used, const std::vector<std::string>& decide_nothing) {
+  size_t visited = 0;
+  visit_fields(used, [&](std::string_view, const auto&) { visited++; });
+  EXPECT_EQ(visited + decide_nothing.size(), member_count<Record>())
+      << fmt::format("{}", fmt::join(decide_nothing, ", "));
+}
+
 // Changes each field that is visited, one at a time, of a record with default values and of `used`: the hash is another
 // and the difference is said by that field's name with both values, whether or not the file has the field.
 template <class Record>
@@ -70,7 +99,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts<ModelSpec>(model);
   expect_every_field_counts(model.layers[0]);
   expect_every_field_counts(model.layers[0].qkv);
-  expect_every_field_counts(LinearPart{"self_attn.q_proj", 576});
+  expect_every_field_counts(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"});
   expect_every_field_counts(NormSpec{"input_layernorm.weight", 1e-5});
   expect_every_field_counts(HeadShape{4, 2, 16});
   expect_every_field_counts(RopeTable{10000, 8, 1, 4, 8192});
@@ -83,6 +112,23 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   PackingOptions packing;
   packing.sequence_length = 40;
   expect_every_field_counts(packing);
+}
+
+TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
+  expect_every_member_visited(ModelSpec{}, {"layers, which are added one by one", "positions"});
+  expect_every_member_visited(LayerSpec{}, {});
+  expect_every_member_visited(LinearSpec{}, {});
+  expect_every_member_visited(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"}, {});
+  expect_every_member_visited(NormSpec{}, {});
+  expect_every_member_visited(HeadShape{}, {});
+  expect_every_member_visited(RopeTable{}, {});
+  expect_every_member_visited(
+      PeftConfig{}, {"base_model", "target_expression", "exclude_modules", "layers_to_transform", "layers_pattern",
+                     "rank_pattern", "alpha_pattern", "bias", "modules_to_save", "trainable_token_indices",
+                     "ensure_weight_tying"});  // plain_adapter() leaves none
+  expect_every_member_visited(Numerics{}, {});
+  expect_every_member_visited(Cut{}, {});
+  expect_every_member_visited(PackingOptions{}, {"seed, which Numerics has", "heartbeat", "name"});
 }
 
 TEST(Fingerprint, TextsAreThoseOfModels) {
@@ -208,7 +254,7 @@ TEST(State, KeepsItsFieldsButThoseAtTheirDefaults) {
   const std::string text = write_state(some_state());
   EXPECT_EQ(nlohmann::json::parse(text)["fields"],
             nlohmann::json::parse(R"({"model": {"rope_theta": "10000"}, "data": {"samples": "40"}})"));
-  EXPECT_EQ(nlohmann::json::parse(text)["format"], 1);
+  EXPECT_EQ(nlohmann::json::parse(text)["format"], 2);
   const CheckpointState read = parse_state(text, "state.json");
   EXPECT_EQ(write_state(read), text);
   EXPECT_EQ(read.step, 12);
@@ -232,10 +278,11 @@ TEST(State, OtherVersionsAreNamed) {
   const auto refused = [](const std::string& text, const char* why) {
     return fails_with<UserError>([&] { parse_state(text, "state.json"); }, why);
   };
-  EXPECT_NO_THROW(parse_state(with_format(1), "state.json"));
-  EXPECT_TRUE(refused(with_format(2), "state.json: found format 2, expected 1 at most: a newer snug made it"));
-  EXPECT_TRUE(refused(with_format(nullptr), "state.json: found no 'format', expected 1: an earlier snug made it"));
-  std::string edited = with_format(2);
+  EXPECT_NO_THROW(parse_state(with_format(2), "state.json"));
+  EXPECT_TRUE(refused(with_format(3), "state.json: found format 3, expected 2 at most: a newer snug made it"));
+  EXPECT_TRUE(refused(with_format(1), "state.json: found format 1, expected format 2: an earlier snug made it"));
+  EXPECT_TRUE(refused(with_format(nullptr), "state.json: found no 'format', expected format 2: an earlier snug made"));
+  std::string edited = with_format(3);
   edited.replace(edited.find("10000"), 5, "20000");
   EXPECT_TRUE(refused(edited, "damaged"));
 }

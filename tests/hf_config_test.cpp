@@ -4,6 +4,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "expect_error.h"
+#include "format/generation_config.h"
 #include "format/side_files.h"
 #include "model/families.h"
 #include "model/model_config.h"

@@ -154,6 +154,13 @@ TEST(Simplest, WhatIsSimplerIsDecidedInOrder) {
   caps.host_is_assumed = caps.shared = false;
   EXPECT_FALSE(rests_on_assumed_memory(rising.back(), caps));
   EXPECT_TRUE(rests_on_assumed_memory(rising[9], caps));
+  caps.disk_is_assumed = false;
+  caps.host_is_assumed = true;
+  Strategy on_disk = rising[0];
+  on_disk.groups[0].states = Space::Disk;
+  EXPECT_FALSE(rests_on_assumed_memory(on_disk, caps));
+  on_disk.speculate = true;
+  EXPECT_TRUE(rests_on_assumed_memory(on_disk, caps)) << "what an update may take back waits on the host";
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // Records as named fields: one visitor a record serves hashing, comparing, printing and files.
 //
 // A visitor is a function template beside its record, which binds all of the record's members, so that one that is
-// added does not compile until it is visited or said to decide nothing:
+// added does not compile until it is bound; tests/fingerprint_test.cpp counts that each is visited or decides nothing:
 //   template <RecordOf<Numerics> R, class Visit>
 //   void visit_fields(R& record, Visit&& visit) {
 //     auto& [compute, seed] = record;

@@ -18,7 +18,7 @@
 #include "cli/prompting.h"
 #include "cli/run_directory.h"
 #include "cli/saving.h"
-#include "format/hf_config.h"
+#include "format/generation_config.h"
 #include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
 #include "train/export.h"

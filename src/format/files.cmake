@@ -4,6 +4,7 @@ set(FILES_SOURCES
     gguf_import.cpp
     gguf_tokenizer.cpp
     gguf_types.cpp
+    generation_config.cpp
     hf_config.cpp
     json.cpp
     json_text.cpp

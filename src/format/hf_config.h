@@ -69,9 +69,4 @@ struct HfConfig {
 // unsupported, missing or out of range.
 HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families);
 
-// The end tokens that generation_config.json names; nothing if it names none below `vocabulary`. Adds a note for each
-// id that is not below it.
-std::optional<std::vector<int64_t>> parse_generation_config(std::string_view json, std::string_view source,
-                                                            int64_t vocabulary, std::vector<std::string>& notes);
-
 }  // namespace snug

@@ -5,7 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
-#include "format/hf_config.h"
+#include "format/generation_config.h"
 #include "format/json.h"
 
 namespace snug {

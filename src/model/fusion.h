@@ -1,4 +1,4 @@
-// Which nodes of a layer's tape become one composite op (program/adapter.h, program/swiglu_gemm.h). It follows from the
+// Which nodes of a layer's tape become one composite op (program/swiglu_gemm.h). It follows from the
 // layer and the numerics alone, before anything is kept, offloaded or emitted, so that results never depend on that.
 #pragma once
 

@@ -1,6 +1,7 @@
 #include "model/model_config.h"
 
 #include "base/file.h"
+#include "format/generation_config.h"
 #include "format/side_files.h"
 #include "model/families.h"
 

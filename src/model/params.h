@@ -1,6 +1,7 @@
 // Every parameter of a model, in one table: import, export, initialisation, gradients and updates all walk it.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -72,6 +73,8 @@ struct LayerParams {
   Norm query_norm, key_norm;  // without gains: none
   int64_t window = 0;         // tokens that one sees, itself the last; 0: all before it
   bool rope = true;           // whether queries and keys are rotated by their positions
+
+  std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };
 
 struct ParamTable {
@@ -88,6 +91,8 @@ struct ParamTable {
 
   int group_count() const { return static_cast<int>(groups.size()); }
   int group_of(ParamId id) const { return params[static_cast<size_t>(id)].group; }
+  bool tied() const { return head == embedding; }
+  int head_group() const { return group_count() - 1; }
   const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
   int64_t count(bool trainable_only) const;  // of elements
 };

@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "base/error.h"
-#include "format/hf_config.h"
+#include "format/generation_config.h"
 #include "format/prompt_format.h"
 #include "model/model_config.h"
 

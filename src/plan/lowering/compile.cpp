@@ -169,8 +169,11 @@ class Compiler {
 
   Operand make_rope_table() {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
-    return new_tensor(result_.set, "rope_table", DType::F32, {positions, spec_.model.layers.at(0).heads.dim},
-                      Role::Weight, Space::Device, Life::Persistent);
+    const int64_t dim = spec_.model.layers.at(0).heads.dim;
+    for (const LayerSpec& layer : spec_.model.layers)
+      check(layer.heads.dim == dim, "heads of {} and of {}: one rotary table has one width", dim, layer.heads.dim);
+    return new_tensor(result_.set, "rope_table", DType::F32, {positions, dim}, Role::Weight, Space::Device,
+                      Life::Persistent);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }

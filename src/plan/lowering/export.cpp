@@ -26,7 +26,7 @@ struct Adapter {
 std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   std::map<ParamId, Adapter> adapters;
   for (const LayerParams& block : table.layers)
-    for (const Linear* linear : {&block.qkv, &block.o, &block.gate_up, &block.down}) {
+    for (const Linear* linear : block.linears()) {
       int64_t row = 0;
       for (ParamId weight = linear->weight; weight < linear->weight + linear->count; weight++) {
         for (size_t i = 0; i < linear->lora.parts.size(); i++)

@@ -175,8 +175,7 @@ void ProgramPlacement::prefetch(int group) {
   if (group < 0 || group >= job_.table.group_count()) return;
   // A head that is the embedding has its matrix there.
   const int embedding = job_.table.group_of(job_.table.embedding);
-  if (job_.table.head == job_.table.embedding && group == job_.table.group_of(job_.table.final_norm.gain))
-    prefetch(embedding);
+  if (job_.table.tied() && group == job_.table.head_group()) prefetch(embedding);
   for (const SegmentKind kind : kSegmentKinds)
     if (job_.layout().segment(group, kind).elements > 0) whole(group, kind);
 }

@@ -78,10 +78,10 @@ class TrainProgram {
   // The groups in the order of the forward: the embedding's, a layer's for each, the head's.
   int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
   int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
-  int head_group() const { return job_.table.group_of(job_.table.final_norm.gain); }
+  int head_group() const { return job_.table.head_group(); }
   // The one that the backward comes to after this layer's.
   int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
-  bool tied() const { return job_.table.head == job_.table.embedding; }
+  bool tied() const { return job_.table.tied(); }
   // Whether the backward comes to a layer: there is something to train in it or before it.
   bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }

@@ -226,7 +226,7 @@ class Finder {
   // Of a tensor without a place; empty if it would change what the model computes.
   std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
-    if (name == table_.head_tensor && table_.head == table_.embedding) return "the head, which is the embedding";
+    if (name == table_.head_tensor && table_.tied()) return "the head, which is the embedding";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
       return "layers that predict further tokens";
@@ -428,7 +428,7 @@ std::string store_as_files_do(ParamTable& table, const std::filesystem::path& mo
   if (!SafetensorsIndex::is_in(model)) return "";
   const auto index = SafetensorsIndex::open_model(model);
   const std::string& embedding = table[table.embedding].stored.tensor;
-  const bool has_head = table.head == table.embedding || index.find(table.head_tensor);
+  const bool has_head = table.tied() || index.find(table.head_tensor);
   if (!has_head || index.find(embedding) || !index.find(without_prefix(embedding))) return "";
   for (ParamSpec& param : table.params)
     if (!param.adapter) param.stored.tensor = without_prefix(param.stored.tensor);
