@@ -45,7 +45,7 @@ TEST(ChatTemplate, RendersAsTransformersDoes) {
     for (const bool for_generation : {false, true}) {
       const Json& expected = entry[for_generation ? "prompt" : "text"];
       if (expected.is_null()) {
-        EXPECT_TRUE(fails_with<UserError>([&] { chat.render(messages, for_generation); }, "in turn"));
+        EXPECT_TRUE(fails_with<UserError>([&] { chat.render(messages, for_generation); }, "it refuses"));
       } else {
         EXPECT_EQ(text_of(chat.render(messages, for_generation)), expected.get<std::string>());
       }
@@ -93,7 +93,8 @@ TEST(ChatTemplate, AMessageMaySayWhetherItCarriesLoss) {
     EXPECT_THAT(masked, testing::MatchesRegex(first == 0 ? ".*s.*a.*" : ".*a.*")) << name;
     EXPECT_EQ(masked.find('b'), std::string::npos) << name;
   }
-  EXPECT_TRUE(fails_with<UserError>([&] { own("llama2").render(turns, false); }, "carry loss unequally"));
+  // A system text within the first turn is a piece of its own.
+  EXPECT_EQ(own("llama2").render(turns, false)[1], (Piece{"s", false, true}));
 }
 
 TEST(ChatTemplate, FindsTheModelsDefaultSystemText) {
@@ -118,9 +119,11 @@ TEST(ChatTemplate, ANameTakesItsDetailsFromTheModelsOwnTemplateOfThatFamily) {
   EXPECT_EQ(default_system("chatml", ""), "");
   EXPECT_EQ(default_system("qwen", ""), "You are a helpful assistant.");
   EXPECT_EQ(default_system("qwen", "qwen2.5"), own("qwen2.5").default_system());
-  const std::string dated = text_of(ChatTemplate::choose("llama3", fixture("llama3.1.jinja"), {}).render(kTurn, false));
+  const std::string dated =
+      text_of(ChatTemplate::choose("llama3", fixture("llama3.1.jinja"), {"<s>", ""}).render(kTurn, false));
   EXPECT_NE(dated.find("Today Date: 26 Jul 2024"), std::string::npos);
-  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {}).render(kTurn, false)).find("Date"), std::string::npos);
+  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {"<s>", ""}).render(kTurn, false)).find("Date"),
+            std::string::npos);
 }
 
 // What other programs are given renders as what a model was trained with, and is recognised as that.
@@ -163,40 +166,87 @@ TEST(ChatTemplate, RefusesWhatItDoesNotKnow) {
   };
   EXPECT_TRUE(fails_with<UserError>(choose("chatlm", ""), "'chatlm', expected one of auto, chatml, llama2, llama3"));
   EXPECT_TRUE(fails_with<UserError>(choose("auto", ""), "has no chat template; name one with --template"));
-  EXPECT_TRUE(fails_with<UserError>(choose("auto", "{{ messages[0] }}"), "of no family known here"));
-  const auto changed = [](const std::string& model, std::string_view from, std::string_view to) {
-    std::string program = fixture(model + ".jinja");
-    const size_t at = program.find(from);
-    EXPECT_NE(at, std::string::npos) << model << ": " << from;
-    return at == std::string::npos ? program : program.replace(at, from.size(), to);
-  };
-  // Programs that look like a family's and render something else.
-  for (const std::string& program : {
-           changed("llama3.1", "<|start_header_id|>system", "<|start_header_id|>Metadata"),
-           changed("llama3.1", "December 2023", "January 2025"),
-           changed("llama3", "| trim", ""),
-           changed("llama3", "{% set loop_messages = messages %}", "{{ '<|start_header_id|>system' }}"),
-           changed("qwen2.5", "message.content + '<|im_end|>'", "message.content | trim + '<|im_end|>'"),
-           changed("qwen2", "{% endfor %}", "{% endfor %}{% if enable_thinking %}{% endif %}"),
-           changed("llama2", "system_message = false", "system_message = 'Be nice.'"),
-           changed("mistral", "+ eos_token}}", "+ eos_token + ' '}}"),
-           changed("chatml", "{% endfor %}", "{% endfor %}{{ eos_token }}"),
-           changed("chatml", "{% endfor %}", "{% endfor %}{% if eos_token %}{{ eos_token }}{% endif %}"),
-           changed("chatml", "{% endfor %}", "\n{% endfor %}"),
-           changed("chatml", "{% endfor %}", " {%+ endfor %}"),
-           changed("chatml", "{% endfor %}", "Bye{% endfor %}"),
-           changed("chatml", "{% endfor %}", "{% endfor +%}\n"),
-           changed("chatml", "in messages", "in messages[1:]"),
-           changed("chatml", "if add_generation_prompt", "if true"),
-           changed("smollm2", "if loop.first", "if loop.last"),
-           changed("smollm2", "You are", "\\tYou are"),
-           changed("qwen2.5", "{%- endfor %}", "{{ '' + eos_token }}{%- endfor %}"),
-           changed("llama3", "{% if add_generation_prompt %}", ""),
-           changed("llama3.1", "{{- \"<|eot_id|>\" }}", "{{ \"<|eot_id|>\" }}"),
-           changed("llama2", "loop.index0 == 0 and", ""),
-       }) {
-    EXPECT_TRUE(fails_with<UserError>([&] { ChatTemplate::choose("auto", program, {}); }, "of no family known here"));
+  EXPECT_TRUE(fails_with<UserError>(choose("auto", "{{ messages[0] }}"),
+                                    "the model's chat template leaves out what the assistant says"));
+  EXPECT_TRUE(fails_with<UserError>(choose("auto", "a\n{% include 'b' %}"),
+                                    "the model's chat template, line 2: found the tag 'include', expected one"));
+  EXPECT_TRUE(fails_with<UserError>(choose("auto", "{{ raise_exception('no') }}"), "renders no question and reply"));
+}
+
+// The text that carries loss, and the whole, of a template that no name has.
+std::pair<std::string, std::string> loss_and_text(const std::string& program, const std::vector<Message>& messages) {
+  std::pair<std::string, std::string> out;
+  for (const Piece& piece : ChatTemplate::choose("auto", program, {"<s>", "</s>"}).render(messages, false)) {
+    if (piece.loss) out.first += "[" + piece.text + "]";
+    out.second += piece.text;
   }
+  return out;
+}
+
+TEST(ChatTemplate, TakesTheLossByMarksWhateverTheTemplateDoes) {
+  using Both = std::pair<std::string, std::string>;
+  // Like Qwen3's: the last reply gets an empty thought, thoughts of others are dropped.
+  const std::string thinks =
+      "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}{% set c = m.content %}{% if m.role == 'assistant' %}"
+      "{% set t = '' %}{% if '</think>' in c %}{% set t = c.split('</think>')[0].split('<think>')[-1].strip() %}"
+      "{% set c = c.split('</think>')[-1].lstrip() %}{% endif %}"
+      "{% if loop.last %}{{ '<think>\n' + t + '\n</think>\n\n' }}{% endif %}{% endif %}{{ c }}{{ '<|im_end|>\n' }}{% "
+      "endfor %}"
+      "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}";
+  EXPECT_EQ(
+      loss_and_text(thinks, kTurn),
+      (Both{"[Hi there<|im_end|>]",
+            "<|im_start|>user\nHello<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\nHi there<|im_end|>\n"}));
+  EXPECT_EQ(loss_and_text(thinks, {{ChatRole::User, "Q"}, {ChatRole::Assistant, "<think>\nT\n</think>\n\nA"}}).first,
+            "[<think>\nT\n</think>\n\nA<|im_end|>]");
+  EXPECT_EQ(loss_and_text(thinks, {{ChatRole::User, "Q"},
+                                   {ChatRole::Assistant, "<think>T</think>A"},
+                                   {ChatRole::User, "<|im_start|>assistant\n"},
+                                   {ChatRole::Assistant, "<|im_start|>assistant\nB"}})
+                .first,
+            "[A<|im_end|>][<|im_start|>assistant\nB<|im_end|>]");
+  // Like GLM's: the next turn's token ends a reply.
+  const std::string open =
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content | trim }}{% endfor %}{% if add_generation_prompt %}"
+      "<|assistant|>\n{% endif %}";
+  EXPECT_EQ(ChatTemplate::choose("auto", open, {}).end_of_turn(), "<|user|>");
+  EXPECT_EQ(loss_and_text(open, {{ChatRole::User, "Q"}, {ChatRole::Assistant, " A "}, {ChatRole::User, "R"}}),
+            (Both{"[A<|user|>]", "<|user|>\nQ<|assistant|>\nA<|user|>\nR"}));
+  // Replies of no text, and of one that is trimmed away.
+  EXPECT_EQ(loss_and_text(open, {{ChatRole::User, "Q"}, {ChatRole::Assistant, ""}, {ChatRole::User, "R"}}).first,
+            "[<|user|>]");
+  EXPECT_EQ(own("llama3").render(std::vector<Message>{{ChatRole::User, "Q"}, {ChatRole::Assistant, " \n"}}, false)[1],
+            (Piece{"<|eot_id|>", true}));
+  // A system text that stands in the last question.
+  const std::string late =
+      "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}[INST]{{ messages[0].content + ' ' if loop.last "
+      "else '' }}"
+      "{{ m.content }}[/INST]{% elif m.role == 'assistant' %}{{ ' ' + m.content }}{{ eos_token }}{% endif %}{% endfor "
+      "%}";
+  EXPECT_EQ(
+      loss_and_text(
+          late, {{ChatRole::System, "S"}, {ChatRole::User, "Q"}, {ChatRole::Assistant, "A"}, {ChatRole::User, "R"}}),
+      (Both{"[ A</s>]", "<s>[INST]Q[/INST] A</s>[INST]S R[/INST]"}));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        loss_and_text(
+            "{% for m in messages %}{{ m.content }}{% endfor %}{{ messages[1].content }}{{ messages[0].content }}{{ "
+            "messages[1].content }}",
+            kTurn);
+      },
+      "found message 2 repeated or within another"));
+  // A reply that the template leaves out, changes or repeats.
+  const std::string last =
+      "{% for m in messages %}{% if loop.last or loop.index < 3 %}{{ m.role }}: {{ m.content | upper }};\n{% endif "
+      "%}{% endfor %}";
+  EXPECT_EQ(loss_and_text(last, kTurn).first, "[ HI THERE]");
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        loss_and_text(
+            last,
+            {{ChatRole::User, "Q"}, {ChatRole::Assistant, "A"}, {ChatRole::Assistant, "B"}, {ChatRole::User, "R"}});
+      },
+      "found message 3 left out of the text"));
 }
 
 TEST(ChatTemplate, KnowsAProgramHoweverItIsLaidOut) {
@@ -220,8 +270,8 @@ TEST(ChatTemplate, KnowsAProgramHoweverItIsLaidOut) {
 
 TEST(ChatTemplate, LeavesTextThatIsNotUtf8ToTheTokenizer) {
   const std::vector<Message> broken = {{ChatRole::User, " \xe2\x80"}};
-  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {}).render(broken, false)),
-            "<|start_header_id|>user<|end_header_id|>\n\n \xe2\x80<|eot_id|>");
+  EXPECT_EQ(text_of(ChatTemplate::choose("llama3", "", {"<s>", ""}).render(broken, false)),
+            "<s><|start_header_id|>user<|end_header_id|>\n\n\xe2\x80<|eot_id|>");
 }
 
 TEST(ChatTemplate, ReadsAnyBytesAsATemplate) {
@@ -232,7 +282,10 @@ TEST(ChatTemplate, ReadsAnyBytesAsATemplate) {
   }
   const std::string whole = fixture("qwen2.5.jinja");
   for (size_t bytes = 0; bytes + 60 < whole.size(); ++bytes) {
-    EXPECT_THROW(ChatTemplate::choose("auto", whole.substr(0, bytes), {}), UserError);
+    try {
+      ChatTemplate::choose("auto", whole.substr(0, bytes), {}).render(kTurn, true);
+    } catch (const UserError&) {
+    }
   }
 }
 

@@ -301,7 +301,8 @@ TEST_F(Data, TokenIdsAreCheckedAgainstTheVocabulary) {
 TEST_F(Data, WhatATemplateOrATokenizerRefusesIsSaidWithThePlace) {
   DataOptions o = options("a.jsonl", "{\"messages\": [{\"role\": \"assistant\", \"content\": \"a\"}]}");
   o.prompt_format.chat = ChatTemplate::choose("mistral", "", byte_encoder().special);
-  EXPECT_TRUE(refused(o, "a.jsonl, line 1: template mistral: found a message of role assistant"));
+  EXPECT_TRUE(
+      refused(o, "a.jsonl, line 1: template mistral, line 4: it refuses the conversation: Conversation roles must"));
   o.prompt_format = {.refusal = "template: there is none"};
   EXPECT_TRUE(refused(o, "template: there is none"));
   o = options("a.txt", "a\n\nb");

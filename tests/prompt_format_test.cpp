@@ -65,10 +65,11 @@ TEST(PromptFormat, WithoutATemplatePromptsAreBareAndConversationsRefused) {
 }
 
 TEST(PromptFormat, ATemplateThatIsNotUnderstoodIsNoBareText) {
-  const Tokenizer tokenizer = tokenizer_with(kBase, "{{ messages }}");
+  const Tokenizer tokenizer = tokenizer_with(kBase, "{% include 'a' %}");
   const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
-  EXPECT_TRUE(fails_with<UserError>([&] { format.for_prompts(); }, "the model has a chat template of no family"));
-  EXPECT_EQ(format.jinja, "{{ messages }}");
+  EXPECT_TRUE(fails_with<UserError>([&] { format.for_prompts(); },
+                                    "the model's chat template, line 1: found the tag 'include'"));
+  EXPECT_EQ(format.jinja, "{% include 'a' %}");
 }
 
 TEST(PromptFormat, ATemplateWhoseMarkersAreNoTokensIsRefusedByTheirNames) {
@@ -113,9 +114,9 @@ TEST(PromptFormat, AnAdapterIsAskedAsItWasTrained) {
                           "as trained"));
   EXPECT_THAT(decide_prompt_format("none", model_with({2}), &tokenizer, &adapter).notes,
               ElementsAre("run/adapter was trained with template chatml; without --template it is asked as trained"));
-  const AdapterFormat unknown{.directory = "run/adapter", .jinja = "{{ messages }}"};
+  const AdapterFormat unknown{.directory = "run/adapter", .jinja = "{% include 'a' %}"};
   EXPECT_THAT(decide_prompt_format("chatml", model_with({2}), &tokenizer, &unknown).notes,
-              ElementsAre("run/adapter was trained with a chat template of no family known here"));
+              ElementsAre("run/adapter was trained with a chat template that cannot be used here"));
 }
 
 TEST(PromptFormat, AnAdapterThatWasTrainedWithoutATemplateIsAskedByBareText) {

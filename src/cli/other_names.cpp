@@ -108,7 +108,7 @@ constexpr OtherName kNames[] = {
     {"mix_strategy", "", kAllFiles},
     {"interleave_probs", "", kAllFiles},
     {"chat_template", "template", ""},
-    {"chat_template_jinja", "template", "by name; 'auto' (the default) recognises the model's own"},
+    {"chat_template_jinja", "template", "by name; 'auto' (the default) takes the model's own"},
     {"default_system", "", kSystem},
     {"default_system_message", "", kSystem},
     {"drop_system_message", "", kSystem},

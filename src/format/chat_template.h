@@ -1,9 +1,8 @@
 // Chat templates: a conversation becomes the text that a chat model was trained on, with the parts a loss is taken on.
 //
-// Models carry their template as a Jinja program. It is not run here: the families below are written by hand, and a
-// model's program is compared with those that are known (chat_programs.h), tag by tag: only its layout, its comments,
-// its quotes and its default system text may be its own. So for every program that is recognised the text is byte for
-// byte that of transformers' apply_chat_template, but for the date in Llama 3.1's.
+// Models carry their template as a Jinja program, which is run (jinja.h): the text is byte for byte that of
+// transformers' apply_chat_template, but for the day's date. Which bytes came from which message the interpreter
+// remembers. What stands around them (headers, ends of turns) is found out once, from short conversations.
 #pragma once
 
 #include <functional>
@@ -12,6 +11,8 @@
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "format/jinja.h"
 
 namespace snug {
 
@@ -41,56 +42,63 @@ struct SpecialTexts {
 class ChatTemplate {
  public:
   // By name: chatml, qwen, llama3, llama2, mistral, none, or auto for the model's own. `model_template` is the model's
-  // Jinja text, empty if it has none. What varies within a family (the default system text, Llama 3.1's dates) is taken
-  // from the model's own template if that is of the named family. UserError that lists the names for an unknown name,
-  // and for auto if the model has no template or one that is of no family here. `owner`: whose template it is, for
-  // messages.
+  // Jinja text, empty if it has none. A name takes the model's own template where its turns look like those of the
+  // name, for its details (the default system text, Llama 3.1's dates). UserError that lists the names for an unknown
+  // name and for auto if the model has no template; and for a template that does not parse, or that does not render a
+  // question and a reply. `owner`: whose template it is, for messages.
   static ChatTemplate choose(std::string_view name, std::string_view model_template, SpecialTexts special,
                              std::string_view owner = "the model");
 
-  // One of the names above, never auto.
-  std::string_view name() const;
+  // One of the names above but auto and qwen, whose turns the template's look like; "own" where they are like none.
+  const std::string& name() const { return name_; }
   // What stands before the first message when it is not a system message; empty for nothing.
   const std::string& default_system() const { return default_system_; }
   // Whether BOS comes by the tokenizer's habit (none) or is part of the rendered text or absent (all others).
-  bool bos_by_habit() const { return family_ == Family::None; }
-  // The special token that ends a reply.
-  std::string end_of_turn() const;
-  // The Jinja program by which transformers renders conversations as this does: the model's own where that was taken,
-  // else one that choose() recognises as this template. Empty for none.
+  bool bos_by_habit() const { return !program_; }
+  // The text of the token that ends a reply; empty where none can be told. Where the template puts nothing behind a
+  // reply, the token that begins the next turn.
+  const std::string& end_of_turn() const { return end_of_turn_; }
+  // The Jinja program by which transformers renders conversations as this does. Empty for none.
   const std::string& jinja() const { return jinja_; }
-  // The texts that mark turns, as far as `is_token` says that they are no single tokens; "a bos_token" or "an
-  // eos_token" where the template needs one and there is none. Empty: the tokenizer can ask by this template.
+  // The texts <|...|> that mark turns, as far as `is_token` says that they are no single tokens; "a bos_token" or "an
+  // eos_token" where the template fails without one and there is none. Empty: the tokenizer can ask by this template.
   std::vector<std::string> lacking(const std::function<bool(std::string_view)>& is_token) const;
-  // Whether both render every conversation to the same text.
-  bool renders_as(const ChatTemplate& other) const;
+  // Whether both render short conversations to the same text.
+  bool renders_as(const ChatTemplate& other) const { return probes_ == other.probes_; }
 
   // Pieces next to each other differ in `loss` or `masked`; tokenise each by itself, so that a prompt has the same
   // tokens in training as when it is generated from. `for_generation`: ends with the header of a reply to come.
-  // UserError where the family's template refuses: llama2 and mistral want user and assistant in turn, mistral no
-  // system message.
-  //   chatml   <|im_start|>ROLE\nTEXT<|im_end|>\n each
-  //   llama3   BOS, then <|start_header_id|>ROLE<|end_header_id|>\n\nTEXT<|eot_id|> each. Llama 3.1 and later open with
-  //            a system message that holds two dates; "today" is always 26 Jul 2024, their own fallback, so that what a
-  //            model sees does not depend on the day.
-  //   llama2   BOS[INST] TEXT [/INST] REPLY EOS, the system text within the first turn, between <<SYS>> and <</SYS>>
-  //   mistral  BOS, then [INST] TEXT [/INST]REPLYEOS each
-  //   none     the texts one after another, EOS after each reply
-  // chatml and mistral keep texts as they are, llama3 and llama2 strip white space at both ends.
+  // A message's piece is its text as the template renders it, with what the template puts between its parts, white
+  // space that stands between the reply's header and it, and the token that ends the turn. What a template inserts
+  // before a reply (an empty <think>) belongs to it only where the reply itself has thinking. UserError where the
+  // template refuses, and where it leaves out a text that carries loss. "Today" is always 26 Jul 2024, so that what a
+  // model sees does not depend on the day. none: the texts one after another, EOS after each reply.
   std::vector<Piece> render(std::span<const Message> messages, bool for_generation) const;
 
  private:
-  enum class Family { None, ChatML, Llama3, Llama2, Mistral };
+  struct Span {
+    size_t begin = 0, end = 0;
+    bool found = false, broken = false;  // broken: other messages stand between its parts
+  };
 
-  static std::optional<ChatTemplate> recognise(std::string_view model_template, const SpecialTexts& special);
-  void render_turns_in_pairs(std::span<const Message> messages, std::vector<Piece>& out) const;
+  static ChatTemplate of_program(std::string_view program, SpecialTexts special, std::string_view source);
+  jinja::Text text_of(std::span<const Message> messages, bool for_generation, const SpecialTexts& special) const;
+  void look_around(std::string_view source);
+  void find_what_is_needed(std::string_view source);
+  std::vector<Span> spans_of(const jinja::Text& text, size_t count) const;
+  void find_empty(std::span<const Message> messages, bool for_generation, const jinja::Text& text,
+                  std::vector<Span>& spans) const;
+  Span with_surroundings(std::string_view text, Span span, size_t from, const Message& message) const;
 
-  Family family_ = Family::None;
-  std::string jinja_;
-  std::string default_system_;
-  bool opens_with_bos_ = false;  // chatml: a few models put BOS before the first message
-  bool dated_ = false;           // llama3: the system message with dates of Llama 3.1 and later
-  SpecialTexts special_;
+  std::string name_ = "none";
+  std::optional<JinjaTemplate> program_ = {};
+  std::string jinja_ = {};
+  SpecialTexts special_ = {};
+  // Found in short conversations: what a prompt ends with, what stands between a question and its reply and behind it,
+  // what ends a turn, all texts that mark turns.
+  std::string prompt_ = {}, between_ = {}, behind_ = {}, end_of_turn_ = {}, default_system_ = {};
+  std::vector<std::string> markers_ = {}, probes_ = {};
+  bool needs_bos_ = false, needs_eos_ = false;
 };
 
 // Every name choose() takes, for messages: "auto, chatml, ...".

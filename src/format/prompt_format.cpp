@@ -69,7 +69,7 @@ void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, co
       same = format.chat && format.chat->renders_as(chat);
     } catch (const UserError&) {
       format.notes.push_back(
-          fmt::format("{} was trained with a chat template of no family known here", adapter.directory));
+          fmt::format("{} was trained with a chat template that cannot be used here", adapter.directory));
       return;
     }
   if (same || trained.empty()) return;
