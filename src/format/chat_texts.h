@@ -1,5 +1,5 @@
 // The chat templates that have names, as Jinja programs for other programs than snug: what is written beside an adapter
-// or into a model that was trained with one of them. chat_template.cpp recognises each as the template of its name.
+// or into a model that was trained with one of them. snug runs them as it runs a model's own.
 // Every tag trims the layout before it, so that engines agree whatever they do with lines that hold a tag alone.
 #pragma once
 
