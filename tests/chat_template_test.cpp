@@ -239,7 +239,7 @@ TEST(ChatTemplate, TakesTheLossByMarksWhateverTheTemplateDoes) {
   const std::string last =
       "{% for m in messages %}{% if loop.last or loop.index < 3 %}{{ m.role }}: {{ m.content | upper }};\n{% endif "
       "%}{% endfor %}";
-  EXPECT_EQ(loss_and_text(last, kTurn).first, "[ HI THERE]");
+  EXPECT_EQ(loss_and_text(last, kTurn).first, "[ HI THERE;]");
   EXPECT_TRUE(fails_with<UserError>(
       [&] {
         loss_and_text(

@@ -23,5 +23,15 @@ TEST(Corpus, TheHashOfTheDataIsOfEachLabel) {
   EXPECT_NE(hash_of_labels({kNoLabel, kNoLabel, kNoLabel, 4}), plain);
 }
 
+// Nor with other thinking, even where the labels happen to be the same.
+TEST(Corpus, WhatBecomesOfThinkingIsAFieldOfTheData) {
+  Corpus corpus;
+  Options options;
+  const auto hash = [&] { return hash_of_fields(data_fields(corpus, options, {}), {kDataOptionFields}); };
+  const uint64_t plain = hash();
+  options.thinking = "last";
+  EXPECT_NE(hash(), plain);
+}
+
 }  // namespace
 }  // namespace snug

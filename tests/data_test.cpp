@@ -269,8 +269,11 @@ TEST_F(Data, TheFirstSamplesOfEachFileAreTaken) {
 
 TEST_F(Data, RecordsOfTheWrongShapeAreRefusedWithFileLineAndKey) {
   const std::string message = R"({"messages": [{"role": "user", "content": "a"}, )";
-  EXPECT_TRUE(refused("a.jsonl", message + R"({"role": "tool", "content": "b"}]})",
-                      "a.jsonl, line 1, key 'messages[1].role': found \"tool\", expected system, user or assistant"));
+  EXPECT_TRUE(
+      refused("a.jsonl", message + R"({"role": "tool", "content": "b"}]})",
+              "a.jsonl, line 1: key 'role' of message 2: found 'tool', expected none: template chatml renders"));
+  EXPECT_TRUE(refused("a.jsonl", message + R"({"role": "function_call", "content": "b"}]})",
+                      "a.jsonl, line 1, key 'messages[1].role': found \"function_call\", expected 'tool_calls' of"));
   EXPECT_TRUE(refused("a.jsonl", message + R"({"role": "user", "content": null}]})", "key 'messages[1].content'"));
   EXPECT_TRUE(refused("a.jsonl", message + R"({"role": "user", "content": [{"type": "image"}]}]})",
                       "key 'messages[1]', key 'content[0].type': found \"image\", expected \"text\""));

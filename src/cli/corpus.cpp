@@ -135,7 +135,7 @@ Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat
   named.data = absolute(named.data);
   if (!validation_fraction(options)) named.validation = absolute(named.validation);
   for (const char* key : {"data", "validation", "data_format", "columns", "roles", "prompt", "max_samples",
-                          "text_split", "template", "train_on"}) {
+                          "text_split", "template", "train_on", "thinking"}) {
     const OptionSpec& spec = find_option(key, "data");
     std::string value = spec.get(named);
     if (value.size() > kMostText) value = fmt::format("{}... {}", value.substr(0, kMostText), hex(hash_of(value)));

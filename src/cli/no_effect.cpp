@@ -30,6 +30,7 @@ void add_of_data(const Options& options, const RecordKinds& kinds, Reasons& reas
   reasons.emplace_back("template", "no record is a conversation");
   reasons.emplace_back("train_on",
                        kinds.texts ? "every token of a text carries loss" : "labels say which tokens carry loss");
+  reasons.emplace_back("thinking", "no record is a conversation");
 }
 
 void add_of_training(const Options& options, const Cut& cut, Reasons& reasons) {
@@ -58,7 +59,7 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
       reasons.emplace_back(key, "samples are shown whole");
   if (circumstances.shows_text)
     for (const char* key : {"data_format", "columns", "roles", "prompt", "max_samples", "template", "train_on",
-                            "sequence_length", "long_samples", "packing", "text_split"})
+                            "thinking", "sequence_length", "long_samples", "packing", "text_split"})
       reasons.emplace_back(key, "--text shows bare text");
   // A job file is written for training; what other commands take of it is not asked of them.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;

@@ -238,8 +238,8 @@ OptionSpec prompt_option() {
 
 // ---- The table ------------------------------------------------------------------------------------------------------
 
-// What is trained, on what and how.
-std::vector<OptionSpec> training_specs() {
+// What is trained, and on what.
+std::vector<OptionSpec> data_specs() {
   using O = Options;
   return {
       {"model",
@@ -257,7 +257,8 @@ std::vector<OptionSpec> training_specs() {
                   "shape of the samples; auto looks"),
       map_option("columns", &O::columns, "NAME=FIELD",
                  "names of the fields that hold what snug looks for: instruction=question,output=response"),
-      map_option("roles", &O::roles, "NAME=ROLE", "what roles of the file are: human=user,bot=assistant; or system"),
+      map_option("roles", &O::roles, "NAME=ROLE",
+                 "what roles of the file are: human=user,bot=assistant; or system, tool, developer"),
       prompt_option(),
       open_integer_option("max_samples", &O::max_samples, "only the first N samples of each file"),
       list_option("validation", &O::validation, "held-out files or directories, or a fraction of data such as 0.02"),
@@ -266,10 +267,20 @@ std::vector<OptionSpec> training_specs() {
       word_option("template", &O::chat_template, {"auto", "chatml", "llama3", "llama2", "mistral", "qwen", "none"},
                   "chat template; auto: the adapter's, where it was trained with one, else the model's own"),
       word_option("train_on", &O::train_on, {"assistant", "all"}, "which tokens carry loss: the replies, or all"),
+      word_option(
+          "thinking", &O::thinking, {"keep", "drop", "last"},
+          "what replies before the last question thought: as the template has it, dropped, or each turn the last "
+          "one of a sample"),
       integer_option("sequence_length", &O::sequence_length, 2, "tokens in a block, or of a conversation (2048)"),
       word_option("long_samples", &O::long_samples, {"cut", "split", "drop"}, "samples longer than a block"),
       bool_option("packing", &O::packing, "several samples a block, none seeing another (true)"),
+  };
+}
 
+// How.
+std::vector<OptionSpec> training_specs() {
+  using O = Options;
+  return {
       word_option("method", &O::method, {"lora", "full"}, "what is trained: adapters, or all weights"),
       integer_option("lora_rank", &O::lora_rank, 1, "rank of the adapters (16)"),
       number_option("lora_alpha", &O::lora_alpha, 1e-6, 1e6, "their scale times rank (32)"),
@@ -398,7 +409,8 @@ void refuse_empty(OptionSpec& spec) {
 
 const std::vector<OptionSpec>& option_specs() {
   static const std::vector<OptionSpec> specs = [] {
-    std::vector<OptionSpec> all = training_specs();
+    std::vector<OptionSpec> all = data_specs();
+    std::ranges::move(training_specs(), std::back_inserter(all));
     std::ranges::move(machine_specs(), std::back_inserter(all));
     std::ranges::for_each(all, refuse_empty);
     std::ranges::for_each(all, note_as_given);

@@ -34,7 +34,8 @@ struct Options {
   std::map<std::string, std::string> columns, roles;
   std::string prompt_pattern;
   std::optional<int64_t> max_samples;
-  std::string chat_template = "auto", train_on = "assistant", long_samples = "cut", text_split = "document";
+  std::string chat_template = "auto", train_on = "assistant", thinking = "keep", long_samples = "cut";
+  std::string text_split = "document";
   int64_t sequence_length = 2048;
   bool packing = true;
 

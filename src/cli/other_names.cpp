@@ -21,6 +21,8 @@ constexpr std::string_view kLater = "it is not there yet in this version";
 constexpr std::string_view kTrainOn = "'assistant' (the default) or 'all'";
 constexpr std::string_view kTrain = "every reply carries loss but one whose message has 'train: false'";
 constexpr std::string_view kEndOfTurn = "an end-of-turn token carries loss where its reply does";
+constexpr std::string_view kThoughts =
+    "thinking is 'reasoning_content' or 'thinking' of a message, or <think>...</think> in it";
 constexpr std::string_view kSystem = "a record's 'system', or its system message, is its system text";
 constexpr std::string_view kReadAnew = "samples are read anew by every start";
 constexpr std::string_view kAllFiles = "samples of all files are shuffled together; 'max_samples' takes fewer of each";
@@ -397,12 +399,11 @@ constexpr OtherName kNames[] = {
     {"image_max_pixels", "", kLater},
     {"freeze_vision_tower", "", kLater},
     {"media_dir", "", kLater},
-    {"tool_format", "", kLater},
-    {"field_tools", "", kLater},
-    {"field_thinking", "", kLater},
-    {"split_thinking", "", kLater},
+    {"tool_format", "", "the model's chat template says how tools and calls are written"},
+    {"field_tools", "columns", "columns: {tools: FIELD}"},
+    {"field_thinking", "", kThoughts},
+    {"split_thinking", "", kThoughts},
     {"enable_thinking", "", kLater},
-    {"thinking", "", kLater},
     {"add_tokens", "", kLater},
     {"top_p", "", kLater},
     {"top_k", "", kLater},

@@ -74,10 +74,12 @@ WriteBeside write_adapters_format(const Options& options) {
 std::string how_asked(const Options& options, const Corpus& corpus) {
   const PromptFormat& format = corpus.prompt_format;
   if (!corpus.training.kinds().conversations || !format.chat) return "";
-  const std::string end = format.chat->end_of_turn();
-  std::string line = fmt::format("template {}: {}; tokens that end one: {}", format.chat->name(),
+  const std::string end = format.chat->end_of_turn(), call = format.chat->end_of_call();
+  std::string line = fmt::format("template {}: {}{}; tokens that end one: {}", format.chat->name(),
                                  end.empty() ? "nothing ends a reply" : fmt::format("replies end with {}", end),
+                                 call.empty() || call == end ? "" : fmt::format(", calls with {}", call),
                                  fmt::join(format.end_tokens, ", "));
+  if (format.chat->says_loss()) line += "; its generation blocks say what carries loss";
   if (options.method == "full" && format.jinja.empty()) line += "; the model keeps the chat template that its base has";
   return line;
 }

@@ -28,6 +28,11 @@ DataOptions data_options(const Options& options, const std::vector<std::string>&
   if (!options.prompt_pattern.empty()) data.shape.prompt = options.prompt_pattern;
   data.prompt_format = std::move(format);
   data.train_on = options.train_on == "all" ? TrainOn::All : TrainOn::Assistant;
+  data.thinking = thinking_from_name(options.thinking);
+  if (data.thinking == Thinking::Last && data.train_on == TrainOn::All)
+    user_error(
+        "thinking: found last with --train-on all, expected it with assistant: each turn would be learnt again in the "
+        "samples of those behind it");
   data.max_samples = options.max_samples;
   data.vocabulary = vocabulary;
   return data;

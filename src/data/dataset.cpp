@@ -11,6 +11,7 @@
 #include "base/parallel.h"
 #include "base/rng.h"
 #include "data/record_keys.h"
+#include "data/seen_keys.h"
 
 namespace snug {
 namespace {
@@ -50,18 +51,6 @@ bool take_beginnings(std::string& text, std::string_view special) {
   }
 }
 
-// What a record becomes.
-struct Made {
-  std::vector<Sample> samples;
-  std::vector<std::string> ignored;  // keys
-  std::vector<bool> occurs;          // of the fields that options name
-  std::vector<bool> has_role;        // of the roles that options name
-  bool has_mask = false;             // a message has one
-  int64_t empty_replies = 0;         // that carry loss
-  bool ended_again = false;          // it ended twice, or by another token than the template's
-  bool begun_again = false;          // it began with BOS more than once
-};
-
 // Turns the records of one file into samples.
 class SampleMaker {
  public:
@@ -94,7 +83,6 @@ class SampleMaker {
     if (format_ == DataFormat::Tokens) return;
     if (!encoder_)
       user_error("{}: found text, but the model directory has no tokenizer.json and no tokenizer.model", first.place);
-    treats_thinking_ = options_.prompt_format.jinja.find("think") != std::string::npos;
     if (format_ != DataFormat::Text) template_ = &options_.prompt_format.for_conversations();
     (format_ == DataFormat::Text ? kinds_.texts : kinds_.conversations) = true;
   }
@@ -105,7 +93,7 @@ class SampleMaker {
     if (json_) {
       Json json = parse_json(record.text, record.place, record.line);
       read_written_messages(json);
-      example = read_example(json, format_, shape_, record.place);
+      example = read_example(json, format_, shape_, record.place, record.text);
       for (const NamedField& named : named_) made.occurs.push_back(occurs(named, json));
       for (const std::string& role : roles_) made.has_role.push_back(has_role(role, options_.shape, json));
       made.has_mask = std::holds_alternative<Conversation>(example.content) && has_in_messages("mask", json);
@@ -118,7 +106,8 @@ class SampleMaker {
       if (auto* document = std::get_if<Document>(&example.content))
         made.samples.push_back(encode(document->text, made));
       if (auto* conversation = std::get_if<Conversation>(&example.content)) {
-        made.samples.push_back(encode(*conversation, made));
+        for (Conversation& one : with_thinking(std::move(*conversation), options_.thinking))
+          made.samples.push_back(encode(one, example.tools, made));
       }
     } catch (const UserError& error) {
       user_error("{}: {}", record.place, error.what());
@@ -183,23 +172,19 @@ class SampleMaker {
     return sample;
   }
 
-  Sample encode(Conversation& conversation, Made& made) const {
+  Sample encode(Conversation& conversation, std::span<const jinja::Value> tools, Made& made) const {
     const bool all = options_.train_on == TrainOn::All, none = template_->bos_by_habit();
     for (Message& message : conversation) {
       if (message.role == ChatRole::Assistant) {
-        if (!none && treats_thinking_ && message.content.find("<think>") != std::string::npos) {
-          user_error(
-              "found <think> in a reply, which the model's own chat template sets apart from it, expected none: "
-              "thinking is not rendered yet");
-        }
         take_ends(message.content, template_->end_of_turn(), made);
-        made.empty_replies += message.content.empty() && message.loss.value_or(true);
+        made.empty_replies +=
+            message.content.empty() && message.thinking.empty() && message.calls.empty() && message.carries_loss();
       } else if (!all && message.loss == false) {
         message.loss.reset();  // what carries no loss anyway is no piece, hence has no tokens, of its own
       }
     }
     Sample sample;
-    std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false);
+    std::vector<Piece> pieces = template_->render(conversation, /*for_generation=*/false, tools, &made.left_out);
     if (!pieces.empty()) made.begun_again = take_beginnings(pieces[0].text, encoder_->special.bos);
     if (none) append_habitual_bos(pieces.empty() ? "" : pieces[0].text, sample);
     Before before = Before::Nothing;
@@ -217,7 +202,6 @@ class SampleMaker {
   std::vector<std::string> roles_;  // that options name
   std::string keys_;
   bool json_ = true;
-  bool treats_thinking_ = false;  // the chat template does
   DataFormat format_ = DataFormat::Text;
   const ChatTemplate* template_ = nullptr;
   RecordKinds kinds_;
@@ -276,10 +260,6 @@ struct SeenNames {
   std::string first_keys{};  // of the first record; empty for plain text
 };
 
-void add_to(std::vector<bool>& all, const std::vector<bool>& more) {
-  for (size_t i = 0; i < more.size(); ++i) all[i] = all[i] || more[i];
-}
-
 // UserError for a field or a role that options name and that no record of any file has.
 void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOptions& options) {
   const std::string files =
@@ -297,66 +277,6 @@ void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOp
     user_error("{}: found no message of the role '{}', expected it as --roles names it", files, maker.roles()[i]);
   }
 }
-
-// What the records of a file have in common.
-class SeenKeys {
- public:
-  explicit SeenKeys(const std::vector<NamedField>& named) : named_(named), occurs_(named.size()) {}
-
-  void add(const Made& made) {
-    for (const std::string& key : made.ignored) ++ignored_[key];
-    add_to(occurs_, made.occurs);
-    masks_ += made.has_mask;
-    empty_replies_ += made.empty_replies;
-    ended_again_ += made.ended_again;
-    begun_again_ += made.begun_again;
-  }
-
-  // Notes for keys that are passed over, for fields that options name and that the file's records have not, and for a
-  // key that programs differ in.
-  void say_of_keys(const std::string& path, const DataOptions& options) const {
-    if (!options.note) return;
-    for (size_t i = 0; i < named_.size(); ++i) {
-      if (!occurs_[i])
-        options.note(
-            fmt::format("{}: no record has the field '{}', which --{} names", path, named_[i].field, named_[i].option));
-    }
-    if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
-    // Some programs mean by it what others mean by 'masked'.
-    if (masks_ > 0) {
-      options.note(fmt::format(
-          "{}: {} messages with 'mask': where it is true a message carries loss; 'masked' is the other way round", path,
-          masks_ == 1 ? "1 record has" : fmt::format("{} records have", masks_)));
-    }
-  }
-
-  // Notes for what begins more than once, ends at once or more than once.
-  void say_of_ends(const std::string& path, const DataOptions& options) const {
-    if (!options.note) return;
-    if (empty_replies_ > 0) {
-      options.note(fmt::format("{}: {} empty: to end at once is what {} taught", path,
-                               empty_replies_ == 1 ? "1 reply is" : fmt::format("{} replies are", empty_replies_),
-                               empty_replies_ == 1 ? "is" : "they are"));
-    }
-    if (begun_again_ > 0) {
-      options.note(fmt::format("{}: {} with BOS more than once: one is left", path,
-                               begun_again_ == 1 ? "1 record begins" : fmt::format("{} records begin", begun_again_)));
-    }
-    if (ended_again_ > 0) {
-      options.note(fmt::format(
-          "{}: {} more than one end, or the tokenizer's in place of the template's: each is left with the one end that "
-          "is put behind it",
-          path,
-          ended_again_ == 1 ? "1 record has a text with" : fmt::format("{} records have texts with", ended_again_)));
-    }
-  }
-
- private:
-  const std::vector<NamedField>& named_;
-  std::vector<bool> occurs_;
-  int64_t masks_ = 0, empty_replies_ = 0, ended_again_ = 0, begun_again_ = 0;
-  std::map<std::string, int64_t> ignored_;
-};
 
 void visit_file(const std::filesystem::path& path, SampleMaker& maker, const DataOptions& options, SeenNames& names,
                 const std::function<void(const Sample&, const std::string&)>& visit) {

@@ -14,6 +14,7 @@
 #include "base/heartbeat.h"
 #include "data/records.h"
 #include "data/shapes.h"
+#include "data/thinking.h"
 #include "format/prompt_format.h"
 #include "format/tokenizer.h"
 
@@ -45,6 +46,7 @@ struct DataOptions {
   ShapeOptions shape;
   PromptFormat prompt_format;  // looked at only where there are conversations; a filled pattern is a user's turn
   TrainOn train_on = TrainOn::Assistant;
+  Thinking thinking = Thinking::Keep;  // Last only where replies alone carry loss
   std::optional<int64_t> max_samples;  // the first so many records of each file
   TextSplit text_split = TextSplit::Document;
   int64_t vocabulary = 0;  // ids must lie below it
@@ -59,7 +61,7 @@ struct DataOptions {
 // nothing. The first label is always kNoLabel, since nothing comes before it.
 //   conversations  the rendered text of the chat template, encoded piece by piece; labels on replies with their
 //                  end-of-turn token, or on all (train_on), as far as messages do not say so themselves. With template
-//                  none BOS comes by the tokenizer's habit.
+//                  none BOS comes by the tokenizer's habit. With thinking `last` one may become several samples.
 //   text           BOS by the tokenizer's habit, the text, EOS; labels on all, whatever train_on says
 //   tokens         ids and labels as they are, whatever train_on says
 // BOS, EOS and a reply's end-of-turn token are not added where the text has them already, white space aside; of several
@@ -74,7 +76,7 @@ struct RecordKinds {
 };
 
 // Reads the files from front to end and calls visit(sample, place) for each sample in file order: a record is one, or,
-// as token ids, several. At any time 4 MiB of
+// as token ids and with thinking `last`, several. At any time 4 MiB of
 // text and the record that goes beyond are held, which may have 256 MiB itself, and their tokens. Records are encoded
 // on the threads of parallel_for(), with the same result for any number of them. `encoder` may be null where every file
 // is of tokens. UserError with file, line or element, key, what was found and what was expected; the earliest bad

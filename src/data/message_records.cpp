@@ -1,27 +1,44 @@
 // The messages of a conversation.
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <utility>
 
 #include "data/record_fields.h"
 #include "data/record_keys.h"
+#include "format/jinja_json.h"
 
 namespace snug {
 namespace {
 
 constexpr std::array<const char*, 5> kFlags = {"trainable", "loss", "loss_mask", "mask", "masked"};
-constexpr std::array<std::string_view, 10> kUnknownRoles = {"tool",        "tools",    "tool_call",     "tool_response",
-                                                            "tool_result", "function", "function_call", "observation",
-                                                            "developer",   "ipython"};
+constexpr std::array<std::string_view, 4> kToolRoles = {"tool", "function", "observation", "ipython"};
+// Where peers put a reply's thinking.
+constexpr std::array<const char*, 3> kThinking = {"reasoning_content", "thinking", "reasoning"};
 
-ChatRole role_of(const JsonObject& message, const std::string& key, const ShapeOptions& options) {
+// Sets the role, and its name where the template may know it by another than the role's own.
+void read_role(const JsonObject& message, const std::string& key, const ShapeOptions& options, Message& out) {
   const std::string role = message.string(key);
-  if (const auto named = options.roles.find(role); named != options.roles.end()) return named->second;
-  if (role == "system") return ChatRole::System;
-  if (role == "user" || role == "human") return ChatRole::User;
-  if (role == "assistant" || role == "gpt") return ChatRole::Assistant;
-  if (is_in(kUnknownRoles, role)) message.fail(key, "system, user or assistant: this role is not rendered yet");
-  message.fail(key, "system, user or human, assistant or gpt; --roles NAME=ROLE names others");
+  if (const auto named = options.roles.find(role); named != options.roles.end()) {
+    out.role = named->second;
+  } else if (role == "system") {
+    out.role = ChatRole::System;
+  } else if (role == "user" || role == "human") {
+    out.role = ChatRole::User;
+  } else if (role == "assistant" || role == "gpt") {
+    out.role = ChatRole::Assistant;
+  } else if (role == "developer") {
+    out.role = ChatRole::Developer;
+  } else if (is_in(kToolRoles, role)) {
+    out.role = ChatRole::Tool;
+    if (role != name_of(ChatRole::Tool)) out.role_name = role;
+  } else if (role == "function_call" || role == "tool_call") {
+    message.fail(key, "'tool_calls' of an assistant's message: a call is a part of a reply");
+  } else {
+    message.fail(key,
+                 "system, user or human, assistant or gpt, tool, function or observation, developer; --roles NAME=ROLE "
+                 "names others");
+  }
 }
 
 // `within` names the message.
@@ -65,22 +82,70 @@ bool is_flag(const RecordFields& fields, std::string_view key) {
   return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
 }
 
+// What a reply says beside its content, and what a tool says of its own.
+void read_more(const JsonObject& message, const jinja::Value& ordered, Message& out) {
+  if (out.role == ChatRole::Assistant) {
+    for (const char* key : kThinking) {
+      const std::string text = message.string(key, "");
+      if (text.empty()) continue;
+      if (!out.thinking.empty() && text != out.thinking)
+        message.fail(key, fmt::format("none beside '{}', which says another thing", out.thinking_key));
+      out.thinking = text;
+      out.thinking_key = key;
+    }
+    if (message.has("tool_calls")) out.calls = read_calls(message, "tool_calls", ordered);
+    if (!out.thinking.empty() && thinking_bytes(out.content) > 0)
+      message.fail(out.thinking_key, "none beside </think> in the reply itself");
+  } else if (out.role == ChatRole::Tool) {
+    for (const char* key : {"tool_call_id", "name"})
+      if (message.has(key)) out.others.emplace_back(key, jinja::make_string(jinja::Text(message.string(key))));
+  }
+}
+
+// Whether a message's key is one of those.
+bool is_more(ChatRole role, std::string_view key) {
+  if (role == ChatRole::Assistant) return is_in(kThinking, key) || key == "tool_calls";
+  return role == ChatRole::Tool && (key == "tool_call_id" || key == "name");
+}
+
+// A message's calls, in the order of their keys. `list`: the messages as RecordFields::ordered() has them.
+jinja::Value calls_of(const jinja::Value& list, size_t message) {
+  const jinja::Value& one = list.as<jinja::ListRep>().items.at(message);
+  const jinja::Value* const found = one.as<jinja::DictRep>().find("tool_calls");
+  check(found != nullptr, "a record's text is not what was read from it");
+  return found->is(jinja::Kind::String) ? jinja::value_of_json(jinja::view_of(*found)) : *found;
+}
+
+// `ordered`: gives the message's calls.
 Message read_message(const RecordFields& fields, const JsonObject& message, const std::string& within,
-                     std::vector<std::string>& ignored) {
+                     const std::function<jinja::Value()>& ordered, std::vector<std::string>& ignored) {
   const bool sharegpt = message.has(fields.key("from"));
   const std::string role = fields.key(sharegpt ? "from" : "role");
   const std::string content = fields.key(sharegpt ? "value" : "content");
+  const bool calls = message.has("tool_calls");
   for (const auto& [name, key] : {std::pair("role", role), std::pair("content", content)}) {
-    if (!message.value().contains(key)) {
+    if (!message.value().contains(key) && !(calls && key == content)) {
       user_error("{}: key '{}' is missing, found the keys {}; --columns {}=FIELD names it", within, key,
                  names_of_keys(message.value()), name);
     }
   }
+  Message out;
+  read_role(message, role, fields.options(), out);
   check_keys(
       message, KeysOf::Message,
-      [&](std::string_view key) { return key == role || key == content || is_flag(fields, key); }, ignored);
-  const ChatRole speaker = role_of(message, role, fields.options());
-  return {speaker, content_of(message, content, within, ignored), loss_of(message, fields)};
+      [&](std::string_view key) {
+        return key == role || key == content || is_flag(fields, key) || is_more(out.role, key);
+      },
+      ignored);
+  out.no_content = calls && out.role == ChatRole::Assistant && !message.has(content);
+  if (!out.no_content) out.content = content_of(message, content, within, ignored);
+  out.loss = loss_of(message, fields);
+  try {
+    read_more(message, calls && out.role == ChatRole::Assistant ? ordered() : jinja::Value(), out);
+  } catch (const jinja::Failure&) {
+    message.fail("tool_calls", "a list, or a text of one as JSON");
+  }
+  return out;
 }
 
 }  // namespace
@@ -96,10 +161,17 @@ Conversation read_messages(const RecordFields& fields, const std::string& name, 
   const Json& list = fields.list(name);
   if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
   const bool has_system = !fields.text_or_nothing("system").empty();
+  std::optional<jinja::Value> ordered;  // the list, once a message has calls
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", fields.key(name), i);
     const JsonObject message(list[i], fields.place(), place);
-    out.push_back(read_message(fields, message, fmt::format("{}, key '{}'", fields.place(), place), keys));
+    out.push_back(read_message(
+        fields, message, fmt::format("{}, key '{}'", fields.place(), place),
+        [&] {
+          if (!ordered) ordered = fields.ordered(fields.key(name));
+          return calls_of(*ordered, i);
+        },
+        keys));
     if (has_system && out.back().role == ChatRole::System) {
       fields.object().fail(fields.key("system"), fmt::format("none beside '{}', which is a system text too", place));
     }

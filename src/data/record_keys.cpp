@@ -24,7 +24,10 @@ struct RefusedKeys {
   When when = When::Always;
 };
 
-constexpr std::string_view kNoTools = "none: tools and their calls are not rendered yet";
+constexpr std::string_view kNoTools =
+    "none: what may be called is 'tools' of a conversation, calls are 'tool_calls' of an assistant's messages, and "
+    "what "
+    "came of one is a message of the role 'tool'";
 constexpr std::string_view kWhereDocumentsBegin =
     "none: 'position_ids' that begin again at 0 say where documents begin";
 
@@ -42,7 +45,7 @@ constexpr RefusedKeys kRefused[] = {
     {kRecords | kMessage,
      "reasoning_content reasoning reasoning_details thinking thinking_content thinking_blocks thought thoughts think "
      "chain_of_thought cot rationale scratchpad enable_thinking",
-     "none: thinking is not rendered yet"},
+     "none: thinking is 'reasoning_content' or 'thinking' of an assistant's message, or <think>...</think> in it"},
     {kRecords | kMessage, "chat_template_kwargs", "none: what a template is told beside messages is not rendered yet"},
     {kRecords | kMessage, "chat_template", "none: --template names one for all records"},
     {kEverywhere,

@@ -17,8 +17,9 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{D
                                                                               {DataFormat::Text, "text"},
                                                                               {DataFormat::Tokens, "tokens"}}};
 // RecordFields that columns may name: of records, and of the messages of a conversation.
-constexpr std::array<std::string_view, 10> kFields = {"instruction",   "input",    "output", "system",    "history",
-                                                      "conversations", "messages", "text",   "input_ids", "labels"};
+constexpr std::array<std::string_view, 11> kFields = {"instruction", "input",         "output",   "system",
+                                                      "history",     "conversations", "messages", "tools",
+                                                      "text",        "input_ids",     "labels"};
 constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "role", "content", "weight", "train"};
 
 constexpr std::string_view kNoNull =
@@ -209,14 +210,14 @@ std::vector<std::string> fields_of(DataFormat format, const RecordFields& record
     case DataFormat::Alpaca: {
       std::vector<std::string> fields = prompt_fields(options);
       if (!options.prompt) fields = {"instruction", "input"};
-      fields.insert(fields.end(), {"output", "system", "history", "weight"});
+      fields.insert(fields.end(), {"output", "system", "history", "tools", "weight"});
       return fields;
     }
     case DataFormat::ShareGpt:
-      return {"conversations", "system", "weight"};
+      return {"conversations", "system", "tools", "weight"};
     case DataFormat::Messages:
-      if (is_prompt_and_completion(record)) return {"prompt", "completion", "system", "weight"};
-      return {"messages", "system", "weight"};
+      if (is_prompt_and_completion(record)) return {"prompt", "completion", "system", "tools", "weight"};
+      return {"messages", "system", "tools", "weight"};
     case DataFormat::Text:
       return {"text", "weight"};
     case DataFormat::Tokens:
@@ -289,7 +290,9 @@ ChatRole role_from_name(std::string_view name) {
   if (name == "system") return ChatRole::System;
   if (name == "user") return ChatRole::User;
   if (name == "assistant") return ChatRole::Assistant;
-  user_error("roles: found '{}', expected system, user or assistant", name);
+  if (name == "tool") return ChatRole::Tool;
+  if (name == "developer") return ChatRole::Developer;
+  user_error("roles: found '{}', expected system, user, assistant, tool or developer", name);
 }
 
 void validate(const ShapeOptions& options) {
@@ -405,8 +408,9 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
       place, names_of_keys(record), advice(fields.object()));
 }
 
-Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place) {
-  const RecordFields fields(record, options, place);
+Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place,
+                     std::string_view text) {
+  const RecordFields fields(record, options, place, text);
   const std::vector<std::string> read = fields_of(format, fields);
   Example example;
   check_keys(
@@ -423,6 +427,7 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       example.ignored);
   const std::string weight = fields.key("weight");
   if (fields.has("weight")) example.carries_loss = read_flag(fields.object(), weight, kWeights);
+  if (format != DataFormat::Text && format != DataFormat::Tokens) example.tools = read_tools(fields);
   if (format == DataFormat::Alpaca || format == DataFormat::Text) refuse_written_messages(fields, read);
   switch (format) {
     case DataFormat::Alpaca:

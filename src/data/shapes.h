@@ -33,7 +33,7 @@ struct ShapeOptions {
   std::map<std::string, ChatRole> roles;
 };
 
-// system, user, assistant; UserError otherwise.
+// system, user, assistant, tool, developer; UserError otherwise.
 ChatRole role_from_name(std::string_view name);
 
 // UserError for a column that neither snug nor the prompt looks for, and for a prompt with a lone brace.
@@ -70,8 +70,9 @@ std::string names_of_keys(const Json& record);
 // What a record says.
 struct Example {
   std::variant<Conversation, Document, std::vector<TokenSample>> content;
-  bool carries_loss = true;          // false: its weight is 0
-  std::vector<std::string> ignored;  // keys that no table knows
+  bool carries_loss = true;              // false: its weight is 0
+  std::vector<std::string> ignored;      // keys that no table knows
+  std::vector<jinja::Value> tools = {};  // of a conversation; they belong to the thread that read them
 };
 
 // Puts the lists in place of the texts that a record has under prompt and completion, where these as a whole are lists
@@ -90,12 +91,16 @@ DataFormat detect_format(const Json& record, const ShapeOptions& options, const 
 //   messages  {messages: [{role, content}, ...], system?}, or {prompt: [...], completion: [...], system?}: one
 //             conversation, whose prompt carries no loss; read_written_messages() makes lists of their texts
 //             Messages of either kind stand in either list. Roles: those of options.roles, system, user or human,
-//             assistant or gpt; content: text or [{type: "text", text}, ...]. Whether a message carries loss: train,
-//             trainable, loss, loss_mask or mask (true, false), masked (the other way round), or weight (0: none)
+//             assistant or gpt, tool, function, observation or ipython, developer; content: text or [{type: "text",
+//             text}, ...], or null beside tool_calls. Whether a message carries loss: train, trainable, loss, loss_mask
+//             or mask (true, false), masked (the other way round), or weight (0: none). A reply may have tool_calls and
+//             reasoning_content, thinking or reasoning, what a tool says tool_call_id and name
 //   text      {text}
 //   tokens    {input_ids, labels?, ...}, equally long (record_fields.h); every id below 2^31; without labels every
 //             token counts
-// A record of any shape may have a weight, 0 or 1. check_keys() judges all other keys.
-Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place);
+// A record of any shape may have a weight, 0 or 1, and one that becomes a conversation tools. check_keys() judges all
+// other keys. `text`: the record as it is written, by which the keys of tools and calls keep their order.
+Example read_example(const Json& record, DataFormat format, const ShapeOptions& options, const std::string& place,
+                     std::string_view text = {});
 
 }  // namespace snug

@@ -12,31 +12,21 @@
 #include <string_view>
 #include <vector>
 
+#include "format/chat_message.h"
+#include "format/chat_spans.h"
 #include "format/jinja.h"
 
 namespace snug {
 
-enum class ChatRole { System, User, Assistant };
-
-struct Message {
-  ChatRole role = ChatRole::User;
-  std::string content;
-  std::optional<bool> loss = {};  // whether it carries loss, where its record says so; replies do otherwise
-};
-
-// A stretch of rendered text. Loss: a message that carries it with the end-of-turn token after it, not the header
-// before it and not the newline that some families put behind it. Masked: a message whose record says that it carries
-// none, whatever is trained on.
-struct Piece {
-  std::string text;
-  bool loss = false;
-  bool masked = false;
-  bool operator==(const Piece&) const = default;
-};
-
 // How the tokenizer spells its two special tokens; empty where it has none.
 struct SpecialTexts {
   std::string bos, eos;
+};
+
+// What a template leaves out of a conversation that teaches, though it need not show it.
+struct LeftOut {
+  int64_t thoughts = 0;  // of replies that carry loss
+  int64_t texts = 0;     // of other messages, such as a system text
 };
 
 class ChatTemplate {
@@ -57,7 +47,11 @@ class ChatTemplate {
   bool bos_by_habit() const { return !program_; }
   // The text of the token that ends a reply; empty where none can be told. Where the template puts nothing behind a
   // reply, the token that begins the next turn.
-  const std::string& end_of_turn() const { return end_of_turn_; }
+  const std::string& end_of_turn() const { return around_.end_of_turn; }
+  // The text of the token that ends a call, likewise; empty where it has no calls.
+  const std::string& end_of_call() const { return around_.end_of_call; }
+  // Whether generation blocks of the template say what of replies carries loss.
+  bool says_loss() const { return around_.generation; }
   // The Jinja program by which transformers renders conversations as this does. Empty for none.
   const std::string& jinja() const { return jinja_; }
   // The texts <|...|> that mark turns, as far as `is_token` says that they are no single tokens; "a bos_token" or "an
@@ -70,33 +64,51 @@ class ChatTemplate {
   // tokens in training as when it is generated from. `for_generation`: ends with the header of a reply to come.
   // A message's piece is its text as the template renders it, with what the template puts between its parts, white
   // space that stands between the reply's header and it, and the token that ends the turn. What a template inserts
-  // before a reply (an empty <think>) belongs to it only where the reply itself has thinking. UserError where the
-  // template refuses, and where it leaves out a text that carries loss. "Today" is always 26 Jul 2024, so that what a
-  // model sees does not depend on the day. none: the texts one after another, EOS after each reply.
-  std::vector<Piece> render(std::span<const Message> messages, bool for_generation) const;
+  // before a reply (an empty <think>) belongs to it only where the reply itself has thinking; what it writes around
+  // calls does. Where it has generation blocks, these say what of replies carries loss. UserError where the template
+  // refuses, and where it leaves out a text that carries loss, tools, calls, or what tools say. "Today" is always 26
+  // Jul 2024, so that what a model sees does not depend on the day. none: the texts one after another, EOS after each
+  // reply.
+  std::vector<Piece> render(std::span<const Message> messages, bool for_generation,
+                            std::span<const jinja::Value> tools = {}, LeftOut* left_out = nullptr) const;
 
  private:
-  struct Span {
-    size_t begin = 0, end = 0;
-    bool found = false, broken = false;  // broken: other messages stand between its parts
+  // A text and what its bytes came from.
+  struct Rendering {
+    jinja::Text text;
+    ChatVariables variables;
   };
 
   static ChatTemplate of_program(std::string_view program, SpecialTexts special, std::string_view source);
-  jinja::Text text_of(std::span<const Message> messages, bool for_generation, const SpecialTexts& special) const;
+  Rendering run(std::span<const Message> messages, std::span<const jinja::Value> tools, bool for_generation,
+                const SpecialTexts& special) const;
+  Rendering run(std::span<const Message> messages, std::span<const jinja::Value> tools, bool for_generation,
+                const SpecialTexts& special, bool empty) const;
+  std::optional<Rendering> probe(std::span<const Message> messages, bool for_generation,
+                                 const SpecialTexts& special) const;
   void look_around(std::string_view source);
   void find_what_is_needed(std::string_view source);
-  std::vector<Span> spans_of(const jinja::Text& text, size_t count) const;
-  void find_empty(std::span<const Message> messages, bool for_generation, const jinja::Text& text,
-                  std::vector<Span>& spans) const;
-  Span with_surroundings(std::string_view text, Span span, size_t from, const Message& message) const;
+  void find_ends(std::string_view next, bool always_asks);
+  void find_forms(const SpecialTexts& special);
+  void find_calls(const SpecialTexts& special);
+  void add_header(std::string_view text, const ChatSpan& question, const ChatSpan& reply);
+  void add_end(const std::string& end);
+  void find_empty(std::span<const Message> messages, std::span<const jinja::Value> tools, bool for_generation,
+                  const Rendering& rendered, std::vector<ChatSpan>& spans) const;
+  void refuse_beside_texts(std::span<const Message> messages, std::span<const jinja::Value> tools) const;
+  void refuse_left_out(std::span<const Message> messages, std::span<const jinja::Value> tools,
+                       const Rendering& rendered, LeftOut* left_out) const;
 
   std::string name_ = "none";
   std::optional<JinjaTemplate> program_ = {};
   std::string jinja_ = {};
   SpecialTexts special_ = {};
-  // Found in short conversations: what a prompt ends with, what stands between a question and its reply and behind it,
-  // what ends a turn, all texts that mark turns.
-  std::string prompt_ = {}, between_ = {}, behind_ = {}, end_of_turn_ = {}, default_system_ = {};
+  bool built_in_ = false;  // it has a name, and is not the model's own
+  // Found in short conversations: what stands around messages, between a question and its reply and behind it, how
+  // thoughts and calls are given, all texts that mark turns.
+  ChatSurroundings around_ = {};
+  ChatForms forms_ = {};
+  std::string between_ = {}, behind_ = {}, default_system_ = {};
   std::vector<std::string> markers_ = {}, probes_ = {};
   bool needs_bos_ = false, needs_eos_ = false;
 };

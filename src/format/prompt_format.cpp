@@ -50,6 +50,9 @@ void collect_ends(PromptFormat& format, const ModelTokens& model, const Tokenize
     const std::string end = format.chat->end_of_turn();
     if (const auto id = tokenizer->token_id(end))
       add_end(format, *id, model.vocabulary, fmt::format("'{}', the template's end of turn,", end));
+    const std::string call = format.chat->end_of_call();
+    if (const auto id = tokenizer->token_id(call); id && call != end)
+      add_end(format, *id, model.vocabulary, fmt::format("'{}', the template's end of calls,", call));
   }
   for (const int64_t id : adapter && adapter->end_tokens ? *adapter->end_tokens : model.end_tokens)
     add_end(format, id, model.vocabulary, "eos_token_id");

@@ -15,6 +15,11 @@
 
 namespace {
 
+// A template that renders all that a conversation may have.
+constexpr const char* kTools =
+    "{{ tools | tojson if tools else '' }}{% for m in messages %}<{{ m.role }}>{{ m.reasoning_content or '' }}"
+    "{{ m.content or '' }}{% for c in m.tool_calls or [] %}{{ c | tojson }}{% endfor %}<end>{% endfor %}";
+
 // The chat template too is a foreign text: the file's bytes stand in for it.
 snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, const std::string& bytes) {
   snug::DataOptions options;
@@ -22,12 +27,14 @@ snug::DataOptions options_for(uint8_t kind, const std::filesystem::path& file, c
   options.vocabulary = 259;
   try {
     const snug::SpecialTexts special = snug::byte_encoder().special;
-    options.prompt_format.chat = snug::ChatTemplate::choose(kind & 4 ? "chatml" : "auto", bytes, special);
+    options.prompt_format.chat =
+        snug::ChatTemplate::choose(kind & 4 ? "chatml" : "auto", kind & 128 ? kTools : bytes, special);
   } catch (const snug::UserError& error) {
     options.prompt_format.refusal = error.what();
   }
   if (kind & 8) options.shape.prompt = "{instruction}: ";
   if (kind & 16) options.train_on = snug::TrainOn::All;
+  if (kind & 128 && !(kind & 16)) options.thinking = snug::Thinking::Last;
   options.text_split = static_cast<snug::TextSplit>(kind % 3);
   return options;
 }

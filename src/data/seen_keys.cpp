@@ -1,0 +1,69 @@
+#include "data/seen_keys.h"
+
+#include "base/error.h"
+#include "data/record_keys.h"
+
+namespace snug {
+
+void add_to(std::vector<bool>& all, const std::vector<bool>& more) {
+  for (size_t i = 0; i < more.size(); ++i) all[i] = all[i] || more[i];
+}
+
+void SeenKeys::add(const Made& made) {
+  for (const std::string& key : made.ignored) ++ignored_[key];
+  add_to(occurs_, made.occurs);
+  masks_ += made.has_mask;
+  empty_replies_ += made.empty_replies;
+  ended_again_ += made.ended_again;
+  begun_again_ += made.begun_again;
+  left_out_.thoughts += made.left_out.thoughts;
+  left_out_.texts += made.left_out.texts;
+}
+
+void SeenKeys::say_of_keys(const std::string& path, const DataOptions& options) const {
+  if (!options.note) return;
+  for (size_t i = 0; i < named_.size(); ++i) {
+    if (!occurs_[i])
+      options.note(
+          fmt::format("{}: no record has the field '{}', which --{} names", path, named_[i].field, named_[i].option));
+  }
+  if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
+  // Some programs mean by it what others mean by 'masked'.
+  if (masks_ > 0) {
+    options.note(fmt::format(
+        "{}: {} messages with 'mask': where it is true a message carries loss; 'masked' is the other way round", path,
+        masks_ == 1 ? "1 record has" : fmt::format("{} records have", masks_)));
+  }
+}
+
+void SeenKeys::say_of_ends(const std::string& path, const DataOptions& options) const {
+  if (!options.note) return;
+  if (empty_replies_ > 0) {
+    options.note(fmt::format("{}: {} empty: to end at once is what {} taught", path,
+                             empty_replies_ == 1 ? "1 reply is" : fmt::format("{} replies are", empty_replies_),
+                             empty_replies_ == 1 ? "is" : "they are"));
+  }
+  if (begun_again_ > 0) {
+    options.note(fmt::format("{}: {} with BOS more than once: one is left", path,
+                             begun_again_ == 1 ? "1 record begins" : fmt::format("{} records begin", begun_again_)));
+  }
+  if (ended_again_ > 0) {
+    options.note(fmt::format(
+        "{}: {} more than one end, or the tokenizer's in place of the template's: each is left with the one end that "
+        "is put behind it",
+        path,
+        ended_again_ == 1 ? "1 record has a text with" : fmt::format("{} records have texts with", ended_again_)));
+  }
+  if (left_out_.thoughts > 0) {
+    options.note(fmt::format("{}: the chat template leaves out what {} thought{}", path,
+                             left_out_.thoughts == 1 ? "1 reply" : fmt::format("{} replies", left_out_.thoughts),
+                             options.thinking == Thinking::Last
+                                 ? ""
+                                 : ", as of earlier turns: --thinking last makes each turn the last one of a sample"));
+  }
+  if (left_out_.texts > 0)
+    options.note(fmt::format("{}: the chat template leaves out {} that carry no loss, such as system texts", path,
+                             left_out_.texts == 1 ? "1 message" : fmt::format("{} messages", left_out_.texts)));
+}
+
+}  // namespace snug

@@ -1,0 +1,67 @@
+// What is said in a conversation, and the stretches of text that it becomes.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "format/jinja_value.h"
+
+namespace snug {
+
+enum class ChatRole { System, User, Assistant, Tool, Developer };
+
+constexpr std::string_view name_of(ChatRole role) {
+  switch (role) {
+    case ChatRole::System:
+      return "system";
+    case ChatRole::User:
+      return "user";
+    case ChatRole::Assistant:
+      return "assistant";
+    case ChatRole::Tool:
+      return "tool";
+    case ChatRole::Developer:
+      return "developer";
+  }
+  return "";
+}
+
+// Values belong to one thread, and so does a message that has some.
+struct Message {
+  ChatRole role = ChatRole::User;
+  std::string content = {};
+  std::optional<bool> loss = {};  // whether it carries loss, where its record says so; replies do otherwise
+  std::string role_name = {};     // where the record calls the role otherwise: "function"
+  bool no_content = false;        // the record has null in its place
+  std::string thinking = {};      // what a reply has beside its content
+  std::string thinking_key = "reasoning_content";  // where its record has it, for messages
+  std::vector<jinja::Value> calls = {};            // of a reply: {"function": {"name": ..., "arguments": ...}, ...}
+  std::vector<std::pair<std::string, jinja::Value>> others = {};  // more keys for the template: "tool_call_id"
+
+  bool carries_loss() const { return loss.value_or(role == ChatRole::Assistant); }
+  std::string_view name_of_role() const { return role_name.empty() ? name_of(role) : std::string_view(role_name); }
+};
+
+// A stretch of rendered text. Loss: a message that carries it with the end-of-turn token after it, not the header
+// before it and not the newline that some families put behind it. Masked: a message whose record says that it carries
+// none, whatever is trained on.
+struct Piece {
+  std::string text;
+  bool loss = false;
+  bool masked = false;
+  bool operator==(const Piece&) const = default;
+};
+
+// How many bytes of a reply are its thinking: <think> at its beginning, white space aside, up to </think>.
+inline size_t thinking_bytes(std::string_view content) {
+  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+  const size_t first = content.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos || !content.substr(first).starts_with(kBegin)) return 0;
+  const size_t at = content.find(kEnd);
+  return at == std::string_view::npos ? 0 : at + kEnd.size();
+}
+
+}  // namespace snug

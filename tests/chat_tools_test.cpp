@@ -1,0 +1,277 @@
+// Tools, calls, results and thinking as chat templates render them, and what of them carries loss.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "base/file.h"
+#include "expect_error.h"
+#include "format/chat_template.h"
+#include "format/jinja_json.h"
+
+namespace snug {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+using testing::ElementsAre;
+
+std::string fixture(const std::string& file) {
+  return read_text(std::string(SNUG_FIXTURES "/templates/") + file, 1 << 20);
+}
+
+ChatRole role_of(const std::string& name) {
+  for (const ChatRole role :
+       {ChatRole::System, ChatRole::User, ChatRole::Assistant, ChatRole::Tool, ChatRole::Developer})
+    if (name_of(role) == name) return role;
+  ADD_FAILURE() << name;
+  return ChatRole::User;
+}
+
+Message message_of(const OrderedJson& json) {
+  Message out{.role = role_of(json["role"])};
+  out.no_content = json["content"].is_null();
+  if (!out.no_content) out.content = json["content"];
+  out.thinking = json.value("reasoning_content", "");
+  for (const OrderedJson& call : json.value("tool_calls", OrderedJson::array()))
+    out.calls.push_back(jinja::value_of(call, 0));
+  if (out.role == ChatRole::Tool) out.others = {{"tool_call_id", jinja::value_of(json["tool_call_id"], 0)}};
+  return out;
+}
+
+struct Rendered {
+  std::string text;
+  std::vector<std::string> loss;
+  LeftOut left_out = {};
+};
+
+Rendered rendered(const std::string& program, const std::vector<Message>& messages,
+                  const std::vector<jinja::Value>& tools = {}) {
+  Rendered out;
+  const ChatTemplate chat = ChatTemplate::choose("auto", program, {"<s>", "</s>"});
+  for (const Piece& piece : chat.render(messages, false, tools, &out.left_out)) {
+    out.text += piece.text;
+    if (piece.loss) out.loss.push_back(piece.text);
+  }
+  return out;
+}
+
+std::string without(std::string text, std::string_view part) {
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at)) text.erase(at, part.size());
+  return text;
+}
+
+jinja::Value tool(const std::string& name) {
+  return jinja::value_of_json(R"({"type": "function", "function": {"name": ")" + name + R"("}})");
+}
+
+Message calling(const std::string& arguments, std::string content = "") {
+  Message out{ChatRole::Assistant, std::move(content)};
+  out.calls = {jinja::value_of_json(R"({"function": {"name": "tide", "arguments": )" + arguments + "}}")};
+  return out;
+}
+
+const Message kAsk{ChatRole::User, "Ask"};
+
+// The templates say by generation blocks what carries loss. It is that; and without the blocks it is the same.
+TEST(ChatTools, LossIsOnRepliesCallsAndThoughtsWhetherOrNotATemplateSaysSo) {
+  const auto cases = OrderedJson::parse(fixture("learnt.json"));
+  ASSERT_GT(cases.size(), 30u);
+  for (const OrderedJson& entry : cases) {
+    const std::string name = entry["template"];
+    SCOPED_TRACE(name + ", " + entry["conversation"].get<std::string>());
+    std::vector<Message> messages;
+    for (const OrderedJson& message : entry["messages"]) messages.push_back(message_of(message));
+    std::vector<jinja::Value> tools;
+    if (!entry["tools"].is_null())
+      for (const OrderedJson& one : entry["tools"]) tools.push_back(jinja::value_of(one, 0));
+    const std::string program = fixture("marked/" + name + ".jinja");
+    std::string text = entry["text"];
+    std::vector<std::string> loss = entry["loss"];
+    const Rendered marked = rendered(program, messages, tools);
+    EXPECT_EQ(marked.text, text);
+    EXPECT_EQ(marked.loss, loss);
+    if (name == "next_role") {  // which stands behind the last reply too
+      const std::string next = messages.back().calls.empty() ? "<|user|>" : "<|observation|>";
+      text += next;
+      loss.back() += next;
+    }
+    const Rendered plain =
+        rendered(without(without(program, "{%- generation %}"), "{%- endgeneration %}"), messages, tools);
+    EXPECT_EQ(plain.text, text);
+    EXPECT_EQ(plain.loss, loss);
+  }
+}
+
+TEST(ChatTools, WhatEndsTurnsAndCallsIsFoundOut) {
+  const auto ends = [](const std::string& name) {
+    const ChatTemplate chat = ChatTemplate::choose("auto", fixture("marked/" + name + ".jinja"), {"<s>", "</s>"});
+    return std::pair(chat.end_of_turn(), chat.end_of_call());
+  };
+  EXPECT_EQ(ends("thoughts"), std::pair(std::string("<|im_end|>"), std::string("<|im_end|>")));
+  EXPECT_EQ(ends("next_role"), std::pair(std::string("<|user|>"), std::string("<|observation|>")));
+  EXPECT_EQ(ends("channels"), std::pair(std::string("<|return|>"), std::string("<|call|>")));
+  EXPECT_EQ(ends("brackets"), std::pair(std::string("</s>"), std::string("</s>")));
+  EXPECT_EQ(ends("actions"), std::pair(std::string("<|over|>"), std::string("<|over|>")));
+}
+
+// A template that writes all that a conversation may have.
+constexpr const char* kAll =
+    "{% if tools %}{{ tools | tojson }}\n{% endif %}{% for m in messages %}<{{ m.role }}>{{ m.content }}"
+    "{% for c in m.tool_calls or [] %}[{{ c.function.name }} {{ c.function.arguments | tojson }}]{% endfor %}<end>\n"
+    "{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+
+TEST(ChatTools, ArgumentsAreGivenAsTheTemplateWritesThem) {
+  const std::string object = R"({"b": 1, "a": "ö"})", text = R"("{\"b\": 1, \"a\": \"ö\"}")";
+  const std::string expected = R"([tide {"b": 1, "a": "ö"}]<end>)";
+  EXPECT_THAT(rendered(kAll, {kAsk, calling(object)}).loss, ElementsAre(expected));
+  EXPECT_THAT(rendered(kAll, {kAsk, calling(text)}).loss, ElementsAre(expected));
+  const std::string as_text = without(kAll, " | tojson }}]");
+  const std::string takes_text = std::string(kAll).replace(std::string(kAll).find(" | tojson }}]"), 9, "");
+  EXPECT_THAT(rendered(takes_text, {kAsk, calling(object)}).loss, ElementsAre(expected));
+  EXPECT_THAT(rendered(takes_text, {kAsk, calling(text)}).loss, ElementsAre(expected));
+  EXPECT_THAT(rendered(takes_text, {kAsk, calling(R"("{\"b\":1}")")}).loss, ElementsAre(R"([tide {"b":1}]<end>)"));
+  EXPECT_THAT(rendered(kAll, {kAsk, calling(R"("")")}).loss, ElementsAre("[tide {}]<end>"));
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        rendered(kAll, {kAsk, calling(R"("{b")")});
+      },
+      "key 'arguments' of a call in message 2: found a text that is no JSON"));
+  EXPECT_TRUE(fails_with<UserError>([&] { rendered(kAll, {kAsk, calling(R"("[1]")")}); }, "found a text of another"));
+}
+
+TEST(ChatTools, NullContentIsNoTextWhereATemplateWouldPrintIt) {
+  Message call = calling("{}");
+  call.no_content = true;
+  EXPECT_THAT(rendered(kAll, {kAsk, call}).loss, ElementsAre("[tide {}]<end>"));
+  EXPECT_THAT(rendered(std::string(kAll) + "{{ messages[1].content + '' }}", {kAsk, call}).loss,
+              ElementsAre("[tide {}]<end>"));
+  const std::string asks =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content if m.content is not none else 'nothing' }}"
+      "{% for c in m.tool_calls or [] %}[{{ c | tojson }}]{% endfor %}<end>{% endfor %}";
+  EXPECT_EQ(rendered(asks, {kAsk, call}).text,
+            R"(<user>Ask<end><assistant>nothing[{"function": {"name": "tide", "arguments": {}}}]<end>)");
+}
+
+TEST(ChatTools, WhatATemplateLeavesOutIsRefusedOrCounted) {
+  const std::string texts =
+      "{% for m in messages %}{% if m.role != 'tool' and m.role != 'developer' %}<{{ m.role }}>"
+      "{{ m.content }}<end>{% endif %}{% endfor %}";
+  const auto refused = [&](const std::string& program, std::vector<Message> messages, std::string_view part,
+                           std::vector<jinja::Value> tools = {}) {
+    return fails_with<UserError>([&] { rendered(program, messages, tools); }, part);
+  };
+  EXPECT_TRUE(refused(texts, {kAsk, {ChatRole::Assistant, "Say"}}, "key 'tools': the chat template leaves out the one",
+                      {tool("tide")}));
+  const std::string first = "{{ tools[0] | tojson if tools else '' }}" + texts;
+  EXPECT_TRUE(
+      refused(first, {kAsk, {ChatRole::Assistant, "Say"}}, "leaves out some of 2 tools", {tool("tide"), tool("wind")}));
+  EXPECT_TRUE(refused(texts, {kAsk, calling("{}")}, "key 'tool_calls' of message 2: the chat template leaves out"));
+  EXPECT_TRUE(refused(texts +
+                          "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name }}{% endfor %}"
+                          "{% endfor %}",
+                      {kAsk, calling(R"({"a": 1})")}, "key 'tool_calls[].function.arguments' of message 2"));
+  EXPECT_TRUE(refused(texts, {kAsk, {ChatRole::Tool, "Result"}, {ChatRole::Assistant, "Say"}},
+                      "key 'role' of message 2: found 'tool', which the chat template leaves out"));
+  Message developer{.role = ChatRole::Developer, .content = "Be brief"};
+  EXPECT_TRUE(refused(texts, {developer, kAsk, {ChatRole::Assistant, "Say"}}, "--roles developer=ROLE names another"));
+  Message thinks{ChatRole::Assistant, "Say"};
+  thinks.thinking = "Hm";
+  EXPECT_TRUE(refused(texts, {kAsk, thinks}, "key 'reasoning_content' of message 2: found thinking, which the chat"));
+  const std::string no_system =
+      "{% for m in messages %}{% if m.role != 'system' %}<{{ m.role }}>{{ m.content }}<end>"
+      "{% endif %}{% endfor %}";
+  const Rendered two =
+      rendered(no_system, {{ChatRole::System, "Be"}, {ChatRole::System, " "}, kAsk, {ChatRole::Assistant, "Say"}});
+  EXPECT_EQ(two.left_out.texts, 1);
+}
+
+TEST(ChatTools, TemplatesThatHaveNamesRenderTextsAlone) {
+  const auto refused = [](const std::string& name, std::vector<Message> messages, std::string_view part,
+                          std::vector<jinja::Value> tools = {}) {
+    const ChatTemplate chat = ChatTemplate::choose(name, "", {"<s>", "</s>"});
+    return fails_with<UserError>([&] { chat.render(messages, false, tools); }, part);
+  };
+  for (const std::string name : {"chatml", "llama3", "none"}) {
+    EXPECT_TRUE(refused(name, {kAsk}, "key 'tools': found tools, expected none: template " + name, {tool("tide")}));
+    EXPECT_TRUE(refused(name, {kAsk, calling("{}")}, "key 'tool_calls' of message 2: found calls, expected none"));
+    EXPECT_TRUE(refused(name, {{ChatRole::Tool, "Result"}}, "key 'role' of message 1: found 'tool'"));
+    Message thinks{ChatRole::Assistant, "Say"};
+    thinks.thinking = "Hm";
+    EXPECT_TRUE(refused(name, {kAsk, thinks}, "key 'reasoning_content' of message 2: found thinking, expected none"));
+  }
+}
+
+TEST(ChatTools, ThinkingGoesWhereTheTemplateReadsIt) {
+  const std::string open = "{% for m in messages %}<{{ m.role }}>",
+                    close =
+                        "{{ m.content }}<end>{% endfor %}"
+                        "{% if add_generation_prompt %}<assistant>{% endif %}";
+  const std::string of_key = open + "{% if m.thinking %}<t>{{ m.thinking }}</t>{% endif %}" + close;
+  Message beside{ChatRole::Assistant, "Say"}, within{ChatRole::Assistant, "<think>\nHm\n</think>\n\nSay"};
+  beside.thinking = "Hm";
+  EXPECT_THAT(rendered(of_key, {kAsk, beside}).loss, ElementsAre("<t>Hm</t>Say<end>"));
+  EXPECT_THAT(rendered(of_key, {kAsk, within}).loss, ElementsAre("<t>Hm</t>Say<end>"));
+  // One that reads it in the text, and shows it in the last reply alone.
+  const std::string of_text =
+      open +
+      "{% set c = m.content %}{% if not loop.last %}{% set c = c.split('</think>')[-1].strip() %}{% endif %}{{ c }}"
+      "<end>{% endfor %}";
+  EXPECT_THAT(rendered(of_text, {kAsk, beside}).loss, ElementsAre("<think>\nHm\n</think>\n\nSay<end>"));
+  const Rendered earlier = rendered(of_text, {kAsk, within, kAsk, within});
+  EXPECT_THAT(earlier.loss, ElementsAre("Say<end>", "<think>\nHm\n</think>\n\nSay<end>"));
+  EXPECT_EQ(earlier.left_out.thoughts, 1);
+  // One that knows nothing of it leaves it a part of the reply.
+  EXPECT_THAT(rendered(open + close, {kAsk, within}).loss, ElementsAre("<think>\nHm\n</think>\n\nSay<end>"));
+  EXPECT_THAT(rendered(of_key, {kAsk, {ChatRole::Assistant, "Say </think>"}}).loss, ElementsAre("Say </think><end>"));
+}
+
+TEST(ChatTools, AGenerationBlockBelongsToTheMessageThatItShows) {
+  const std::string program =
+      "{% for m in messages %}<{{ m.role }}>{% if m.role == 'assistant' %}{% generation %}"
+      "{{ m.content }}<end>{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+  std::vector<Message> messages = {kAsk, {ChatRole::Assistant, "No", false}, kAsk, {ChatRole::Assistant, "Yes"}};
+  EXPECT_TRUE(ChatTemplate::choose("auto", program, {}).says_loss());
+  EXPECT_FALSE(ChatTemplate::choose("auto", kAll, {}).says_loss());
+  EXPECT_THAT(rendered(program, messages).loss, ElementsAre("Yes<end>"));
+  messages[2].loss = true;
+  EXPECT_THAT(rendered(program, messages).loss, ElementsAre("Ask", "Yes<end>"));
+  const std::string whole =
+      "{% generation %}{% for m in messages %}{{ m.content }}<end>{% endfor %}{% endgeneration %}";
+  EXPECT_TRUE(fails_with<UserError>(
+      [&] {
+        rendered(whole, {messages[1], messages[3]});
+      },
+      "of which one carries loss and another does not in one generation block"));
+}
+
+TEST(ChatTools, ResultsCarryLossOnlyWhereTheyAskForIt) {
+  Message result{ChatRole::Tool, "Result"};
+  EXPECT_THAT(rendered(kAll, {kAsk, calling("{}"), result, {ChatRole::Assistant, "Say"}}).loss,
+              ElementsAre("[tide {}]<end>", "Say<end>"));
+  result.loss = true;
+  EXPECT_THAT(rendered(kAll, {kAsk, calling("{}"), result, {ChatRole::Assistant, "Say"}}).loss,
+              ElementsAre("[tide {}]<end>", "Result<end>", "Say<end>"));
+}
+
+TEST(ChatTools, JsonKeepsTheOrderOfItsKeysAndItsBounds) {
+  const auto printed = [](std::string_view json) {
+    jinja::Budget budget{.steps = 1 << 20, .bytes = 1 << 20};
+    jinja::Text text;
+    jinja::append_json(budget, jinja::value_of_json(json), {}, text);
+    return text.bytes();
+  };
+  EXPECT_EQ(printed(R"({"b":[1,-2,0.5,true,null,"\u00f6"],"a":{"d":{},"c":[]},"b":3})"),
+            R"({"b": 3, "a": {"d": {}, "c": []}})");
+  EXPECT_EQ(printed("[9223372036854775807, 1e3]"), "[9223372036854775807, 1000.0]");
+  for (const std::string& bad : {std::string(""), std::string("{"), std::string("[1,]"), std::string("{\"a\" 1}"),
+                                 std::string("18446744073709551615"), std::string("1e999"), std::string("\"\xff\""),
+                                 std::string("{} {}"), std::string(65, '[') + std::string(65, ']')})
+    EXPECT_THROW(jinja::value_of_json(bad), jinja::Failure) << bad;
+  EXPECT_NO_THROW(jinja::value_of_json(std::string(64, '[') + std::string(64, ']')));
+}
+
+}  // namespace
+}  // namespace snug
