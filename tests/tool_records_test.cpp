@@ -147,6 +147,40 @@ TEST_F(ToolRecords, EachTurnMayBeTheLastOfASample) {
       fails_with<UserError>([] { thinking_from_name("first"); }, "thinking: found 'first', expected keep, drop"));
 }
 
+// With a tokenizer that makes one token of "ab", wherever it stands in a text.
+TEST_F(ToolRecords, ATokenLiesOnOneSideOfABorder) {
+  constexpr int32_t kTogether = 200;
+  encoder_.encode = [bytes = encoder_.encode](std::string_view text) {
+    std::vector<int32_t> ids;
+    for (const int32_t id : bytes(text)) {
+      const bool together = id == 'b' && !ids.empty() && ids.back() == 'a';
+      together ? void(ids.back() = kTogether) : ids.push_back(id);
+    }
+    return ids;
+  };
+  // What is asked for ends with a: the reply's b is its own, as it is behind a prompt.
+  options_.prompt_format.chat = ChatTemplate::choose(
+      "auto",
+      "{% for m in messages %}{{ 'a' if m.role == 'assistant' else 'abq' }}{{ m.content }}b{% endfor %}"
+      "{% if add_generation_prompt %}a{% endif %}",
+      encoder_.special);
+  const auto read_ids = [&](const std::string& reply) {
+    std::ofstream(directory_.path() / "a.jsonl") << R"({"instruction": "a", "output": ")" << reply << "\"}";
+    options_.files = {directory_.path() / "a.jsonl"};
+    Sample out;
+    for_each_sample(options_, &encoder_, [&](const Sample& sample, const std::string&) { out = sample; });
+    return out;
+  };
+  const std::vector<int32_t> before = {kTogether, 'q', kTogether, 'a'};
+  const auto with = [&](std::vector<int32_t> more) {
+    more.insert(more.begin(), before.begin(), before.end());
+    return more;
+  };
+  EXPECT_EQ(read_ids("bx").ids, with({'b', 'x', 'b'}));
+  EXPECT_EQ(read_ids("ba").ids, with({'b', kTogether}));
+  EXPECT_EQ(read_ids("ba").labels, (std::vector<int32_t>{kNoLabel, kNoLabel, kNoLabel, kNoLabel, 'b', kTogether}));
+}
+
 TEST_F(ToolRecords, MessagesThatATemplateLeavesOutAreCounted) {
   options_.prompt_format.chat =
       ChatTemplate::choose("auto",
