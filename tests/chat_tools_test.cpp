@@ -247,6 +247,14 @@ TEST(ChatTools, AGenerationBlockBelongsToTheMessageThatItShows) {
       "of which one carries loss and another does not in one generation block"));
 }
 
+TEST(ChatTools, AQuestionAloneMayEndOtherwiseThanAPrompt) {
+  const std::string ends =
+      "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+      "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}";
+  EXPECT_THAT(rendered(ends, {kAsk, {ChatRole::Assistant, "\nSay"}, kAsk, {ChatRole::Assistant, "Bye"}}).loss,
+              ElementsAre("\nSay<|end|>", "Bye<|end|>"));
+}
+
 TEST(ChatTools, ResultsCarryLossOnlyWhereTheyAskForIt) {
   Message result{ChatRole::Tool, "Result"};
   EXPECT_THAT(rendered(kAll, {kAsk, calling("{}"), result, {ChatRole::Assistant, "Say"}}).loss,

@@ -52,6 +52,15 @@ TEST(PromptFormat, ABaseThatIsGivenATemplateStopsAtItsEndOfTurnToo) {
   EXPECT_THAT(format.notes, IsEmpty());
 }
 
+TEST(PromptFormat, WhatEndsACallEndsAReply) {
+  const Tokenizer tokenizer = tokenizer_with(
+      kBase,
+      "{% for m in messages %}<|im_start|>{{ m.content }}{% if m.tool_calls %}{{ m.tool_calls | tojson }}<s>"
+      "{% else %}<|im_end|>{% endif %}{% endfor %}");
+  const PromptFormat format = decide_prompt_format("auto", model_with({2}), &tokenizer, nullptr);
+  EXPECT_THAT(format.end_tokens, ElementsAre(4, 5, 2));
+}
+
 TEST(PromptFormat, WithoutATemplatePromptsAreBareAndConversationsRefused) {
   const Tokenizer tokenizer = tokenizer_with(kBase);
   const PromptFormat format = decide_prompt_format("auto", model_with({1}), &tokenizer, nullptr);

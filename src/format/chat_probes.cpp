@@ -32,6 +32,16 @@ std::string word_of(std::string_view text) {
   return text.size() <= kLongest && text.find_first_of(" \t\n\r") == std::string_view::npos ? std::string(text) : "";
 }
 
+// What a prompt ends with that the question alone does not. Some templates end the latter otherwise.
+std::string what_asks(std::string_view question, std::string_view prompt) {
+  auto same = static_cast<size_t>(std::ranges::mismatch(question, prompt).in2 - prompt.begin());
+  const std::string_view common = prompt.substr(0, same);
+  const size_t open = common.rfind('<');
+  if (same < question.size() && open != std::string_view::npos && common.find('>', open) == std::string_view::npos)
+    same = open;  // two tokens that begin alike
+  return std::string(prompt.substr(same));
+}
+
 void collect_markers(std::string_view text, std::vector<std::string>& markers) {
   for (size_t at = text.find("<|"); at != std::string_view::npos; at = text.find("<|", at + 2)) {
     const size_t end = text.find("|>", at + 2);
@@ -129,8 +139,8 @@ void ChatTemplate::look_around(std::string_view source) {
   const std::optional<Rendering> asked = probe(std::span(one).first(1), false, special);
   const std::string question = text_of(asked);
   const std::string prompt = text_of(probe(std::span(one).first(1), true, special));
-  if (prompt.starts_with(question)) around_.prompt = prompt.substr(question.size());
-  if (around_.prompt.empty() && asked) {  // it ends with what asks for a reply in any case
+  around_.prompt = what_asks(question, prompt);
+  if (asked && question == prompt) {  // it ends with what asks for a reply in any case
     const ChatSpan user = spans_of(asked->text, asked->variables, 1, {})[0];
     if (user.found) around_.prompt = question.substr(user.own_end);
   }
@@ -234,18 +244,18 @@ void ChatTemplate::find_calls(const SpecialTexts& special) {
   messages.back().others = {{"tool_call_id", jinja::value_of_json("\"call00001\"")},
                             {"name", jinja::value_of_json("\"look\"")}};
   const std::optional<Rendering> result = calling(messages);
-  if (around_.open) {
-    const std::string_view called = std::string_view(whole).substr(0, whole.size() - white_behind(whole));
-    if (result && result->text.bytes().starts_with(called))
-      around_.end_of_call = token_at(result->text.view(called.size(), result->text.size()), special.eos);
-    if (around_.end_of_call.empty()) around_.end_of_call = last_token(behind, special.eos);
-  } else if (!around_.end_of_turn.empty() && behind.find(around_.end_of_turn) != std::string_view::npos) {
+  const bool turn_ends = !around_.end_of_turn.empty() && behind.find(around_.end_of_turn) != std::string_view::npos;
+  if (turn_ends) {
     around_.end_of_call = around_.end_of_turn;
   } else if (!special.eos.empty() && behind.find(special.eos) != std::string_view::npos) {
     around_.end_of_call = special.eos;
-  } else if (const std::string last = last_token(behind, special.eos); !last.starts_with("</")) {
-    around_.end_of_call = last;
+  } else if (around_.open && result) {
+    const std::string_view called = std::string_view(whole).substr(0, whole.size() - white_behind(whole));
+    if (result->text.bytes().starts_with(called))
+      around_.end_of_call = token_at(result->text.view(called.size(), result->text.size()), special.eos);
   }
+  if (const std::string last = last_token(behind, special.eos); around_.end_of_call.empty() && !last.starts_with("</"))
+    around_.end_of_call = last;
   add_end(around_.end_of_call);
   messages.push_back({ChatRole::Assistant, "Say"});
   if (const std::optional<Rendering> told = calling(messages)) {
