@@ -2,12 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstdlib>
+#include <iostream>
+#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/hash.h"
 #include "expect_error.h"
 #include "format/chat_template.h"
 #include "format/jinja_json.h"
@@ -223,6 +228,8 @@ TEST(ChatTools, ThinkingGoesWhereTheTemplateReadsIt) {
   const Rendered earlier = rendered(of_text, {kAsk, within, kAsk, within});
   EXPECT_THAT(earlier.loss, ElementsAre("Say<end>", "<think>\nHm\n</think>\n\nSay<end>"));
   EXPECT_EQ(earlier.left_out.thoughts, 1);
+  EXPECT_THAT(rendered(of_text, {kAsk, {ChatRole::Assistant, "Hm</think>Say"}}).loss,
+              ElementsAre("Hm</think>Say<end>"));
   // One that knows nothing of it leaves it a part of the reply.
   EXPECT_THAT(rendered(open + close, {kAsk, within}).loss, ElementsAre("<think>\nHm\n</think>\n\nSay<end>"));
   EXPECT_THAT(rendered(of_key, {kAsk, {ChatRole::Assistant, "Say </think>"}}).loss, ElementsAre("Say </think><end>"));
@@ -262,6 +269,68 @@ TEST(ChatTools, ResultsCarryLossOnlyWhereTheyAskForIt) {
   result.loss = true;
   EXPECT_THAT(rendered(kAll, {kAsk, calling("{}"), result, {ChatRole::Assistant, "Say"}}).loss,
               ElementsAre("[tide {}]<end>", "Result<end>", "Say<end>"));
+}
+
+// What must be in the loss, whatever a template writes around it.
+std::vector<std::string> learnt_of(const OrderedJson& messages) {
+  std::vector<std::string> out;
+  const auto add = [&](std::string text) {
+    const jinja::Range kept = jinja::strip(text, std::nullopt, jinja::Sides::Both);
+    out.push_back(text.substr(kept.begin, kept.end - kept.begin));
+  };
+  for (const OrderedJson& message : messages) {
+    if (message["role"] != "assistant") continue;
+    if (message["content"].is_string() && message["content"].get<std::string>().find("</think>") == std::string::npos)
+      add(message["content"]);
+    for (const OrderedJson& call : message.value("tool_calls", OrderedJson::array())) {
+      add(call["function"]["name"]);
+      if (call["function"]["arguments"].is_object() && call["function"]["arguments"].contains("place"))
+        add(call["function"]["arguments"]["place"]);
+    }
+  }
+  return out;
+}
+
+// Runs where the templates are: SNUG_CHAT_TEMPLATES names a folder with those that published.json was made from.
+TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
+  const char* const folder = std::getenv("SNUG_CHAT_TEMPLATES");
+  if (!folder) GTEST_SKIP() << "SNUG_CHAT_TEMPLATES names no folder";
+  const auto conversations = OrderedJson::parse(fixture("../jinja/conversations.json"));
+  const auto published = OrderedJson::parse(fixture("../jinja/published.json"));
+  size_t texts = 0, equal = 0;
+  for (const auto& [name, entry] : published.items()) {
+    const std::string program = read_text(std::string(folder) + "/" + name, 1 << 24);
+    std::istringstream hashes(entry["texts"].get<std::string>());
+    for (const OrderedJson& conversation : conversations) {
+      std::string expected;
+      hashes >> expected;
+      const bool parts =
+          std::ranges::any_of(conversation["messages"], [](const OrderedJson& m) { return m["content"].is_array(); });
+      if (parts || conversation["add_generation_prompt"] == true) continue;
+      SCOPED_TRACE(name + ": " + conversation["messages"].dump());
+      std::vector<Message> messages;
+      for (const OrderedJson& message : conversation["messages"]) messages.push_back(message_of(message));
+      std::vector<jinja::Value> tools;
+      if (conversation["tools"].is_array())
+        for (const OrderedJson& one : conversation["tools"]) tools.push_back(jinja::value_of(one, 0));
+      Rendered got;
+      try {
+        got = rendered(program, messages, tools);
+      } catch (const UserError&) {  // it refuses, or leaves out what carries loss
+        continue;
+      }
+      ++texts;
+      equal += fmt::format("{:016x}", hash_of(got.text)) == expected;
+      const std::string loss = fmt::format("{}", fmt::join(got.loss, "\x1f"));
+      for (const std::string& learnt : learnt_of(conversation["messages"]))
+        EXPECT_NE(loss.find(learnt), std::string::npos) << learnt;
+      for (const char* other : {"Weather in Ulm?", "Hello", "Be brief.", "degrees\": 21", "And then?", "Speak French."})
+        EXPECT_EQ(loss.find(other), std::string::npos) << other << " in " << loss;
+    }
+  }
+  std::cout << texts << " texts, " << equal << " of them as transformers has them\n";
+  EXPECT_GT(texts, 1000u);
+  EXPECT_GT(equal, 1000u);  // others have thinking in another form, or the end of a last reply that has none
 }
 
 TEST(ChatTools, JsonKeepsTheOrderOfItsKeysAndItsBounds) {

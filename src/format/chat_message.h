@@ -55,11 +55,9 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
-// How many bytes of a reply are its thinking: <think> at its beginning, white space aside, up to </think>.
+// How many bytes of a reply are its thinking: all up to </think>, since some prompts have <think> already.
 inline size_t thinking_bytes(std::string_view content) {
-  constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
-  const size_t first = content.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos || !content.substr(first).starts_with(kBegin)) return 0;
+  constexpr std::string_view kEnd = "</think>";
   const size_t at = content.find(kEnd);
   return at == std::string_view::npos ? 0 : at + kEnd.size();
 }

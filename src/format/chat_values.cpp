@@ -15,7 +15,7 @@ using jinja::ListRep;
 using jinja::Text;
 using jinja::Value;
 
-constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
+constexpr std::string_view kBegin = "<think>", kEnd = "</think>", kWhite = " \t\r\n";
 
 Value text_value(std::string_view text) { return jinja::make_string(Text(std::string(text))); }
 
@@ -55,7 +55,7 @@ Value in_form(const Value& arguments, const ChatForms& forms, size_t message) {
   }
   if (!arguments.is(Kind::String) || forms.arguments_as_text || !forms.arguments_as_object) return arguments;
   const std::string_view text = jinja::view_of(arguments);
-  if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) return {Kind::Dict, new DictRep};
+  if (text.find_first_not_of(kWhite) == std::string_view::npos) return {Kind::Dict, new DictRep};
   Value read;
   try {
     read = jinja::value_of_json(text);
@@ -85,10 +85,11 @@ Value ChatVariables::content(const Message& message, size_t at, const ChatForms&
   std::string_view rest = message.content;
   const size_t thought = message.role == ChatRole::Assistant ? thinking_bytes(rest) : 0;
   Text text;
-  if (thought > 0 && thinking.empty() && !forms.thinking_in_content && !forms.thinking_key.empty()) {
+  const bool begins = rest.substr(std::min(rest.find_first_not_of(kWhite), rest.size())).starts_with(kBegin);
+  if (thought > 0 && begins && !forms.thinking_in_content && !forms.thinking_key.empty()) {
     thinking = between_tags(rest.substr(0, thought));
     rest.remove_prefix(thought);
-    rest.remove_prefix(std::min(rest.find_first_not_of(" \t\r\n"), rest.size()));
+    rest.remove_prefix(std::min(rest.find_first_not_of(kWhite), rest.size()));
   } else if (thought > 0) {
     text.append(rest.substr(0, thought), mark({at, Part::Thinking}));
     rest.remove_prefix(thought);
