@@ -18,40 +18,34 @@ void share_trained(const JobContext& job, Emitter& e) {
   }
 }
 
-// A parameter's values in one array, as far as this rank owns them, which a checkpoint keeps.
+// A stretch of elements of one array of a run, which a checkpoint keeps.
 struct Kept {
-  std::string name;  // "<parameter>.<array>"
-  const ShardedArray* array;
-  Span elements;  // of the segment, which the values stand for
-  Span values;    // of the parameter's
+  std::string name;  // "<first parameter of the run>.<array>"
+  const ShardedArray* held;
+  Span span;      // of the segment: what this rank owns
+  int64_t start;  // of the run
 };
-
-// Adds a parameter's values in an array, if there are any in `part` of the segment. A value that stands for a block of
-// elements is the parameter's in which the block begins; parts and runs begin with blocks.
-void add_kept(std::vector<Kept>& all, const std::string& name, const ShardedArray& array, const Span& param,
-              const Span& part) {
-  const auto whole = [&](int64_t element) { return (element + array.block - 1) / array.block; };
-  const int64_t first = whole(param.begin);
-  const Span values = intersection({first, whole(param.end)}, {whole(part.begin), whole(part.end)});
-  if (values.count() > 0)
-    all.push_back({name,
-                   &array,
-                   {values.begin * array.block, values.end * array.block},
-                   {values.begin - first, values.end - first}});
-}
 
 std::vector<Kept> kept_arrays(const JobContext& job) {
   std::vector<Kept> all;
-  for (ParamId id = 0; id < static_cast<ParamId>(job.table.params.size()); id++) {
-    const ParamSpec& param = job.table[id];
-    if (!param.trainable) continue;
-    const Span part = job.layout().part(job.layout().segment(param.group, SegmentKind::Trained).elements);
-    const Span span = job.layout().span(id);
-    add_kept(all, param.name + ".value", job.storage.values(param.group, SegmentKind::Trained), span, part);
-    for (const Array& state : job.storage.states(param.group))
-      add_kept(all, fmt::format("{}.{}", param.name, state.name), state.held, span, part);
+  for (int g = 0; g < job.table.group_count(); g++) {
+    const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
+    for (const Layout::Run& run : segment.runs) {
+      const Span span = intersection(run.span, job.layout().part(segment.elements));
+      if (span.count() == 0) continue;
+      const std::string& name = job.table[run.first].name;
+      all.push_back({name + ".value", &job.storage.values(g, SegmentKind::Trained), span, run.span.begin});
+      for (const Array& state : job.storage.states(g))
+        all.push_back({fmt::format("{}.{}", name, state.name), &state.held, span, run.span.begin});
+    }
   }
   return all;
+}
+
+// Of the values that a stretch of elements has in an array: which ones of the run's.
+Span values_of(const Kept& kept) {
+  const int64_t begin = (kept.span.begin - kept.start) / kept.held->block;
+  return {begin, begin + slice(*kept.held, kept.span).shape.count()};
 }
 
 std::optional<DType> saved_dtype(const std::string& name) {
@@ -72,8 +66,8 @@ Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
   std::vector<Transfer> transfers;
   for (const Kept& kept : kept_arrays(job)) {
-    const Operand stored = slice(*kept.array, kept.elements);
-    tensors.push_back({fmt::format("{}@{}", kept.name, kept.values.begin), stored.dtype, stored.shape});
+    const Operand stored = slice(*kept.held, kept.span);
+    tensors.push_back({fmt::format("{}@{}", kept.name, values_of(kept).begin), stored.dtype, stored.shape});
     transfers.push_back({{stored}, {0, 0, stored.dtype}});
   }
   return one_file(state_file_name(job.topology().rank, job.topology().ranks), tensors, std::move(transfers));
@@ -86,7 +80,7 @@ SavedState assumed_saved_state(const JobContext& job) {
   saved.file_bytes = {output.files.layouts[0].file_bytes};
   size_t next = 0;
   for (const Kept& kept : kept_arrays(job))
-    saved.arrays[kept.name].push_back({kept.values, output.transfers[next++].place});
+    saved.arrays[kept.name].push_back({values_of(kept), output.transfers[next++].place});
   return saved;
 }
 
@@ -133,8 +127,8 @@ void lower_restore(const JobContext& job, ProgramId program, const SavedState& s
   Emitter e(job.set, program, job.facts);
   std::vector<Incoming> incoming;
   for (const Kept& kept : kept_arrays(job)) {
-    const Operand stored = slice(*kept.array, kept.elements);
-    const Span& values = kept.values;
+    const Operand stored = slice(*kept.held, kept.span);
+    const Span values = values_of(kept);
     int64_t next = values.begin;  // what stands before it was found
     const auto found = saved.arrays.find(kept.name);
     if (found != saved.arrays.end())
