@@ -41,8 +41,8 @@ Message message_of(const OrderedJson& json) {
   if (!out.no_content) out.content = json["content"];
   out.thinking = json.value("reasoning_content", "");
   for (const OrderedJson& call : json.value("tool_calls", OrderedJson::array()))
-    out.calls.push_back(jinja::value_of(call, 0));
-  if (out.role == ChatRole::Tool) out.others = {{"tool_call_id", jinja::value_of(json["tool_call_id"], 0)}};
+    out.calls.push_back(jinja::value_of_json(call.dump()));
+  if (out.role == ChatRole::Tool) out.others = {{"tool_call_id", jinja::value_of_json(json["tool_call_id"].dump())}};
   return out;
 }
 
@@ -91,7 +91,7 @@ TEST(ChatTools, LossIsOnRepliesCallsAndThoughtsWhetherOrNotATemplateSaysSo) {
     for (const OrderedJson& message : entry["messages"]) messages.push_back(message_of(message));
     std::vector<jinja::Value> tools;
     if (!entry["tools"].is_null())
-      for (const OrderedJson& one : entry["tools"]) tools.push_back(jinja::value_of(one, 0));
+      for (const OrderedJson& one : entry["tools"]) tools.push_back(jinja::value_of_json(one.dump()));
     const std::string program = fixture("marked/" + name + ".jinja");
     std::string text = entry["text"];
     std::vector<std::string> loss = entry["loss"];
@@ -312,7 +312,7 @@ TEST(ChatTools, PublishedTemplatesTakeTheLossOfRepliesAndCallsAlone) {
       for (const OrderedJson& message : conversation["messages"]) messages.push_back(message_of(message));
       std::vector<jinja::Value> tools;
       if (conversation["tools"].is_array())
-        for (const OrderedJson& one : conversation["tools"]) tools.push_back(jinja::value_of(one, 0));
+        for (const OrderedJson& one : conversation["tools"]) tools.push_back(jinja::value_of_json(one.dump()));
       Rendered got;
       try {
         got = rendered(program, messages, tools);

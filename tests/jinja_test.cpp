@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/hash.h"
 #include "expect_error.h"
+#include "format/jinja_json.h"
 
 namespace snug {
 namespace {
@@ -26,7 +27,7 @@ std::filesystem::path fixture(const std::string& name) { return std::filesystem:
 
 JinjaTemplate::Variables variables_of(const OrderedJson& json) {
   JinjaTemplate::Variables out;
-  for (const auto& [name, value] : json.items()) out.emplace_back(name, jinja::value_of(value, 0));
+  for (const auto& [name, value] : json.items()) out.emplace_back(name, jinja::value_of_json(value.dump()));
   return out;
 }
 
@@ -105,7 +106,7 @@ TEST(Jinja, BytesRememberWhereTheyCameFrom) {
   const JinjaTemplate::Variables variables = {
       {"a", jinja::make_string(jinja::Text("  Abc déf ", 1))},
       {"b", jinja::make_string(jinja::Text("xyz", 2))},
-      {"call", jinja::value_of(OrderedJson::parse(R"({"n": 15, "s": "t\"u"})"), 3)},
+      {"call", jinja::marked(jinja::value_of_json(R"({"n": 15, "s": "t\"u"})"), 3)},
   };
   const auto runs = [&](const std::string& text) { return shown(marked(text, variables)); };
   EXPECT_EQ(runs("<{{ a }}>{{ b }}"), "0:< 1:  Abc déf  0:> 2:xyz");
@@ -205,7 +206,7 @@ TEST(Jinja, LongConversationsTakeLinearTime) {
     OrderedJson messages = OrderedJson::array();
     for (size_t i = 0; i < count; ++i)
       messages.push_back({{"role", i % 2 ? "assistant" : "user"}, {"content", std::string(250, 'a')}});
-    const JinjaTemplate::Variables variables = {{"messages", jinja::value_of(messages, 1)}};
+    const JinjaTemplate::Variables variables = {{"messages", jinja::marked(jinja::value_of_json(messages.dump()), 1)}};
     double best = 1e9;
     for (int round = 0; round < 3; ++round) {
       const auto begin = std::chrono::steady_clock::now();

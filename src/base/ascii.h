@@ -1,6 +1,7 @@
-// Letters of ASCII, whatever the locale.
+// Letters and white space of ASCII, whatever the locale.
 #pragma once
 
+#include <algorithm>
 #include <string>
 #include <string_view>
 
@@ -13,5 +14,10 @@ inline std::string lower_case(std::string_view text) {
     if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
   return lower;
 }
+
+// Returns how many bytes of white space, as JSON has it, a text begins with, or ends with.
+inline constexpr std::string_view kJsonWhite = " \t\n\r";
+inline size_t white_before(std::string_view text) { return std::min(text.find_first_not_of(kJsonWhite), text.size()); }
+inline size_t white_behind(std::string_view text) { return text.size() - (text.find_last_not_of(kJsonWhite) + 1); }
 
 }  // namespace snug

@@ -13,8 +13,6 @@ namespace {
 
 constexpr std::array<const char*, 5> kFlags = {"trainable", "loss", "loss_mask", "mask", "masked"};
 constexpr std::array<std::string_view, 4> kToolRoles = {"tool", "function", "observation", "ipython"};
-// Where peers put a reply's thinking.
-constexpr std::array<const char*, 3> kThinking = {"reasoning_content", "thinking", "reasoning"};
 
 // Sets the role, and its name where the template may know it by another than the role's own.
 void read_role(const JsonObject& message, const std::string& key, const ShapeOptions& options, Message& out) {
@@ -85,7 +83,7 @@ bool is_flag(const RecordFields& fields, std::string_view key) {
 // What a reply says beside its content, and what a tool says of its own.
 void read_more(const JsonObject& message, const jinja::Value& ordered, Message& out) {
   if (out.role == ChatRole::Assistant) {
-    for (const char* key : kThinking) {
+    for (const std::string_view key : kThinkingKeys) {
       const std::string text = message.string(key, "");
       if (text.empty()) continue;
       if (!out.thinking.empty() && text != out.thinking)
@@ -104,7 +102,7 @@ void read_more(const JsonObject& message, const jinja::Value& ordered, Message& 
 
 // Whether a message's key is one of those.
 bool is_more(ChatRole role, std::string_view key) {
-  if (role == ChatRole::Assistant) return is_in(kThinking, key) || key == "tool_calls";
+  if (role == ChatRole::Assistant) return is_in(kThinkingKeys, key) || key == "tool_calls";
   return role == ChatRole::Tool && (key == "tool_call_id" || key == "name");
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "data/record_fields.h"
 #include "data/record_keys.h"
@@ -129,7 +130,7 @@ constexpr std::array<std::string_view, 2> kPromptAndCompletion = {"prompt", "com
 // Whether a text begins as a list of messages does, written as JSON or as Python prints it.
 bool begins_as_messages(std::string_view text) {
   const auto take = [&](std::string_view word) {
-    text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+    text.remove_prefix(white_before(text));
     if (!text.starts_with(word)) return false;
     text.remove_prefix(word.size());
     return true;

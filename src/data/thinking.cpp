@@ -50,9 +50,7 @@ uint64_t bytes_of_parts(const Conversation& conversation, const std::vector<size
 void drop_thinking(Message& message) {
   if (message.role != ChatRole::Assistant) return;
   message.thinking.clear();
-  const size_t bytes = thinking_bytes(message.content);
-  if (bytes > 0)
-    message.content.erase(0, std::min(message.content.find_first_not_of(" \t\r\n", bytes), message.content.size()));
+  message.content = std::string(without_thinking(message.content));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // Tools of a record and calls of its messages. Templates write their keys in the order in which they stand.
 #include <utility>
 
+#include "base/ascii.h"
 #include "data/record_fields.h"
 #include "format/jinja_json.h"
 
@@ -24,9 +25,9 @@ Value as_function(const Value& one, const JsonObject& object, std::string_view k
   if (named == function) return one;
   auto* const whole = new DictRep;
   const Value out(Kind::Dict, whole);
-  whole->set(jinja::make_string(jinja::Text("type")), jinja::make_string(jinja::Text("function")));
-  whole->set(jinja::make_string(jinja::Text("function")), one);
-  nest(*whole, one);
+  const Value word = jinja::make_string(jinja::Text("function"));
+  whole->set(jinja::make_string(jinja::Text("type")), word);
+  whole->set(word, one);
   return out;
 }
 
@@ -46,10 +47,9 @@ Value RecordFields::ordered(const std::string& key) const {
     if (!ordered_) ordered_ = jinja::value_of_json(text_.empty() ? std::string_view(record_.value().dump()) : text_);
     const Value* const found = find(*ordered_, key);
     if (!found) return {};
-    const bool blank =
-        found->is(Kind::String) && jinja::view_of(*found).find_first_not_of(" \t\r\n") == std::string_view::npos;
-    if (blank) return Value::none();
-    return found->is(Kind::String) ? jinja::value_of_json(jinja::view_of(*found)) : *found;
+    if (!found->is(Kind::String)) return *found;
+    const std::string_view text = jinja::view_of(*found);
+    return white_before(text) == text.size() ? Value::none() : jinja::value_of_json(text);
   } catch (const jinja::Failure&) {
     record_.fail(key, "a list, or a text of one as JSON");
   }

@@ -1,12 +1,14 @@
 // What is said in a conversation, and the stretches of text that it becomes.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
+#include "base/ascii.h"
 #include "format/jinja_value.h"
 
 namespace snug {
@@ -55,11 +57,22 @@ struct Piece {
   bool operator==(const Piece&) const = default;
 };
 
+// Where a reply has its thinking beside its content.
+inline constexpr std::array<std::string_view, 3> kThinkingKeys = {"reasoning_content", "thinking", "reasoning"};
+
 // How many bytes of a reply are its thinking: all up to </think>, since some prompts have <think> already.
 inline size_t thinking_bytes(std::string_view content) {
   constexpr std::string_view kEnd = "</think>";
   const size_t at = content.find(kEnd);
   return at == std::string_view::npos ? 0 : at + kEnd.size();
+}
+
+// A reply without its thinking and the white space behind that.
+inline std::string_view without_thinking(std::string_view content) {
+  const size_t thinking = thinking_bytes(content);
+  if (thinking == 0) return content;
+  content.remove_prefix(thinking);
+  return content.substr(white_before(content));
 }
 
 }  // namespace snug

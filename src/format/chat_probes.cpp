@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "format/chat_template.h"
 #include "format/jinja_json.h"
@@ -183,7 +184,7 @@ void ChatTemplate::find_forms(const SpecialTexts& special) {
   in_key[1].thinking = "Thought";
   in_content[1].content = "<think>\nThought\n</think>\n\nSay";
   const std::optional<Rendering> within = probe(in_content, false, special);
-  for (const char* key : {"reasoning_content", "thinking", "reasoning"}) {
+  for (const std::string_view key : kThinkingKeys) {
     forms_.thinking_key = key;
     const std::optional<Rendering> beside = probe(in_key, false, special);
     if (!shows(beside)) continue;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 
 namespace snug {
@@ -10,8 +11,6 @@ namespace {
 
 using Part = ChatVariables::Part;
 using Source = ChatVariables::Source;
-
-constexpr std::string_view kWhite = " \t\n\r";
 
 // Bytes of one source, or, where it is null, of the template.
 struct Stretch {
@@ -74,9 +73,6 @@ void follow(std::span<const Stretch> stretches, size_t message, size_t pending, 
 
 }  // namespace
 
-size_t white_before(std::string_view text) { return std::min(text.find_first_not_of(kWhite), text.size()); }
-size_t white_behind(std::string_view text) { return text.size() - (text.find_last_not_of(kWhite) + 1); }
-
 std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& variables, size_t count,
                                const ChatSurroundings& around) {
   const std::vector<Stretch> stretches = stretches_of(text, variables);
@@ -109,15 +105,15 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
   return spans;
 }
 
-namespace {
-
-void add(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false) {
+void add_piece(std::vector<Piece>& out, std::string_view text, bool loss, bool masked) {
   if (text.empty()) return;
   if (out.empty() || out.back().loss != loss || out.back().masked != masked) {
     out.push_back({.text = "", .loss = loss, .masked = masked});
   }
   out.back().text += text;
 }
+
+namespace {
 
 // A stretch of text that a message decides on; null: a generation block that shows none.
 struct Taken {
@@ -216,17 +212,17 @@ std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& varia
   for (const Taken& one : taken) {
     if (one.begin < from) user_error("found a message within another's generation block, expected one after another");
     const bool loss = !one.message || one.message->carries_loss();
-    add(out, text.view(from, one.begin));
-    add(out, text.view(one.begin, one.end), loss, /*masked=*/!loss && one.message->loss);
+    add_piece(out, text.view(from, one.begin));
+    add_piece(out, text.view(one.begin, one.end), loss, /*masked=*/!loss && one.message->loss);
     from = one.end;
   }
   const std::string_view rest = text.view(from, text.size());
-  add(out, rest);
+  add_piece(out, rest);
   // The turn that would follow ends the last reply.
   if (around.open && !around.generation && !for_generation && !messages.empty() &&
       messages.back().role == ChatRole::Assistant && messages.back().carries_loss() && spans.back().found &&
       !spans.back().ended && white_before(rest) == rest.size())
-    add(out, messages.back().calls.empty() ? around.end_of_turn : around.end_of_call, true);
+    add_piece(out, messages.back().calls.empty() ? around.end_of_turn : around.end_of_call, true);
   return out;
 }
 

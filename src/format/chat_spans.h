@@ -38,8 +38,7 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
 std::vector<Piece> pieces_of(const jinja::Text& text, const ChatVariables& variables, std::span<const Message> messages,
                              std::span<const ChatSpan> spans, const ChatSurroundings& around, bool for_generation);
 
-// How many bytes of white space a text begins with, or ends with.
-size_t white_before(std::string_view text);
-size_t white_behind(std::string_view text);
+// Adds text to the last piece, or as a piece of its own where that one is another kind; nothing where it is empty.
+void add_piece(std::vector<Piece>& out, std::string_view text, bool loss = false, bool masked = false);
 
 }  // namespace snug

@@ -4,6 +4,7 @@
 #include <array>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "format/chat_texts.h"
 
@@ -220,8 +221,7 @@ void ChatTemplate::refuse_left_out(std::span<const Message> messages, std::span<
     if (source.part == Part::Thinking && message.carries_loss() && left_out) ++left_out->thoughts;
     if (source.part != Part::Content) continue;
     const std::string_view content =
-        std::string_view(message.content)
-            .substr(message.role == ChatRole::Assistant ? thinking_bytes(message.content) : 0);
+        message.role == ChatRole::Assistant ? without_thinking(message.content) : message.content;
     if (white_before(content) == content.size()) continue;
     if (message.carries_loss())
       user_error("template {}: found message {} left out of the text, expected every one that carries loss in it",
@@ -240,13 +240,9 @@ std::vector<Piece> ChatTemplate::render(std::span<const Message> messages, bool 
   refuse_beside_texts(messages, tools);
   if (!program_) {
     std::vector<Piece> out;
-    for (const Message& m : messages) {
-      const std::string text = m.content + (m.role == ChatRole::Assistant ? special_.eos : "");
-      const bool loss = m.carries_loss(), masked = m.loss && !loss;
-      if (text.empty()) continue;
-      if (out.empty() || out.back().loss != loss || out.back().masked != masked) out.push_back({"", loss, masked});
-      out.back().text += text;
-    }
+    for (const Message& m : messages)
+      add_piece(out, m.content + (m.role == ChatRole::Assistant ? special_.eos : ""), m.carries_loss(),
+                m.loss && !m.carries_loss());
     return out;
   }
   for (size_t i = 0; i < messages.size(); ++i) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/ascii.h"
 #include "base/error.h"
 #include "format/jinja_json.h"
 
@@ -11,26 +12,15 @@ namespace {
 
 using jinja::DictRep;
 using jinja::Kind;
-using jinja::ListRep;
 using jinja::Text;
 using jinja::Value;
 
-constexpr std::string_view kBegin = "<think>", kEnd = "</think>", kWhite = " \t\r\n";
+constexpr std::string_view kBegin = "<think>", kEnd = "</think>";
 
 Value text_value(std::string_view text) { return jinja::make_string(Text(std::string(text))); }
 
-Value list_of(std::vector<Value> items) {
-  auto* const list = new ListRep;
-  Value out(Kind::List, list);
-  for (const Value& item : items) nest(*list, item);
-  list->items = std::move(items);
-  return out;
-}
-
 void set(const Value& dict, std::string_view key, Value value, jinja::Mark mark = 0) {
-  auto& rep = dict.as<DictRep>();
-  nest(rep, value);
-  rep.set(jinja::make_string(Text(std::string(key), mark)), std::move(value));
+  dict.as<DictRep>().set(jinja::make_string(Text(std::string(key), mark)), std::move(value));
 }
 
 // What stands between the tags of a reply's thinking, without the white space around it.
@@ -55,7 +45,7 @@ Value in_form(const Value& arguments, const ChatForms& forms, size_t message) {
   }
   if (!arguments.is(Kind::String) || forms.arguments_as_text || !forms.arguments_as_object) return arguments;
   const std::string_view text = jinja::view_of(arguments);
-  if (text.find_first_not_of(kWhite) == std::string_view::npos) return {Kind::Dict, new DictRep};
+  if (white_before(text) == text.size()) return {Kind::Dict, new DictRep};
   Value read;
   try {
     read = jinja::value_of_json(text);
@@ -85,11 +75,10 @@ Value ChatVariables::content(const Message& message, size_t at, const ChatForms&
   std::string_view rest = message.content;
   const size_t thought = message.role == ChatRole::Assistant ? thinking_bytes(rest) : 0;
   Text text;
-  const bool begins = rest.substr(std::min(rest.find_first_not_of(kWhite), rest.size())).starts_with(kBegin);
+  const bool begins = rest.substr(white_before(rest)).starts_with(kBegin);
   if (thought > 0 && begins && !forms.thinking_in_content && !forms.thinking_key.empty()) {
     thinking = between_tags(rest.substr(0, thought));
-    rest.remove_prefix(thought);
-    rest.remove_prefix(std::min(rest.find_first_not_of(kWhite), rest.size()));
+    rest = without_thinking(rest);
   } else if (thought > 0) {
     text.append(rest.substr(0, thought), mark({at, Part::Thinking}));
     rest.remove_prefix(thought);
@@ -136,20 +125,20 @@ ChatVariables::ChatVariables(std::span<const Message> messages, std::span<const 
       calls.push_back(call(message.calls[k], i, k, forms));
       bytes_ += jinja::bytes_of(message.calls[k]);
     }
-    if (!calls.empty()) set(dict, "tool_calls", list_of(std::move(calls)));
+    if (!calls.empty()) set(dict, "tool_calls", jinja::make_list(std::move(calls)));
     for (const auto& [key, value] : message.others) {
       set(dict, key, marked(value, mark({i, Part::Other})));
       bytes_ += jinja::bytes_of(value);
     }
   }
-  messages_ = list_of(std::move(list));
+  messages_ = jinja::make_list(std::move(list));
   if (tools.empty()) return;
   std::vector<Value> all;
   for (size_t i = 0; i < tools.size(); ++i) {
     all.push_back(marked(tools[i], mark({i, Part::Tool})));
     bytes_ += jinja::bytes_of(tools[i]);
   }
-  tools_ = list_of(std::move(all));
+  tools_ = jinja::make_list(std::move(all));
 }
 
 JinjaTemplate::Variables ChatVariables::variables(bool for_generation, std::string_view bos,

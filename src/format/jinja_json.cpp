@@ -49,8 +49,8 @@ class Builder : public nlohmann::json_sax<Json> {
       return true;
     }
     Open& at = open_.back();
-    nest(*at.container.rep(), v);
     if (at.container.is(Kind::List)) {
+      nest(*at.container.rep(), v);
       at.container.as<ListRep>().items.push_back(std::move(v));
     } else {
       at.container.as<DictRep>().set(std::move(at.key), std::move(v));
@@ -85,19 +85,13 @@ Value marked(const Value& v, Mark mark) {
   if (v.is(Kind::String)) {
     out = make_string(Text(text_of(v).bytes(), mark));
   } else if (v.is(Kind::List)) {
-    auto* const list = new ListRep;
-    out = make(list);
-    for (const Value& item : v.as<ListRep>().items) {
-      list->items.push_back(marked(item, mark));
-      nest(*list, list->items.back());
-    }
+    std::vector<Value> items;
+    for (const Value& item : v.as<ListRep>().items) items.push_back(marked(item, mark));
+    out = make_list(std::move(items));
   } else if (v.is(Kind::Dict)) {
     auto* const dict = new DictRep;
     out = make(dict);
-    for (const auto& [key, item] : v.as<DictRep>().entries) {
-      dict->set(marked(key, mark), marked(item, mark));
-      nest(*dict, dict->entries.back().second);
-    }
+    for (const auto& [key, item] : v.as<DictRep>().entries) dict->set(marked(key, mark), marked(item, mark));
   }
   out.set_mark(mark);
   return out;

@@ -13,53 +13,6 @@ constexpr uint16_t kMaxHeight = 200;
 // Bytes that a value of a list, with its share of the allocation, is counted as.
 constexpr uint64_t kItemBytes = sizeof(Value);
 
-template <class J>
-Value converted(const J& json, Mark mark, int depth) {
-  if (depth > kMaxHeight) fail("found JSON of more than {} levels", kMaxHeight);
-  Value v = Value::none();
-  switch (json.type()) {
-    case Json::value_t::boolean:
-      v = Value(json.template get<bool>());
-      break;
-    case Json::value_t::number_unsigned:
-      if (json.template get<uint64_t>() > INT64_MAX)
-        fail("found the number {}, expected at most {}", json.template get<uint64_t>(), INT64_MAX);
-      [[fallthrough]];
-    case Json::value_t::number_integer:
-      v = Value(json.template get<int64_t>());
-      break;
-    case Json::value_t::number_float:
-      v = Value(json.template get<double>());
-      break;
-    case Json::value_t::string:
-      v = make_string(Text(json.template get<std::string>(), mark));
-      break;
-    case Json::value_t::array: {
-      auto* const list = new ListRep;
-      v = Value(Kind::List, list);
-      list->items.reserve(json.size());
-      for (const J& item : json) {
-        list->items.push_back(converted(item, mark, depth + 1));
-        nest(*list, list->items.back());
-      }
-      break;
-    }
-    case Json::value_t::object: {
-      auto* const dict = new DictRep;
-      v = Value(Kind::Dict, dict);
-      for (const auto& [key, item] : json.items()) {
-        dict->set(make_string(Text(key, mark)), converted(item, mark, depth + 1));
-        nest(*dict, dict->entries.back().second);
-      }
-      break;
-    }
-    default:
-      break;
-  }
-  v.set_mark(mark);
-  return v;
-}
-
 // Of two numbers.
 int compare_numbers(const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
@@ -94,6 +47,8 @@ const Value* DictRep::find(const Value& key) const {
 }
 
 void DictRep::set(Value key, Value value) {
+  nest(*this, key);
+  nest(*this, value);
   if (const Value* const held = find(key)) {
     const_cast<Value&>(*held) = std::move(value);
     return;
@@ -141,6 +96,14 @@ Value make_string(Budget& budget, Text text, bool safe) {
   return v;
 }
 
+Value make_list(std::vector<Value> items) {
+  auto* const rep = new ListRep;
+  Value v(Kind::List, rep);
+  for (const Value& item : items) nest(*rep, item);
+  rep->items = std::move(items);
+  return v;
+}
+
 Value make_list(Budget& budget, std::vector<Value> items, Sequence sequence) {
   auto* const rep = new ListRep;
   Value v(Kind::List, rep);
@@ -158,15 +121,10 @@ Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries) {
   for (auto& [key, value] : entries) {
     if (!hashes(key)) fail("found a {} as a key, expected a value that hashes", type_name(key));
     if (!key.is(Kind::String)) budget.step(rep->entries.size());
-    nest(*rep, key);
-    nest(*rep, value);
     rep->set(std::move(key), std::move(value));
   }
   return v;
 }
-
-Value value_of(const Json& json, Mark mark) { return converted(json, mark, 0); }
-Value value_of(const nlohmann::ordered_json& json, Mark mark) { return converted(json, mark, 0); }
 
 bool truth(const Value& v) {
   switch (v.kind()) {

@@ -158,7 +158,7 @@ struct DictRep : Rep {
   const Value* find(std::string_view key) const;
   // A key of any kind that hashes. Unequal kinds of number are one key, as in Python.
   const Value* find(const Value& key) const;
-  // Replaces the value of a key that is there.
+  // Replaces the value of a key that is there. Failure where values lie too deep within each other.
   void set(Value key, Value value);
 
  private:
@@ -179,10 +179,9 @@ inline bool is_sequence(const Value& v, Sequence sequence) {
   return v.is(Kind::List) && v.as<ListRep>().sequence == sequence;
 }
 
-// A value without a budget, for what a conversation brings; text and numbers have the mark.
+// Values without a budget, for what a conversation brings.
 Value make_string(Text text);
-Value value_of(const Json& json, Mark mark);
-Value value_of(const nlohmann::ordered_json& json, Mark mark);
+Value make_list(std::vector<Value> items);
 
 // Values within a budget. Failure when it is spent, or values lie too deep within each other.
 Value make_string(Budget& budget, Text text, bool safe = false);

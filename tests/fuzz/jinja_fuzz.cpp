@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "format/jinja.h"
+#include "format/jinja_json.h"
 
 namespace {
 
@@ -22,7 +23,8 @@ snug::JinjaTemplate::Variables variables() {
     "tools": [{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}]})");
   snug::JinjaTemplate::Variables out;
   snug::jinja::Mark mark = 0;
-  for (const auto& [name, value] : json.items()) out.emplace_back(name, snug::jinja::value_of(value, ++mark));
+  for (const auto& [name, value] : json.items())
+    out.emplace_back(name, snug::jinja::marked(snug::jinja::value_of_json(value.dump()), ++mark));
   Text mixed("\xc3\xa9 ab", 7);
   mixed.append("\xff\x80\xf0", 8);  // not UTF-8
   mixed.append(" cd\n", 9);

@@ -21,9 +21,8 @@ __device__ inline void arrive_after_fetches(uint32_t barrier) {
 
 // ---- Warpgroups -----------------------------------------------------------------------------------------------------
 
-// `groups` warpgroups that begin their products in turns, so that some compute weights while one multiplies.
-template <int groups>
-__device__ void await_turn() {
+// Warpgroups that begin their products in turns, so that some compute weights while one multiplies.
+__device__ inline void await_turn() {
   SNUG_HOPPER("bar.sync %0, 256;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
 }
 template <int groups>

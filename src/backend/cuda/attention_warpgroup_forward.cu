@@ -105,7 +105,7 @@ template <int D>
 __device__ void pass_over(Tiles<D>& tiles, int steps) {
   for (int step = 0; step < steps; step++) {
     tiles.keys.await_full();
-    await_turn<kGroups<D>>();
+    await_turn();
     give_turn<kGroups<D>>();
     tiles.keys.release();
     tiles.keys.advance();
@@ -133,7 +133,7 @@ __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken
   Fragment weights[kKeys<D> / 16];
   const auto start_scores = [&] {
     tiles.keys.await_full();
-    await_turn<kGroups<D>>();
+    await_turn();
     begin_products();
     start_turned<D, kRows<D>>(s, tiles.queries, tiles.keys_at());
     commit_products();

@@ -78,10 +78,8 @@ class TrainProgram {
   // The groups in the order of the forward: the embedding's, a layer's for each, the head's.
   int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
   int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
-  int head_group() const { return job_.table.head_group(); }
   // The one that the backward comes to after this layer's.
   int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
-  bool tied() const { return job_.table.tied(); }
   // Whether the backward comes to a layer: there is something to train in it or before it.
   bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
@@ -102,7 +100,9 @@ class TrainProgram {
 
   // Whether a group's gradient is summed in place. Where head and embedding are one the order of what both add would be
   // that of the walk.
-  bool in_place(int group) const { return in_place_ && !(tied() && group == embedding_group() && cut_.passes > 1); }
+  bool in_place(int group) const {
+    return in_place_ && !(job_.table.tied() && group == embedding_group() && cut_.passes > 1);
+  }
 
   // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
   Operand sum_of(const Pass& pass, int group) {
@@ -180,7 +180,7 @@ class TrainProgram {
       if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
       if (i + 1 < layers()) placement_.release(group_of(i));
     }
-    update_up_to(head_group());
+    update_up_to(job_.table.head_group());
   }
 
   // A group's weights, and those of the next ones in the direction of the walk.
@@ -196,7 +196,7 @@ class TrainProgram {
   void update_up_to(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
-    updates_.up_to(std::min(group, head_group()));
+    updates_.up_to(std::min(group, job_.table.head_group()));
   }
 
   void offload(Pass& pass, int layer, Value value) {
@@ -218,16 +218,16 @@ class TrainProgram {
 
   void head() {
     for (Pass& pass : passes_) {
-      prepare_gradient(pass, head_group());
-      if (tied()) prepare_gradient(pass, embedding_group());
+      prepare_gradient(pass, job_.table.head_group());
+      if (job_.table.tied()) prepare_gradient(pass, embedding_group());
       Builder& builder = enter(pass, kNoLayer, "head");
       builder.begin_backward();
       head_loss_and_gradient(builder, pass.x, head_params(job_), pass.batch, step_.loss, !pass.first());
-      finish_group(pass, head_group());
+      finish_group(pass, job_.table.head_group());
       prepare_gradient(pass, group_before(layers()));
     }
-    placement_.release(head_group());
-    if (tied()) placement_.release(embedding_group());
+    placement_.release(job_.table.head_group());
+    if (job_.table.tied()) placement_.release(embedding_group());
   }
 
   void backward() {
