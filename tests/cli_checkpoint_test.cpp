@@ -81,7 +81,8 @@ TEST_F(Cli, CheckpointsOfOtherVersionsAreNamed) {
   ASSERT_EQ(run(job("train", {"--max-steps", "1"})).code, 0);
   const fs::path state = at("run/checkpoints/step-1/state.json");
   fs::copy_file(fs::path(SNUG_FIXTURES) / "checkpoint_state/state.json", state, fs::copy_options::overwrite_existing);
-  EXPECT_THAT(run({"train", "--out", "run", "--resume"}).err, HasSubstr("state.json: found no 'format', expected 1"));
+  EXPECT_THAT(run({"train", "--out", "run", "--resume"}).err,
+              HasSubstr("state.json: found no 'format', expected format 2"));
 }
 
 // A run that gets worse from its second step on, as its learning rate is far too high.

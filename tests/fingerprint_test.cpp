@@ -254,7 +254,7 @@ TEST(State, KeepsItsFieldsButThoseAtTheirDefaults) {
   const std::string text = write_state(some_state());
   EXPECT_EQ(nlohmann::json::parse(text)["fields"],
             nlohmann::json::parse(R"({"model": {"rope_theta": "10000"}, "data": {"samples": "40"}})"));
-  EXPECT_EQ(nlohmann::json::parse(text)["format"], 1);
+  EXPECT_EQ(nlohmann::json::parse(text)["format"], 2);
   const CheckpointState read = parse_state(text, "state.json");
   EXPECT_EQ(write_state(read), text);
   EXPECT_EQ(read.step, 12);
@@ -278,9 +278,11 @@ TEST(State, OtherVersionsAreNamed) {
   const auto refused = [](const std::string& text, const char* why) {
     return fails_with<UserError>([&] { parse_state(text, "state.json"); }, why);
   };
-  EXPECT_NO_THROW(parse_state(with_format(1), "state.json"));
-  EXPECT_TRUE(refused(with_format(2), "state.json: found format 2, expected 1 at most: a newer snug made it"));
-  EXPECT_TRUE(refused(with_format(nullptr), "state.json: found no 'format', expected 1: an earlier snug made it"));
+  EXPECT_NO_THROW(parse_state(with_format(2), "state.json"));
+  EXPECT_TRUE(refused(with_format(3), "state.json: found format 3, expected 2 at most: a newer snug made it"));
+  EXPECT_TRUE(refused(with_format(1), "state.json: found format 1, expected format 2: an earlier snug made it"));
+  EXPECT_TRUE(
+      refused(with_format(nullptr), "state.json: found no 'format', expected format 2: an earlier snug made it"));
   std::string edited = with_format(2);
   edited.replace(edited.find("10000"), 5, "20000");
   EXPECT_TRUE(refused(edited, "damaged"));

@@ -5,7 +5,6 @@
 
 #include "backend/master.h"
 #include "base/error.h"
-#include "plan/layout/layout.h"
 #include "plan/lowering/persist.h"
 #include "train/checksum.h"
 
@@ -16,25 +15,16 @@ constexpr int64_t kChunk = 1 << 20;  // values that are held at a time
 
 class TrainedValues {
  public:
-  TrainedValues(const std::filesystem::path& checkpoint, const ParamTable& table, const Heartbeat& heartbeat)
-      : saved_(find_saved_state(checkpoint)),
-        table_(table),
-        layout_(table, {}, std::vector<Form>(table.params.size(), Form::Plain)) {
+  TrainedValues(const std::filesystem::path& checkpoint, const Heartbeat& heartbeat)
+      : saved_(find_saved_state(checkpoint)) {
     for (const auto& path : saved_.files) {
       require_checksum(path, heartbeat);
       files_.push_back(File::open_read(path, IoMode::Buffered));
     }
   }
 
-  // Values [begin, end) of a trained parameter.
-  std::vector<float> read(ParamId id, int64_t begin, int64_t end) const {
-    const std::vector<Layout::Run>& runs = layout_.segment(table_[id].group, SegmentKind::Trained).runs;
-    const auto run =
-        std::ranges::find_if(runs, [&](const Layout::Run& r) { return r.first <= id && id < r.first + r.count; });
-    check(run != runs.end(), "'{}' is not trained", table_[id].name);
-    const int64_t start = layout_.span(id).begin - run->span.begin;
-    const Span wanted{start + begin, start + end};
-    const std::string& name = table_[run->first].name;
+  // Some values of a trained parameter.
+  std::vector<float> read(const std::string& name, const Span& wanted) const {
     if (dtype_in(name + ".value") == DType::F32) return array<float>(name + ".value", wanted);
     const std::vector<BFloat16> high = array<BFloat16>(name + ".value", wanted);
     std::vector<float> values(high.begin(), high.end());
@@ -73,8 +63,6 @@ class TrainedValues {
   }
 
   SavedState saved_;
-  const ParamTable& table_;
-  Layout layout_;
   std::vector<File> files_;
 };
 
@@ -95,7 +83,7 @@ void write_as(File& file, uint64_t offset, const std::vector<float>& values, con
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
                    const Heartbeat& heartbeat) {
-  const TrainedValues source(checkpoint, table, heartbeat);
+  const TrainedValues source(checkpoint, heartbeat);
   std::vector<ParamId> ids;
   std::vector<SafetensorsTensor> tensors;
   for (size_t i = 0; i < table.params.size(); i++) {
@@ -112,7 +100,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
   for (size_t i = 0; i < ids.size(); i++) {
     const int64_t count = table[ids[i]].shape.count();
     for (int64_t begin = 0; begin < count; begin += kChunk) {
-      const std::vector<float> values = source.read(ids[i], begin, std::min(begin + kChunk, count));
+      const std::vector<float> values = source.read(table[ids[i]].name, {begin, std::min(begin + kChunk, count)});
       const uint64_t offset = layout.offset[i] + static_cast<uint64_t>(begin) * element_bytes(tensors[i].dtype);
       if (tensors[i].dtype == DType::BF16)
         write_as<BFloat16>(out, offset, values, tensors[i].name);

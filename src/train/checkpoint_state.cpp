@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kFormat = 1;
+constexpr int64_t kFormat = 2;
 
 uint64_t hash_in(const JsonObject& fields, std::string_view key) {
   const std::string text = fields.string(key);
@@ -46,12 +46,12 @@ nlohmann::ordered_json checked(std::string_view text, const std::string& place) 
 
 // Made by this version, or by one that writes the same.
 void require_format(const JsonObject& fields, const std::string& source) {
-  if (!fields.has("format"))
+  const int64_t format = fields.has("format") ? fields.integer("format", 1, std::numeric_limits<int64_t>::max()) : 0;
+  if (format < kFormat)
     user_error(
-        "{}: found no 'format', expected {}: an earlier snug made it and did not keep all that it was made under; that "
-        "version goes on with it, --overwrite begins anew",
-        source, kFormat);
-  const int64_t format = fields.integer("format", 1, std::numeric_limits<int64_t>::max());
+        "{}: found {}, expected format {}: an earlier snug made it, which keeps arrays otherwise; that version goes on "
+        "with it, --overwrite begins anew",
+        source, format > 0 ? fmt::format("format {}", format) : "no 'format'", kFormat);
   if (format > kFormat)
     user_error("{}: found format {}, expected {} at most: a newer snug made it", source, format, kFormat);
 }

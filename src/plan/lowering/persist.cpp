@@ -18,34 +18,46 @@ void share_trained(const JobContext& job, Emitter& e) {
   }
 }
 
-// A stretch of elements of one array of a run, which a checkpoint keeps.
+// What a rank owns of one array of one run: a transfer. Files know it by parameters, as a fusion would rename runs.
 struct Kept {
-  std::string name;  // "<first parameter of the run>.<array>"
-  const ShardedArray* held;
-  Span span;      // of the segment: what this rank owns
-  int64_t start;  // of the run
+  struct Values {
+    std::string name;  // "<parameter>.<array>"
+    Span span;         // of the parameter's values in the array
+  };
+  Operand stored;
+  std::vector<Values> values;  // one parameter's behind another's, as `stored` holds them
 };
+
+// A value that stands for a block of elements is the parameter's in which the block begins; parts and runs begin with
+// blocks.
+Kept kept_array(const JobContext& job, const Layout::Run& run, const Span& owned, const ShardedArray& array,
+                std::string_view array_name) {
+  const auto blocks = [&](int64_t element) { return (element + array.block - 1) / array.block; };
+  Kept kept{slice(array, owned), {}};
+  for (ParamId id = run.first; id < run.first + run.count; id++) {
+    const Span param = job.layout().span(id);
+    const int64_t first = blocks(param.begin);
+    const Span values = intersection({first, blocks(param.end)}, {blocks(owned.begin), blocks(owned.end)});
+    if (values.count() > 0)
+      kept.values.push_back(
+          {fmt::format("{}.{}", job.table[id].name, array_name), {values.begin - first, values.end - first}});
+  }
+  return kept;
+}
 
 std::vector<Kept> kept_arrays(const JobContext& job) {
   std::vector<Kept> all;
   for (int g = 0; g < job.table.group_count(); g++) {
     const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
     for (const Layout::Run& run : segment.runs) {
-      const Span span = intersection(run.span, job.layout().part(segment.elements));
-      if (span.count() == 0) continue;
-      const std::string& name = job.table[run.first].name;
-      all.push_back({name + ".value", &job.storage.values(g, SegmentKind::Trained), span, run.span.begin});
+      const Span owned = intersection(run.span, job.layout().part(segment.elements));
+      if (owned.count() == 0) continue;
+      all.push_back(kept_array(job, run, owned, job.storage.values(g, SegmentKind::Trained), "value"));
       for (const Array& state : job.storage.states(g))
-        all.push_back({fmt::format("{}.{}", name, state.name), &state.held, span, run.span.begin});
+        all.push_back(kept_array(job, run, owned, state.held, state.name));
     }
   }
   return all;
-}
-
-// Of the values that a stretch of elements has in an array: which ones of the run's.
-Span values_of(const Kept& kept) {
-  const int64_t begin = (kept.span.begin - kept.start) / kept.held->block;
-  return {begin, begin + slice(*kept.held, kept.span).shape.count()};
 }
 
 std::optional<DType> saved_dtype(const std::string& name) {
@@ -64,13 +76,19 @@ std::string state_file_name(int rank, int ranks) {
 
 Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
-  std::vector<Transfer> transfers;
+  std::vector<size_t> first;  // by transfer: its first tensor, behind which the others lie
+  Output output;
   for (const Kept& kept : kept_arrays(job)) {
-    const Operand stored = slice(*kept.held, kept.span);
-    tensors.push_back({fmt::format("{}@{}", kept.name, values_of(kept).begin), stored.dtype, stored.shape});
-    transfers.push_back({{stored}, {0, 0, stored.dtype}});
+    const DType dtype = kept.stored.dtype;
+    first.push_back(tensors.size());
+    output.transfers.push_back({{kept.stored}, {0, 0, dtype}});
+    for (const Kept::Values& values : kept.values)
+      tensors.push_back({fmt::format("{}@{}", values.name, values.span.begin), dtype, {values.span.count()}});
   }
-  return one_file(state_file_name(job.topology().rank, job.topology().ranks), tensors, std::move(transfers));
+  output.files.names = {state_file_name(job.topology().rank, job.topology().ranks)};
+  output.files.layouts = {layout_safetensors(tensors)};
+  for (size_t i = 0; i < first.size(); i++) output.transfers[i].place.offset = output.files.layouts[0].offset[first[i]];
+  return output;
 }
 
 SavedState assumed_saved_state(const JobContext& job) {
@@ -79,8 +97,13 @@ SavedState assumed_saved_state(const JobContext& job) {
   saved.files = {output.files.names[0]};
   saved.file_bytes = {output.files.layouts[0].file_bytes};
   size_t next = 0;
-  for (const Kept& kept : kept_arrays(job))
-    saved.arrays[kept.name].push_back({values_of(kept), output.transfers[next++].place});
+  for (const Kept& kept : kept_arrays(job)) {
+    TensorPlace place = output.transfers[next++].place;
+    for (const Kept::Values& values : kept.values) {
+      saved.arrays[values.name].push_back({values.span, place});
+      place.offset += static_cast<uint64_t>(values.span.count()) * element_bytes(place.dtype);
+    }
+  }
   return saved;
 }
 
@@ -123,26 +146,55 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
   return saved;
 }
 
+namespace {
+
+// Where an array's values [begin, end) lie in a file.
+struct Found {
+  Span values;
+  TensorPlace place;
+};
+
+// Adds where a parameter's values lie, which are an array's from `at` on; joins what continues in the file, so that it
+// is read as it was written.
+void add_found(std::vector<Found>& all, int64_t at, const Kept::Values& values, DType dtype, const SavedState& saved) {
+  int64_t next = values.span.begin;  // what stands before it was found
+  const auto found = saved.arrays.find(values.name);
+  if (found != saved.arrays.end())
+    for (const auto& [stretch, place] : found->second) {
+      const Span wanted = intersection(stretch, {next, values.span.end});
+      if (wanted.count() == 0 || wanted.begin != next || place.dtype != dtype) continue;
+      TensorPlace from = place;
+      from.offset += static_cast<uint64_t>(wanted.begin - stretch.begin) * element_bytes(dtype);
+      const int64_t begin = at + wanted.begin - values.span.begin;
+      const auto continues = [&](const Found& last) {
+        const uint64_t bytes = static_cast<uint64_t>(last.values.count()) * element_bytes(dtype);
+        return last.place.file == from.file && last.place.offset + bytes == from.offset;
+      };
+      if (!all.empty() && continues(all.back()))
+        all.back().values.end += wanted.count();
+      else
+        all.push_back({{begin, begin + wanted.count()}, from});
+      next = wanted.end;
+    }
+  if (next != values.span.end)
+    user_error("{}: found no {} '{}' from element {} on; resume with the options of the run's job.yaml",
+               saved.files[0].parent_path().string(), snug::name(dtype), values.name, next);
+}
+
+}  // namespace
+
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
   std::vector<Incoming> incoming;
   for (const Kept& kept : kept_arrays(job)) {
-    const Operand stored = slice(*kept.held, kept.span);
-    const Span values = values_of(kept);
-    int64_t next = values.begin;  // what stands before it was found
-    const auto found = saved.arrays.find(kept.name);
-    if (found != saved.arrays.end())
-      for (const auto& [stretch, place] : found->second) {
-        const Span wanted = intersection(stretch, {next, values.end});
-        if (wanted.count() == 0 || wanted.begin != next || place.dtype != stored.dtype) continue;
-        TensorPlace from = place;
-        from.offset += static_cast<uint64_t>(wanted.begin - stretch.begin) * element_bytes(place.dtype);
-        incoming.push_back(stored_as(e, {slice(stored, values.begin, wanted)}, from));
-        next = wanted.end;
-      }
-    if (next != values.end)
-      user_error("{}: found no {} '{}' from element {} on; resume with the options of the run's job.yaml",
-                 saved.files[0].parent_path().string(), snug::name(stored.dtype), kept.name, next);
+    std::vector<Found> all;
+    int64_t at = 0;
+    for (const Kept::Values& values : kept.values) {
+      add_found(all, at, values, kept.stored.dtype, saved);
+      at += values.span.count();
+    }
+    for (const Found& found : all)
+      incoming.push_back(stored_as(e, {elements(kept.stored, found.values.begin, found.values.end)}, found.place));
   }
   e.scope("files");
   lower_reads(e, incoming, saved.file_bytes, range_bytes(saved.file_bytes, job.topology().ranks));

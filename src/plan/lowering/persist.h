@@ -9,18 +9,18 @@
 namespace snug {
 
 // Trainable weights to the last bit, and optimizer state. One file a rank holds what the rank owns; a tensor is a
-// stretch of one array of one run of parameters.
+// stretch of one array of one parameter.
 Output state_output(const JobContext& job);
 
 // What the files of a checkpoint hold, whatever ranks wrote them.
 struct SavedState {
   struct Stretch {
-    Span span;  // values of the array over its run
+    Span span;  // of the parameter's values in the array
     TensorPlace place;
   };
   std::vector<std::filesystem::path> files;
   std::vector<uint64_t> file_bytes;
-  std::map<std::string, std::vector<Stretch>> arrays;  // by "<first parameter of a run>.<array>", in order
+  std::map<std::string, std::vector<Stretch>> arrays;  // by "<parameter>.<array>", in order
 };
 // UserError for a file that is missing, damaged in its header, or of another kind.
 SavedState find_saved_state(const std::filesystem::path& directory);
