@@ -1,6 +1,9 @@
 // Checkpoints as a user meets them: what may be resumed, and what else is made of one.
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/file.h>
 #include <sys/mount.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <map>
@@ -218,6 +221,21 @@ TEST_F(Kept, EvaluatingARunThatGoesOnEndsNeither) {
   }
   kill(child, SIGTERM);
   EXPECT_EQ(finish(child).code, 130) << text_of(at("stderr"));
+}
+
+TEST_F(Kept, ACheckpointThatSomebodyReadsIsRemovedWithTheNext) {
+  const Words words{"--save-every", "1", "--keep", "1"};
+  const auto resume = [&](const std::string& steps) {
+    return run(job("train", with(words, {"--max-steps", steps, "--resume"})));
+  };
+  ASSERT_EQ(run(job("train", with(words, {"--max-steps", "1"}))).code, 0);
+  const int reader = open(at("run/checkpoints/step-1").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(flock(reader, LOCK_SH), 0);
+  EXPECT_THAT(resume("2").err, HasSubstr("step-1: somebody reads it; the next checkpoint removes it"));
+  EXPECT_TRUE(fs::exists(at("run/checkpoints/step-1/state.json")));
+  close(reader);
+  EXPECT_EQ(resume("3").code, 0);
+  EXPECT_FALSE(fs::exists(at("run/checkpoints/step-1")));
 }
 
 // A mount in the place of a file that somebody has open on NFS: the kernel refuses to remove it.

@@ -3,40 +3,16 @@
 
 #include <filesystem>
 #include <string_view>
-#include <utility>
 
+#include "base/file_lock.h"
 #include "cli/options.h"
 
 namespace snug {
 
+// How an error about a file there ends.
+inline constexpr std::string_view kOtherCache = "; --cache-dir names another directory";
+
 // --cache-dir, or where the user's caches lie. UserError that begins with `why` where there is no such place.
 std::filesystem::path cache_directory(const Options& options, std::string_view why);
-
-// A lock of flock(), which the kernel drops with the process.
-class FileLock {
- public:
-  FileLock() = default;
-  // Waits until nobody else holds the file, which is made with its directory. UserError that names --cache-dir.
-  static FileLock alone(const std::filesystem::path& file);
-  // Of a directory, without waiting: as one who uses it, and as one who would remove it. holds() is false where another
-  // is there, or where the file system has no locks.
-  static FileLock in_use(const std::filesystem::path& directory);
-  static FileLock unused(const std::filesystem::path& directory);
-
-  ~FileLock();
-  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
-  FileLock& operator=(FileLock&& other) noexcept {
-    std::swap(descriptor_, other.descriptor_);
-    return *this;
-  }
-
-  bool holds() const { return descriptor_ >= 0; }
-
- private:
-  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
-  static FileLock of_directory(const std::filesystem::path& directory, int kind);
-
-  int descriptor_ = -1;
-};
 
 }  // namespace snug

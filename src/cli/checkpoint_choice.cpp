@@ -24,7 +24,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTries = 5;  // of checkpoints that the run removes meanwhile
+constexpr int kTries = 20;  // of checkpoints that the run removes before they are locked
 
 // A directory that --model or --adapter names, as part of a run.
 struct Named {
@@ -151,7 +151,7 @@ struct Made {
 Made make_of_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
   const fs::path of_run = cache / fmt::format("run-{:016x}", hash_of(run.out));
   const fs::path beside = files_beside(run);
-  const FileLock alone = FileLock::alone(of_run / "lock");
+  const FileLock alone = FileLock::alone(of_run / "lock", kOtherCache);
   const fs::path made =
       of_run / fmt::format("{}-{:016x}", checkpoint.filename().string(), hash_of_parts(checkpoint, run, beside));
   if (!fs::is_directory(made)) {
@@ -200,6 +200,7 @@ FileLock choose_checkpoint(Options& options) {
   fs::path checkpoint;
   const auto make = [&]() -> std::optional<Made> {
     checkpoint = named->run / "checkpoints" / fmt::format("step-{}", step_of(word, {named->run, -1}, named->run));
+    const FileLock read = FileLock::in_use(checkpoint);  // the run does not remove it meanwhile
     try {
       return make_of_checkpoint(checkpoint, run, cache);
     } catch (const std::exception&) {
@@ -207,7 +208,7 @@ FileLock choose_checkpoint(Options& options) {
       return std::nullopt;
     }
   };
-  // A run that goes on removes old ones; then there is a newer one.
+  // A run that goes on removes old ones, also such that were found just now; then there is a newer one.
   std::optional<Made> made = make();
   for (int tries = 1; !made && word == "last" && tries < kTries; tries++) made = make();
   if (!made)

@@ -24,7 +24,7 @@ fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
   const fs::path directory = cache / fmt::format("gguf-{:016x}", file_checksum(file));
   fs::path lock = directory;
   lock += ".lock";
-  const FileLock held = FileLock::alone(lock);
+  const FileLock held = FileLock::alone(lock, kOtherCache);
   if (is_file(directory / "config.json")) return directory;
   try {
     read_gguf(file);  // what cannot be read is refused before anything is announced

@@ -5,6 +5,7 @@
 
 #include "base/disk.h"
 #include "base/file.h"
+#include "base/file_lock.h"
 #include "base/say.h"
 #include "plan/lowering/fingerprint.h"
 
@@ -58,8 +59,8 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.barrier({"the publishing of step", state.step});
 }
 
-// What is to go loses its name first: who reads it finds it whole or not there. A directory may be in use, on NFS by a
-// file that is still open: that ends no run.
+// What is to go loses its name first: who reads it finds it whole or not there. What somebody reads waits for the next
+// checkpoint. A directory may be in use otherwise, on NFS by a file that is still open: that ends no run.
 void Checkpoints::remove_old(const CheckpointState& state, const Heartbeat& heartbeat) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();
@@ -67,6 +68,10 @@ void Checkpoints::remove_old(const CheckpointState& state, const Heartbeat& hear
   old.resize(old.size() - std::min(old.size(), static_cast<size_t>(keep_)));
   std::error_code error;
   for (const int64_t step : old) {
+    if (FileLock::is_used(directory(step))) {
+      say(fmt::format("{}: somebody reads it; the next checkpoint removes it\n", directory(step).string()));
+      continue;
+    }
     std::filesystem::path removed = directory(step);
     removed += kRemoved;
     std::filesystem::rename(directory(step), removed, error);

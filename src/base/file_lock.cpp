@@ -1,0 +1,58 @@
+#include "base/file_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+bool lock(int descriptor, int kind) {
+  int result = -1;
+  while (descriptor >= 0 && (result = ::flock(descriptor, kind)) != 0 && errno == EINTR) {
+  }
+  return result == 0;
+}
+
+}  // namespace
+
+FileLock FileLock::alone(const fs::path& file, std::string_view advice) {
+  std::error_code error;
+  fs::create_directories(file.parent_path(), error);
+  if (error) user_error("{}: cannot be made ({}){}", file.parent_path().string(), error.message(), advice);
+  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+  if (lock(descriptor, LOCK_EX)) return FileLock(descriptor);
+  const int failed = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  user_error("{}: cannot be locked ({}){}", file.string(), std::strerror(failed), advice);
+}
+
+FileLock FileLock::of_directory(const fs::path& directory, int kind) {
+  const int descriptor = ::open(directory.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (lock(descriptor, kind | LOCK_NB)) return FileLock(descriptor);
+  const int failed = errno;
+  if (descriptor >= 0) ::close(descriptor);
+  errno = failed;
+  return {};
+}
+
+FileLock FileLock::in_use(const fs::path& directory) { return of_directory(directory, LOCK_SH); }
+
+FileLock FileLock::unused(const fs::path& directory) { return of_directory(directory, LOCK_EX); }
+
+bool FileLock::is_used(const fs::path& directory) {
+  return !of_directory(directory, LOCK_EX).holds() && errno == EWOULDBLOCK;
+}
+
+FileLock::~FileLock() {
+  if (descriptor_ >= 0) ::close(descriptor_);
+}
+
+}  // namespace snug

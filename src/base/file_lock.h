@@ -1,0 +1,38 @@
+// Locks of flock() on files and directories, which the kernel drops with the process.
+#pragma once
+
+#include <filesystem>
+#include <string_view>
+#include <utility>
+
+namespace snug {
+
+class FileLock {
+ public:
+  FileLock() = default;
+  // Waits until nobody else holds the file, which is made with its directory. UserError that ends with `advice`.
+  static FileLock alone(const std::filesystem::path& file, std::string_view advice = "");
+  // Holds a directory without waiting: as one who uses it, and as one who would remove it. holds() is false where
+  // another is there, or where the file system has no locks.
+  static FileLock in_use(const std::filesystem::path& directory);
+  static FileLock unused(const std::filesystem::path& directory);
+  // Whether somebody has a directory in use; false where the file system has no locks.
+  static bool is_used(const std::filesystem::path& directory);
+
+  ~FileLock();
+  FileLock(FileLock&& other) noexcept : descriptor_(std::exchange(other.descriptor_, -1)) {}
+  FileLock& operator=(FileLock&& other) noexcept {
+    std::swap(descriptor_, other.descriptor_);
+    return *this;
+  }
+
+  bool holds() const { return descriptor_ >= 0; }
+
+ private:
+  explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+  static FileLock of_directory(const std::filesystem::path& directory, int kind);
+
+  int descriptor_ = -1;
+};
+
+}  // namespace snug
