@@ -38,8 +38,8 @@ class Bench {
     launch_ = backend_.bind(op_, views_);
   }
 
-  void run(benchmark::State& state, const RuntimeScalars& facts = {}) {
-    for (auto _ : state) launch_(facts);
+  void run(benchmark::State& state, const RuntimeScalars& runtime = {}) {
+    for (auto _ : state) launch_(runtime);
     state.SetBytesProcessed(static_cast<int64_t>(work(op_).bytes) * state.iterations());
   }
 

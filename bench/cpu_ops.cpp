@@ -42,13 +42,13 @@ class Memory {
   std::vector<std::vector<uint16_t>> blocks_;
 };
 
-double best_seconds(const Launch& launch, const RuntimeScalars& facts) {
+double best_seconds(const Launch& launch, const RuntimeScalars& runtime) {
   using Clock = std::chrono::steady_clock;
-  launch(facts);
+  launch(runtime);
   double best = 1e9, total = 0;
   for (int run = 0; run < 100 && (run < 5 || total < 0.3); run++) {
     const auto begin = Clock::now();
-    launch(facts);
+    launch(runtime);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     best = std::min(best, seconds);
     total += seconds;
@@ -147,7 +147,7 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   const int64_t width = shape.heads * shape.dim, count = tokens / length;
   std::vector<int32_t> documents;
   for (int64_t d = 0; d <= count; d++) documents.push_back(static_cast<int32_t>(d * length));
-  const RuntimeScalars facts{.documents = count};
+  const RuntimeScalars runtime{.documents = count};
   const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, {count + 1}, count + 1};
   const int64_t kv_width = shape.key_columns();
   const auto keys = [&] { return memory.matrix(dtype, tokens, kv_width, kv_width); };
@@ -162,12 +162,12 @@ void attention(int64_t tokens, int64_t length, DType dtype, double best) {
   const double product = static_cast<double>(tokens * length * width);
   const std::string sizes = fmt::format("{} documents of {}", count, length);
   const double bytes = static_cast<double>(element_bytes(dtype)) * static_cast<double>(tokens * (width + 2 * kv_width));
-  print("attention", sizes, best_seconds(cpu::bind_attention(forward, views), facts), 2 * product, bytes, best);
+  print("attention", sizes, best_seconds(cpu::bind_attention(forward, views), runtime), 2 * product, bytes, best);
 
   std::vector<TensorView> back{dout, q, k, v, out, lse, bounds, dq, dk, dv};
   const AttentionBackward backward{shape, scale};
   back.push_back(memory.scratch(cpu::attention_backward_scratch_bytes(backward, operands_of(back))));
-  print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, back), facts), 5 * product,
+  print("attention dqkv", sizes, best_seconds(cpu::bind_attention_backward(backward, back), runtime), 5 * product,
         2 * bytes, best);
 }
 

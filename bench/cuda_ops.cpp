@@ -48,7 +48,7 @@ class Bench {
     double seconds, flops, bytes;
   };
 
-  Result measure(const Attrs& attrs, const std::vector<Arg>& args, const RuntimeScalars& facts = {}) {
+  Result measure(const Attrs& attrs, const std::vector<Arg>& args, const RuntimeScalars& runtime = {}) {
     next_ = 0;
     Op op;
     op.attrs = attrs;
@@ -68,7 +68,7 @@ class Bench {
       if (scratch > 0) views.push_back(take(DType::U8, {scratch}));
       launches.push_back(backend_.bind(op, views));
     }
-    return {median(launches, facts), done.flops, done.bytes};
+    return {median(launches, runtime), done.flops, done.bytes};
   }
 
  private:
@@ -99,11 +99,11 @@ class Bench {
     return view;
   }
 
-  double median(const std::vector<Launch>& launches, const RuntimeScalars& facts) {
+  double median(const std::vector<Launch>& launches, const RuntimeScalars& runtime) {
     const auto timed = [&](int runs) {
       backend_.streams()->finish();
       const auto begin = std::chrono::steady_clock::now();
-      for (int i = 0; i < runs; i++) launches[static_cast<size_t>(i) % launches.size()](facts);
+      for (int i = 0; i < runs; i++) launches[static_cast<size_t>(i) % launches.size()](runtime);
       backend_.streams()->finish();
       return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count() / runs;
     };
@@ -145,9 +145,9 @@ class Report {
 
  private:
   void kernel(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args,
-              const RuntimeScalars& facts = {}) {
+              const RuntimeScalars& runtime = {}) {
     if (name.find(only_) == name.npos) return;
-    const Bench::Result x = bench_.measure(attrs, args, facts);
+    const Bench::Result x = bench_.measure(attrs, args, runtime);
     const Shape half{std::max<int64_t>(1, static_cast<int64_t>(x.bytes / 4))};  // numbers of bf16
     const Bench::Result alike = bench_.measure(Copy{}, {r(kBF16, half), w(kBF16, half)});
     fmt::print("{:<34} {:9.4f} ms {:8.0f} GB/s    {:5.1f} % of copy {:7.1f} % of one of as many bytes\n", name,
@@ -155,9 +155,9 @@ class Report {
                100 * alike.seconds / x.seconds);
   }
   void product(std::string_view name, const Attrs& attrs, const std::vector<Arg>& args,
-               const RuntimeScalars& facts = {}) {
+               const RuntimeScalars& runtime = {}) {
     if (name.find(only_) == name.npos) return;
-    const Bench::Result x = bench_.measure(attrs, args, facts);
+    const Bench::Result x = bench_.measure(attrs, args, runtime);
     fmt::print("{:<34} {:9.4f} ms {:8.1f} TFLOP/s {:5.1f} % of square\n", name, x.seconds * 1e3,
                x.flops / x.seconds / 1e12, 100 * x.flops / x.seconds / square_);
   }
@@ -264,16 +264,16 @@ class Report {
   // Counted as if all documents were `longest` tokens.
   void attention(std::string_view name, std::string_view documents, const HeadShape& heads,
                  const std::vector<int32_t>& bounds, int64_t longest) {
-    const RuntimeScalars facts{.documents = static_cast<int64_t>(bounds.size()) - 1};
+    const RuntimeScalars runtime{.documents = static_cast<int64_t>(bounds.size()) - 1};
     const Shape queries{t_, heads.query_columns()}, keys{t_, heads.key_columns()};
     product(fmt::format("{} {}", name, documents), Attention{heads, 0.088f, longest},
             {r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), list(bounds), w(kBF16, queries),
              w(kF32, {heads.heads, t_})},
-            facts);
+            runtime);
     product(fmt::format("{}_backward {}", name, documents), AttentionBackward{heads, 0.088f, longest},
             {r(kBF16, queries), r(kBF16, queries), r(kBF16, keys), r(kBF16, keys), r(kBF16, queries),
              r(kF32, {heads.heads, t_}), list(bounds), w(kBF16, queries), w(kBF16, keys), w(kBF16, keys)},
-            facts);
+            runtime);
   }
 
   void layers() {
@@ -319,20 +319,20 @@ class Report {
 
   void update() {
     const int64_t n = 1 << 27, blocks = n / kStateBlock;
-    const RuntimeScalars facts{.step = 3, .learning_rate = 1e-4};
+    const RuntimeScalars runtime{.step = 3, .learning_rate = 1e-4};
     const Shape all{n};
     const auto clip = r(kF32, {3});
     kernel("norm_partials", NormPartials{}, {r(kBF16, all), w(kF32, {n / kUnit})});
     kernel("tree_sum of 32768", TreeSum{n / kUnit}, {r(kF32, {n / kUnit}), w(kF32, {1})});
-    kernel("adamw fp32", AdamW{}, {r(kBF16, all), rw(kF32, all), rw(kF32, all), positive(kF32, all), clip}, facts);
+    kernel("adamw fp32", AdamW{}, {r(kBF16, all), rw(kF32, all), rw(kF32, all), positive(kF32, all), clip}, runtime);
     kernel("adamw split", AdamW{.split = true},
-           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kF32, all), positive(kF32, all), clip}, facts);
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kF32, all), positive(kF32, all), clip}, runtime);
     kernel("adamw split bf16", AdamW{.split = true, .format = StateFormat::Bf16},
-           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kBF16, all), positive(kBF16, all), clip}, facts);
+           {r(kBF16, all), rw(kBF16, all), rw(DType::I16, all), rw(kBF16, all), positive(kBF16, all), clip}, runtime);
     kernel("adamw 8bit", AdamW{.format = StateFormat::Bit8},
            {r(kBF16, all), rw(kBF16, all), rw(DType::U8, all), rw(DType::U8, all), rw(kF32, {blocks}),
             positive(kF32, {blocks}), clip},
-           facts);
+           runtime);
     kernel("sum_ranks of 8", SumRanks{}, {r(kBF16, {8, n / 8}), w(kBF16, {n / 8})});
     kernel("split_master", SplitMaster{}, {r(kF32, all), w(kBF16, all), w(DType::I16, all)});
     kernel("cast fp32 to bf16", Cast{}, {r(kF32, all), w(kBF16, all)});

@@ -100,9 +100,9 @@ class TimedBackend : public Backend {
   TimedBackend(Clock clock, std::map<std::string, Spent>& rows) : clock_(clock), rows_(rows) {}
   std::byte* reserve(Space space, uint64_t bytes) override { return cpu_.reserve(space, bytes); }
   Launch bind(const Op& op, std::span<const TensorView> views) override {
-    return [launch = cpu_.bind(op, views), &spent = rows_[row_of(op)], clock = clock_](const RuntimeScalars& facts) {
+    return [launch = cpu_.bind(op, views), &spent = rows_[row_of(op)], clock = clock_](const RuntimeScalars& runtime) {
       const double start = clock();
-      launch(facts);
+      launch(runtime);
       spent.measured += clock() - start;
     };
   }

@@ -12,7 +12,7 @@
 namespace snug {
 
 // `views`: of HostJob::FillBatch.
-inline void fill_batch(std::span<const TensorView> views, RuntimeScalars& facts, const Cut& cut, int64_t vocabulary) {
+inline void fill_batch(std::span<const TensorView> views, RuntimeScalars& runtime, const Cut& cut, int64_t vocabulary) {
   const auto tokens = static_cast<size_t>(cut.tokens());
   const Random random(1, RandomPurpose::DataOrder);
   const BatchViews batch = batch_views(views);
@@ -36,9 +36,9 @@ inline void fill_batch(std::span<const TensorView> views, RuntimeScalars& facts,
     segments[count++] = id;
   }
   starts[count] = static_cast<int32_t>(tokens);
-  facts.documents = cut.micro_batch;
-  facts.loss_rows = cut.tokens();
-  facts.segments = static_cast<int64_t>(count);
+  runtime.documents = cut.micro_batch;
+  runtime.loss_rows = cut.tokens();
+  runtime.segments = static_cast<int64_t>(count);
 }
 
 }  // namespace snug

@@ -92,9 +92,9 @@ class PinnedBackend : public CpuBackend {
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     Launch launch = CpuBackend::bind(op, views);
     if (op.lane != Lane::Compute) return launch;
-    return [launch](const RuntimeScalars& facts) {
+    return [launch](const RuntimeScalars& runtime) {
       thread_local const bool pinned = (run_on_core(0), true);
-      if (pinned) launch(facts);
+      if (pinned) launch(runtime);
     };
   }
 };

@@ -74,10 +74,10 @@ class TimedBackend : public Backend {
       std::ranges::transform(ceilings_, ideal.begin(), [&](const Ceilings& of) { return of.seconds(op); });
     const double forecast = snug::seconds(op, planned_.compiled.set.buffers, planned_.pricing);
     return [this, ideal, launch = backend_->bind(op, views), &spent = rows_[row], work = work(op),
-            forecast](const RuntimeScalars& facts) {
+            forecast](const RuntimeScalars& runtime) {
       std::ranges::transform(ideal_, ideal, ideal_.begin(), std::plus());
       const auto start = Clock::now();
-      launch(facts);
+      launch(runtime);
       if (streams()) streams()->finish();
       spent.seconds += since(start);
       spent.flops += work.flops;
@@ -131,8 +131,8 @@ std::vector<Ceilings> ceilings_of(const Target& target, DType dtype) {
 
 void load(Session& session) {
   const JobSpec& spec = session.spec();
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
-    fill_batch(views, facts, spec.cut, spec.model.vocabulary);
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+    fill_batch(views, runtime, spec.cut, spec.model.vocabulary);
   });
   session.on(HostJob::TakeMetrics, [](const HostTask&, std::span<const TensorView>, RuntimeScalars&) {});
   session.load();
@@ -140,12 +140,12 @@ void load(Session& session) {
 
 // Returns when all has run.
 void run_step(Session& session, int64_t step) {
-  RuntimeScalars facts;
-  facts.loss_scale = 1.0f / static_cast<float>(session.spec().cut.step_tokens());
-  facts.learning_rate = 1e-5;
-  facts.step = step;
-  for (const Task task : session.compiled().passes) session.run(task, facts);
-  session.run(Task::Update, facts);
+  RuntimeScalars runtime;
+  runtime.loss_scale = 1.0f / static_cast<float>(session.spec().cut.step_tokens());
+  runtime.learning_rate = 1e-5;
+  runtime.step = step;
+  for (const Task task : session.compiled().passes) session.run(task, runtime);
+  session.run(Task::Update, runtime);
   session.view(session.compiled().update.partials);
 }
 

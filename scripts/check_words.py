@@ -16,8 +16,8 @@ WORDS = re.compile(r"(?<![\w.}])/(?:" + "|".join(FOLDERS) + r")/|" + "|".join(ma
 # Identifiers that have given way to the field's words, and the rooms of src/ where they are refused.
 RETIRED = re.compile(
     r"\b(?:Dial|open_dials|undialled|Relief|Settler|Prober|Probe|Elsewhere|Fates?|fate_of|Keep::\w+|Holder|granule|stash"
-    r"|bring_\w+|room_for|redo|Again|PassFacts|is_joint|Trade|Meeting|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock"
-    r"|BlockParams)\b")
+    r"|bring_\w+|brought_?|room_for\w*|share_\w+|redo|Again|PassFacts|is_joint|Trade|[Mm]eetings?_?"
+    r"|reduce_at_once|of_one|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock|BlockParams)\b")
 ROOMS = ("model", "plan", "program", "exec", "train", "cli")
 
 

@@ -77,7 +77,7 @@ inline JobSpec arranged(JobSpec spec, const Arrangement& a, int rank) {
   spec.strategy.defer_updates = a.deferred;
   spec.strategy.speculate = a.speculative;
   set_zero_stage(spec.strategy, a.zero);
-  spec.strategy.update_in_backward = a.in_backward && spec.strategy.reduce_at_once;
+  spec.strategy.update_in_backward = a.in_backward && spec.strategy.reduce_in_backward;
   const size_t groups = spec.strategy.groups.size(), first = groups - groups * static_cast<size_t>(a.share) / 2;
   for (size_t g = first; g < groups; g++) {
     spec.strategy.groups[g].states = a.states;

@@ -190,13 +190,13 @@ struct AttentionData {
   void run() {
     const Shape shape{static_cast<int64_t>(documents.size())};
     const TensorView bounds{reinterpret_cast<std::byte*>(documents.data()), DType::I32, shape, shape.cols()};
-    const RuntimeScalars facts{.documents = static_cast<int64_t>(x.documents.size()) - 1};
+    const RuntimeScalars runtime{.documents = static_cast<int64_t>(x.documents.size()) - 1};
     const auto [q, k, v] = parts_of(qkv.view(), x.shape);
     const auto [dq, dk, dv] = parts_of(dqkv.view(), x.shape);
-    run_op(Attention{x.shape, scale()}, {q, k, v, bounds, out.view(), lse.view()}, facts, cpu::attention_scratch_bytes,
-           cpu::bind_attention);
+    run_op(Attention{x.shape, scale()}, {q, k, v, bounds, out.view(), lse.view()}, runtime,
+           cpu::attention_scratch_bytes, cpu::bind_attention);
     run_op(AttentionBackward{x.shape, scale()}, {dout.view(), q, k, v, out.view(), lse.view(), bounds, dq, dk, dv},
-           facts, cpu::attention_backward_scratch_bytes, cpu::bind_attention_backward);
+           runtime, cpu::attention_backward_scratch_bytes, cpu::bind_attention_backward);
   }
   float scale() const { return 1 / std::sqrt(static_cast<float>(x.shape.dim)); }
 
@@ -328,11 +328,11 @@ TEST(CachedAttention, ContinuesWhatAttentionComputes) {
         part.shape = {n, width_of(shape)};
         const auto [q, k, v] = parts_of(part, shape);
         Guarded out(dtype, n, shape.heads * shape.dim, 3);
-        const RuntimeScalars facts{.position = position};
-        run_op(CacheAppend{shape}, {k, v, cache.view()}, facts, cpu::cache_append_scratch_bytes,
+        const RuntimeScalars runtime{.position = position};
+        run_op(CacheAppend{shape}, {k, v, cache.view()}, runtime, cpu::cache_append_scratch_bytes,
                cpu::bind_cache_append);
-        run_op(CachedAttention{shape, scale}, {q, cache.view(), out.view()}, facts, cpu::cached_attention_scratch_bytes,
-               cpu::bind_cached_attention);
+        run_op(CachedAttention{shape, scale}, {q, cache.view(), out.view()}, runtime,
+               cpu::cached_attention_scratch_bytes, cpu::bind_cached_attention);
         for (int64_t i = 0; i < n; i++)
           for (int64_t c = 0; c < shape.heads * shape.dim; c++) {
             const auto t = static_cast<size_t>(position + i), column = static_cast<size_t>(c);

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <set>
+
+#include "cli/options.h"
 #include "train/checkpoint.h"
 
 namespace snug {
@@ -23,14 +27,47 @@ TEST(Corpus, TheHashOfTheDataIsOfEachLabel) {
   EXPECT_NE(hash_of_labels({kNoLabel, kNoLabel, kNoLabel, 4}), plain);
 }
 
-// Nor with other thinking, even where the labels happen to be the same.
-TEST(Corpus, WhatBecomesOfThinkingIsAFieldOfTheData) {
-  Corpus corpus;
-  Options options;
-  const auto hash = [&] { return hash_of_fields(data_fields(corpus, options, {}), {kDataOptionFields}); };
-  const uint64_t plain = hash();
-  options.thinking = "last";
-  EXPECT_NE(hash(), plain);
+// Another value of each option that says what is learnt from: a checkpoint is not resumed with it in silence, even
+// where the labels happen to be the same.
+const std::map<std::string, std::string> kOtherData{
+    {"data", "other.jsonl"},   {"validation", "held_out.jsonl"},
+    {"data_format", "alpaca"}, {"columns", "instruction=question"},
+    {"roles", "human=user"},   {"prompt", "{question}"},
+    {"max_samples", "3"},      {"text_split", "line"},
+    {"template", "chatml"},    {"train_on", "all"},
+    {"thinking", "last"},      {"sequence_length", "64"},
+    {"long_samples", "drop"},  {"packing", "false"},
+    {"shuffle", "false"},      {"batch_size", "3"},
+};
+// Options that say nothing of the data.
+const std::set<std::string> kNotOfData{
+    // What is trained and in which arithmetic: fields of the job (plan/lowering/fingerprint.h).
+    "model", "init", "adapter", "checkpoint", "method", "lora_rank", "lora_alpha", "lora_targets", "lora_rslora",
+    "lora_dropout", "base_format", "compute", "state_format", "gradient_accumulator", "weight_decay", "beta1", "beta2",
+    "epsilon", "max_grad_norm", "seed", "reduce_every",
+    // How the rate goes on and how long, which a resumed run may change.
+    "learning_rate", "schedule", "warmup_steps", "warmup_ratio", "min_learning_rate_ratio", "max_steps", "epochs",
+    // The cut, which it may change too.
+    "micro_batch_size", "gradient_accumulation_steps", "ranks", "nodes",
+    // Where bytes lie and when work happens; what is written and said.
+    "device", "machine", "threads", "zero", "replicas", "device_memory", "host_memory", "disk_memory", "disk_dir",
+    "order", "recompute", "offload_states", "offload_gradients", "offload_parameters", "offload_activations",
+    "speculative_updates", "out", "cache_dir", "overwrite", "resume", "log_every", "eval_every", "save_every", "keep",
+    "trace"};
+
+TEST(Corpus, EachOptionOfTheDataIsAFieldOfIt) {
+  const Corpus corpus;
+  const auto hash = [&](const Options& options) {
+    return hash_of_fields(data_fields(corpus, options, {}), {kBlockFields, kDataOptionFields});
+  };
+  for (const OptionSpec& spec : option_specs()) {
+    const auto other = kOtherData.find(spec.key);
+    EXPECT_NE(other != kOtherData.end(), kNotOfData.contains(spec.key)) << spec.key << ": is it of the data or not?";
+    if (other == kOtherData.end()) continue;
+    Options options;
+    spec.set(options, other->second);
+    EXPECT_NE(hash(options), hash(Options())) << spec.key;
+  }
 }
 
 }  // namespace

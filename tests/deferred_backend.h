@@ -103,9 +103,9 @@ class DeferredBackend : public Backend {
     if (std::holds_alternative<Exchange>(op.attrs))
       return collective(op.lane,
                         [this, lane = op.lane, in = views[0], out = views[1]] { comm_->exchange(lane, in, out); });
-    return [this, lane = op.lane, launch = backend_->bind(op, views)](const RuntimeScalars& facts) {
-      streams_.enqueue(lane, [launch, facts] {
-        launch(facts);
+    return [this, lane = op.lane, launch = backend_->bind(op, views)](const RuntimeScalars& runtime) {
+      streams_.enqueue(lane, [launch, runtime] {
+        launch(runtime);
         return true;
       });
     };

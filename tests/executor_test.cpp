@@ -34,8 +34,8 @@ class MixingBackend : public Backend {
       if (op.operands[i].reads()) in.push_back(bytes);
       if (op.operands[i].writes()) out.push_back(bytes);
     }
-    return [in, out](const RuntimeScalars& facts) {
-      auto mixed = static_cast<uint32_t>(facts.step);
+    return [in, out](const RuntimeScalars& runtime) {
+      auto mixed = static_cast<uint32_t>(runtime.step);
       for (const auto& bytes : in)
         for (const uint8_t byte : bytes) mixed = mixed * 31 + byte;
       for (const auto& bytes : out)
@@ -95,8 +95,8 @@ std::vector<std::vector<uint8_t>> run(LaneMode mode, int64_t steps) {
       ranks.emplace_back([&, rank] {
         MixingBackend backend;
         Arena arena(backend, packed.plan, directory.path());
-        auto host = [rank](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
-          std::fill_n(views[0].as<uint8_t>(), views[0].count(), static_cast<uint8_t>(facts.step + 7 * rank));
+        auto host = [rank](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+          std::fill_n(views[0].as<uint8_t>(), views[0].count(), static_cast<uint8_t>(runtime.step + 7 * rank));
         };
         Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, mode, 1);
         Trace trace({0}, 1000);
@@ -133,8 +133,8 @@ TEST_P(ExecutorError, EndsAllLanesOnAllRanks) {
       ranks.emplace_back([&, rank] {
         MixingBackend backend;
         Arena arena(backend, packed.plan, directory.path());
-        auto host = [rank](const HostTask&, std::span<const TensorView>, RuntimeScalars& facts) {
-          if (rank == 1 && facts.step == 5) device_error("no more");
+        auto host = [rank](const HostTask&, std::span<const TensorView>, RuntimeScalars& runtime) {
+          if (rank == 1 && runtime.step == 5) device_error("no more");
         };
         Executor executor(packed.set, packed.plan, backend, arena, comms[rank].get(), host, GetParam(), 1);
         try {

@@ -19,9 +19,9 @@ class FaultyBackend : public Backend {
   Launch bind(const Op& op, std::span<const TensorView> views) override {
     const Launch launch = backend_->bind(op, views), fail = failing(op);
     const bool counts = kind_.empty() || kind_ == kind(op.attrs);
-    return [this, launch, fail, counts](const RuntimeScalars& facts) {
+    return [this, launch, fail, counts](const RuntimeScalars& runtime) {
       if (counts && ++launches_ == fault_) lost_ = true;
-      (lost_ ? fail : launch)(facts);
+      (lost_ ? fail : launch)(runtime);
     };
   }
   void read(void* to, const std::byte* from, uint64_t bytes) override { backend_->read(to, from, bytes); }

@@ -89,7 +89,7 @@ TEST(Fit, PinnedChoicesAreKept) {
       EXPECT_TRUE(group.shard_states && !group.shard_weights);
       EXPECT_TRUE(group.gradients == Space::Device && group.weights == Space::Device);
     }
-    EXPECT_FALSE(strategy.reduce_at_once);
+    EXPECT_FALSE(strategy.reduce_in_backward);
   }
 }
 

@@ -40,7 +40,7 @@ Array indices(const std::vector<int32_t>& values) {
 }
 
 // Runs an op on arrays in ops.h's order; scratch is added.
-void run(const Attrs& attrs, std::vector<Array*> arrays, const RuntimeScalars& facts = {}) {
+void run(const Attrs& attrs, std::vector<Array*> arrays, const RuntimeScalars& runtime = {}) {
   Op op;
   op.attrs = attrs;
   op.site = "grad_test";
@@ -53,7 +53,7 @@ void run(const Attrs& attrs, std::vector<Array*> arrays, const RuntimeScalars& f
   const auto scratch = static_cast<int64_t>(CpuFacts().scratch_bytes(attrs, op.operands));
   std::vector<float> memory(static_cast<size_t>(scratch + 3) / 4);
   if (scratch > 0) views.push_back({reinterpret_cast<std::byte*>(memory.data()), DType::U8, {scratch}, scratch});
-  CpuBackend().bind(op, views)(facts);
+  CpuBackend().bind(op, views)(runtime);
 }
 
 ref::Matrix<Complex> matrix(Array& x) {
@@ -131,9 +131,9 @@ TEST(Grad, SwiGlu) {
 // The op itself, over what comes back.
 TEST(Grad, Dropout) {
   const Dropout attrs{0.25, 5, 2};
-  const RuntimeScalars facts{.step = 3, .first_token = 6};
+  const RuntimeScalars runtime{.step = 3, .first_token = 6};
   Array x = random({9, 14}, 1), dy = random({9, 14}, 2), dx = zeros({9, 14});
-  run(attrs, {&dy, &dx}, facts);
+  run(attrs, {&dy, &dx}, runtime);
   const Random stream(5, RandomPurpose::Dropout, 2);
   auto c = matrix(x);
   const auto loss = [&] {
@@ -168,9 +168,9 @@ TEST(Grad, Attention) {
     Array dout = random(queries, 2), out = zeros(queries), lse = zeros({shape.heads, tokens});
     Array dq = zeros(queries), dk = zeros(keys), dv = zeros(keys);
     Array bounds = indices(documents);
-    const RuntimeScalars facts{.documents = 3};
-    run(Attention{shape, 0.4f}, {&q, &k, &v, &bounds, &out, &lse}, facts);
-    run(AttentionBackward{shape, 0.4f}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, facts);
+    const RuntimeScalars runtime{.documents = 3};
+    run(Attention{shape, 0.4f}, {&q, &k, &v, &bounds, &out, &lse}, runtime);
+    run(AttentionBackward{shape, 0.4f}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, runtime);
     Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});
     auto c = matrix(qkv);
     const auto loss = [&] {

@@ -93,12 +93,12 @@ inline std::vector<Operand> operands_of(const std::vector<TensorView>& views) {
 // Runs an op as a program does: scratch as declared, bound, launched. `scratch_bytes` and `bind` are a kind's
 // functions.
 template <class Attrs, class ScratchBytes, class Bind>
-void run_op(const Attrs& attrs, std::vector<TensorView> views, const RuntimeScalars& facts, ScratchBytes scratch_bytes,
-            Bind bind) {
+void run_op(const Attrs& attrs, std::vector<TensorView> views, const RuntimeScalars& runtime,
+            ScratchBytes scratch_bytes, Bind bind) {
   const uint64_t bytes = scratch_bytes(attrs, operands_of(views));
   Guarded scratch(DType::U8, Shape{static_cast<int64_t>(bytes)}, static_cast<int64_t>(bytes));
   if (bytes > 0) views.push_back(scratch.view());
-  bind(attrs, views)(facts);
+  bind(attrs, views)(runtime);
   EXPECT_TRUE(scratch.guards_hold()) << "scratch overrun";
 }
 

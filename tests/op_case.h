@@ -1,4 +1,4 @@
-// What a case of an op is made of: attributes, operands and how they are filled, pass facts, and how near the reference
+// What a case of an op is made of: attributes, operands and how they are filled, scalars, and how near the reference
 // (ref/reference.h) the results must be.
 #pragma once
 
@@ -73,7 +73,7 @@ struct OpCase {
   std::string name;
   Attrs attrs;
   std::vector<CaseOperand> operands;
-  RuntimeScalars facts;
+  RuntimeScalars runtime;
   // |got - want| <= relative |want| + absolute + half a unit in the last place of the result's dtype: sums are in fp32,
   // every result is rounded once. Both 0: the result must be the reference rounded to nearest even, bit for bit.
   double relative = 4e-6, absolute = 4e-6;

@@ -23,7 +23,7 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
                                        int64_t tokens, const std::vector<int32_t>& documents) {
   const auto [shape, scale, longest, window] = attention;
   const double error = attention_error(t);
-  const RuntimeScalars facts{.documents = 3};
+  const RuntimeScalars runtime{.documents = 3};
   const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
   const auto q = in("q", t, queries, uniform(-2, 2), 8), k = in("k", t, keys, uniform(-2, 2)),
              v = in("v", t, keys, uniform(-2, 2));
@@ -31,7 +31,7 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
   cases.push_back({"attention." + suffix,
                    attention,
                    {q, k, v, starts, out("out", t, queries), out("lse", DType::F32, {shape.heads, tokens})},
-                   facts,
+                   runtime,
                    error,
                    error});
   cases.push_back(
@@ -39,7 +39,7 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
        AttentionBackward{shape, scale, longest, window},
        {in("dout", t, queries), q, k, v, in("out", t, queries), in("lse", DType::F32, {shape.heads, tokens}), starts,
         out("dq", t, queries), out("dk", t, keys), out("dv", t, keys)},
-       facts,
+       runtime,
        2 * error,
        2 * error,
        [attention](std::vector<ref::Tensor>& o) {
@@ -358,13 +358,13 @@ inline void add_loss(OpCases& cases) {
     for (const bool gradient : {false, true})
       for (const int64_t vocabulary : {1, 997, 20011}) {
         // Row 3 of this chunk is row 8 of the pass, the first without a target.
-        const RuntimeScalars facts{.loss_rows = 8, .loss_scale = 0.125f};
+        const RuntimeScalars runtime{.loss_rows = 8, .loss_scale = 0.125f};
         cases.push_back({fmt::format("cross_entropy.{}.v{}{}", name(t), vocabulary, gradient ? ".gradient" : ""),
                          CrossEntropy{5, gradient},
                          {inout("logits", t, {4, vocabulary}, uniform(-15, 15), 2),
                           in("targets", DType::I32, {4}, integers(0, vocabulary)),
                           in("weights", DType::F32, {4}, uniform(-1, 2)), out("loss", DType::F32, {4})},
-                         facts,
+                         runtime,
                          1e-5,
                          1e-7});
         if (vocabulary == 997)  // sums of exponentials overflow without the maximum taken off
@@ -373,7 +373,7 @@ inline void add_loss(OpCases& cases) {
                            {inout("logits", t, {2, vocabulary}, strewn({1000, 1010, -1e4, -1e30})),
                             in("targets", DType::I32, {2}, integers(0, vocabulary)),
                             in("weights", DType::F32, {2}, uniform(-1, 2)), out("loss", DType::F32, {2})},
-                           facts,
+                           runtime,
                            1e-5,
                            1e-7});
       }

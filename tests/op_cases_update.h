@@ -10,16 +10,16 @@ inline void add_dropout(OpCases& cases) {
     for (const double p : {0.0, 0.1, 0.9}) {
       const Shape shape{7, 333};
       const Dropout attrs{p, 42, 9};
-      const RuntimeScalars facts{.step = 5, .first_token = 13};
+      const RuntimeScalars runtime{.step = 5, .first_token = 13};
       const auto suffix = fmt::format("{}.p{}", name(t), p);
       cases.push_back({"dropout." + suffix,
                        attrs,
                        {in("x", t, shape, strewn({-0.0, kInfinity, kNaN}), 3), out("y", t, shape, 2)},
-                       facts,
+                       runtime,
                        1e-7,
                        0});
       cases.push_back(
-          {"dropout.long." + suffix, attrs, {in("x", t, {9, 2501}), out("y", t, {9, 2501})}, facts, 1e-7, 0});
+          {"dropout.long." + suffix, attrs, {in("x", t, {9, 2501}), out("y", t, {9, 2501})}, runtime, 1e-7, 0});
     }
 }
 
@@ -67,9 +67,9 @@ inline void add_sums(OpCases& cases) {
 }
 
 inline void add_adamw(OpCases& cases) {
-  const auto adamw = [&](std::string what, DType gradient, bool split, const RuntimeScalars& facts, double finite) {
+  const auto adamw = [&](std::string what, DType gradient, bool split, const RuntimeScalars& runtime, double finite) {
     const Shape n{20011};
-    OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, facts, 1e-6, 1e-7};
+    OpCase c{"adamw." + what, AdamW{0.9f, 0.999f, 1e-8f, 0.1f, split}, {in("g", gradient, n)}, runtime, 1e-6, 1e-7};
     if (split) c.operands.push_back(inout("w", DType::BF16, n));
     if (split) c.operands.push_back(inout("lo", DType::I16, n, integers(-32768, 32768)));
     if (split) c.master = 1;
@@ -114,7 +114,7 @@ inline void add_adamw(OpCases& cases) {
   // More blocks than all warps of a GPU take at once.
   reduced("bit8_state.bf16.long", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1, (1 << 20) + 5);
   reduced("bit8_state.bf16.rate_0", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1);
-  cases.back().facts.learning_rate = 0;
+  cases.back().runtime.learning_rate = 0;
   // What a file may have brought.
   reduced("bit8_state.bf16.strange_scales", DType::BF16, DType::BF16, false, StateFormat::Bit8, 1);
   const std::vector<double> strange{kNaN, kInfinity, -1, -0x1p-100, 3e38, 0.5, -0.0};

@@ -159,11 +159,11 @@ std::string OpRunner::run(const OpCase& c, Images* images) {
   for (const Place& p : places) views.push_back(p.view);
   const Launch launch = backend_.bind(op, views);
   before_launch();
-  launch(c.facts);
+  launch(c.runtime);
   after_launch();
   for (const Place& p : places) copy_(after.emplace_back(p.bytes).data(), block_ + p.begin, p.bytes);
 
-  std::visit(ref::Reference(values, c.facts), c.attrs);
+  std::visit(ref::Reference(values, c.runtime), c.attrs);
   std::string failure = compare(c, values, places, before, after);
   after.resize(c.operands.size());  // scratch may hold anything
   if (images) *images = std::move(after);

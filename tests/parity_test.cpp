@@ -61,9 +61,9 @@ TEST_P(Parity, LogitsOfEveryPositionAgree) {
       logits.insert(logits.end(), views[0].as<float>(), views[0].as<float>() + vocabulary);
     });
     for (; fed < samples[s].ids.size(); fed++) {
-      RuntimeScalars facts;
-      facts.position = static_cast<int64_t>(fed);
-      session.run(Task::Decode, facts);
+      RuntimeScalars runtime;
+      runtime.position = static_cast<int64_t>(fed);
+      session.run(Task::Decode, runtime);
     }
     const double error = relative_error(logits, reference.at(fmt::format("logits.{}", s)));
     EXPECT_TRUE(error <= 1e-5) << "sample " << s << " is off by " << error;
@@ -100,9 +100,9 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
     logits.assign(views[0].as<float>(), views[0].as<float>() + views[0].count());
   });
   for (; fed < prompt.size(); fed += static_cast<size_t>(kPrefillTokens)) {
-    RuntimeScalars facts;
-    facts.position = static_cast<int64_t>(fed);
-    session.run(Task::Prefill, facts);
+    RuntimeScalars runtime;
+    runtime.position = static_cast<int64_t>(fed);
+    session.run(Task::Prefill, runtime);
   }
   const auto expected = reference["logits"].get<std::vector<float>>();
   EXPECT_LE(relative_error(logits, expected), 1e-5);

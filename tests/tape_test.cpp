@@ -171,20 +171,20 @@ class Tape {
     bytes(documents) = {0, kTokens};
     for (int64_t t = 0; t < kTokens; t++) bytes(positions)[static_cast<size_t>(t)] = static_cast<double>(t);
     for (size_t i = 0; i < static_cast<size_t>(dy_.shape.count()); i++) bytes(dy_)[i] = coefficient(i);
-    RuntimeScalars facts;
-    facts.documents = 1;
+    RuntimeScalars runtime;
+    runtime.documents = 1;
     std::vector<ref::Tensor> table{{DType::F32, rope_table.shape, std::vector<double>(kTokens * 4)}};
-    ref::Reference(table, facts)(RopeTable{});
+    ref::Reference(table, runtime)(RopeTable{});
     bytes(rope_table) = table[0].values;
-    for (size_t i = 0; i < ops; i++) run(emitter_.program().ops[i], facts);
+    for (size_t i = 0; i < ops; i++) run(emitter_.program().ops[i], runtime);
   }
 
-  void run(const Op& op, const RuntimeScalars& facts) {
+  void run(const Op& op, const RuntimeScalars& runtime) {
     std::vector<ref::Tensor> operands;
     for (const Operand& operand : op.operands)
       if (set_.buffers[operand.buffer].role != Role::Scratch)
         operands.push_back({operand.dtype, operand.shape, values(operand)});
-    std::visit([&](const auto& attrs) { ref::Reference(operands, facts)(attrs); }, op.attrs);
+    std::visit([&](const auto& attrs) { ref::Reference(operands, runtime)(attrs); }, op.attrs);
     for (size_t o = 0; o < operands.size(); o++)
       if (op.operands[o].access != Access::Read)
         for (int64_t i = 0; i < op.operands[o].shape.count(); i++)
@@ -241,9 +241,14 @@ void expect_gradients(const ParamTable& table, const Layer& layer) {
   for (size_t i = 0; i < got.size(); i++) EXPECT_TRUE(got[i] == without[i] || std::isnan(got[i])) << i;
 }
 
+LayerSpec decoder_spec() {
+  LayerSpec spec;
+  spec.heads = {2, 1, 4};
+  return spec;
+}
+
 LayerParams decoder(Params& p, int64_t rank) {
   LayerParams block;
-  block.heads = {2, 1, 4};
   block.attention_norm = p.norm("attention_norm");
   block.qkv = p.linear("qkv", kWidth, {8, 4, 4}, rank == 0, rank);
   block.o = p.linear("o", 8, {kWidth}, false, rank);
@@ -256,7 +261,7 @@ LayerParams decoder(Params& p, int64_t rank) {
 Layer layer_of(const LayerParams& block) {
   return [&block](Builder& b, Value x) {
     const Tape& t = *Tape::current;
-    return decoder_layer(b, block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
+    return decoder_layer(b, decoder_spec(), block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
   };
 }
 

@@ -83,39 +83,39 @@ inline std::vector<TinySample> tiny_samples() {
 
 // Lays samples into the arrays of a batch, each in a block of its own, or all one after another where `packed`.
 inline void fill_batch(const std::vector<TinySample>& samples, int64_t sequence_length, bool packed,
-                       std::span<const TensorView> views, RuntimeScalars& facts) {
+                       std::span<const TensorView> views, RuntimeScalars& runtime) {
   const auto& [ids, positions, documents, rows, targets, weights, order, starts, segment_ids] = batch_views(views);
   for (const auto& all : {ids, positions, documents, targets, order, starts, segment_ids}) std::ranges::fill(all, 0);
   std::ranges::fill(rows, -1);
   std::ranges::fill(weights, 1.0f);
-  facts.documents = facts.loss_rows = facts.segments = 0;
+  runtime.documents = runtime.loss_rows = runtime.segments = 0;
   std::map<int32_t, std::vector<int32_t>> tokens_of;
   int64_t at = 0;
   for (size_t s = 0; s < samples.size(); s++) {
     if (!packed) at = static_cast<int64_t>(s) * sequence_length;
-    documents[static_cast<size_t>(facts.documents++)] = static_cast<int32_t>(at);
+    documents[static_cast<size_t>(runtime.documents++)] = static_cast<int32_t>(at);
     for (size_t i = 0; i < samples[s].ids.size(); i++, at++) {
       const auto t = static_cast<size_t>(at);
       ids[t] = samples[s].ids[i];
       positions[t] = static_cast<int32_t>(i);
       tokens_of[ids[t]].push_back(static_cast<int32_t>(at));
       if (i + 1 < samples[s].ids.size() && samples[s].labels[i + 1] >= 0) {
-        rows[static_cast<size_t>(facts.loss_rows)] = static_cast<int32_t>(at);
-        targets[static_cast<size_t>(facts.loss_rows++)] = samples[s].labels[i + 1];
+        rows[static_cast<size_t>(runtime.loss_rows)] = static_cast<int32_t>(at);
+        targets[static_cast<size_t>(runtime.loss_rows++)] = samples[s].labels[i + 1];
       }
     }
     // A document ends where the next begins: the padding between two is one of its own, without loss.
     if (!packed && s + 1 < samples.size() && at < static_cast<int64_t>(s + 1) * sequence_length)
-      documents[static_cast<size_t>(facts.documents++)] = static_cast<int32_t>(at);
+      documents[static_cast<size_t>(runtime.documents++)] = static_cast<int32_t>(at);
   }
-  documents[static_cast<size_t>(facts.documents)] = static_cast<int32_t>(at);
+  documents[static_cast<size_t>(runtime.documents)] = static_cast<int32_t>(at);
   size_t next = 0;
   for (const auto& [id, tokens] : tokens_of) {
-    starts[static_cast<size_t>(facts.segments)] = static_cast<int32_t>(next);
-    segment_ids[static_cast<size_t>(facts.segments++)] = id;
+    starts[static_cast<size_t>(runtime.segments)] = static_cast<int32_t>(next);
+    segment_ids[static_cast<size_t>(runtime.segments++)] = id;
     for (const int32_t token : tokens) order[next++] = token;
   }
-  starts[static_cast<size_t>(facts.segments)] = static_cast<int32_t>(next);
+  starts[static_cast<size_t>(runtime.segments)] = static_cast<int32_t>(next);
 }
 
 inline int64_t loss_tokens(const std::vector<TinySample>& samples) {
@@ -156,11 +156,11 @@ class TinyTrainer {
  public:
   explicit TinyTrainer(Session& session) : session_(session) {
     session.on(HostJob::FillBatch,
-               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& facts) {
+               [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
                  const Cut& cut = session_.spec().cut;
                  const int64_t pass = first_pass_ + task.index;
-                 facts.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
-                 fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, facts);
+                 runtime.first_token = (pass * cut.ranks + session_.rank()) * cut.tokens();
+                 fill_batch(batches_[static_cast<size_t>(pass)], cut.sequence_length, packed_, views, runtime);
                });
     session.on(HostJob::TakeMetrics, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
       result_ = {views[0].as<float>()[0], views[1].as<float>()[0]};

@@ -19,11 +19,11 @@ TensorView view(std::vector<T>& x, const Shape& shape, int64_t begin = 0) {
   return {reinterpret_cast<std::byte*>(x.data() + begin), dtype_of<T>(), shape, shape.cols()};
 }
 
-void run(const Attrs& attrs, const std::vector<TensorView>& views, const RuntimeScalars& facts = {}) {
+void run(const Attrs& attrs, const std::vector<TensorView>& views, const RuntimeScalars& runtime = {}) {
   Op op;
   op.attrs = attrs;
   op.site = "update_test";
-  CpuBackend().bind(op, views)(facts);
+  CpuBackend().bind(op, views)(runtime);
 }
 
 template <class T>

@@ -9,9 +9,9 @@ namespace snug {
 
 // The scalars of one step, computed in fp64 and rounded once.
 struct AdamWScalars {
-  AdamWScalars(const AdamW& adamw, const RuntimeScalars& facts) {
-    const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = facts.learning_rate;
-    const auto step = static_cast<double>(facts.step);
+  AdamWScalars(const AdamW& adamw, const RuntimeScalars& runtime) {
+    const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = runtime.learning_rate;
+    const auto step = static_cast<double>(runtime.step);
     keep = static_cast<float>(1 - rate * static_cast<double>(adamw.weight_decay));
     mean_share = static_cast<float>(1 - beta1);
     square_keep = static_cast<float>(beta2);

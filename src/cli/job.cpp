@@ -216,7 +216,7 @@ int64_t batch_of(const Options& options) {
 }
 
 // Launched processes have equal shares of the ranks: by --ranks, or a rank for each of so many cards of a machine.
-void share_ranks(Options& options, int64_t cards, Comm& launched) {
+void divide_ranks(Options& options, int64_t cards, Comm& launched) {
   const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
   const std::span<const uint64_t> told =
@@ -244,7 +244,7 @@ void resolve_ranks(Options& options, const Target& target, PlanMode mode, Comm* 
   if (launched) target.require_alike(*launched);
   const int64_t cards = target.cuda() ? cards_of(target, mode).count : 1;
   if (launched)
-    share_ranks(options, cards, *launched);
+    divide_ranks(options, cards, *launched);
   else if (options.ranks == 0)
     options.ranks = target.cuda() ? options.nodes * cards : 1;
   if (options.ranks > kMaxCount)
@@ -262,11 +262,11 @@ Choices choices_of(const Options& options) {
   for (const Recompute r : {Recompute::None, Recompute::Mlp, Recompute::Attention, Recompute::Block})
     if (text == name(r)) choices.recompute = r;
   if (text != "auto" && !choices.recompute) {
-    int64_t blocks = 0;
-    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), blocks);
-    if (error != std::errc() || end != text.data() + text.size() || blocks < 0)
-      user_error("recompute: found '{}', expected auto, none, mlp, attention, block or a number of blocks", text);
-    choices.recomputed_blocks = blocks;
+    int64_t layers = 0;
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), layers);
+    if (error != std::errc() || end != text.data() + text.size() || layers < 0)
+      user_error("recompute: found '{}', expected auto, none, mlp, attention, block or a number of layers", text);
+    choices.recomputed_layers = layers;
   }
   choices.ranks = static_cast<int>(options.ranks);
   choices.replicas = static_cast<int>(options.replicas);
@@ -341,9 +341,9 @@ bool leaves_too_little(Planned& planned, const Options& options) {
 // Of a job with its caps: what is chosen, and what else is said of it.
 void search(Planned& planned, const Options& options, Comm* launched) {
   const Choices choices = choices_of(options);
-  const auto blocks = static_cast<int64_t>(planned.spec.table.layers.size());
-  if (choices.recomputed_blocks.value_or(0) > blocks)
-    user_error("recompute: found {} blocks, the model has {}", *choices.recomputed_blocks, blocks);
+  const auto layers = static_cast<int64_t>(planned.spec.table.layers.size());
+  if (choices.recomputed_layers.value_or(0) > layers)
+    user_error("recompute: found {} layers, the model has {}", *choices.recomputed_layers, layers);
   const std::unique_ptr<OpFacts> facts = planned.target.facts();
   Progress progress("arrangement", 0, 0, !launched || launched->topology().rank == 0);
   const Fitter* searching = nullptr;

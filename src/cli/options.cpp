@@ -356,9 +356,10 @@ std::vector<OptionSpec> machine_specs() {
       word_option("reduce_every", &O::reduce_every, {"pass", "step"},
                   "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
       word_option("order", &O::order, {"auto", "pass", "layer"},
-                  "all blocks of a pass first, or all passes of a block; changes no bit"),
-      text_option("recompute", &O::recompute,
-                  "what blocks compute again in backward: auto, none, mlp, attention, block, or a number of blocks"),
+                  "all layers of a pass first, or all passes of a layer; changes no bit"),
+      text_option(
+          "recompute", &O::recompute,
+          "what layers compute again in backward: auto, none, mlp, attention, block (all of it) or a number of layers"),
       text_option("offload_states", &O::offload_states,
                   "optimizer state that waits elsewhere: auto, none, host, disk, or a fraction (to the host)"),
       text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
@@ -370,7 +371,7 @@ std::vector<OptionSpec> machine_specs() {
           "no other bits, but twice its bytes there, and the weights' on the host; without clipping there is nothing "
           "to speculate on (false)"),
       text_option("offload_activations", &O::offload_activations,
-                  "likewise what blocks keep for their backward; a fraction is of blocks"),
+                  "likewise what layers keep for their backward; a fraction is of layers"),
 
       text_option(
           "out", &O::out,

@@ -18,8 +18,8 @@ uint64_t driver_bytes(const Planned& planned, Space space) {
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
 int hosts_of(const Planned& planned) {
-  const int ranks = planned.shown().cut.ranks, of_one = node_ranks(planned);
-  return (ranks + of_one - 1) / of_one;
+  const int ranks = planned.shown().cut.ranks, ranks_per_host = node_ranks(planned);
+  return (ranks + ranks_per_host - 1) / ranks_per_host;
 }
 
 // Of all ranks of a node; the host's with its files in memory.
@@ -229,14 +229,14 @@ std::optional<Links> links_of(const Planned& planned) {
 
 // Where the ranks are, and what connects them.
 std::string links_text(const Planned& planned, const Links& links) {
-  const int of_one = node_ranks(planned), hosts = hosts_of(planned);
+  const int ranks_per_host = node_ranks(planned), hosts = hosts_of(planned);
   std::string text =
       fmt::format("{:<13} {} x {}", "cards", planned.shown().cut.ranks, planned.target.machine()->cards->name);
   if (links.own_host) text += fmt::format(", {:.1f} GB/s to each from the others of its host", *links.own_host / 1e9);
-  if (hosts == 1 && of_one > kMostOfUsualHosts) text += "; all on one host: --nodes says of how many they are";
+  if (hosts == 1 && ranks_per_host > kMostOfUsualHosts) text += "; all on one host: --nodes says of how many they are";
   if (links.other_hosts)
-    text +=
-        fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, of_one, *links.other_hosts / 1e9);
+    text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, ranks_per_host,
+                        *links.other_hosts / 1e9);
   return text + "\n";
 }
 

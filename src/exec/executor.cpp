@@ -77,7 +77,7 @@ Executor::~Executor() {
   for (std::condition_variable& changed : changed_) changed.notify_all();
 }
 
-void Executor::run(ProgramId program, const RuntimeScalars& facts, std::span<File* const> files,
+void Executor::run(ProgramId program, const RuntimeScalars& runtime, std::span<File* const> files,
                    const RuntimeScalars* last) {
   if (last_)
     check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
@@ -86,8 +86,8 @@ void Executor::run(ProgramId program, const RuntimeScalars& facts, std::span<Fil
   turn_ = 1 - turn_;  // at most two programs run at once, so the instance before the previous is free again
   Instance& instance = instances_[turn_];
   instance.program = program;
-  instance.facts.assign(passes_[program], facts);
-  if (last) instance.facts.back() = *last;
+  instance.runtime.assign(passes_[program], runtime);
+  if (last) instance.runtime.back() = *last;
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   instance.events = trace_ ? trace_->room(program, set_.programs[program].ops.size()) : nullptr;
@@ -113,16 +113,16 @@ void Executor::telling_of_errors(const Body& body) {
 
 void Executor::execute(Instance& instance, OpId id) {
   const Op& op = set_.programs[instance.program].ops[id];
-  RuntimeScalars& facts = instance.facts[static_cast<size_t>(op.pass)];
+  RuntimeScalars& runtime = instance.runtime[static_cast<size_t>(op.pass)];
   Trace::Event* const event = instance.events ? instance.events + id : nullptr;
   const bool on_stream = event && streams_;
   if (event) event->begin = event->end = Trace::now();
   if (on_stream) stream_trace_->begin(*event);
-  if (facts.loss_rows < op.min_loss_rows) return;
+  if (runtime.loss_rows < op.min_loss_rows) return;
   const Bound& bound = bound_[instance.program][id];
   if (bound.launch) {
     if (on_stream) stream_trace_->launch();
-    bound.launch(facts);
+    bound.launch(runtime);
     if (on_stream) stream_trace_->launched();
   } else {
     execute_here(instance, op, bound);
@@ -134,7 +134,7 @@ void Executor::execute(Instance& instance, OpId id) {
 void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound) {
   const std::vector<TensorView>& views = bound.views;
   if (const auto* task = std::get_if<HostTask>(&op.attrs)) {
-    host_(*task, views, instance.facts[static_cast<size_t>(op.pass)]);
+    host_(*task, views, instance.runtime[static_cast<size_t>(op.pass)]);
   } else if (const auto* get = std::get_if<ReadFile>(&op.attrs)) {
     instance.files.at(static_cast<size_t>(get->file))->read(get->offset, bytes_of(views[0]));
   } else if (const auto* put = std::get_if<WriteFile>(&op.attrs)) {
@@ -243,7 +243,7 @@ bool Executor::ready(const Ticket& ticket) const {
     if (done_[op.waits[i].program][op.waits[i].op] >= ticket.targets[i]) continue;
     if (ticket.instance->events) {
       Trace::Event& event = ticket.instance->events[ticket.op];
-      if (event.held == 0) event.held = Trace::now();
+      if (event.blocked_since == 0) event.blocked_since = Trace::now();
       event.wait = i;
     }
     return false;

@@ -17,7 +17,7 @@
 
 namespace snug {
 
-// Does what a HostTask asks with the arena bytes it names; may set counts in the facts for the ops after it.
+// Does what a HostTask asks with the arena bytes it names; may set counts in the scalars for the ops after it.
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, RuntimeScalars&)>;
 
 // One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
@@ -34,12 +34,12 @@ class Executor {
            LaneMode mode, int threads);
   ~Executor();
 
-  // Issues a program, which must be a successor of the one before; each of its passes starts with these facts, but the
-  // last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
+  // Issues a program, which must be a successor of the one before; each of its passes starts with these scalars, but
+  // the last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
   // program's effects are the caller's again after finish(). With LaneMode::Threads or streams the work may go on after
   // return; with threads at most the program before is still running when this one starts to be issued. Errors of ops
   // are rethrown here or by finish(); a PeerError also says in which collective this rank waited.
-  void run(ProgramId program, const RuntimeScalars& facts, std::span<File* const> files = {},
+  void run(ProgramId program, const RuntimeScalars& runtime, std::span<File* const> files = {},
            const RuntimeScalars* last = nullptr);
   // Returns when everything issued has run.
   void finish();
@@ -59,7 +59,7 @@ class Executor {
   // One run of a program.
   struct Instance {
     ProgramId program = 0;
-    std::vector<RuntimeScalars> facts;  // by pass
+    std::vector<RuntimeScalars> runtime;  // by pass
     std::vector<File*> files;
     int64_t left = 0;                // ops not done
     Trace::Event* events = nullptr;  // by op, if it is traced

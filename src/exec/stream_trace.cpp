@@ -23,7 +23,7 @@ void StreamTrace::resolve() {
       const auto found = finished.find({waits[i].program, waits[i].op});
       if (found == finished.end() || found->second <= last || found->second > event.begin) continue;
       last = found->second;
-      event.held = free_since;
+      event.blocked_since = free_since;
       event.wait = i;
     }
     finished[{event.program, event.op}] = free_since = event.end;

@@ -17,7 +17,7 @@ class Trace {
     ProgramId program = 0;
     OpId op = 0;
     int64_t begin = 0, end = 0;  // nanoseconds of the monotone clock; equal where the op was skipped
-    int64_t held = 0;            // since when the lane was free and a wait kept the op from beginning; 0: none did
+    int64_t blocked_since = 0;   // since when the lane was free and a wait kept the op from beginning; 0: none did
     size_t wait = 0;             // the last such, of Op::waits
   };
 

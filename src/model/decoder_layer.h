@@ -1,5 +1,5 @@
 // The decoder layer of dense families: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
-// each half added to the residual stream. What families vary is in LayerParams.
+// each half added to the residual stream. What families vary is in LayerSpec.
 #pragma once
 
 #include "model/builder.h"
@@ -15,6 +15,6 @@ struct LayerContext {
 };
 
 // Records the layer: x [T, hidden] -> [T, hidden].
-Value decoder_layer(Builder& b, const LayerParams& params, const LayerContext& context, Value x);
+Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context, Value x);
 
 }  // namespace snug

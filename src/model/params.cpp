@@ -54,9 +54,6 @@ class TableBuilder {
   LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
     LayerParams layer;
     layer.group = group();
-    layer.heads = spec.heads;
-    layer.window = spec.window;
-    layer.rope = spec.rope;
     layer.attention_norm = norm(prefix, spec.attention_norm, model_.hidden);
     layer.qkv = linear(prefix, "qkv", spec.qkv);
     layer.query_norm = norm(prefix, spec.query_norm, spec.heads.dim);

@@ -32,7 +32,7 @@ struct ParamSpec {
   bool decay = false;    // weight decay applies: all but norms and biases
   bool joined = false;   // its bytes follow the previous parameter's without a gap
   bool adapter = false;  // belongs to the adapter's files
-  bool linear = false;   // the weight of a block's linear: what a quantised base holds in fewer bits
+  bool linear = false;   // the weight of a layer's linear: what a quantised base holds in fewer bits
 };
 
 // Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
@@ -65,14 +65,12 @@ struct Norm {
   double epsilon = 0;
 };
 
+// What a layer has of parameters; its LayerSpec says the rest.
 struct LayerParams {
   int group = 0;
   Norm attention_norm, mlp_norm;
-  HeadShape heads;
   Linear qkv, o, gate_up, down;
   Norm query_norm, key_norm;  // without gains: none
-  int64_t window = 0;         // tokens that one sees, itself the last; 0: all before it
-  bool rope = true;           // whether queries and keys are rotated by their positions
 
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };
@@ -97,7 +95,7 @@ struct ParamTable {
   int64_t count(bool trainable_only) const;  // of elements
 };
 
-// The linears that can be adapted, as PEFT names them, in the order of a block.
+// The linears that can be adapted, as PEFT names them, in the order of a layer.
 const std::vector<std::string>& linear_names();
 
 // Full fine-tuning (or no training at all): every parameter the model's own.

@@ -57,8 +57,8 @@ auto bind_ops(const Kind& op, std::span<const TensorView> views, std::string_vie
     part.site = site;
     launches.push_back(bind(part, std::span<const TensorView>(call.operands)));
   }
-  return [launches = std::move(launches)](const RuntimeScalars& facts) {
-    for (const auto& launch : launches) launch(facts);
+  return [launches = std::move(launches)](const RuntimeScalars& runtime) {
+    for (const auto& launch : launches) launch(runtime);
   };
 }
 

@@ -315,10 +315,10 @@ class Replay {
 
   // ---- Collectives ----
 
-  std::vector<SyncPoint>& meeting(size_t id) {
-    std::vector<SyncPoint>& meeting = meetings_[id];
-    meeting.resize(ranks_.size());
-    return meeting;
+  std::vector<SyncPoint>& points_of(size_t id) {
+    std::vector<SyncPoint>& points = sync_points_[id];
+    points.resize(ranks_.size());
+    return points;
   }
 
   template <class F>
@@ -330,21 +330,21 @@ class Replay {
 
   // This rank if it has a step to make, else one that it waits for.
   size_t who_advances(size_t rank, size_t id) {
-    std::vector<SyncPoint>& meeting = this->meeting(id);
-    if (!meeting[rank].begun) return rank;
+    std::vector<SyncPoint>& points = points_of(id);
+    if (!points[rank].begun) return rank;
     size_t not_begun = rank, not_done = rank;
     for_each_rank(rank, id, [&](size_t other, int) {
-      if (!meeting[other].begun) not_begun = other;
-      if (!meeting[other].to_take.empty()) not_done = other;
+      if (!points[other].begun) not_begun = other;
+      if (!points[other].to_take.empty()) not_done = other;
     });
-    return not_begun != rank ? not_begun : meeting[rank].to_take.empty() ? not_done : rank;
+    return not_begun != rank ? not_begun : points[rank].to_take.empty() ? not_done : rank;
   }
 
   // Begins the collective, or takes one rank's row.
   void meet(size_t rank, size_t id) {
     const Collective& collective = *this->collective(executions_[id]);
-    std::vector<SyncPoint>& meeting = this->meeting(id);
-    SyncPoint& mine = meeting[rank];
+    std::vector<SyncPoint>& points = points_of(id);
+    SyncPoint& mine = points[rank];
     if (!mine.begun) {
       mine.begun = true;
       for_each_rank(rank, id, [&](size_t other, int place) {
@@ -362,14 +362,14 @@ class Replay {
     }
     bool all = true;
     for_each_rank(rank, id,
-                  [&](size_t other, int) { all = all && meeting[other].begun && meeting[other].to_take.empty(); });
+                  [&](size_t other, int) { all = all && points[other].begun && points[other].to_take.empty(); });
     if (!all) return;
     for_each_rank(rank, id, [&](size_t other, int place) {
       const Row own = collective.row(seen_by(other), place);
       if (collective.in_place()) write(other, id, own.to, own.to_begin, own.to_end);
       finish(other, id);
     });
-    if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; })) meetings_.erase(id);
+    if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; })) sync_points_.erase(id);
   }
 
   const ProgramSet& set_;
@@ -385,7 +385,7 @@ class Replay {
   std::vector<size_t> first_;                                        // by position in the sequence: first execution
   std::array<std::vector<size_t>, kLanes> lanes_;                    // executions
   std::vector<RankState> ranks_;
-  std::map<size_t, std::vector<SyncPoint>> meetings_;  // by execution, rank
+  std::map<size_t, std::vector<SyncPoint>> sync_points_;  // by execution, rank
   std::array<std::vector<Actor>, 2> candidates_;
   ReplayResult result_;
 };

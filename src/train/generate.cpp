@@ -68,9 +68,9 @@ std::vector<float> Generator::score(std::span<const int32_t> prompt) {
 
 void Generator::feed(Task task, std::span<const int32_t> tokens) {
   fed_ = tokens;
-  RuntimeScalars facts;
-  facts.position = std::ssize(cached_);
-  session_.run(task, facts);
+  RuntimeScalars runtime;
+  runtime.position = std::ssize(cached_);
+  session_.run(task, runtime);
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
 }
 

@@ -40,10 +40,10 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
   }
   backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
   arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, heartbeat());
-  auto host = [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& facts) {
+  auto host = [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
-    handler->second(task, views, facts);
+    handler->second(task, views, runtime);
     if (task.job == HostJob::TakeMetrics) {
       const StepScalars& scalars = *step_scalars(views[1]);
       clipped_ = scalars.factor != 1 || scalars.finite == 0;
@@ -57,19 +57,19 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
 
 Session::~Session() = default;
 
-void Session::run(Task task, const RuntimeScalars& facts, int shape) {
+void Session::run(Task task, const RuntimeScalars& runtime, int shape) {
   reapply();
   if (pending_ && (task == Task::Pass || task == Task::First)) {
     const RuntimeScalars before = *std::exchange(pending_, std::nullopt);
-    return executor_->run(at(pending(task), shape), facts, {}, &before);
+    return executor_->run(at(pending(task), shape), runtime, {}, &before);
   }
   flush();
-  executor_->run(at(task, shape), facts);
+  executor_->run(at(task, shape), runtime);
   if (task != Task::Update) return;
-  if (compiled_.has(Task::Flush)) pending_ = facts;
+  if (compiled_.has(Task::Flush)) pending_ = runtime;
   if (!compiled_.has(Task::Reapply)) return;
   if (clipped_)
-    reapply_ = facts;
+    reapply_ = runtime;
   else
     swapped_ = !swapped_;
 }

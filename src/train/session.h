@@ -35,7 +35,7 @@ class Session {
   // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
   // the weights before it takes care of them; and what comes next, of one that speculated and was clipped. `shape`: of
   // the cut, for passes.
-  void run(Task task, const RuntimeScalars& facts = {}, int shape = 0);
+  void run(Task task, const RuntimeScalars& runtime = {}, int shape = 0);
   // Parameters from their sources. UserError if the weight files were only assumed.
   void load();
   // Writes the files of Task::Save (each rank its own) or Task::Export (rank 0) into a directory that exists, and syncs

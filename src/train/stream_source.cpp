@@ -13,13 +13,13 @@ BatchSource::Step StreamSource::begin_step(int64_t step) {
   return {stream_.tokens(), stream_.loss_tokens(), stream_.ends_epoch()};
 }
 
-void StreamSource::fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) {
+void StreamSource::fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) {
   const BatchCounts counts = batcher_.fill(stream_, pass, rank_, views);
   const StepShape& shape = stream_.shape();
-  facts.first_token = (pass * shape.ranks + rank_) * shape.micro_batch * stream_.sequence_length();
-  facts.documents = counts.documents;
-  facts.loss_rows = counts.loss_rows;
-  facts.segments = counts.segments;
+  runtime.first_token = (pass * shape.ranks + rank_) * shape.micro_batch * stream_.sequence_length();
+  runtime.documents = counts.documents;
+  runtime.loss_rows = counts.loss_rows;
+  runtime.segments = counts.segments;
 }
 
 }  // namespace snug

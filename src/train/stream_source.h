@@ -14,7 +14,7 @@ class StreamSource : public BatchSource {
 
   Step begin_step(int64_t step) override;
   int64_t pass_tokens(int64_t pass) const override { return stream_.pass_tokens(pass); }
-  void fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) override;
+  void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) override;
   const BlockStream& stream() const { return stream_; }
 
  private:

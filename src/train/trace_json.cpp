@@ -44,7 +44,7 @@ class Writer {
   void add_op(const Trace::Event& event) {
     const Program& program = set_.programs[event.program];
     const Op& op = program.ops[event.op];
-    if (event.held != 0) add_wait(event, op);
+    if (event.blocked_since != 0) add_wait(event, op);
     complete(op.site, kind(op.attrs), op.lane, event.begin, event.end - event.begin,
              {{"program", program.name}, {"op", event.op}});
   }
@@ -57,7 +57,7 @@ class Writer {
     const Op& other = set_.programs[wait.program].ops[wait.op];
     const auto hazard = hazard_between(set_, plan_, other, op);
     check(hazard.has_value(), "'{}' waits for '{}', with which it shares nothing", op.site, other.site);
-    complete("wait for " + other.site, "wait", op.lane, event.held, event.begin - event.held,
+    complete("wait for " + other.site, "wait", op.lane, event.blocked_since, event.begin - event.blocked_since,
              {{"site", other.site},
               {"op", wait.op},
               {"program", set_.programs[wait.program].name},

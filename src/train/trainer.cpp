@@ -42,8 +42,8 @@ class Due {
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes) {
   EvaluationResult result;
   double sum = 0;
-  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& facts) {
-    source.fill(0, batch_views(views), facts);
+  session.on(HostJob::FillBatch, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars& runtime) {
+    source.fill(0, batch_views(views), runtime);
   });
   session.on(HostJob::TakeLoss, [&](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const float* by_rank = views[0].as<float>();
@@ -168,13 +168,13 @@ Ending Trainer::run() {
 void Trainer::do_step(int64_t number) {
   const BatchSource::Step counts = data_.begin_step(number);
   ends_epoch_ = counts.ends_epoch;
-  RuntimeScalars facts;
+  RuntimeScalars runtime;
   check(counts.loss_tokens > 0, "step {} has no loss tokens", number);
-  facts.loss_scale = static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens));
-  facts.step = number;
-  facts.learning_rate = options_.schedule.at(number);
-  run_passes(facts);
-  session_.run(Task::Update, facts);
+  runtime.loss_scale = static_cast<float>(1.0 / static_cast<double>(counts.loss_tokens));
+  runtime.step = number;
+  runtime.learning_rate = options_.schedule.at(number);
+  run_passes(runtime);
+  session_.run(Task::Update, runtime);
   if (scalars_.finite == 0) refuse_non_finite(number);
   metrics_ = {};
   metrics_.step = number;
@@ -190,7 +190,7 @@ void Trainer::do_step(int64_t number) {
   metrics_.host_bytes = taken(Space::Host);
 }
 
-void Trainer::run_passes(const RuntimeScalars& facts) {
+void Trainer::run_passes(const RuntimeScalars& runtime) {
   int64_t first = 0;
   session_.on(HostJob::FillBatch, [&](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& counts) {
     data_.fill(first + task.index, batch_views(views), counts);
@@ -199,11 +199,11 @@ void Trainer::run_passes(const RuntimeScalars& facts) {
   std::vector<int64_t> tokens;
   for (int64_t pass = 0; pass < cut.passes; pass++) tokens.push_back(data_.pass_tokens(pass));
   const std::vector<Task>& tasks = session_.compiled().passes;
-  if (tasks.size() == 1) return session_.run(tasks[0], facts, cut.shape_for(*std::ranges::max_element(tokens)));
+  if (tasks.size() == 1) return session_.run(tasks[0], runtime, cut.shape_for(*std::ranges::max_element(tokens)));
   for (const Task task : tasks) {
     const int64_t count = tokens[static_cast<size_t>(first)];
     // One without tokens on any rank would add zeros to what stands.
-    if (task != Task::Middle || count > 0) session_.run(task, facts, cut.shape_for(count));
+    if (task != Task::Middle || count > 0) session_.run(task, runtime, cut.shape_for(count));
     first++;
   }
 }

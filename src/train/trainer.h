@@ -26,8 +26,8 @@ class BatchSource {
   virtual Step begin_step(int64_t step) = 0;
   // Tokens in the documents of a pass of the step begun last, on the rank that has the most: alike on all ranks.
   virtual int64_t pass_tokens(int64_t pass) const = 0;
-  // Fills a batch for pass `pass` of the step begun last, and sets the facts' counts.
-  virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& facts) = 0;
+  // Fills a batch for pass `pass` of the step begun last, and sets the counts in its scalars.
+  virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) = 0;
 };
 
 // Every so many steps or seconds, or with each epoch's last step; none of them: never before the end.
@@ -95,7 +95,7 @@ class Trainer {
 
  private:
   void do_step(int64_t number);
-  void run_passes(const RuntimeScalars& facts);
+  void run_passes(const RuntimeScalars& runtime);
   void refuse_non_finite(int64_t number);
   void evaluate_now();
   void save_now(int64_t number);

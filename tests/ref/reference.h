@@ -49,7 +49,7 @@ inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
 // Computes what an op writes; one call operator a kind. Operands stand in ops.h's order, without scratch.
 class Reference {
  public:
-  Reference(std::vector<Tensor>& operands, const RuntimeScalars& facts) : o_(operands), facts_(facts) {}
+  Reference(std::vector<Tensor>& operands, const RuntimeScalars& runtime) : o_(operands), facts_(runtime) {}
 
   void operator()(const Gemm& op) {
     const Tensor &a = o_[0], &b = o_[1];

@@ -14,15 +14,15 @@ namespace snug::ref {
 // One step of one element; m and v are brought forward. In T's own arithmetic, in torch.optim.AdamW's order: with float
 // every rounding is torch's, as it is the op's.
 template <class T>
-T adamw_step(const AdamW& op, const RuntimeScalars& facts, T w, T g, T& m, T& v) {
+T adamw_step(const AdamW& op, const RuntimeScalars& runtime, T w, T g, T& m, T& v) {
   const auto rounded = [](double x) { return static_cast<T>(x); };
-  const auto step = static_cast<double>(facts.step);
+  const auto step = static_cast<double>(runtime.step);
   const T share = rounded(1 - op.beta1);
   m = share < T(0.5) ? std::fma(share, g - m, m) : std::fma(share - T(1), g - m, g);  // torch.lerp
   v = std::fma(rounded(1 - op.beta2) * g, g, v * rounded(op.beta2));
   const T root = std::sqrt(v) / rounded(std::sqrt(1 - std::pow(op.beta2, step))) + rounded(op.epsilon);
-  return w * rounded(1 - facts.learning_rate * op.weight_decay) +
-         rounded(-facts.learning_rate / (1 - std::pow(op.beta1, step))) * m / root;
+  return w * rounded(1 - runtime.learning_rate * op.weight_decay) +
+         rounded(-runtime.learning_rate / (1 - std::pow(op.beta1, step))) * m / root;
 }
 
 // The two bf16 numbers next to x are chosen by where x lies between them: with `random` of 65536 equal chances.
@@ -55,17 +55,17 @@ inline std::vector<double> dynamic_map(bool with_negatives) {
 
 // With 8-bit state: m and v as codes' numbers and their scales, brought forward; every product, fused multiply-add and
 // inverse rounded to fp32.
-inline float adamw_step_bit8(const AdamW& op, const RuntimeScalars& facts, float w, float g, float factor, float& m,
+inline float adamw_step_bit8(const AdamW& op, const RuntimeScalars& runtime, float w, float g, float factor, float& m,
                              float m_scale, float& v, float v_scale) {
   const auto rounded = [](double x) { return static_cast<float>(x); };
-  const auto step = static_cast<double>(facts.step);
-  const double rate = -facts.learning_rate / (1 - std::pow(op.beta1, step));
+  const auto step = static_cast<double>(runtime.step);
+  const double rate = -runtime.learning_rate / (1 - std::pow(op.beta1, step));
   m = std::fma(m, m_scale * rounded(op.beta1), g * (factor * rounded(1 - op.beta1)));
   const float change = g * (factor * rounded(std::sqrt(1 - op.beta2)));
   v = std::fma(change, change, std::fma(v, v_scale * rounded(op.beta2), 0x1p-100f));
   const float root = std::fma(std::sqrt(v), rounded(1 / (std::sqrt(1 - std::pow(op.beta2, step)) * rate)),
                               op.epsilon > 0 ? rounded(op.epsilon / rate) : 0);
-  return std::fma(m, 1.0f / root, w * rounded(1 - facts.learning_rate * op.weight_decay));
+  return std::fma(m, 1.0f / root, w * rounded(1 - runtime.learning_rate * op.weight_decay));
 }
 
 // The code of a magnitude in [0, 1] among map's `from` to `to`. `raised`, which is 2^-24 more, lies between two

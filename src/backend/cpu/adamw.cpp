@@ -148,9 +148,9 @@ void update_block(const AdamWScalars& s, const Weight& weight, const Bit8State&,
 
 template <class G, class Weight, class State>
 Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, State state, const StepScalars* step) {
-  return [=, g = gradient.as<G>()](const RuntimeScalars& facts) {
+  return [=, g = gradient.as<G>()](const RuntimeScalars& runtime) {
     if (step->finite == 0.0f) return;
-    const AdamWScalars scalars(adamw, facts);
+    const AdamWScalars scalars(adamw, runtime);
     const float factor = step->factor;
     const Random random(adamw.seed, RandomPurpose::Rounding, adamw.stream);
     share_runs(Extent{gradient}, [&](int64_t, int64_t first, int64_t last) {
@@ -159,10 +159,10 @@ Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, Sta
         const int64_t count = std::min(kStateBlock, last - begin);
         const uint64_t place = adamw.first + static_cast<uint64_t>(begin);
         if constexpr (State::kRandom) {
-          random.bits(at_step(facts.step, place), {block.random, static_cast<size_t>(count)});
+          random.bits(at_step(runtime.step, place), {block.random, static_cast<size_t>(count)});
         } else if constexpr (Weight::kRandom) {
           uint32_t words[kStateBlock / 2];
-          random.bits(at_step(facts.step, place / 2), {words, static_cast<size_t>(count + 1) / 2});
+          random.bits(at_step(runtime.step, place / 2), {words, static_cast<size_t>(count + 1) / 2});
           for (int64_t i = 0; i < count; i++) block.random[i] = words[i / 2] >> (i % 2 * 16);
         }
         state.load(begin, count, block);

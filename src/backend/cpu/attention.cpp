@@ -146,7 +146,7 @@ Launch bind_attention(const Attention& attention, std::span<const TensorView> vi
   expect_matrix("attention", "lse", views[5], DType::F32, shape.heads, tokens);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledAttention<T>>(attention, views);
-    return [bound](const RuntimeScalars& facts) { bound->run(facts.documents); };
+    return [bound](const RuntimeScalars& runtime) { bound->run(runtime.documents); };
   });
 }
 

@@ -233,7 +233,7 @@ Launch bind_attention_backward(const AttentionBackward& attention, std::span<con
   expect_matrix(kOp, "lse", views[5], DType::F32, shape.heads, tokens);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledAttentionBackward<T>>(attention, views);
-    return [bound](const RuntimeScalars& facts) { bound->run(facts.documents); };
+    return [bound](const RuntimeScalars& runtime) { bound->run(runtime.documents); };
   });
 }
 

@@ -104,10 +104,10 @@ Launch bind_cached_attention(const CachedAttention& attention, std::span<const T
   const int64_t tokens = views[0].rows(), capacity = views[1].rows();
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const auto bound = std::make_shared<TiledCachedAttention<T>>(attention, views);
-    return [bound, tokens, capacity](const RuntimeScalars& facts) {
-      check(facts.position + tokens <= capacity, "cached_attention: {} tokens after {} in a cache of {}", tokens,
-            facts.position, capacity);
-      bound->run(facts.position);
+    return [bound, tokens, capacity](const RuntimeScalars& runtime) {
+      check(runtime.position + tokens <= capacity, "cached_attention: {} tokens after {} in a cache of {}", tokens,
+            runtime.position, capacity);
+      bound->run(runtime.position);
     };
   });
 }
@@ -122,12 +122,12 @@ Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> 
   expect_matrix(kOp, "cache", views[2], dtype, capacity, 2 * width);
   return dispatch_activation(dtype, [&]<class T>() -> Launch {
     const Rows<T> k(views[0]), v(views[1]), cache(views[2]);
-    return [=](const RuntimeScalars& facts) {
-      check(facts.position + tokens <= capacity, "cache_append: {} tokens after {} in a cache of {}", tokens,
-            facts.position, capacity);
+    return [=](const RuntimeScalars& runtime) {
+      check(runtime.position + tokens <= capacity, "cache_append: {} tokens after {} in a cache of {}", tokens,
+            runtime.position, capacity);
       for (int64_t i = 0; i < tokens; i++) {
-        std::copy_n(k[i], width, cache[facts.position + i]);
-        std::copy_n(v[i], width, cache[facts.position + i] + width);
+        std::copy_n(k[i], width, cache[runtime.position + i]);
+        std::copy_n(v[i], width, cache[runtime.position + i] + width);
       }
     };
   });

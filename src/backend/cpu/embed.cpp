@@ -72,16 +72,16 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   operands.done();
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
-      return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const RuntimeScalars& facts) {
-        check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
-              facts.segments, tokens);
+      return [=, from = Rows<X>(dx), to = Rows<D>(dtable)](const RuntimeScalars& runtime) {
+        check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
+              runtime.segments, tokens);
         check_indices("embedding_backward", order, tokens, tokens);
-        check_indices("embedding_backward", starts, facts.segments + 1, tokens + 1);
-        check_indices("embedding_backward", ids, facts.segments, dtable.rows());
+        check_indices("embedding_backward", starts, runtime.segments + 1, tokens + 1);
+        check_indices("embedding_backward", ids, runtime.segments, dtable.rows());
         if (!embedding.accumulate) clear(to, dtable.rows(), cols);
         constexpr int64_t kTile = 512;  // frequent tokens are many rows: several threads share one
         const int64_t tiles = (cols + kTile - 1) / kTile;
-        share(facts.segments * tiles, [&](int64_t i) {
+        share(runtime.segments * tiles, [&](int64_t i) {
           const int64_t segment = i / tiles, begin = i % tiles * kTile;
           add_run(from, order + starts[segment], starts[segment + 1] - starts[segment], begin,
                   std::min(cols, begin + kTile), embedding.accumulate, to[ids[segment]]);

@@ -63,11 +63,11 @@ Launch bind_fp8_gemm(const Fp8Gemm& gemm, std::span<const TensorView> views, Mat
   const Launch multiply = bind_gemm(Gemm{.transpose_b = true}, product, calls);
   const auto bound = std::make_shared<std::vector<TensorView>>(views.begin(), views.end());
   return [=, a = product[0], b = product[1], sums = Rows<float>(product[2]), rows = p.m,
-          cols = p.n](const RuntimeScalars& facts) {
+          cols = p.n](const RuntimeScalars& runtime) {
     const std::vector<TensorView>& v = *bound;
     decode(v[0], a);
     decode(v[2], b);
-    multiply(facts);
+    multiply(runtime);
     const float *a_scales = v[1].as<float>(), *b_scales = v[3].as<float>();
     const BFloat16* bias = gemm.bias ? v[4u + gemm.addend].as<BFloat16>() : nullptr;
     const Rows<BFloat16> addend(v[4]), d(v[own - 1]);

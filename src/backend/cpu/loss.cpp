@@ -34,8 +34,8 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   return dispatch_activation(logits.dtype, [&]<class T>() -> Launch {
-    return [=, x = Rows<T>(logits)](const RuntimeScalars& facts) {
-      const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
+    return [=, x = Rows<T>(logits)](const RuntimeScalars& runtime) {
+      const int64_t active = std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows);
       for (int64_t i = 0; i < active; i++)
         check(0 <= targets[i] && targets[i] < vocabulary, "cross_entropy: target {} of row {} is outside [0, {})",
               targets[i], i, vocabulary);
@@ -48,7 +48,7 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
         const float weight = weights[row];
         loss[row] =
             static_cast<float>(static_cast<double>(weight) * loss_of_row(x[row], vocabulary, targets[row],
-                                                                         attrs.gradient, facts.loss_scale * weight));
+                                                                         attrs.gradient, runtime.loss_scale * weight));
       });
     };
   });
@@ -58,11 +58,11 @@ Launch bind_loss_sum(const LossSum& attrs, Operands operands) {
   const TensorView losses = operands.dense("loss", {DType::F32});
   float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
   operands.done();
-  return [=, loss = losses.as<float>()](const RuntimeScalars& facts) {
-    check(0 <= facts.loss_rows && facts.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}", facts.loss_rows,
-          losses.count());
+  return [=, loss = losses.as<float>()](const RuntimeScalars& runtime) {
+    check(0 <= runtime.loss_rows && runtime.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}",
+          runtime.loss_rows, losses.count());
     double total = attrs.accumulate ? static_cast<double>(*sum) : 0;
-    for (int64_t i = 0; i < facts.loss_rows; i++) total += static_cast<double>(loss[i]);
+    for (int64_t i = 0; i < runtime.loss_rows; i++) total += static_cast<double>(loss[i]);
     *sum = static_cast<float>(total);
   };
 }

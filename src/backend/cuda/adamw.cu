@@ -174,11 +174,11 @@ Launch update(const BoundAdamW& bound, Weight weight, State<X> state) {
   const bool views_are_wide =
       wide({bound.gradient, bound.weight, bound.m, bound.v}) && (!bound.adamw.split || wide({bound.lo}));
   return dispatch_wide(views_are_wide, [&]<int N>() -> Launch {
-    return [=, n = bound.gradient.count()](const RuntimeScalars& facts) {
+    return [=, n = bound.gradient.count()](const RuntimeScalars& runtime) {
       if (n == 0) return;
       adamw_kernel<N><<<blocks_of(n, N * kThreads), kThreads, 0, bound.stream>>>(
-          Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first), bound.gradient.as<G>(),
-          n, bound.step, weight, state);
+          Scalars(bound.adamw, runtime), bound.random(), at_step(runtime.step, bound.adamw.first),
+          bound.gradient.as<G>(), n, bound.step, weight, state);
       check_launch("adamw");
     };
   });

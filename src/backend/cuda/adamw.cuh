@@ -10,8 +10,8 @@ namespace snug::cuda {
 // The step's scalars, and whether they leave roots and quotients of usual numbers far from the ends of the exponents:
 // torch's, and quick_step's.
 struct Scalars : AdamWScalars {
-  Scalars(const AdamW& adamw, const RuntimeScalars& facts)
-      : AdamWScalars(adamw, facts),
+  Scalars(const AdamW& adamw, const RuntimeScalars& runtime)
+      : AdamWScalars(adamw, runtime),
         usual(root_correction >= 0x1p-20f && root_correction <= 1.0f && epsilon >= 0.0f && epsilon <= 0x1p20f &&
               std::abs(rate_of_mean) >= 0x1p-40f && std::abs(rate_of_mean) <= 0x1p20f),
         usually_quick(usual && square_share >= 0x1p-20f) {}

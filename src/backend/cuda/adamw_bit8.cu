@@ -312,10 +312,11 @@ Launch update(const BoundAdamW& bound) {
                                 bound.weight.as<W>(),
                                 {bound.m.as<uint8_t>(), bound.v.as<uint8_t>(), bound.m_scales, bound.v_scales},
                                 static_cast<uint32_t>(n)};
-  return [=](const RuntimeScalars& facts) {
+  return [=](const RuntimeScalars& runtime) {
     if (n == 0) return;
-    adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(
-        Scalars(bound.adamw, facts), bound.random(), at_step(facts.step, bound.adamw.first / 2), bound.step, tensor);
+    adamw_bit8_kernel<<<blocks, kBit8Threads, 0, bound.stream>>>(Scalars(bound.adamw, runtime), bound.random(),
+                                                                 at_step(runtime.step, bound.adamw.first / 2),
+                                                                 bound.step, tensor);
     check_launch("adamw");
   };
 }

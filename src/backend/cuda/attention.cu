@@ -189,10 +189,10 @@ AttentionKernel kernel_of(DType dtype, int64_t dim, std::initializer_list<Tensor
   return wide(views, dim % kWide == 0 ? kWide : kWide / 2) ? kernel : AttentionKernel::ByToken;
 }
 
-int documents_of(const RuntimeScalars& facts, const TensorView& starts) {
-  check(0 < facts.documents && facts.documents < starts.count(), "attention: {} documents, at most {} were planned",
-        facts.documents, starts.count() - 1);
-  return static_cast<int>(facts.documents);
+int documents_of(const RuntimeScalars& runtime, const TensorView& starts) {
+  check(0 < runtime.documents && runtime.documents < starts.count(), "attention: {} documents, at most {} were planned",
+        runtime.documents, starts.count() - 1);
+  return static_cast<int>(runtime.documents);
 }
 
 }  // namespace
@@ -219,8 +219,8 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention(op, stream);
     }
-    return [=](const RuntimeScalars& facts) {
-      const int count = documents_of(facts, documents);
+    return [=](const RuntimeScalars& runtime) {
+      const int count = documents_of(runtime, documents);
       if (tiled) return tiled(count);
       token_attention_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       check_launch("attention");
@@ -267,8 +267,8 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention_gradient(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention_gradient(op, stream);
     }
-    return [=](const RuntimeScalars& facts) {
-      const int count = documents_of(facts, documents);
+    return [=](const RuntimeScalars& runtime) {
+      const int count = documents_of(runtime, documents);
       if (tiled) return tiled(count);
       query_gradient_kernel<<<grid(tokens, heads.heads), 32 * kWarps, 0, stream>>>(op, count);
       key_gradient_kernel<<<grid(tokens, heads.kv_heads), 32 * kWarps, 0, stream>>>(op, count);
@@ -284,14 +284,14 @@ Launch bind_cache_append(const CacheAppend& append, Operands operands, cudaStrea
   const TensorView k = take_rows(operands, "k", width), v = operands.matrix("v", {k.dtype}, k.rows(), width);
   const TensorView cache = take_cache(operands, k.dtype, shape);
   operands.done();
-  return [=](const RuntimeScalars& facts) {
-    check(facts.position + k.rows() <= cache.rows(), "cache_append: {} tokens after {} in a cache of {}", k.rows(),
-          facts.position, cache.rows());
+  return [=](const RuntimeScalars& runtime) {
+    check(runtime.position + k.rows() <= cache.rows(), "cache_append: {} tokens after {} in a cache of {}", k.rows(),
+          runtime.position, cache.rows());
     const size_t size = element_bytes(k.dtype);
     const auto bytes = [&](int64_t elements) { return static_cast<size_t>(elements) * size; };
     for (int64_t half = 0; half < 2; half++) {
       const TensorView& from = half == 0 ? k : v;
-      check_cuda(cudaMemcpy2DAsync(cache.data + bytes(facts.position * cache.row_stride + half * width),
+      check_cuda(cudaMemcpy2DAsync(cache.data + bytes(runtime.position * cache.row_stride + half * width),
                                    bytes(cache.row_stride), from.data, bytes(from.row_stride), bytes(width),
                                    static_cast<size_t>(from.rows()), cudaMemcpyDeviceToDevice, stream),
                  "cache_append");
@@ -307,11 +307,11 @@ Launch bind_cached_attention(const CachedAttention& attention, Operands operands
   const TensorView out = operands.matrix("out", {q.dtype}, q.rows(), width);
   operands.done();
   return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
-    return [=, scale = attention.scale, window = window_of(attention.window)](const RuntimeScalars& facts) {
-      check(facts.position + q.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
-            q.rows(), facts.position, cache.rows());
+    return [=, scale = attention.scale, window = window_of(attention.window)](const RuntimeScalars& runtime) {
+      check(runtime.position + q.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
+            q.rows(), runtime.position, cache.rows());
       cached_attention_kernel<<<grid(q.rows(), shape.heads), 32 * kWarps, 0, stream>>>(
-          Rows<T>(q), q.rows(), Rows<T>(cache), facts.position, Heads(shape), scale, window, Rows<T>(out));
+          Rows<T>(q), q.rows(), Rows<T>(cache), runtime.position, Heads(shape), scale, window, Rows<T>(out));
       check_launch("cached_attention");
     };
   });

@@ -163,13 +163,13 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
   operands.done();
   return dispatch_activation(dx.dtype, [&]<class X>() {
     return dispatch_activation(dtable.dtype, [&]<class D>() -> Launch {
-      return [=, accumulate = embedding.accumulate](const RuntimeScalars& facts) {
-        check(0 <= facts.segments && facts.segments <= tokens, "embedding_backward: {} segments of {} tokens",
-              facts.segments, tokens);
+      return [=, accumulate = embedding.accumulate](const RuntimeScalars& runtime) {
+        check(0 <= runtime.segments && runtime.segments <= tokens, "embedding_backward: {} segments of {} tokens",
+              runtime.segments, tokens);
         if (!accumulate) clear(dtable, stream);
-        if (facts.segments == 0 || cols == 0) return;
-        const SumOfRuns<X, D> op{Rows<X>(dx),    order,  starts, ids,           Rows<D>(dtable),
-                                 facts.segments, tokens, cols,   dtable.rows(), accumulate};
+        if (runtime.segments == 0 || cols == 0) return;
+        const SumOfRuns<X, D> op{Rows<X>(dx),      order,  starts, ids,           Rows<D>(dtable),
+                                 runtime.segments, tokens, cols,   dtable.rows(), accumulate};
         dispatch_wide(wide({dx, dtable}), [&]<int N>() {
           sum_of_runs_kernel<N><<<grid_of_rows(op.segments, cols, N), kThreads, 0, stream>>>(op);
         });

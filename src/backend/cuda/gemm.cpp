@@ -324,9 +324,9 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
         name(p.bias_dtype), name(p.d.dtype));
   if (const std::vector<Part> parts = parts_of(gemm, p, views); !parts.empty())
     return [first = bind(parts[0].gemm, parts[0].views, stream),
-            second = bind(parts[1].gemm, parts[1].views, stream)](const RuntimeScalars& facts) {
-      first(facts);
-      second(facts);
+            second = bind(parts[1].gemm, parts[1].views, stream)](const RuntimeScalars& runtime) {
+      first(runtime);
+      second(runtime);
     };
   std::vector<TensorView> used(views.begin(), views.end());
   Launch widen;  // the library wants c in d's dtype
@@ -342,8 +342,8 @@ Launch Products::bind(const Gemm& gemm, std::span<const TensorView> views, cudaS
   }
   const auto bound = library_->bind(gemm, p, used, std::nullopt, stream);
   if (!widen) return [bound](const RuntimeScalars&) { bound->run(); };
-  return [bound, widen](const RuntimeScalars& facts) {
-    widen(facts);
+  return [bound, widen](const RuntimeScalars& runtime) {
+    widen(runtime);
     bound->run();
   };
 }

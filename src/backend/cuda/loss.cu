@@ -281,17 +281,17 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
   if (const dim3 grid = held_grid(logits); grid.x > 0)
-    return [=, kernel = held_kernel(grid.y)](const RuntimeScalars& facts) {
-      const auto active = static_cast<int>(std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows));
+    return [=, kernel = held_kernel(grid.y)](const RuntimeScalars& runtime) {
+      const auto active = static_cast<int>(std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows));
       kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
-                    static_cast<int>(vocabulary), targets, weights, loss, active, attrs.gradient, facts.loss_scale);
+                    static_cast<int>(vocabulary), targets, weights, loss, active, attrs.gradient, runtime.loss_scale);
     };
   return dispatch_activation(logits.dtype, [&]<class T>() {
     return dispatch_wide(wide({logits}), [&]<int N>() -> Launch {
-      return [=](const RuntimeScalars& facts) {
-        const int64_t active = std::clamp<int64_t>(facts.loss_rows - attrs.row_begin, 0, rows);
+      return [=](const RuntimeScalars& runtime) {
+        const int64_t active = std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows);
         cross_entropy_kernel<N><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(
-            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, facts.loss_scale);
+            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, runtime.loss_scale);
         check_launch("cross_entropy");
       };
     });
@@ -302,10 +302,10 @@ Launch bind_loss_sum(const LossSum& attrs, Operands operands, cudaStream_t strea
   const TensorView losses = operands.dense("loss", {DType::F32});
   float* const sum = operands.vector("sum", {DType::F32}, 1).as<float>();
   operands.done();
-  return [=, loss = losses.as<float>()](const RuntimeScalars& facts) {
-    check(0 <= facts.loss_rows && facts.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}", facts.loss_rows,
-          losses.count());
-    loss_sum_kernel<<<1, 1024, 0, stream>>>(loss, facts.loss_rows, attrs.accumulate, sum);
+  return [=, loss = losses.as<float>()](const RuntimeScalars& runtime) {
+    check(0 <= runtime.loss_rows && runtime.loss_rows <= losses.count(), "loss_sum: {} loss rows of {}",
+          runtime.loss_rows, losses.count());
+    loss_sum_kernel<<<1, 1024, 0, stream>>>(loss, runtime.loss_rows, attrs.accumulate, sum);
     check_launch("loss_sum");
   };
 }

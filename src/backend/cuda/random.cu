@@ -73,9 +73,9 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
   const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
   const auto scale = static_cast<float>(1 / (1 - dropout.p));
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
-    return [=](const RuntimeScalars& facts) {
+    return [=](const RuntimeScalars& runtime) {
       const DeviceRandom random(dropout.seed, RandomPurpose::Dropout, dropout.stream);
-      const uint64_t place = at_step(facts.step, static_cast<uint64_t>(facts.first_token * x.cols()));
+      const uint64_t place = at_step(runtime.step, static_cast<uint64_t>(runtime.first_token * x.cols()));
       launch_elements(stream, Extent{x, y}, wide({x, y}),
                       DropoutBody<T>{Rows<T>(x), Rows<T>(y), random, place, x.cols(), least, scale});
     };

@@ -48,13 +48,13 @@ constexpr int kAtOnce = 4;
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
 
 // As those of them see it that are the fewest on their host.
-Hosts::Group group_of(const Topology& one, Ranks who, int of_one) {
+Hosts::Group group_of(const Topology& one, Ranks who, int ranks_per_host) {
   const int count = one.count(who);
   std::map<int, int> members;  // by host
   Hosts::Group group{0, count, 0, count == one.ranks};
   for (int place = 0; place < count; place++) {
     const int rank = one.rank_at(who, place);
-    members[rank / of_one]++;
+    members[rank / ranks_per_host]++;
     group.in_order = group.in_order && rank == place;
   }
   group.hosts = static_cast<int>(members.size());
@@ -281,14 +281,15 @@ Machine rough_machine() {
   return machine;
 }
 
-Hosts::Hosts(const Topology& ranks, int of_one, bool several_processes) : several_processes_(several_processes) {
+Hosts::Hosts(const Topology& ranks, int ranks_per_host, bool several_processes)
+    : several_processes_(several_processes) {
   for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
     // One rank of each group.
     const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
                                                                        : who == Ranks::Peers ? ranks.shards()
                                                                                              : 1;
     for (int rank = 0; rank < end; rank += step) {
-      const Group seen = group_of(ranks.seen_by(rank), who, of_one);
+      const Group seen = group_of(ranks.seen_by(rank), who, ranks_per_host);
       Group& group = groups_[static_cast<size_t>(who)];
       if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
     }

@@ -117,11 +117,11 @@ bool is_known_card(std::string_view name);
 // "RTX4090, A100-40GB, ..."
 std::string builtin_machine_names();
 
-// Where ranks are: rank r on host r / of_one; all on one, unless said.
+// Where ranks are: rank r on host r / ranks_per_host; all on one, unless said.
 class Hosts {
  public:
   Hosts() = default;
-  Hosts(const Topology& ranks, int of_one, bool several_processes = false);
+  Hosts(const Topology& ranks, int ranks_per_host, bool several_processes = false);
 
   // Of those who take part in a collective: as a rank sees them that has the most of them on other hosts.
   struct Group {

@@ -11,8 +11,8 @@ Operand slice(const Operand& array, int64_t start, int64_t block, const Span& sp
 
 Operand slice(const Operand& array, int64_t start, const Span& span) { return slice(array, start, 1, span); }
 
-Operand slice(const ShardedArray& held, const Span& span) {
-  return slice(held.array, held.span.begin, held.block, span);
+Operand slice(const ShardedArray& sharded, const Span& span) {
+  return slice(sharded.values, sharded.span.begin, sharded.block, span);
 }
 
 // Adds the arrays of a group.
@@ -44,14 +44,14 @@ class Storage::ArrayAllocator {
   Array hold(std::string name, SegmentKind kind, DType dtype, int64_t block, Role role, Space space,
              bool sharded) const {
     const Topology& topology = layout_.topology();
-    ShardedArray held;
-    held.block = block;
-    held.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
-    if (topology.ranks > 1 && !sharded) held.sharers = Ranks::Parts;
-    if (topology.replicas > 1 && sharded) held.sharers = Ranks::Peers;
-    held.array = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
-                            {held.span.count() / block}, role, space, Life::Persistent);
-    return {std::move(name), held};
+    ShardedArray array;
+    array.block = block;
+    array.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
+    if (topology.ranks > 1 && !sharded) array.sharers = Ranks::Parts;
+    if (topology.replicas > 1 && sharded) array.sharers = Ranks::Peers;
+    array.values = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
+                              {array.span.count() / block}, role, space, Life::Persistent);
+    return {std::move(name), array};
   }
 
   ProgramSet& set_;
@@ -72,7 +72,7 @@ Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout,
     if (allocator.elements(SegmentKind::Quantized) > 0) quantized = allocate_codes(allocator);
     if (allocator.elements(SegmentKind::Trained) > 0)
       trained.push_back(allocator.weights("weights", SegmentKind::Trained, numerics.compute));
-    const bool twice = strategy.speculate && strategy.reduce_at_once && moments &&
+    const bool twice = strategy.speculate && strategy.reduce_in_backward && moments &&
                        strategy.groups[static_cast<size_t>(g)].states != Space::Device;
     const ArrayAllocator second(set, layout, strategy.groups[static_cast<size_t>(g)], g, "back_buffer.");
     states_[0].push_back(trained.empty() ? std::vector<Array>{} : allocate_states(allocator, moments));
@@ -127,7 +127,7 @@ std::vector<Operand> Storage::quantized(std::span<const Operand> whole, ParamId 
   const Span span = layout_.span(id), in_table = table_span(id);
   const std::vector<Array>& arrays = weights(table_[id].group, SegmentKind::Quantized);
   std::vector<Operand> operands;
-  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].held.block, span));
+  for (size_t i = 0; i < arrays.size(); i++) operands.push_back(slice(whole[i], 0, arrays[i].sharded.block, span));
   if (numerics_.base_format != BaseFormat::Nf4) {  // rows
     operands[0].shape = table_[id].shape;
     operands[0].row_stride = table_[id].shape.cols();

@@ -12,7 +12,7 @@ namespace snug {
 
 // One array over a segment, as far as this rank keeps it.
 struct ShardedArray {
-  Operand array;      // a vector of span.count() / block values, in any space
+  Operand values;     // a vector of span.count() / block values, in any space
   Span span;          // of the segment
   int64_t block = 1;  // elements of the segment for each value; divides units
   std::optional<Ranks>
@@ -23,11 +23,11 @@ struct ShardedArray {
 // Elements of a vector that begins at element `start` of its segment.
 Operand slice(const Operand& array, int64_t start, const Span& span);
 // The values for elements of a segment; the last block may be short.
-Operand slice(const ShardedArray& held, const Span& span);
+Operand slice(const ShardedArray& sharded, const Span& span);
 
 struct Array {
   std::string name;  // "low", "first_moment", "codes"
-  ShardedArray held;
+  ShardedArray sharded;
 };
 
 class Storage {
@@ -44,7 +44,7 @@ class Storage {
     return weights_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
   }
   // The weights themselves, or their codes.
-  const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].held; }
+  const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].sharded; }
   // What optimizer and checkpoints keep of a trained segment, in a fixed order.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
   // Where a step's update puts them: there, or, of a group that speculates, in a back buffer beside it.
@@ -64,7 +64,7 @@ class Storage {
 
   // Trainable weights that are split have their low bits as the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
-  const ShardedArray& low(int group) const { return states(group)[0].held; }
+  const ShardedArray& low(int group) const { return states(group)[0].sharded; }
 
   // Of `count` joined parameters: one matrix (or vector).
   Shape joined_shape(ParamId first, int count) const;

@@ -78,14 +78,14 @@ class Compiler {
         facts_(facts),
         layout_(spec.table, {spec.cut.ranks, spec.strategy.replicas, spec.rank}, forms_of(spec)),
         storage_(result_.set, spec.table, layout_, spec.numerics, spec.strategy, trains()),
-        job_{result_.set, facts,          spec_.model.rope, spec_.table,
-             storage_,    spec_.numerics, spec_.strategy,   make_rope_table()} {
+        job_{result_.set, facts,          spec_.model,    spec_.table,
+             storage_,    spec_.numerics, spec_.strategy, make_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
     check(!spec.strategy.update_in_backward || spec.numerics.max_grad_norm == 0,
           "updates in the backward, which do not know the norm, and gradients clipped to {}",
           spec.numerics.max_grad_norm);
-    check(!spec.strategy.update_in_backward || spec.strategy.reduce_at_once,
+    check(!spec.strategy.update_in_backward || spec.strategy.reduce_in_backward,
           "updates in the backward of gradients that are reduced after it");
     check(!spec.strategy.update_in_backward || !spec.strategy.speculate,
           "updates in the backward speculate on nothing");
@@ -278,7 +278,7 @@ class Compiler {
     const int group = spec_.table[id].group;
     std::vector<Operand> scales;
     for (const Array& array : storage_.weights(group, SegmentKind::Quantized))
-      if (array.held.array.dtype == DType::F32) scales.push_back(slice(array.held, mine));
+      if (array.sharded.values.dtype == DType::F32) scales.push_back(slice(array.sharded, mine));
     const Span table = storage_.table_span(id);
     if (table.count() > 0) scales.push_back(elements(storage_.table(group), table.begin, table.end));
     return scales;

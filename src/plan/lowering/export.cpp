@@ -25,8 +25,8 @@ struct Adapter {
 // By the weight that is adapted.
 std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   std::map<ParamId, Adapter> adapters;
-  for (const LayerParams& block : table.layers)
-    for (const Linear* linear : block.linears()) {
+  for (const LayerParams& layer : table.layers)
+    for (const Linear* linear : layer.linears()) {
       int64_t row = 0;
       for (ParamId weight = linear->weight; weight < linear->weight + linear->count; weight++) {
         for (size_t i = 0; i < linear->lora.parts.size(); i++)
@@ -104,29 +104,29 @@ class Export {
     e_.scope(before);
     // Files go through the groups in order, once for each width of elements; only two are held at a time, whatever is
     // not resident.
-    std::erase_if(whole_, [&](const auto& held) { return std::abs(held.first.first - group) > 1; });
+    std::erase_if(whole_, [&](const auto& entry) { return std::abs(entry.first.first - group) > 1; });
     return whole_.at({group, kind});
   }
 
   Stored stored(ParamId id) {
     if (last_ == id) return last_stored_;
-    const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, held = job_.layout().holds(id);
-    if (held && !quantized && !merged(id)) return as_held(id);
+    const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, in_segment = job_.layout().holds(id);
+    if (in_segment && !quantized && !merged(id)) return as_stored(id);
     const std::string before = e_.scope();
     e_.scope(job_.table[id].name);
     Operand values;
-    if (held)
-      values = quantized ? dequantized(id) : as_held(id).values;
+    if (in_segment)
+      values = quantized ? dequantized(id) : as_stored(id).values;
     else
       values = from_file("sum", std::get<TensorPlace>(sources_.params[static_cast<size_t>(id)]), 0,
                          job_.table[id].shape, DType::F32);
-    if (merged(id)) values = with_adapter(id, held ? in_fp32("sum", id, {values}) : values);
+    if (merged(id)) values = with_adapter(id, in_segment ? in_fp32("sum", id, {values}) : values);
     e_.scope(before);
     last_ = id;
     return last_stored_ = {flat(values)};
   }
 
-  Stored as_held(ParamId id) {
+  Stored as_stored(ParamId id) {
     const Whole& all = whole(id);
     Stored stored{flat(job_.storage.view(all.arrays[0], id))};
     if (all.low) stored.low = flat(job_.storage.view(*all.low, id));
@@ -154,7 +154,7 @@ class Export {
   Operand with_adapter(ParamId id, const Operand& sum) {
     const Adapter& adapter = adapters_.at(id);
     e_.op("add", Gemm{.alpha = adapter.scale, .addend = true},
-          {read(in_fp32("b", adapter.b, as_held(adapter.b))), read(in_fp32("a", adapter.a, as_held(adapter.a))),
+          {read(in_fp32("b", adapter.b, as_stored(adapter.b))), read(in_fp32("a", adapter.a, as_stored(adapter.a))),
            read(sum), write(sum)});
     return sum;
   }

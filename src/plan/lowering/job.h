@@ -9,7 +9,7 @@ namespace snug {
 struct JobContext {
   ProgramSet& set;
   const OpFacts& facts;
-  const RopeTable& rope;
+  const ModelSpec& model;
   const ParamTable& table;
   const Storage& storage;
   const Numerics& numerics;

@@ -39,7 +39,7 @@ class Loader {
       : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
 
   void emit() {
-    e_.op("rope_table", job_.rope, {write(job_.rope_table)});
+    e_.op("rope_table", job_.model.rope, {write(job_.rope_table)});
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
     for (size_t i = 0; i < job_.table.params.size(); i++)
@@ -57,7 +57,7 @@ class Loader {
       incoming_.clear();
       if (twice_quantised()) quantize_scales(g);
       end_table(g);
-      share_group(g);
+      allgather_group(g);
     }
     let_staging_overlap(e_.program());
   }
@@ -119,7 +119,7 @@ class Loader {
   bool twice_quantised() const { return format() == BaseFormat::Nf4 && !job_.numerics.plain_scales; }
 
   const ShardedArray& array(ParamId id, size_t i) const {
-    return job_.storage.weights(job_.table[id].group, SegmentKind::Quantized)[i].held;
+    return job_.storage.weights(job_.table[id].group, SegmentKind::Quantized)[i].sharded;
   }
   // Elements of a parameter, in an array of its segment.
   Operand stored(ParamId id, size_t i, const Span& span) const {
@@ -175,7 +175,7 @@ class Loader {
       codes = e_.tensor("codes", codes_stored.dtype, {count / per_code}, Role::Staging);
     if (by_rows()) codes.shape = x.shape, codes.row_stride = cols;
     const Operand scales =
-        by_rows() ? e_.tensor("scales", DType::F32, {count / cols}, Role::Staging) : room_for_scales(id, mine, kept);
+        by_rows() ? e_.tensor("scales", DType::F32, {count / cols}, Role::Staging) : allocate_scales(id, mine, kept);
     e_.op("quantize", Quantize{format()}, {x, write(codes), write(scales)});
     store(e_, "codes", elements(flat(codes), (kept.begin - first) / per_code, (kept.end - first) / per_code),
           codes_stored);
@@ -190,7 +190,7 @@ class Loader {
     }
   }
 
-  Operand room_for_scales(ParamId id, const Span& mine, const Span& kept) {
+  Operand allocate_scales(ParamId id, const Span& mine, const Span& kept) {
     if (!twice_quantised()) return allocate(e_, "scales", stored(id, 1, kept));
     return elements(scales_.at(id), (kept.begin - mine.begin) / kNf4Block, ceil_div(kept.end - mine.begin, kNf4Block));
   }
@@ -274,16 +274,16 @@ class Loader {
 
   // ---- What others own ----
 
-  void share_group(int group) {
-    e_.scope(fmt::format("group.{}.share", group));
+  void allgather_group(int group) {
+    e_.scope(fmt::format("group.{}.allgather", group));
     for (const SegmentKind kind : kSegmentKinds)
       for (const Array& array : job_.storage.weights(group, kind))
-        share(job_, e_, array.held, elements_of(group, kind));
+        allgather(job_, e_, array.sharded, elements_of(group, kind));
     for (const Array& state : job_.storage.states(group))
       if (state.name == "low")
-        share(job_, e_, state.held, elements_of(group, SegmentKind::Trained));
+        allgather(job_, e_, state.sharded, elements_of(group, SegmentKind::Trained));
       else
-        clear(state.held.array);
+        clear(state.sharded.values);
   }
 
   void clear(const Operand& array) {
@@ -306,12 +306,12 @@ class Loader {
 
 }  // namespace
 
-void share(const JobContext& job, Emitter& e, const ShardedArray& held, int64_t elements) {
-  if (!held.sharers) return;
-  const Operand part = slice(held, job.layout().part(elements));
-  const Operand mine = fetch(e, "part", part, Role::Staging), whole = allocate(e, "whole", held.array);
-  e.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
-  store(e, "whole", whole, held.array);
+void allgather(const JobContext& job, Emitter& e, const ShardedArray& sharded, int64_t elements) {
+  if (!sharded.sharers) return;
+  const Operand part = slice(sharded, job.layout().part(elements));
+  const Operand mine = fetch(e, "part", part, Role::Staging), whole = allocate(e, "whole", sharded.values);
+  e.op("gather", AllGather{*sharded.sharers}, {read(mine), write(whole)}, Lane::Gather);
+  store(e, "whole", whole, sharded.values);
 }
 
 void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,

@@ -12,6 +12,6 @@ void lower_load(const JobContext& job, ProgramId program, const std::vector<Para
                 const std::vector<uint64_t>& file_bytes);
 
 // After every sharer has its part of an array over so many elements in place: all of them have all of it.
-void share(const JobContext& job, Emitter& e, const ShardedArray& held, int64_t elements);
+void allgather(const JobContext& job, Emitter& e, const ShardedArray& sharded, int64_t elements);
 
 }  // namespace snug

@@ -82,9 +82,9 @@ Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what,
 
 namespace {
 
-// Through embedding and blocks; `context` gives what a block needs.
+// Through embedding and layers; `context` gives what a layer needs.
 Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, const Operand& ids,
-              const std::function<LayerContext(size_t block)>& context) {
+              const std::function<LayerContext(size_t layer)>& context) {
   b.enter(kNoLayer, "embedding");
   auto prefetch_ahead = [&](int group) {
     for (int64_t ahead = 0; ahead <= job.strategy.gather_ahead; ahead++)
@@ -99,7 +99,7 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
     const int group = job.table.layers[i].group;
     b.enter(static_cast<int>(i), fmt::format("layer.{}", i));
     prefetch_ahead(group);
-    x = decoder_layer(b, job.table.layers[i], context(i), x);
+    x = decoder_layer(b, job.model.layers[i], job.table.layers[i], context(i), x);
     b.forward();
     placement.release(group);
   }
@@ -125,7 +125,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions) {
   std::vector<Operand> caches;
   for (size_t i = 0; i < job.table.layers.size(); i++) {
-    const HeadShape& heads = job.table.layers[i].heads;
+    const HeadShape& heads = job.model.layers[i].heads;
     caches.push_back(new_tensor(job.set, fmt::format("layer.{}.cache", i), job.numerics.compute,
                                 {positions, 2 * heads.key_columns()}, Role::Cache, Space::Device, Life::Persistent));
   }
@@ -138,8 +138,8 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   Builder b(e, placement, job.table, job.numerics.compute, tokens);
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
-  const Value x = forward(job, b, placement, arrays.ids, [&](size_t block) -> LayerContext {
-    return {arrays.positions, job.rope_table, {}, 0, caches[block]};
+  const Value x = forward(job, b, placement, arrays.ids, [&](size_t layer) -> LayerContext {
+    return {arrays.positions, job.rope_table, {}, 0, caches[layer]};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);

@@ -14,7 +14,7 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
 // At most `tokens` new tokens through the model, over the caches of earlier ones; the logits of one of them go to the
 // host. Caches have room for all `tokens`, as many as there may be.
 void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches);
-// One cache a block, for at most `positions` tokens.
+// One cache a layer, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 
 // Emits the filling of the batch of a program's pass number `pass`, of a shape of the cut, by the host and its copy to

@@ -9,12 +9,12 @@ namespace snug {
 namespace {
 
 // Every rank has what it restored; now all have all that they hold.
-void share_trained(const JobContext& job, Emitter& e) {
+void allgather_trained(const JobContext& job, Emitter& e) {
   for (int g = 0; g < job.table.group_count(); g++) {
-    e.scope(fmt::format("group.{}.share", g));
+    e.scope(fmt::format("group.{}.allgather", g));
     const int64_t elements = job.layout().segment(g, SegmentKind::Trained).elements;
-    for (const Array& array : job.storage.weights(g, SegmentKind::Trained)) share(job, e, array.held, elements);
-    for (const Array& state : job.storage.states(g)) share(job, e, state.held, elements);
+    for (const Array& array : job.storage.weights(g, SegmentKind::Trained)) allgather(job, e, array.sharded, elements);
+    for (const Array& state : job.storage.states(g)) allgather(job, e, state.sharded, elements);
   }
 }
 
@@ -54,7 +54,7 @@ std::vector<Kept> kept_arrays(const JobContext& job) {
       if (owned.count() == 0) continue;
       all.push_back(kept_array(job, run, owned, job.storage.values(g, SegmentKind::Trained), "value"));
       for (const Array& state : job.storage.states(g))
-        all.push_back(kept_array(job, run, owned, state.held, state.name));
+        all.push_back(kept_array(job, run, owned, state.sharded, state.name));
     }
   }
   return all;
@@ -198,7 +198,7 @@ void lower_restore(const JobContext& job, ProgramId program, const SavedState& s
   }
   e.scope("files");
   lower_reads(e, incoming, saved.file_bytes, range_bytes(saved.file_bytes, job.topology().ranks));
-  share_trained(job, e);
+  allgather_trained(job, e);
   let_staging_overlap(e.program());
 }
 

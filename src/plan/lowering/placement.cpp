@@ -40,10 +40,10 @@ void store(Emitter& e, std::string_view what, const Operand& value, const Operan
   if (on_disk) e.op(fmt::format("{}.write", what), Copy{}, {read(host), write(stored)}, Lane::DiskOut);
 }
 
-Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& held, int64_t elements) {
-  const Operand shard = fetch(e, what, held.array, Role::Gather);
-  if (held.span.count() == elements) return shard;
-  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements / held.block}, Role::Gather);
+Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& sharded, int64_t elements) {
+  const Operand shard = fetch(e, what, sharded.values, Role::Gather);
+  if (sharded.span.count() == elements) return shard;
+  const Operand full = e.tensor(fmt::format("{}.full", what), shard.dtype, {elements / sharded.block}, Role::Gather);
   e.op(fmt::format("{}.gather", what), AllGather{Ranks::Replica}, {read(shard), write(full)}, Lane::Gather);
   return full;
 }
@@ -51,7 +51,7 @@ Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& held,
 std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind) {
   std::vector<Operand> arrays;
   for (const Array& array : job.storage.weights(group, kind))
-    arrays.push_back(fetch_whole(e, array.name, array.held, job.layout().segment(group, kind).elements));
+    arrays.push_back(fetch_whole(e, array.name, array.sharded, job.layout().segment(group, kind).elements));
   return arrays;
 }
 
@@ -181,19 +181,19 @@ void ProgramPlacement::prefetch(int group) {
 }
 
 void ProgramPlacement::release(int group) {
-  brought_[static_cast<size_t>(group)] = {};
+  gathered_[static_cast<size_t>(group)] = {};
   converted_[static_cast<size_t>(group)].clear();
   fp8_[static_cast<size_t>(group)].clear();
 }
 
 const std::vector<Operand>& ProgramPlacement::whole(int group, SegmentKind kind) {
-  std::vector<Operand>& brought = brought_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
-  if (!brought.empty()) return brought;
+  std::vector<Operand>& gathered = gathered_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
+  if (!gathered.empty()) return gathered;
   const std::string before = emitter_.scope();
   emitter_.scope(fmt::format("group.{}", group));
-  brought = fetch_weights(emitter_, job_, group, kind);
+  gathered = fetch_weights(emitter_, job_, group, kind);
   emitter_.scope(before);
-  return brought;
+  return gathered;
 }
 
 }  // namespace snug

@@ -23,7 +23,7 @@ Operand allocate(Emitter& e, std::string_view what, const Operand& stored, Role 
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored);
 
 // An array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
-Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& held, int64_t elements);
+Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& sharded, int64_t elements);
 // All that products need of a segment, likewise: Storage::weights() by Storage::weights().
 std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind);
 
@@ -37,9 +37,9 @@ class ProgramPlacement : public Placement {
       : job_(job),
         emitter_(emitter),
         strategy_(strategy),
-        brought_(static_cast<size_t>(job.table.group_count())),
-        converted_(brought_.size()),
-        fp8_(brought_.size()) {}
+        gathered_(static_cast<size_t>(job.table.group_count())),
+        converted_(gathered_.size()),
+        fp8_(gathered_.size()) {}
 
   Operand weight(ParamId first, int count) override;
   bool fp8_products() const override { return job_.numerics.fp8_products; }
@@ -71,7 +71,7 @@ class ProgramPlacement : public Placement {
   const JobContext& job_;
   Emitter& emitter_;
   const Strategy* strategy_;
-  std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> brought_;  // by group, SegmentKind
+  std::vector<std::array<std::vector<Operand>, kSegmentKinds.size()>> gathered_;  // by group, SegmentKind
   std::vector<std::map<std::pair<ParamId, int>, Operand>>
       converted_;                                                   // by group, first and count: in the products' dtype
   std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;  // by group: and whether transposed

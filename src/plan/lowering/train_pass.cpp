@@ -25,7 +25,8 @@ bool sums_in_place(const JobContext& job, const Cut& cut) {
 
 // One pass of the program.
 struct Pass {
-  PassPosition position;
+  size_t number = 0;  // of the program's
+  PassPosition position = PassPosition::Only;
   bool first() const { return position == PassPosition::Only || position == PassPosition::First; }
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
@@ -54,11 +55,12 @@ class TrainProgram {
     for (const PassPosition position : positions) {
       emitter_.pass(passes_.size());
       Pass& pass = passes_.emplace_back();
+      pass.number = passes_.size() - 1;
       pass.position = position;
       pass.gradients.resize(static_cast<size_t>(job.table.group_count()));
       pass.builder = std::make_unique<Builder>(emitter_, placement_, job.table, job.numerics.compute,
                                                cut.tokens_of(shape), job.numerics.seed);
-      pass.batch = emit_batch(emitter_, cut, shape, static_cast<int64_t>(passes_.size()) - 1);
+      pass.batch = emit_batch(emitter_, cut, shape, static_cast<int64_t>(pass.number));
     }
   }
 
@@ -86,10 +88,9 @@ class TrainProgram {
 
   // What follows is emitted for this pass.
   Builder& enter(Pass& pass, int layer, std::string_view site) {
-    const auto number = static_cast<size_t>(&pass - passes_.data());
-    emitter_.pass(number);
+    emitter_.pass(pass.number);
     placement_.gradients = &pass.gradients;
-    pass.builder->enter(layer, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, number));
+    pass.builder->enter(layer, passes_.size() == 1 ? std::string(site) : fmt::format("{}.pass.{}", site, pass.number));
     return *pass.builder;
   }
 
@@ -132,7 +133,7 @@ class TrainProgram {
     if (trained(group) == 0) return;
     std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
     if (gradient) return;
-    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    emitter_.pass(pass.number);
     const std::string scope = fmt::format("group.{}.gradient", group);
     if (in_place(group)) {
       const Operand place = sum_of(pass, group);
@@ -164,13 +165,14 @@ class TrainProgram {
         pass.offloaded.emplace_back();
         const ActivationPolicy& policy = strategy_.activations[static_cast<size_t>(i)];
         if (policy[ActivationClass::LayerInput] == Retention::Offload && reaches(i)) offload(pass, i, pass.x);
-        if (&pass == passes_.data()) {
+        if (pass.number == 0) {
           prefetch_ahead(group_of(i), 1);
           begin = emitter_.program().ops.size();
         }
         Builder& builder = enter(pass, i, fmt::format("layer.{}.fwd", i));
         pass.inputs.push_back(pass.x);
-        pass.x = decoder_layer(builder, job_.table.layers[static_cast<size_t>(i)],
+        const auto layer = static_cast<size_t>(i);
+        pass.x = decoder_layer(builder, job_.model.layers[layer], job_.table.layers[layer],
                                layer_context(job_, cut_, pass.batch), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
@@ -238,12 +240,12 @@ class TrainProgram {
       const Pass& first = passes_.front();
       const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
       for (Pass& pass : passes_) {
-        fetch_values(i, static_cast<size_t>(&pass - passes_.data()) + 1);  // one ahead
-        if (wanted && &pass == passes_.data()) prefetch_ahead(group_of(i), -1);
+        fetch_values(i, pass.number + 1);  // one ahead
+        if (wanted && pass.number == 0) prefetch_ahead(group_of(i), -1);
         prepare_gradient(pass, group_before(i));
         Builder& builder = enter(pass, i, fmt::format("layer.{}.bwd", i));
         builder.backward();
-        if (&pass == &passes_.back()) placement_.release(group_of(i));
+        if (pass.number + 1 == passes_.size()) placement_.release(group_of(i));
         finish_group(pass, group_of(i));
       }
       update_beside(begin, waiting, passes_.size() - 1, i + 1);
@@ -256,7 +258,7 @@ class TrainProgram {
   }
 
   // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
-  // so many blocks to come has to do. They are dealt out among the ops since then: in one lump they would hold the
+  // so many layers to come has to do. They are dealt out among the ops since then: in one lump they would hold the
   // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
   void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
     const int64_t tiles = std::min(waiting, (updates_.left() + layers - 1) / layers);
@@ -278,7 +280,7 @@ class TrainProgram {
 
   void finish_group(Pass& pass, int group) {
     if (trained(group) == 0) return;
-    if (!in_place(group) && !strategy_.reduce_at_once && passes_.size() == 1)
+    if (!in_place(group) && !strategy_.reduce_in_backward && passes_.size() == 1)
       return unreduced_.push_back(group);  // too late to be updated here
     reduce(pass, group);
     if (pass.last()) updates_.early(group);
@@ -288,7 +290,7 @@ class TrainProgram {
   // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
   // the sum over ranks is of the finished A. In place the backward has added S, without rounding it before.
   void reduce(Pass& pass, int group) {
-    emitter_.pass(static_cast<size_t>(&pass - passes_.data()));
+    emitter_.pass(pass.number);
     const Operand place = sum_of(pass, group);
     emitter_.scope(fmt::format("group.{}.reduce", group));
     const Operand whole = pass.gradients[static_cast<size_t>(group)].value();
@@ -389,10 +391,10 @@ StepBuffers make_step_buffers(const JobContext& job, const Cut& cut) {
     step.gradients.push_back(make("gradients", gradient, part));
     if (job.storage.speculates(g)) {
       const ShardedArray& weights = job.storage.values(g, SegmentKind::Trained);
-      ShardedArray& replaced = step.replaced.emplace_back(job.storage.states(g).back().held);
+      ShardedArray& replaced = step.replaced.emplace_back(job.storage.states(g).back().sharded);
       replaced.block = 1;
-      replaced.array = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.array.dtype,
-                                  {replaced.span.count()}, Role::State, Space::Host, Life::Carried);
+      replaced.values = new_tensor(job.set, fmt::format("group.{}.replaced", g), weights.values.dtype,
+                                   {replaced.span.count()}, Role::State, Space::Host, Life::Carried);
     } else {
       step.replaced.emplace_back();
     }

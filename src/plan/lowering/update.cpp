@@ -140,7 +140,7 @@ GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBu
     if (job.updates_early(g) && !stays(g)) left_ += std::ssize(tiles_of(g, Way::Unclipped, Lane::Reduce, {}));
 }
 
-bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).array); }
+bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).values); }
 
 void GroupUpdates::up_to(int group) {
   for (; next_ <= group; next_++) {
@@ -174,16 +174,16 @@ void GroupUpdates::prepare() {
   emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
 }
 
-// What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next block's
+// What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next layer's
 // would wait too.
 void GroupUpdates::early(int group) {
   if (!job_.updates_early(group)) return;
   const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
-  const bool brought = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
+  const bool waits = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
   const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
   if (way == Way::Unclipped)
-    emit_partials(job_, emitter_, group, gradient, step_.partials, brought ? Lane::Reduce : Lane::Compute);
-  const Lane lane = brought || !stays(group) ? Lane::Reduce : Lane::Compute;
+    emit_partials(job_, emitter_, group, gradient, step_.partials, waits ? Lane::Reduce : Lane::Compute);
+  const Lane lane = waits || !stays(group) ? Lane::Reduce : Lane::Compute;
   std::vector<Tile> tiles = tiles_of(group, way, lane, gradient_to_update(group));
   if (!stays(group)) {
     std::ranges::move(tiles, std::back_inserter(waiting_));
@@ -216,12 +216,12 @@ void GroupUpdates::advance(int64_t tiles) {
 // Of what this rank updates: its part, or its shard of all peers' parts, or all.
 Operand GroupUpdates::gradient_to_update(int group) {
   const Operand& part = step_.gradients[static_cast<size_t>(group)];
-  const ShardedArray& held = updated(group);
-  if (!held.sharers) return part;
+  const ShardedArray& sharded = updated(group);
+  if (!sharded.sharers) return part;
   emitter_.scope(fmt::format("group.{}.update", group));
   const Operand mine = fetch(emitter_, "gradient", part, Role::Gradient);
-  const Operand whole = emitter_.tensor("gradients", part.dtype, {held.span.count()}, Role::Gather);
-  emitter_.op("gather", AllGather{*held.sharers}, {read(mine), write(whole)}, Lane::Gather);
+  const Operand whole = emitter_.tensor("gradients", part.dtype, {sharded.span.count()}, Role::Gather);
+  emitter_.op("gather", AllGather{*sharded.sharers}, {read(mine), write(whole)}, Lane::Gather);
   return whole;
 }
 
@@ -259,7 +259,7 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);
   for (size_t i = 0; i < states.size(); i++)
-    add(fetch(emitter_, states[i].name, slice(states[i].held, whole), Role::State), next[i].held);
+    add(fetch(emitter_, states[i].name, slice(states[i].sharded, whole), Role::State), next[i].sharded);
   tile.operands.push_back(
       read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.scalars));
 }
@@ -301,7 +301,7 @@ void GroupUpdates::allgather_weights(int group) {
   if (weights.span.count() == span.count()) return;
   emitter_.scope(fmt::format("group.{}.update", group));
   emitter_.op("gather", AllGather{Ranks::Replica},
-              {read(slice(weights.array, weights.span.begin, span)), write(weights.array)}, Lane::Gather);
+              {read(slice(weights.values, weights.span.begin, span)), write(weights.values)}, Lane::Gather);
 }
 
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step) {

@@ -64,7 +64,7 @@ class GroupUpdates {
     std::vector<Operand> operands{};
     std::vector<std::pair<Operand, Operand>> travelled{};  // value, where it is to be stored
   };
-  const ShardedArray& updated(int group) const { return job_.storage.states(group).back().held; }
+  const ShardedArray& updated(int group) const { return job_.storage.states(group).back().sharded; }
   bool stays(int group) const;  // its state, on the device
   Operand gradient_to_update(int group);
   std::vector<Tile> tiles_of(int group, Way way, Lane lane, const Operand& gradient) const;

@@ -57,7 +57,7 @@ constexpr int kComparedRanks = 8;
 
 // Of one job, the same for the same arrangement alone.
 std::string key_of(const Cut& cut, const Strategy& s) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_at_once,
+  std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_in_backward,
                                 s.layer_major, s.defer_updates, s.gather_ahead, s.retire_lag, int(s.offloaded_to));
   auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
   for (const ActivationPolicy& policy : s.activations)

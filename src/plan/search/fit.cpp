@@ -35,7 +35,7 @@ constexpr uint64_t kOtherOrder = 1'200'000;
 // Ops of an arrangement that takes long to compile.
 constexpr uint64_t kDearOps = 15'000;
 
-// Blocks of all passes of a program in layer-major order, beyond which it takes too long to compile.
+// Layers of all passes of a program in layer-major order, beyond which it takes too long to compile.
 constexpr int64_t kMostLayers = 256;
 
 }  // namespace
@@ -364,7 +364,7 @@ class Fitter::Search {
     if (best.point.reach == Reach::Near) attempt_with(&Point::reach, Reach::FarBehind);
   }
 
-  // The fastest few cuts: with a whole forward for updates, or all of a block's passes, other options are worth their
+  // The fastest few cuts: with a whole forward for updates, or all of a layer's passes, other options are worth their
   // seconds.
   std::vector<Candidate> in_other_order(const Candidate& best) {
     std::vector<Candidate> all;

@@ -12,7 +12,7 @@ namespace snug {
 
 // How much of something waits elsewhere, and where.
 struct Offload {
-  double share = 0;  // of the groups, or of the blocks
+  double share = 0;  // of the groups, or of the layers
   Space space = Space::Host;
 };
 
@@ -25,8 +25,8 @@ struct Choices {
   std::optional<int64_t> passes;
   std::optional<int> zero;                   // stage 0 to 3
   int replicas = 1;                          // of the shards
-  std::optional<Recompute> recompute;        // of every block
-  std::optional<int64_t> recomputed_blocks;  // the first so many blocks wholly, the others not at all
+  std::optional<Recompute> recompute;        // of every layer
+  std::optional<int64_t> recomputed_layers;  // the first so many layers wholly, the others not at all
   std::optional<Offload> activations, states, gradients, parameters;
   std::optional<bool> layer_major;
   bool speculate = false;
@@ -75,9 +75,9 @@ double time_margin(const Pricing& pricing);
 // A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
 // `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
 // costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
-// then worked out: what is not needed is taken back, down to a block or a group; other orders of the step, and doing
+// then worked out: what is not needed is taken back, down to a layer or a group; other orders of the step, and doing
 // without one of the things that were enabled, are tried; of the fastest, and of the fastest that is close to it in
-// the other order of passes and blocks, then also less of one, for more of others.
+// the other order of passes and layers, then also less of one, for more of others.
 // Where steps are priced, simpler arrangements within the margin are looked for then: without any offloading in every
 // cut, and without one after the other of the things that are enabled.
 // Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for

@@ -31,7 +31,7 @@ constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states
                                Kind{MemoryOption::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
                                Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
-// What this recomputes is computed again as well, in the first blocks.
+// What this recomputes is computed again as well, in the first layers.
 void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
   const ActivationPolicy more = policy_of(recompute);
   for (int64_t b = 0; b < count; b++)
@@ -39,7 +39,7 @@ void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
       if (more[kind] == Retention::Recompute) strategy.activations[static_cast<size_t>(b)][kind] = Retention::Recompute;
 }
 
-// The first blocks: their values are wanted last.
+// The first layers: their values are wanted last.
 void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
   for (int64_t b = 0; b < count; b++)
     for (const ActivationClass kind : kPlannedClasses) {
@@ -50,7 +50,7 @@ void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, i
     }
 }
 
-// By what is said of a block: how many blocks, in the order of the first.
+// By what is said of a layer: how many layers, in the order of the first.
 template <class Words>
 std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
   std::vector<std::pair<std::string, size_t>> counts;
@@ -70,7 +70,7 @@ std::string recompute_words(const Strategy& strategy) {
   if (counts.size() == 1) return counts[0].first;
   std::vector<std::string> words;
   for (const auto& [what, count] : counts)
-    if (what != "none") words.push_back(fmt::format("{} in {} of {} blocks", what, count, strategy.activations.size()));
+    if (what != "none") words.push_back(fmt::format("{} in {} of {} layers", what, count, strategy.activations.size()));
   return fmt::format("{}", fmt::join(words, " and "));
 }
 
@@ -81,7 +81,7 @@ std::string offload_words(const Strategy& strategy) {
   };
   for (const auto& [what, count] : counted(strategy, of_block))
     if (what != "none")
-      words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "block" : "blocks",
+      words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "layer" : "layers",
                                   name(strategy.offloaded_to)));
   auto count = [&](std::string_view what, Field field) {
     for (const Space space : {Space::Host, Space::Disk}) {
@@ -114,7 +114,7 @@ Choices without_training(Choices choices, const Cut& cut) {
   choices.batch_size = choices.ranks * cut.micro_batch;
   choices.replicas = 1;
   choices.recompute = Recompute::None;
-  choices.recomputed_blocks = std::nullopt;
+  choices.recomputed_layers = std::nullopt;
   choices.layer_major = choices.speculate = choices.update_in_backward = false;
   choices.activations = choices.states = choices.gradients = Offload{};
   return choices;
@@ -131,10 +131,10 @@ Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
   strategy.replicas = choices.replicas;
   strategy.speculate = choices.speculate;
   set_zero_stage(strategy, stage);
-  if (choices.ranks == 1) strategy.reduce_at_once = true;  // nothing to wait for
-  strategy.update_in_backward = choices.update_in_backward && strategy.reduce_at_once;
-  if (choices.recomputed_blocks)
-    compute_again(strategy, Recompute::Block, std::min(layers, *choices.recomputed_blocks));
+  if (choices.ranks == 1) strategy.reduce_in_backward = true;  // nothing to wait for
+  strategy.update_in_backward = choices.update_in_backward && strategy.reduce_in_backward;
+  if (choices.recomputed_layers)
+    compute_again(strategy, Recompute::Block, std::min(layers, *choices.recomputed_layers));
   for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
   if (choices.activations)
     send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
@@ -145,7 +145,7 @@ Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
 std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage, const ParamTable& table) {
   const int64_t layers = std::ssize(table.layers), groups = std::ssize(table.groups);
   std::vector<MemoryOption> options;
-  if (!choices.recompute && !choices.recomputed_blocks)
+  if (!choices.recompute && !choices.recomputed_layers)
     for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
       options.push_back(
           {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
@@ -176,7 +176,7 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
   return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
-                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
+                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "layer" : "layers",
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
                      strategy.update_in_backward         ? ", updates in the backward"
                      : strategy.speculate && states_away ? ", speculative updates"

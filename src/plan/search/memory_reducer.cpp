@@ -212,7 +212,7 @@ void MemoryReducer::look_at_offers(const Point& p, const std::vector<size_t>& le
 }
 
 // Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
-// all blocks but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
+// all layers but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
 // are as if the step had one pass.
 std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
   const MemoryOption& option = options(p)[d];

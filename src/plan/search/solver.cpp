@@ -56,9 +56,9 @@ std::optional<Candidate> Solver::least(const Point& baseline, double limit) {
         reducer_.reduce(p, MemoryScope::Device, reducer_.helping(p, MemoryScope::Device), enabled, kNoLimit);
     const bool sufficed = relieved && reducer_.kept(p, MemoryScope::Node);
     if (relieved && !sufficed) {
-      const Candidate held =
+      const Candidate spared =
           solved(baseline, reducer_.helping(p, MemoryScope::Device), {}, kNoLimit, SideEffects::Forbid);
-      if (held.fits) return held;
+      if (spared.fits) return spared;
     }
     best = solved(p, reducer_.helping(p, MemoryScope::Node), enabled);
     if (sufficed || (best->fits && evaluator_.evaluate(baseline).seconds >= kBetter * best->seconds)) return best;

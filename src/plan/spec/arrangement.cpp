@@ -49,9 +49,9 @@ std::string words_of(const ActivationPolicy& policy, Retention wanted) {
 }  // namespace
 
 std::string recompute_words(const ActivationPolicy& policy) {
-  ActivationPolicy block = policy_of(Recompute::Block);
-  block[ActivationClass::LayerInput] = policy[ActivationClass::LayerInput];
-  return policy == block ? "block" : words_of(policy, Retention::Recompute);
+  ActivationPolicy layer = policy_of(Recompute::Block);
+  layer[ActivationClass::LayerInput] = policy[ActivationClass::LayerInput];
+  return policy == layer ? "block" : words_of(policy, Retention::Recompute);
 }
 
 std::string offload_words(const ActivationPolicy& policy) { return words_of(policy, Retention::Offload); }
@@ -68,7 +68,7 @@ void set_zero_stage(Strategy& strategy, int stage) {
     group.shard_states = stage >= 1;
     group.shard_weights = stage >= 3;
   }
-  strategy.reduce_at_once = stage >= 2;
+  strategy.reduce_in_backward = stage >= 2;
 }
 
 bool offloads(const Strategy& strategy, Space space) {
@@ -88,7 +88,7 @@ Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
 
 int zero_stage(const Strategy& strategy) {
   const GroupPlacement& first = strategy.groups.front();
-  return first.shard_weights ? 3 : !first.shard_states ? 0 : strategy.reduce_at_once ? 2 : 1;
+  return first.shard_weights ? 3 : !first.shard_states ? 0 : strategy.reduce_in_backward ? 2 : 1;
 }
 
 }  // namespace snug

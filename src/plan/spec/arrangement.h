@@ -74,9 +74,9 @@ struct Strategy {
   std::vector<ActivationPolicy> activations;  // by layer
   std::vector<GroupPlacement> groups;         // by group
   int replicas = 1;                           // hybrid shard: shards are cut over ranks / replicas
-  bool reduce_at_once = true;  // gradients are reduced when a group is complete, else after the whole pass
-  bool layer_major = false;    // all passes go through a block before any goes through the next
-  bool defer_updates = false;  // a group is updated in the next step, just before its weights are used there
+  bool reduce_in_backward = true;  // gradients are reduced when a group is complete, else after the whole pass
+  bool layer_major = false;        // all passes go through a layer before any goes through the next
+  bool defer_updates = false;      // a group is updated in the next step, just before its weights are used there
   bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
                            // into a back buffer; where it did, that is done again from the first one
   bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once
