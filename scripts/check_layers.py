@@ -14,7 +14,7 @@ DEVICE_HEADER = re.compile(r"^(cuda|cublas|cudnn|nccl|nvml|cub/|thrust/|cooperat
 DEVICE_PLACES = ["src/backend/cuda/*", "src/comm/*_link.*", "src/comm/rank_backend.cpp"]
 
 # Headers that only some rooms may include, though layers.txt lets others include their room.
-NARROW_HEADERS = {"format/hf_config.h": ["src/format/*", "src/model/*"]}
+NARROW_HEADERS = {"format/hf_config.h": ["src/format/*", "src/model/*"], "model/families.h": ["src/model/*"]}
 
 # Each kind of allocation, and the files that may use it.
 ALLOCATIONS = [

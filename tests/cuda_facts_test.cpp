@@ -136,10 +136,10 @@ TEST(CudaFacts, CodeRunsOnLaterCardsOfItsGenerationAndIfTheDriverCompilesItOnAll
   EXPECT_TRUE(runs("", {}));
   EXPECT_TRUE(runs("80", {80, 86, 89}));
   EXPECT_TRUE(runs("86", {86, 89}));
-  EXPECT_TRUE(runs("80;90a", {80, 86, 89, 90}));
+  EXPECT_TRUE(runs("80,90a", {80, 86, 89, 90}));
   EXPECT_TRUE(runs("90a", {90}));
   EXPECT_TRUE(runs("90-virtual", {90, 100, 120, 130}));
-  EXPECT_TRUE(runs("100;120;120-virtual", {100, 120, 130}));
+  EXPECT_TRUE(runs("100,120,120-virtual", {100, 120, 130}));
 }
 
 TEST(CudaFacts, ProductsOfOddRowsAreSlow) {

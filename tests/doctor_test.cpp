@@ -49,10 +49,10 @@ TEST(Doctor, SaysWhyACardCannotRunThisBuild) {
   const auto said = [](int capability, std::string_view code) {
     return unusable_card({.name = "A card", .capability = capability, .bus = {}, .condition = {}}, code);
   };
-  EXPECT_EQ(said(90, "80;90a"), "");
-  EXPECT_THAT(said(75, "80;90a"), testing::HasSubstr("compute capability 7.5, and snug's kernels need 8.0"));
-  EXPECT_THAT(said(100, "80;90a"),
-              testing::HasSubstr("code for 80;90a alone: build it with -DSNUG_CUDA_ARCHITECTURES=100"));
+  EXPECT_EQ(said(90, "80,90a"), "");
+  EXPECT_THAT(said(75, "80,90a"), testing::HasSubstr("compute capability 7.5, and snug's kernels need 8.0"));
+  EXPECT_THAT(said(100, "80,90a"),
+              testing::HasSubstr("code for 80,90a alone: build it with -DSNUG_CUDA_ARCHITECTURES=100"));
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ std::string setting(const char* name) {
   return text ? text : "";
 }
 
-std::unique_ptr<Backend> faulty(const Session::Means& means) {
+std::unique_ptr<Backend> faulty(const Session::Resources& means) {
   std::unique_ptr<Backend> backend = means.backend();
   const int rank = means.comm ? means.comm->topology().rank : 0;
   if (std::to_string(rank) == setting("SNUG_FAULT_RANK"))
@@ -32,11 +32,11 @@ extern "C" {
 
 // Session's constructor.
 void __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session*, JobSpec, Compiled,
-                                                                      const Session::Means&);
+                                                                      const Session::Resources&);
 
 void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session* session, JobSpec spec, Compiled compiled,
-                                                                      const Session::Means& means) {
-  Session::Means changed = means;
+                                                                      const Session::Resources& means) {
+  Session::Resources changed = means;
   changed.backend = [&] { return faulty(means); };
   __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(session, std::move(spec), std::move(compiled),
                                                                    changed);

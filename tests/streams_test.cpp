@@ -36,7 +36,7 @@ Outcome train_on_streams(const JobSpec& spec, [[maybe_unused]] uint64_t seed) {
   TinySession session(spec, 1);
 #else
   set_threads(1);
-  Session::Means means;
+  Session::Resources means;
   means.backend = [seed] { return std::make_unique<DeferredBackend>(seed); };
   Session session(spec, compile(spec, CpuFacts()), means);
 #endif

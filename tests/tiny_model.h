@@ -28,8 +28,8 @@ class TinySession : public Session {
  private:
 #ifdef SNUG_TESTS_ON_CUDA
   static Compiled compiled_for(const JobSpec& spec, int) { return compile(spec, CudaFacts()); }
-  static Means means(int threads) {
-    Means means;
+  static Resources means(int threads) {
+    Resources means;
     means.threads = threads;
     means.backend = [] { return std::make_unique<CudaBackend>(0); };
     return means;
@@ -39,8 +39,8 @@ class TinySession : public Session {
     set_threads(threads);  // products' scratch depends on the team
     return compile(spec, CpuFacts());
   }
-  static Means means(int threads) {
-    Means means;
+  static Resources means(int threads) {
+    Resources means;
     means.threads = threads;
     return means;
   }

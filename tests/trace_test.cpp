@@ -43,7 +43,7 @@ struct TraceTest : testing::TestWithParam<By> {
     if (GetParam() != By::Streams)
       return Session(job(), 1, GetParam() == By::Caller ? LaneMode::Inline : LaneMode::Threads);
     JobSpec spec = job();
-    Session::Means means;
+    Session::Resources means;
     means.backend = [] { return std::make_unique<DeferredBackend>(1); };
     Compiled compiled = compile(spec, CpuFacts());
     return Session(std::move(spec), std::move(compiled), means);

@@ -116,7 +116,7 @@ class Adviser {
 
 }  // namespace
 
-std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit) {
+std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit) {
   // What is faster than the fastest that fits already, of which the chosen one may be a simpler neighbour.
   const Arrangement& chosen = fit.tried[*fit.chosen];
   double seconds = chosen.step_seconds;
@@ -134,7 +134,7 @@ std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const Fi
   };
   const std::optional<Arrangement> most = with(kMostMore);
   if (!most || most->step_seconds > kFaster * seconds) return {};
-  std::vector<Otherwise> bought;
+  std::vector<Alternative> bought;
   const uint64_t before = fitter.ops();
   for (int64_t gigabytes = 1; gigabytes <= kMostMore; gigabytes *= 2) {
     if (gigabytes < kMostMore && fitter.ops() - before > kEffort) continue;

@@ -7,7 +7,7 @@
 namespace snug {
 
 // What would be chosen under other caps, by Fitter::near().
-struct Otherwise {
+struct Alternative {
   int64_t gigabytes = 0;  // more on a rank's device than allowed; on the CPU, where that is the host's, there too
   Arrangement arrangement;
 };
@@ -15,7 +15,7 @@ struct Otherwise {
 inline constexpr int64_t kMostMore = 8;  // gigabytes
 
 // What 1, 2, 4 and 8 GiB more would buy than the fitter's last result has; only what is faster than all with less.
-std::vector<Otherwise> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit);
+std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit);
 // What would be chosen where a quarter of the memory that the choice takes is not there; nothing if little like it
 // fits.
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen);

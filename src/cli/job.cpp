@@ -219,19 +219,19 @@ int64_t batch_of(const Options& options) {
 void divide_ranks(Options& options, int64_t cards, Comm& launched) {
   const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
-  const std::span<const uint64_t> told =
+  const std::span<const uint64_t> values =
       launched.allgather_host(static_cast<uint64_t>(options.ranks), "the count of ranks");
   if (options.ranks % processes != 0)
     user_error(
         "ranks: found {}, expected a multiple of {}, the processes that the launcher started: each has as many; "
         "{}--ranks says how many all have together",
         options.ranks, processes, options.resume ? "a run goes on with as many as it had unless " : "");
-  const auto other = std::ranges::find_if(told, [&](uint64_t ranks) { return ranks != told[0]; });
-  if (other != told.end())
+  const auto other = std::ranges::find_if(values, [&](uint64_t ranks) { return ranks != values[0]; });
+  if (other != values.end())
     user_error(
         "ranks: found {} in process 0, {} in process {}, expected as many in each of the {} that the launcher started; "
         "--ranks says how many all have together",
-        told[0] / told.size(), *other / told.size(), other - told.begin(), processes);
+        values[0] / values.size(), *other / values.size(), other - values.begin(), processes);
 }
 
 }  // namespace

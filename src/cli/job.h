@@ -46,11 +46,11 @@ struct Planned {
   Compiled compiled{};
   uint64_t checkpoint_bytes = 0;  // on the disk, of what all ranks save together; of a job that trains
   FitResult fit{};
-  Caps free, caps;                               // without the user's own caps, and with them
-  Pricing pricing;                               // and the threads that each rank runs with
-  std::optional<std::vector<Otherwise>> more{};  // memory, if something fits and the mode is to look
-  std::optional<Arrangement> less{};             //   likewise
-  std::vector<Change> changes{};                 // if nothing fits
+  Caps free, caps;                                 // without the user's own caps, and with them
+  Pricing pricing;                                 // and the threads that each rank runs with
+  std::optional<std::vector<Alternative>> more{};  // memory, if something fits and the mode is to look
+  std::optional<Arrangement> less{};               //   likewise
+  std::vector<Change> changes{};                   // if nothing fits
   // The arrangement that is chosen; where none fits, what comes nearest.
   const Arrangement& shown() const;
 };

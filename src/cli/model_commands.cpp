@@ -182,7 +182,7 @@ int copy_checkpoint(const Options& options, const CommandFlags& flags) {
   if (options.flags.contains("base_format"))
     user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
                options.base_format.value_or(""));
-  const WriteBeside beside = write_adapters_format(options);
+  const WriteExtraFiles beside = write_adapters_format(options);
   PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   std::filesystem::copy(options.model, pending.path(), std::filesystem::copy_options::recursive);
   beside(pending.path());
@@ -208,7 +208,7 @@ int merge_command(Options options, const CommandFlags& flags) {
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
-  const WriteBeside beside = write_adapters_format(options);
+  const WriteExtraFiles beside = write_adapters_format(options);
   const std::vector<int32_t> ids = tokens_to_compare(options);
   const std::vector<float> apart = logits_of(options, ids);
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,

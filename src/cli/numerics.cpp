@@ -67,7 +67,7 @@ void note_narrowed(JobSpec& spec) {
 }
 
 // Rows and blocks are quantized as a whole.
-void require_codable(const JobSpec& spec) {
+void require_quantizable(const JobSpec& spec) {
   const std::vector<Form> forms = forms_of(spec);
   for (size_t i = 0; i < forms.size(); i++) {
     const ParamSpec& param = spec.table.params[i];
@@ -121,7 +121,7 @@ void resolve_base(JobSpec& spec, const Options& options) {
   if (all_trained && spec.numerics.base != spec.numerics.compute)
     user_error("base_format: found {}, expected nothing: --method full trains all weights, in the form of compute, {}",
                name(spec.numerics.base), name(spec.numerics.compute));
-  require_codable(spec);
+  require_quantizable(spec);
 }
 
 }  // namespace snug

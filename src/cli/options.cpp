@@ -191,12 +191,12 @@ OptionSpec map_option(const std::string& key, std::map<std::string, std::string>
 
 OptionSpec targets_option() {
   OptionSpec spec = list_option("lora_targets", &Options::lora_targets,
-                                "'all' (every linear of every block), or names such as q_proj,v_proj");
+                                "'all' (every linear of every layer), or names such as q_proj,v_proj");
   spec.set = [](Options& o, const std::string& text) {
     o.lora_targets = split_list(text);
     if (o.lora_targets.size() > 1 && std::ranges::find(o.lora_targets, "all") != o.lora_targets.end())
       user_error(
-          "lora_targets: found '{}', expected 'all' alone, which means every linear of every block (q_proj, k_proj, "
+          "lora_targets: found '{}', expected 'all' alone, which means every linear of every layer (q_proj, k_proj, "
           "v_proj, o_proj, gate_proj, up_proj, down_proj), or names without it",
           text);
   };
@@ -351,7 +351,8 @@ std::vector<OptionSpec> machine_specs() {
       size_option("device_memory", &O::device_memory,
                   "cap on the device of a rank, such as 24GiB; no plan exceeds it (what is free)"),
       size_option("host_memory", &O::host_memory, "cap on the memory of a node, over all its ranks (what is free)"),
-      size_option("disk_memory", &O::disk_memory, "cap on the disk of a node, likewise (what is free in disk_dir)"),
+      size_option("disk_memory", &O::disk_memory,
+                  "cap on the disk of a node, over all its ranks (what is free in disk_dir)"),
       text_option("disk_dir", &O::disk_dir, "directory for what is offloaded to disk (the run's, or this one)"),
       word_option("reduce_every", &O::reduce_every, {"pass", "step"},
                   "when gradients are summed over ranks; 'step' sums passes on each rank first and changes last bits"),
@@ -361,17 +362,19 @@ std::vector<OptionSpec> machine_specs() {
           "recompute", &O::recompute,
           "what layers compute again in backward: auto, none, mlp, attention, block (all of it) or a number of layers"),
       text_option("offload_states", &O::offload_states,
-                  "optimizer state that waits elsewhere: auto, none, host, disk, or a fraction (to the host)"),
-      text_option("offload_gradients", &O::offload_gradients, "likewise gradients between passes and update"),
+                  "optimizer state to offload: auto, none, host, disk, or a fraction (to the host)"),
+      text_option("offload_gradients", &O::offload_gradients,
+                  "gradients to offload between passes and update: auto, none, host, disk, or a fraction"),
       text_option("offload_parameters", &O::offload_parameters,
-                  "weights that wait elsewhere, sharded: auto, none, host, disk, or a fraction (to the host)"),
+                  "weights to offload, sharded: auto, none, host, disk, or a fraction (to the host)"),
       bool_option(
           "speculative_updates", &O::speculative_updates,
           "update offloaded state within the backward as if nothing were clipped, and again where it was; "
           "no other bits, but twice its bytes there, and the weights' on the host; without clipping there is nothing "
           "to speculate on (false)"),
-      text_option("offload_activations", &O::offload_activations,
-                  "likewise what layers keep for their backward; a fraction is of layers"),
+      text_option(
+          "offload_activations", &O::offload_activations,
+          "what layers keep for their backward to offload: auto, none, host, disk, or a fraction of the layers"),
 
       text_option(
           "out", &O::out,

@@ -91,7 +91,7 @@ std::string taken(const Planned& planned, const Arrangement& a) {
 }
 
 // "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ..."
-std::string beside(const Planned& planned, const Arrangement& other) {
+std::string comparison_text(const Planned& planned, const Arrangement& other) {
   return fmt::format("a step takes {:.0f} % of the time, {}: {}\n",
                      100 * other.step_seconds / planned.shown().step_seconds, taken(planned, other), other.words);
 }
@@ -106,14 +106,16 @@ std::string alternatives_text(const Planned& planned) {
   std::string text;
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen && planned.fit.tried[i].fits)
-      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]), beside(planned, planned.fit.tried[i]));
-  if (planned.less) text += fmt::format("{:<13} with 25 % less {}", "less memory", beside(planned, *planned.less));
+      text += fmt::format("{:<13} {}", place_of(planned, planned.fit.tried[i]),
+                          comparison_text(planned, planned.fit.tried[i]));
+  if (planned.less)
+    text += fmt::format("{:<13} with 25 % less {}", "less memory", comparison_text(planned, *planned.less));
   if (!planned.more) return text;
   const int ranks = node_ranks(planned);
   const bool shared = planned.caps.shared;  // then a node's memory is what there is more of
-  for (const Otherwise& more : *planned.more)
+  for (const Alternative& more : *planned.more)
     text += fmt::format("{:<13} with {} GiB more{} {}", "more memory", more.gigabytes * (shared ? ranks : 1),
-                        shared || ranks == 1 ? "" : " each", beside(planned, more.arrangement));
+                        shared || ranks == 1 ? "" : " each", comparison_text(planned, more.arrangement));
   if (planned.more->empty())
     text += fmt::format("{:<13} nothing faster was found with up to {} GiB{}\n", "more memory",
                         kMostMore * (shared ? ranks : 1), shared || ranks == 1 ? "" : " each");
@@ -440,7 +442,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen) json["alternatives"].push_back(alternative_json(planned, planned.fit.tried[i]));
   if (planned.more) json["more_memory"] = nlohmann::ordered_json::array();
-  for (const Otherwise& more : planned.more.value_or(std::vector<Otherwise>())) {
+  for (const Alternative& more : planned.more.value_or(std::vector<Alternative>())) {
     json["more_memory"].push_back(alternative_json(planned, more.arrangement));
     json["more_memory"].back()["gigabytes"] = more.gigabytes;
   }

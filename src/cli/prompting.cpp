@@ -43,7 +43,7 @@ SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& 
 
 }  // namespace
 
-WriteBeside write_prompt_format(const Options& options, const Corpus& corpus, const JobSpec& spec) {
+WriteExtraFiles write_prompt_format(const Options& options, const Corpus& corpus, const JobSpec& spec) {
   const PromptFiles files = prompt_files(corpus.prompt_format, corpus.training.kinds());
   if (options.method == "full") return [files](const fs::path& directory) { write_model_format(directory, files); };
   const auto texts = adapter_format_files(options.model, files, facts_of(options, corpus, spec));
@@ -53,7 +53,7 @@ WriteBeside write_prompt_format(const Options& options, const Corpus& corpus, co
   };
 }
 
-WriteBeside write_adapters_format(const Options& options) {
+WriteExtraFiles write_adapters_format(const Options& options) {
   const bool named = options.chat_template != "auto";
   std::optional<Tokenizer> tokenizer;
   try {

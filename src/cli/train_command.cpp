@@ -155,19 +155,20 @@ const std::string& base_of(const Options& options) {
 }
 
 // What lies beside the weights of whatever is made of the run's checkpoints, also before it ends.
-void write_format(const Options& options, const JobSpec& spec, const WriteBeside& beside, const Heartbeat& heartbeat) {
+void write_format(const Options& options, const JobSpec& spec, const WriteExtraFiles& write_extra,
+                  const Heartbeat& heartbeat) {
   PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
   if (options.method == "lora")
     write_adapter_config(pending.path(), adapter_of(options), base_of(options));
   else
     write_side_files(pending.path(), options.model, spec, heartbeat);
-  beside(pending.path());
+  write_extra(pending.path());
   pending.publish();
 }
 
 // Not before all that may refuse the run has had its say: what was there stays till then.
-void begin_run(const Options& options, const Planned& planned, const DataSummary& data, const WriteBeside& beside,
-               const Heartbeat& heartbeat) {
+void begin_run(const Options& options, const Planned& planned, const DataSummary& data,
+               const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
   if (options.overwrite) clear_run(options.out, heartbeat);
   Options effective = options;
@@ -182,17 +183,17 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
   write_text(out / "plan.json", plan_json(planned, options, data).dump(2, ' ', false, kReplace) + "\n");
-  write_format(options, planned.spec, beside, heartbeat);
+  write_format(options, planned.spec, write_extra, heartbeat);
 }
 
 std::string trained_parts(const Options& options) { return options.method == "lora" ? "adapter" : "model"; }
 
-void export_result(Session& session, const Options& options, const WriteBeside& beside) {
+void export_result(Session& session, const Options& options, const WriteExtraFiles& write_extra) {
   const std::filesystem::path out = std::filesystem::path(options.out) / trained_parts(options);
   if (options.method == "lora")
-    export_adapter(session, out, adapter_of(options), base_of(options), beside);
+    export_adapter(session, out, adapter_of(options), base_of(options), write_extra);
   else
-    export_model(session, out, options.model, Existing::Replace, beside);
+    export_model(session, out, options.model, Existing::Replace, write_extra);
 }
 
 TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
@@ -248,11 +249,11 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteBeside beside;         // with what is exported
-  const std::string machines;       // where the ranks are, if on several
-  DirectoryOwner* const owner;      // of the first process alone
-  std::atomic<bool> begun = false;  // what is in --out is this run's
-  std::atomic<bool> lost = false;   // and by now another's
+  const WriteExtraFiles write_extra;  // with what is exported
+  const std::string machines;         // where the ranks are, if on several
+  DirectoryOwner* const owner;        // of the first process alone
+  std::atomic<bool> begun = false;    // what is in --out is this run's
+  std::atomic<bool> lost = false;     // and by now another's
 };
 
 // DeviceError where another process has taken --out over.
@@ -294,7 +295,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) log_line(fmt::format("all weights are in place after {:.1f} s", load_seconds));
   TrainerOptions trainer_options = trainer_options_of(options, steps);
   for (const Space space : kSpaces)
-    trainer_options.beside[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
+    trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
   trainer_options.require_owned = [&] { require_owned(run); };
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
@@ -310,13 +311,13 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   trainer.agree();
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)
-    begin_run(options, run.planned, summarise(data.stream()), run.beside, heartbeat);
+    begin_run(options, run.planned, summarise(data.stream()), run.write_extra, heartbeat);
   session.barrier("the beginning of the run");  // until then what is in --out may be another's
   run.begun = true;
   const int64_t before = trainer.step();
   const Ending ending = trainer.run();
   if (reports) require_owned(run);
-  export_result(session, options, run.beside);
+  export_result(session, options, run.write_extra);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));

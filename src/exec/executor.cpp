@@ -12,7 +12,7 @@ std::span<std::byte> bytes_of(const TensorView& view) {
 }
 
 // What is wrong with another rank, and where this one waited for it.
-[[noreturn]] void tell_where(const PeerError& error, Comm& comm, const Op& op) {
+[[noreturn]] void rethrow_with_site(const PeerError& error, Comm& comm, const Op& op) {
   comm.rethrow(error, fmt::format("in the {} at {}", kind(op.attrs), op.site));
 }
 
@@ -91,7 +91,7 @@ void Executor::run(ProgramId program, const RuntimeScalars& runtime, std::span<F
   instance.files.assign(files.begin(), files.end());
   instance.left = static_cast<int64_t>(set_.programs[program].ops.size());
   instance.events = trace_ ? trace_->room(program, set_.programs[program].ops.size()) : nullptr;
-  telling_of_errors([&] {
+  report_errors([&] {
     if (streams_)
       run_streams(instance);
     else if (mode_ == LaneMode::Inline)
@@ -102,7 +102,7 @@ void Executor::run(ProgramId program, const RuntimeScalars& runtime, std::span<F
 }
 
 template <class Body>
-void Executor::telling_of_errors(const Body& body) {
+void Executor::report_errors(const Body& body) {
   try {
     body();
   } catch (const std::exception& error) {
@@ -146,7 +146,7 @@ void Executor::execute_here(Instance& instance, const Op& op, const Bound& bound
       else
         comm_->exchange(op.lane, views[0], views[1]);
     } catch (const PeerError& error) {
-      tell_where(error, *comm_, op);
+      rethrow_with_site(error, *comm_, op);
     }
   } else {  // a copy to or from the disk
     const bool to_disk = set_.buffers[op.operands[1].buffer].space == Space::Disk;
@@ -210,7 +210,7 @@ void Executor::run_streams(Instance& instance) {
     issue_on_streams(instance, issued);
   } catch (const PeerError& error) {
     const Op* const op = pending_collective(issued);
-    tell_where(error, *comm_, op ? *op : set_.programs[instance.program].ops[issued]);
+    rethrow_with_site(error, *comm_, op ? *op : set_.programs[instance.program].ops[issued]);
   }
 }
 
@@ -333,7 +333,7 @@ void Executor::wake() {
 }
 
 void Executor::finish() {
-  if (streams_) return telling_of_errors([&] { finish_streams(); });
+  if (streams_) return report_errors([&] { finish_streams(); });
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
   wait_here(lock, [&] { return error_ || instances_[turn_].left == 0; });
@@ -347,7 +347,7 @@ void Executor::finish_streams() {
   } catch (const PeerError& error) {
     const Op* const op = pending_collective(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
     if (!op) throw;
-    tell_where(error, *comm_, *op);
+    rethrow_with_site(error, *comm_, *op);
   }
 }
 

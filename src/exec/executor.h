@@ -73,7 +73,7 @@ class Executor {
   Bound bind(Backend& backend, const Op& op) const;
   // Other ranks hear of an error before this one gives its memory back, which may take long.
   template <class Body>
-  void telling_of_errors(const Body& body);
+  void report_errors(const Body& body);
   void execute(Instance& instance, OpId op);
   void execute_here(Instance& instance, const Op& op, const Bound& bound);
   void run_inline(Instance& instance);

@@ -61,20 +61,20 @@ Operand Builder::home(Value value) {
 
 Operand Builder::use(Value value) {
   const State& asked = state(value);
-  if (asked.again) return *asked.again;
+  if (asked.current) return *asked.current;
   if (!backward_ || placement_.keeps(asked.layer, asked.kind)) return asked.home.value();
   const std::vector<Node*> nodes = asked.nodes;
   const std::string before = emitter_.scope();
-  emitter_.scope(asked.site + ".again");
+  emitter_.scope(asked.site + ".recompute");
   std::vector<Operand> outputs;
   for (const Value output : nodes[0]->outputs) {
     State& made = state(output);
-    made.again = fresh(made);
-    outputs.push_back(*made.again);
+    made.current = fresh(made);
+    outputs.push_back(*made.current);
   }
   for (Node* node : nodes) node->compute(*this, outputs);
   emitter_.scope(before);
-  return *state(value).again;
+  return *state(value).current;
 }
 
 std::vector<Value> Builder::values_of(int layer, ActivationClass kind) const {
@@ -120,7 +120,7 @@ void Builder::weight_gradients(LinearNode& linear) {
 
 bool Builder::awaited(Value value) {
   const State& asked = state(value);
-  return !asked.again && !placement_.keeps(asked.layer, asked.kind) &&
+  return !asked.current && !placement_.keeps(asked.layer, asked.kind) &&
          std::ranges::any_of(waiting_, [&](const LinearNode* linear) { return linear->x() == value; });
 }
 

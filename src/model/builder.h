@@ -126,8 +126,8 @@ class Builder {
   Operand use(Value value);
   // Returns use() of a value's columns, to be read.
   Operand use(const View& view) { return read(columns(use(view.value), view.begin, view.end)); }
-  // From here on the value is read from these bytes.
-  void restore(Value value, const Operand& bytes) { state(value).again = bytes; }
+  // Makes the builder read the value from these bytes from here on.
+  void set_current(Value value, const Operand& bytes) { state(value).current = bytes; }
   const Shape& shape(Value value) const { return state(value).shape; }
   // The values of this class that a layer's forward made.
   std::vector<Value> values_of(int layer, ActivationClass kind) const;
@@ -135,13 +135,13 @@ class Builder {
   bool has_gradient(Value value) const { return state(value).gradient.has_value(); }
   // The gradient of a value, complete: to be read.
   Operand gradient(Value value) const { return read(state(value).gradient.value()); }
-  // Returns the value's gradient to be changed, after emitting what has still to read it.
+  // Emits what has still to read the value's gradient, then returns it to be changed.
   Operand gradient_in_place(Value value);
-  // Room for the first contribution to the value's gradient, or the gradient to be added to.
+  // Returns a buffer for the first contribution to the value's gradient, or the gradient to be added to.
   Operand gradient_to_add(Value value);
-  // One contribution to the value's gradient, by an op that only writes.
+  // Adds one contribution to the value's gradient, by an op that only writes.
   void give_gradient(Value value, const std::function<void(const Operand& written)>& op);
-  // Room for the gradient of columns that nothing else gives a gradient: to be written.
+  // Returns a buffer, to be written, for the gradient of columns that nothing else gives a gradient.
   Operand gradient_of_columns(const View& view);
   // The addend of a sum has the gradient of the sum: the same bytes, if it has none yet.
   void pass_gradient(Value sum, Value addend);
@@ -173,7 +173,7 @@ class Builder {
     std::string site;
     std::vector<Node*> nodes{};  // what computes it: its own, then those that change it in place
     bool wanted = false;
-    std::optional<Operand> home{}, again{}, gradient{};
+    std::optional<Operand> home{}, current{}, gradient{};
     std::vector<View> given{};  // parts of the gradient that come one by one
   };
 

@@ -38,8 +38,8 @@ class Node {
   // Whether backward() gives gradients at all. What a linear's adapter reads is a node, whose gradient the linear
   // gives.
   virtual bool differentiable() const { return true; }
-  // Whether backward() may write the first output again into the bytes of its gradient (Builder::restore): what reads
-  // both waits for it.
+  // Whether backward() may write the first output again into the bytes of its gradient (Builder::set_current): what
+  // reads both waits for it.
   virtual bool restores() const { return false; }
 
   std::vector<Value> inputs, outputs;

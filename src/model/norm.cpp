@@ -24,7 +24,7 @@ class RmsNormNode : public Node {
     const Operand input = read(b.use(x)), gain = read(b.placement().weight(norm_.gain, 1)),
                   rstd = read(b.use(outputs[1]));
     norm_backward(b, {.accumulate = accumulate, .restore = restored}, norm_.gain, {dy, input, gain, rstd, dx});
-    if (restored) b.restore(y, dy);
+    if (restored) b.set_current(y, dy);
   }
 
   bool trains(const Builder& b) const override { return b.trainable(norm_.gain); }

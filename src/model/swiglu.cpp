@@ -33,7 +33,7 @@ void SwiGluNode::backward(Builder& b) {
       b.emitter().op("swiglu.backward", SwiGluBackward{restored},
                      {restored ? update(dh) : read(dh), kept, write(dgate_up)});
     }
-    if (restored) b.restore(h, read(dh));
+    if (restored) b.set_current(h, read(dh));
   });
 }
 

@@ -6,15 +6,15 @@ namespace snug {
 namespace {
 
 // Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
-struct Place {
+struct PartColumns {
   int64_t begin, end, first_row, last_row, first, last;
 };
 
-std::vector<Place> places_of(const AdaptedParts& parts, int64_t b_rows, int64_t rank, int64_t inner) {
+std::vector<PartColumns> places_of(const AdaptedParts& parts, int64_t b_rows, int64_t rank, int64_t inner) {
   check(parts.count() > 0 && b_rows == parts.columns() && inner == parts.count() * rank,
         "an adapter of {} parts with {} columns: found {} rows of rank {} and {} columns between", parts.count(),
         parts.columns(), b_rows, rank, inner);
-  std::vector<Place> places;
+  std::vector<PartColumns> places;
   int64_t row = 0;
   for (int64_t i = 0; i < parts.count(); i++) {
     const auto p = static_cast<size_t>(i);
@@ -48,7 +48,7 @@ std::vector<OpCall<View>> adapter_products(bool transpose_b, const AdaptedParts&
   const auto clear_to = [&](int64_t end) {
     if (end > done) calls.push_back({Fill{}, {columns(d, done, end)}});
   };
-  for (const Place& at : places_of(parts, v.shape.rows(), v.shape.cols(), u.shape.cols())) {
+  for (const PartColumns& at : places_of(parts, v.shape.rows(), v.shape.cols(), u.shape.cols())) {
     clear_to(at.begin);
     calls.push_back(
         {Gemm{.transpose_b = true},
@@ -79,7 +79,7 @@ std::vector<OpCall<View>> ops_of(const AdapterBackward& op, std::span<const View
   expect_operands(op, operands.size());
   const View &dy = operands[0], &b = operands[1], &xa = operands[2], &dxa = operands[3], &db = operands[4];
   std::vector<OpCall<View>> calls;
-  for (const Place& at : places_of(op.parts, b.shape.rows(), b.shape.cols(), xa.shape.cols())) {
+  for (const PartColumns& at : places_of(op.parts, b.shape.rows(), b.shape.cols(), xa.shape.cols())) {
     const View part = columns(dy, at.begin, at.end);
     calls.push_back(
         {Gemm{.alpha = op.scale}, {part, rows(b, at.first_row, at.last_row), columns(dxa, at.first, at.last)}});

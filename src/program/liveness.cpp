@@ -168,7 +168,7 @@ class CarriedLife {
     }
     solve();
     for (ProgramId p = 0; p < passages_.size(); p++)
-      if (passages_[p].unwritten && !made_before_[p]) unwritten(set, *passages_[p].unwritten, buffer);
+      if (passages_[p].unwritten && !written_before_[p]) unwritten(set, *passages_[p].unwritten, buffer);
   }
 
   std::vector<LiveSpan> spans() const {
@@ -181,16 +181,16 @@ class CarriedLife {
   // Least fixed points of "may be read from the start of p on" and "may have been written before the start of p".
   void solve() {
     wanted_.assign(passages_.size(), false);
-    made_before_.assign(passages_.size(), false);
+    written_before_.assign(passages_.size(), false);
     for (bool changed = true; changed;) {
       changed = false;
       for (ProgramId p = 0; p < passages_.size(); p++) {
         const bool wanted = passages_[p].reads_entry || (passages_[p].replaced.empty() && wanted_after(p));
         const bool made = std::ranges::any_of(
-            predecessors_[p], [&](ProgramId before) { return made_before_[before] || passages_[before].writes; });
-        changed |= wanted != wanted_[p] || made != made_before_[p];
+            predecessors_[p], [&](ProgramId before) { return written_before_[before] || passages_[before].writes; });
+        changed |= wanted != wanted_[p] || made != written_before_[p];
         wanted_[p] = wanted;
-        made_before_[p] = made;
+        written_before_[p] = made;
       }
     }
   }
@@ -203,8 +203,8 @@ class CarriedLife {
     const Passage& passage = passages_[p];
     std::vector<Passage::Content> contents{passage.entry};
     contents.insert(contents.end(), passage.replaced.begin(), passage.replaced.end());
-    const bool live_in = wanted_[p] && made_before_[p];
-    const bool live_out = wanted_after(p) && (made_before_[p] || passage.writes);
+    const bool live_in = wanted_[p] && written_before_[p];
+    const bool live_out = wanted_after(p) && (written_before_[p] || passage.writes);
     if (live_in) contents.front().begin = 0;
     if (live_out && (live_in || contents.back().end > 0))
       contents.back().end = static_cast<OpId>(set_.programs[p].ops.size());
@@ -220,7 +220,7 @@ class CarriedLife {
   const ProgramSet& set_;
   const std::vector<std::vector<ProgramId>>& predecessors_;
   std::vector<Passage> passages_;  // by ProgramId
-  std::vector<bool> wanted_, made_before_;
+  std::vector<bool> wanted_, written_before_;
 };
 
 }  // namespace

@@ -98,7 +98,7 @@ struct Op {
   int64_t min_loss_rows = 0;  // skipped (as if done at once) in a pass with fewer loss rows than this
   OpId retire = 0;          // its buffers stay reserved until this op of its program has been issued; at least its own
   std::vector<Wait> waits;  // filled by sync(), never written by hand
-  std::string site;         // "layer.3.bwd.down_dx": names it in every report, trace and error
+  std::string site;         // "layer.3.bwd.down.dx": names it in every report, trace and error
 };
 
 struct Program {

@@ -257,7 +257,7 @@ class Replay {
         a.lane = *lane;
       else if (!collective(e))
         return execute(a.rank, id);
-      else if (const size_t rank = who_advances(a.rank, id); rank == a.rank)
+      else if (const size_t rank = next_rank(a.rank, id); rank == a.rank)
         return meet(rank, id);
       else
         a.rank = rank;
@@ -329,7 +329,7 @@ class Replay {
   }
 
   // This rank if it has a step to make, else one that it waits for.
-  size_t who_advances(size_t rank, size_t id) {
+  size_t next_rank(size_t rank, size_t id) {
     std::vector<SyncPoint>& points = points_of(id);
     if (!points[rank].begun) return rank;
     size_t not_begun = rank, not_done = rank;

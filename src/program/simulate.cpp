@@ -66,14 +66,14 @@ class Simulation {
     Processors takes = Processors::None;
     double begin = 0;
   };
-  struct Place {
+  struct LaneCursor {
     size_t run = 0, next = 0;
   };
 
   const Op& op(const Ready& ready) const { return set_.programs[sequence_[ready.run]].ops[ready.op]; }
 
   std::optional<Ready> next(size_t lane) {
-    Place& place = places_[lane];
+    LaneCursor& place = places_[lane];
     while (place.run < sequence_.size() && place.next == of_lane_[sequence_[place.run]][lane].size())
       place = {place.run + 1, 0};
     if (place.run == sequence_.size()) return std::nullopt;
@@ -141,7 +141,7 @@ class Simulation {
   const Taken& taken_;
   std::vector<std::array<std::vector<OpId>, kLanes>> of_lane_;  // by program
   std::vector<Run> runs_;                                       // by place in the sequence
-  std::array<Place, kLanes> places_{};
+  std::array<LaneCursor, kLanes> places_{};
   Ready computing_;  // what ran last on the compute lane
   std::array<double, kLanes> lane_end_{};
   double all_taken_until_ = 0;

@@ -28,7 +28,7 @@ class Verifier {
   }
 
   void check_within(ProgramId p) const {
-    const ProgramFacts& facts = facts_[p];
+    const ProgramIndex& facts = facts_[p];
     Done issued{};
     for (OpId i = 0; i < facts.done.size(); i++) {
       for (size_t lane = 0; lane < kLanes; lane++)
@@ -48,7 +48,7 @@ class Verifier {
   }
 
  private:
-  struct ProgramFacts {
+  struct ProgramIndex {
     std::vector<size_t> lane;                           // by op
     std::vector<size_t> rank;                           // by op: its place in its lane
     std::array<std::vector<OpId>, kLanes> ops_of_lane;  // in issue order
@@ -57,7 +57,7 @@ class Verifier {
   };
 
   void look_at(ProgramId p, const MemoryPlan& plan) {
-    ProgramFacts& facts = facts_[p];
+    ProgramIndex& facts = facts_[p];
     for (const Op& op : set_.programs[p].ops) {
       std::vector<OpId>& lane_ops = facts.ops_of_lane[index(op.lane)];
       check(op.min_loss_rows == 0 || !is_collective(op.attrs), "{}: op '{}' is a collective that may be skipped",
@@ -75,7 +75,7 @@ class Verifier {
 
   // Also works out what has finished within the program, for which the waits must point backwards.
   void check_waits(ProgramId p) {
-    ProgramFacts& facts = facts_[p];
+    ProgramIndex& facts = facts_[p];
     const std::vector<ProgramId> predecessors = set_.predecessors(p);
     const std::vector<Op>& ops = set_.programs[p].ops;
     for (OpId i = 0; i < ops.size(); i++) {
@@ -104,7 +104,7 @@ class Verifier {
 
   // By op of `after`: the ops of `before` that have finished when it starts, where `after` directly follows.
   std::vector<Done> done_across(ProgramId before, ProgramId after) const {
-    const ProgramFacts& facts = facts_[after];
+    const ProgramIndex& facts = facts_[after];
     const std::vector<Op>& ops = set_.programs[after].ops;
     std::vector<Done> across;
     for (OpId i = 0; i < ops.size(); i++) {
@@ -139,7 +139,7 @@ class Verifier {
   }
 
   const ProgramSet& set_;
-  std::vector<ProgramFacts> facts_;  // by ProgramId
+  std::vector<ProgramIndex> facts_;  // by ProgramId
 };
 
 }  // namespace

@@ -55,12 +55,12 @@ void copy_side_file(const std::filesystem::path& from, const std::filesystem::pa
 }  // namespace
 
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
-                    const std::filesystem::path& base_model, const WriteBeside& beside) {
+                    const std::filesystem::path& base_model, const WriteExtraFiles& write_extra) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, Existing::Replace);
   session.write(Task::Export, pending.path());
   write_adapter_config(pending.path(), adapter, base_model);
-  if (beside) beside(pending.path());
+  if (write_extra) write_extra(pending.path());
   pending.publish();
 }
 
@@ -83,13 +83,13 @@ void write_side_files(const std::filesystem::path& directory, const std::filesys
 }
 
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
-                  Existing existing, const WriteBeside& beside) {
+                  Existing existing, const WriteExtraFiles& write_extra) {
   if (session.rank() != 0) return session.write(Task::Export, directory);
   PendingDirectory pending(directory, existing);
   session.write(Task::Export, pending.path());
   refuse_overflow(pending.path(), session.compiled().exported.halves, session.spec().purpose, session.heartbeat());
   write_side_files(pending.path(), source, session.spec(), session.heartbeat());
-  if (beside) beside(pending.path());
+  if (write_extra) write_extra(pending.path());
   pending.publish();
 }
 

@@ -8,12 +8,12 @@
 namespace snug {
 
 // Writes what else belongs into a directory; called by rank 0 before the directory takes its name.
-using WriteBeside = std::function<void(const std::filesystem::path& directory)>;
+using WriteExtraFiles = std::function<void(const std::filesystem::path& directory)>;
 
 // Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one); `adapter` without its
 // base model, which is named here.
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
-                    const std::filesystem::path& base_model, const WriteBeside& beside = {});
+                    const std::filesystem::path& base_model, const WriteExtraFiles& write_extra = {});
 
 // Writes the adapter_config.json of an adapter on `base_model`.
 void write_adapter_config(const std::filesystem::path& directory, PeftConfig adapter,
@@ -26,6 +26,6 @@ void write_side_files(const std::filesystem::path& directory, const std::filesys
 
 // Makes `directory` a model directory: weights, and the side files of `source`.
 void export_model(Session& session, const std::filesystem::path& directory, const std::filesystem::path& source,
-                  Existing existing, const WriteBeside& beside = {});
+                  Existing existing, const WriteExtraFiles& write_extra = {});
 
 }  // namespace snug

@@ -81,9 +81,9 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
     if (comm) sign.emplace(sign_of(word), Existing::Refuse);
   }
   if (comm) {
-    const uint64_t told = comm->allgather_host(word, "the start of the rehearsal of saving")[0];
+    const uint64_t sign = comm->allgather_host(word, "the start of the rehearsal of saving")[0];
     const auto sees_it_within = [&](double seconds) {
-      return is_directory_within(seconds, partial_name(sign_of(told)), heartbeat_of(comm));
+      return is_directory_within(seconds, partial_name(sign_of(sign)), heartbeat_of(comm));
     };
     const double soon = longest_unseen / 20;
     if (!sees_it_within(soon)) {

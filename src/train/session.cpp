@@ -29,17 +29,17 @@ Compiled compile_for(const JobSpec& spec, int threads) {
 Session::Session(JobSpec spec, int threads, LaneMode lanes, Comm* comm)
     : Session(spec, compile_for(spec, threads), {.threads = threads, .lanes = lanes, .comm = comm}) {}
 
-Session::Session(JobSpec spec, Compiled compiled, const Means& means)
-    : spec_(std::move(spec)), compiled_(std::move(compiled)), comm_(means.comm) {
-  set_threads(means.threads);
+Session::Session(JobSpec spec, Compiled compiled, const Resources& resources)
+    : spec_(std::move(spec)), compiled_(std::move(compiled)), comm_(resources.comm) {
+  set_threads(resources.threads);
   if (comm_) {
     const Fields fields = fields_of(spec_);
     comm_->agree("what is trained, or how", hash_of_fields(fields, kResultFields));
     comm_->agree("the cut of a step", hash_of_fields(fields, {kCutFields}));
     comm_->agree("the program of a step", compiled_.collective_hash);
   }
-  backend_ = means.backend ? means.backend() : std::make_unique<CpuBackend>();
-  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, means.disk_directory, heartbeat());
+  backend_ = resources.backend ? resources.backend() : std::make_unique<CpuBackend>();
+  arena_ = std::make_unique<Arena>(*backend_, compiled_.plan, resources.disk_directory, heartbeat());
   auto host = [this](const HostTask& task, std::span<const TensorView> views, RuntimeScalars& runtime) {
     const auto handler = handlers_.find(task.job);
     check(handler != handlers_.end(), "no handler for host job {}", static_cast<int>(task.job));
@@ -49,8 +49,8 @@ Session::Session(JobSpec spec, Compiled compiled, const Means& means)
       clipped_ = scalars.factor != 1 || scalars.finite == 0;
     }
   };
-  executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host, means.lanes,
-                                         means.threads);
+  executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host,
+                                         resources.lanes, resources.threads);
   // A device that waits for another must not hold up the driver, where that one's rank still prepares.
   barrier("the end of preparations");
 }
@@ -182,9 +182,9 @@ void Session::barrier(const SyncPoint& at) {
 
 uint64_t Session::as_rank_0(uint64_t value, const SyncPoint& at, uint64_t of_any) {
   if (!comm_) return value;
-  const std::span<const uint64_t> told = comm_->allgather_host(value, at);
-  uint64_t all = told[0];
-  for (const uint64_t one : told) all |= one & of_any;
+  const std::span<const uint64_t> values = comm_->allgather_host(value, at);
+  uint64_t all = values[0];
+  for (const uint64_t one : values) all |= one & of_any;
   return all;
 }
 
@@ -194,7 +194,7 @@ uint64_t Session::least_over_ranks(uint64_t value, const SyncPoint& at) {
 
 void Session::start_trace(int64_t steps) {
   std::vector<ProgramId> programs;
-  for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassPending, Task::FirstPending,
+  for (const Task task : {Task::Pass, Task::First, Task::Middle, Task::Last, Task::PassDeferred, Task::FirstDeferred,
                           Task::Update, Task::Flush, Task::Reapply})
     for (const auto& [key, program] : compiled_.programs)
       if (key.task == task) programs.push_back(program);

@@ -14,7 +14,7 @@ namespace snug {
 class Session {
  public:
   // What a session runs on besides its spec.
-  struct Means {
+  struct Resources {
     int threads = 1;  // of the CPU
     LaneMode lanes = LaneMode::Inline;
     Comm* comm = nullptr;                                                           // of a job of several ranks
@@ -24,7 +24,7 @@ class Session {
 
   // Reserves and binds what compile() made of the spec, with facts that have not changed since. With several ranks all
   // of them construct their sessions at the same time: UserError if they do not agree on what runs.
-  Session(JobSpec spec, Compiled compiled, const Means& means);
+  Session(JobSpec spec, Compiled compiled, const Resources& resources);
   // Compiles first.
   Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline, Comm* comm = nullptr);
   ~Session();

@@ -185,7 +185,7 @@ void Trainer::do_step(int64_t number) {
   metrics_.loss_tokens = counts.loss_tokens;
   metrics_.step_seconds = seconds_since(begun_);
   begun_ = Clock::now();
-  const auto taken = [this](Space space) { return session_.arena_bytes(space) + options_.beside[index(space)]; };
+  const auto taken = [this](Space space) { return session_.arena_bytes(space) + options_.overhead[index(space)]; };
   metrics_.device_bytes = taken(Space::Device);
   metrics_.host_bytes = taken(Space::Host);
 }

@@ -43,10 +43,10 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
-  std::filesystem::path trace;  // a Chrome trace of the first steps is written there; empty: none
-  PerSpace<uint64_t> beside{};  // bytes taken beside the arenas
-  Fields fields{};              // of the data and of the weights that are not trained: what resuming compares, besides
-                                // those of the job
+  std::filesystem::path trace;    // a Chrome trace of the first steps is written there; empty: none
+  PerSpace<uint64_t> overhead{};  // bytes taken beside the arenas
+  Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
+                    // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
   // Called by rank 0 before it writes anything into `out`: throws where another process has taken that over.
   std::function<void()> require_owned = [] {};

@@ -173,7 +173,7 @@ namespace cuda {
 
 bool has_code(std::string_view architectures, int capability) {
   while (!architectures.empty()) {
-    const std::string_view one = architectures.substr(0, architectures.find(';'));
+    const std::string_view one = architectures.substr(0, architectures.find(','));
     architectures.remove_prefix(std::min(architectures.size(), one.size() + 1));
     int number = 0;
     const char* const end = std::from_chars(one.data(), one.data() + one.size(), number).ptr;

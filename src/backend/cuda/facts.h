@@ -25,7 +25,7 @@ class CudaFacts : public OpFacts {
 namespace cuda {
 
 inline constexpr int kLeastCapability = 80;  // of the cards that kernels are written for
-// Whether kernels that were compiled for these architectures, as the build was told them ("80;90a;120-virtual"), run on
+// Whether kernels that were compiled for these architectures ("80,90a,120-virtual"), run on
 // cards of a capability: those of one generation run on its later ones, those for one card alone on no other, and what
 // is left to the driver to compile on all later ones.
 bool has_code(std::string_view architectures, int capability);

@@ -17,8 +17,8 @@ std::string_view phase_of(Task task) {
     case Task::First:
     case Task::Middle:
     case Task::Last:
-    case Task::PassPending:
-    case Task::FirstPending:
+    case Task::PassDeferred:
+    case Task::FirstDeferred:
     case Task::Update:
     case Task::Flush:
     case Task::Reapply:

@@ -53,7 +53,6 @@ class Layout {
     int64_t used = 0;      // up to the end of the last run, rounded up to a unit
   };
   const Segment& segment(int group, SegmentKind kind) const { return segments_[index(group, kind)]; }
-  int groups() const { return static_cast<int>(segments_.size() / kSegmentKinds.size()); }
 
   // Of a parameter: which segment of its group it is in, and where.
   SegmentKind kind(ParamId id) const { return kinds_[static_cast<size_t>(id)]; }

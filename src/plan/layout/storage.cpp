@@ -18,10 +18,10 @@ Operand slice(const ShardedArray& sharded, const Span& span) {
 // Adds the arrays of a group.
 class Storage::ArrayAllocator {
  public:
-  // `place`: what the names of buffers say of a second one.
+  // `prefix`: what the names of back buffers begin with.
   ArrayAllocator(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group,
-                 std::string_view place = "")
-      : set_(set), layout_(layout), placement_(placement), group_(group), place_(place) {}
+                 std::string_view prefix = "")
+      : set_(set), layout_(layout), placement_(placement), group_(group), prefix_(prefix) {}
 
   int64_t elements(SegmentKind kind) const { return layout_.segment(group_, kind).elements; }
 
@@ -49,7 +49,7 @@ class Storage::ArrayAllocator {
     array.span = sharded ? layout_.shard(elements(kind)) : Span{0, elements(kind)};
     if (topology.ranks > 1 && !sharded) array.sharers = Ranks::Parts;
     if (topology.replicas > 1 && sharded) array.sharers = Ranks::Peers;
-    array.values = new_tensor(set_, fmt::format("group.{}.{}{}", group_, place_, name), dtype,
+    array.values = new_tensor(set_, fmt::format("group.{}.{}{}", group_, prefix_, name), dtype,
                               {array.span.count() / block}, role, space, Life::Persistent);
     return {std::move(name), array};
   }
@@ -58,7 +58,7 @@ class Storage::ArrayAllocator {
   const Layout& layout_;
   const GroupPlacement& placement_;
   int group_;
-  std::string_view place_;
+  std::string_view prefix_;
 };
 
 Storage::Storage(ProgramSet& set, const ParamTable& table, const Layout& layout, const Numerics& numerics,

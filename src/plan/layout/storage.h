@@ -81,7 +81,7 @@ class Storage {
   const Layout& layout_;
   Numerics numerics_;
   std::vector<std::array<std::vector<Array>, kSegmentKinds.size()>> weights_;  // by group, SegmentKind
-  std::array<std::vector<std::vector<Array>>, 2> states_;                      // by place, group
+  std::array<std::vector<std::vector<Array>>, 2> states_;                      // by buffer, group
   std::vector<Operand> tables_;                                                // by group
   std::vector<Span> table_spans_;                                              // by ParamId
 };

@@ -17,7 +17,6 @@ constexpr uint64_t kShardBytes = 5'000'000'000;  // of a written model, as trans
 // program that is not a pass; passes are followed by passes and the update alone. What is done again comes right after
 // the update, and is followed by what that would be.
 const std::map<Task, std::vector<Task>>& successors() {
-  static const std::vector<Task> step{Task::Pass, Task::First};
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
        {Task::Restore, Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export, Task::Prefill, Task::Decode}},
@@ -26,8 +25,8 @@ const std::map<Task, std::vector<Task>>& successors() {
       {Task::First, {Task::Middle, Task::Last}},
       {Task::Middle, {Task::Middle, Task::Last}},
       {Task::Last, {Task::Update}},
-      {Task::PassPending, {Task::Update}},
-      {Task::FirstPending, {Task::Middle, Task::Last}},
+      {Task::PassDeferred, {Task::Update}},
+      {Task::FirstDeferred, {Task::Middle, Task::Last}},
       {Task::Update, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Reapply, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
       {Task::Flush, {Task::Pass, Task::First, Task::Evaluate, Task::Save, Task::Export}},
@@ -155,9 +154,9 @@ class Compiler {
     in_all_shapes([&] { lower_evaluation(job_, add(Task::Evaluate), spec_.cut, shape_); });
   }
 
-  // Once for each place where state may be.
+  // Calls the body once for each buffer in which state may be.
   template <class Body>
-  void in_both_places(const Body& body) {
+  void for_both_buffers(const Body& body) {
     body();
     if (!speculates() || spec_.outline) return;
     swapped_ = true;
@@ -201,11 +200,11 @@ class Compiler {
         });
       };
       if (task == Task::Pass || task == Task::Last)
-        in_both_places(lower);
+        for_both_buffers(lower);
       else
         lower();
     }
-    if (speculates()) in_both_places([&] { lower_reapply(job_, add(Task::Reapply), step); });
+    if (speculates()) for_both_buffers([&] { lower_reapply(job_, add(Task::Reapply), step); });
     if (defers()) lower_flush(job_, add(Task::Flush), step);
     result_.update = lower_update(job_, add(Task::Update), step);
     step_ = step;
@@ -215,7 +214,7 @@ class Compiler {
     if (spec_.evaluate) lower_evaluations();
 
     result_.saved = saved_files();
-    in_both_places([&] {
+    for_both_buffers([&] {
       Emitter save(result_.set, add(Task::Save), facts_);
       lower_writes(save, state_output(job_));
     });
@@ -223,7 +222,7 @@ class Compiler {
     lower_restore(job_, add(Task::Restore), saved);
     result_.restored_files = saved.files;
     const bool adapters = std::ranges::any_of(spec_.table.params, &ParamSpec::adapter);
-    in_both_places([&] { export_as(adapters ? adapter_output(job_) : whole_model()); });
+    for_both_buffers([&] { export_as(adapters ? adapter_output(job_) : whole_model()); });
   }
 
   Output whole_model() const { return model_output(job_, spec_.sources, spec_.export_dtype, kShardBytes); }
@@ -241,7 +240,7 @@ class Compiler {
   }
 
   void link() {
-    static const std::vector<Task> with_pending{Task::PassPending, Task::FirstPending, Task::Flush};
+    static const std::vector<Task> with_pending{Task::PassDeferred, Task::FirstDeferred, Task::Flush};
     for (const auto& [key, program] : result_.programs) {
       const Task task = key.task;
       const bool updated = task == Task::Update || task == Task::Reapply;

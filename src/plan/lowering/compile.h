@@ -41,8 +41,8 @@ enum class Task : uint8_t {
   First,    // ... and of the first, a middle and the last pass where each is one
   Middle,
   Last,
-  PassPending,  // Pass and First where the update of the step before is deferred into them
-  FirstPending,
+  PassDeferred,  // Pass and First where the update of the step before is deferred into them
+  FirstDeferred,
   Update,
   Flush,    // the deferred update, for who needs the weights before the next step
   Reapply,  // the update that was made within the backward, where clipping changes it
@@ -55,7 +55,7 @@ enum class Task : uint8_t {
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
 // Of Pass or First.
-constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassPending : Task::FirstPending; }
+constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassDeferred : Task::FirstDeferred; }
 
 // What tells the programs of a task apart.
 struct ProgramKey {

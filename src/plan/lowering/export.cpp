@@ -111,12 +111,12 @@ class Export {
   Stored stored(ParamId id) {
     if (last_ == id) return last_stored_;
     const bool quantized = job_.layout().kind(id) == SegmentKind::Quantized, in_segment = job_.layout().holds(id);
-    if (in_segment && !quantized && !merged(id)) return as_stored(id);
+    if (in_segment && !quantized && !merged(id)) return stored_of(id);
     const std::string before = e_.scope();
     e_.scope(job_.table[id].name);
     Operand values;
     if (in_segment)
-      values = quantized ? dequantized(id) : as_stored(id).values;
+      values = quantized ? dequantized(id) : stored_of(id).values;
     else
       values = from_file("sum", std::get<TensorPlace>(sources_.params[static_cast<size_t>(id)]), 0,
                          job_.table[id].shape, DType::F32);
@@ -126,7 +126,7 @@ class Export {
     return last_stored_ = {flat(values)};
   }
 
-  Stored as_stored(ParamId id) {
+  Stored stored_of(ParamId id) {
     const Whole& all = whole(id);
     Stored stored{flat(job_.storage.view(all.arrays[0], id))};
     if (all.low) stored.low = flat(job_.storage.view(*all.low, id));
@@ -154,7 +154,7 @@ class Export {
   Operand with_adapter(ParamId id, const Operand& sum) {
     const Adapter& adapter = adapters_.at(id);
     e_.op("add", Gemm{.alpha = adapter.scale, .addend = true},
-          {read(in_fp32("b", adapter.b, as_stored(adapter.b))), read(in_fp32("a", adapter.a, as_stored(adapter.a))),
+          {read(in_fp32("b", adapter.b, stored_of(adapter.b))), read(in_fp32("a", adapter.a, stored_of(adapter.a))),
            read(sum), write(sum)});
     return sum;
   }

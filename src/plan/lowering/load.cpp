@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
+constexpr int64_t kFillTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -20,7 +20,7 @@ Span owned(const JobContext& job, ParamId id) {
 }
 
 // The parts of elements [span) that lie one after the other, and where each begins.
-void for_pieces(const PiecedPlace& pieces, const Span& span,
+void for_pieces(const RangedSource& pieces, const Span& span,
                 const std::function<void(const Span& part, const TensorPlace& place)>& take) {
   for (size_t i = 0; i < pieces.size(); i++) {
     const int64_t next = i + 1 < pieces.size() ? pieces[i + 1].first : span.end;
@@ -83,9 +83,9 @@ class Loader {
       e_.scope(param.name);
       return random(stored(mine), *fill, static_cast<uint64_t>(mine.begin));
     }
-    const auto* const pieces = std::get_if<PiecedPlace>(&source(id));
+    const auto* const pieces = std::get_if<RangedSource>(&source(id));
     for_pieces(
-        pieces ? *pieces : PiecedPlace{{0, std::get<TensorPlace>(source(id))}}, mine,
+        pieces ? *pieces : RangedSource{{0, std::get<TensorPlace>(source(id))}}, mine,
         [&](const Span& part, const TensorPlace& place) { incoming_.push_back(stored_as(e_, stored(part), place)); });
   }
 
@@ -94,7 +94,7 @@ class Loader {
   // The first value of elements that no file holds. Split parameters are drawn in fp32, tile by tile.
   void random(const Stored& stored, RandomFill fill, uint64_t first) {
     const int64_t count = stored.values.shape.count();
-    const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kTile;
+    const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kFillTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
       const int64_t end = std::min(begin + tile, count);
       const Operand target = elements(stored.values, begin, end), values = allocate(e_, "values", target);
@@ -132,12 +132,12 @@ class Loader {
   void quantized(ParamId id) {
     const Span in_segment = owned(job_, id);
     const int64_t start = job_.layout().span(id).begin, unit = block(id);
-    if (const auto* place = std::get_if<CodedPlace>(&source(id)); place && twice_quantised())
+    if (const auto* place = std::get_if<QuantizedSource>(&source(id)); place && twice_quantised())
       e_.op("offset", RandomFill{.distribution = Distribution::Constant, .scale = place->offset},
             {write(table_slot(id))});
     if (in_segment.count() == 0) return;
     const Span mine{in_segment.begin - start, in_segment.end - start};
-    if (const auto* place = std::get_if<CodedPlace>(&source(id))) return read_codes(id, mine, *place);
+    if (const auto* place = std::get_if<QuantizedSource>(&source(id))) return read_codes(id, mine, *place);
     if (twice_quantised())
       scales_[id] = e_.tensor("scales", DType::F32, {ceil_div(mine.count(), kNf4Block)}, Role::Staging);
     // A row of which this rank owns a part has one scale all the same.
@@ -152,7 +152,7 @@ class Loader {
 
   // Of the numbers that a model without quantized linears would have.
   void draw(ParamId id, const Span& mine, const Span& whole, RandomFill fill) {
-    const int64_t unit = block(id), tile = std::max<int64_t>(1, kTile / unit) * unit;
+    const int64_t unit = block(id), tile = std::max<int64_t>(1, kFillTile / unit) * unit;
     e_.scope(job_.table[id].name);
     for (int64_t begin = whole.begin; begin < whole.end; begin += tile) {
       fill.first = static_cast<uint64_t>(begin);
@@ -195,7 +195,7 @@ class Loader {
     return elements(scales_.at(id), (kept.begin - mine.begin) / kNf4Block, ceil_div(kept.end - mine.begin, kNf4Block));
   }
 
-  void read_codes(ParamId id, const Span& mine, const CodedPlace& from) {
+  void read_codes(ParamId id, const Span& mine, const QuantizedSource& from) {
     auto read_array = [&](size_t i, TensorPlace place) {
       place.offset += static_cast<uint64_t>(mine.begin / array(id, i).block) * element_bytes(place.dtype);
       incoming_.push_back(stored_as(e_, {stored(id, i, mine)}, place));
@@ -216,7 +216,7 @@ class Loader {
   // Sums of units are each rank's own, their sum in the tree is the same on all; each then codes its own scales.
   void quantize_scales(int group) {
     const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Quantized);
-    if (segment.runs.empty() || std::holds_alternative<CodedPlace>(source(segment.runs[0].first))) return;
+    if (segment.runs.empty() || std::holds_alternative<QuantizedSource>(source(segment.runs[0].first))) return;
     const int64_t unit = unit_of(SegmentKind::Quantized), ranks = job_.topology().ranks,
                   units = segment.elements / unit;
     const Span part = job_.layout().part(segment.elements);
@@ -287,7 +287,7 @@ class Loader {
   }
 
   void clear(const Operand& array) {
-    const int64_t count = array.shape.count(), tile = on_device(e_.set(), array) ? count : kTile;
+    const int64_t count = array.shape.count(), tile = on_device(e_.set(), array) ? count : kFillTile;
     for (int64_t begin = 0; begin < count; begin += tile) {
       const Operand target = elements(array, begin, std::min(begin + tile, count)), zero = allocate(e_, "zero", target);
       e_.op("clear", Fill{}, {write(zero)});

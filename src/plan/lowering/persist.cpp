@@ -149,14 +149,15 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
 namespace {
 
 // Where an array's values [begin, end) lie in a file.
-struct Found {
+struct FileRange {
   Span values;
   TensorPlace place;
 };
 
 // Adds where a parameter's values lie, which are an array's from `at` on; joins what continues in the file, so that it
 // is read as it was written.
-void add_found(std::vector<Found>& all, int64_t at, const Kept::Values& values, DType dtype, const SavedState& saved) {
+void append_ranges(std::vector<FileRange>& all, int64_t at, const Kept::Values& values, DType dtype,
+                   const SavedState& saved) {
   int64_t next = values.span.begin;  // what stands before it was found
   const auto found = saved.arrays.find(values.name);
   if (found != saved.arrays.end())
@@ -166,7 +167,7 @@ void add_found(std::vector<Found>& all, int64_t at, const Kept::Values& values, 
       TensorPlace from = place;
       from.offset += static_cast<uint64_t>(wanted.begin - stretch.begin) * element_bytes(dtype);
       const int64_t begin = at + wanted.begin - values.span.begin;
-      const auto continues = [&](const Found& last) {
+      const auto continues = [&](const FileRange& last) {
         const uint64_t bytes = static_cast<uint64_t>(last.values.count()) * element_bytes(dtype);
         return last.place.file == from.file && last.place.offset + bytes == from.offset;
       };
@@ -187,13 +188,13 @@ void lower_restore(const JobContext& job, ProgramId program, const SavedState& s
   Emitter e(job.set, program, job.facts);
   std::vector<Incoming> incoming;
   for (const Kept& kept : kept_arrays(job)) {
-    std::vector<Found> all;
+    std::vector<FileRange> all;
     int64_t at = 0;
     for (const Kept::Values& values : kept.values) {
-      add_found(all, at, values, kept.stored.dtype, saved);
+      append_ranges(all, at, values, kept.stored.dtype, saved);
       at += values.span.count();
     }
-    for (const Found& found : all)
+    for (const FileRange& found : all)
       incoming.push_back(stored_as(e, {elements(kept.stored, found.values.begin, found.values.end)}, found.place));
   }
   e.scope("files");

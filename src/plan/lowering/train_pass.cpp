@@ -151,7 +151,7 @@ class TrainProgram {
     for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
       for (int g = 0; g < job_.table.group_count(); g++)
         if (!in_place(g)) prepare_gradient(pass, g);
-    if (pending_update_) updates_.queue();
+    if (pending_update_) updates_.enqueue();
     prefetch_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
@@ -198,7 +198,7 @@ class TrainProgram {
   void update_up_to(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
-    updates_.up_to(std::min(group, job_.table.head_group()));
+    updates_.update_through(std::min(group, job_.table.head_group()));
   }
 
   void offload(Pass& pass, int layer, Value value) {
@@ -215,7 +215,7 @@ class TrainProgram {
     Pass& pass = passes_[number % passes_.size()];
     for (const auto& [value, place] : pass.offloaded[static_cast<size_t>(layer)])
       enter(pass, layer, fmt::format("layer.{}.fetch", layer))
-          .restore(value, fetch(emitter_, "value", place, Role::Activation));
+          .set_current(value, fetch(emitter_, "value", place, Role::Activation));
   }
 
   void head() {
@@ -261,7 +261,7 @@ class TrainProgram {
   // so many layers to come has to do. They are dealt out among the ops since then: in one lump they would hold the
   // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
   void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
-    const int64_t tiles = std::min(waiting, (updates_.left() + layers - 1) / layers);
+    const int64_t tiles = std::min(waiting, (updates_.remaining() + layers - 1) / layers);
     if (tiles == 0) return;
     std::vector<Op>& ops = emitter_.program().ops;
     const size_t middle = ops.size();
@@ -283,7 +283,7 @@ class TrainProgram {
     if (!in_place(group) && !strategy_.reduce_in_backward && passes_.size() == 1)
       return unreduced_.push_back(group);  // too late to be updated here
     reduce(pass, group);
-    if (pass.last()) updates_.early(group);
+    if (pass.last()) updates_.update_early(group);
   }
 
   // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;

@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
+constexpr int64_t kUpdateTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
 
 // Where a group's partial sums are among those of all.
 Span units_of(const JobContext& job, int group) {
@@ -60,7 +60,7 @@ class Update {
                   scalars_host = copy_to_host(emitter_, "scalars.host", step_.scalars);
     emitter_.op("take", HostTask{HostJob::TakeMetrics}, {read(loss_host), read(scalars_host)}, Lane::Host);
     GroupUpdates updates(job_, emitter_, step_);
-    if (!job_.strategy.defer_updates) updates.up_to(job_.table.group_count() - 1);
+    if (!job_.strategy.defer_updates) updates.update_through(job_.table.group_count() - 1);
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
     // Whoever meets a norm that is not finite reads the partials after the program.
@@ -137,31 +137,31 @@ int64_t norm_units(const JobContext& job) { return units_of(job, job.table.group
 GroupUpdates::GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step)
     : job_(job), emitter_(emitter), step_(step), queued_(static_cast<size_t>(job.table.group_count())) {
   for (int g = 0; g < job.table.group_count(); g++)
-    if (job.updates_early(g) && !stays(g)) left_ += std::ssize(tiles_of(g, Way::Unclipped, Lane::Reduce, {}));
+    if (job.updates_early(g) && !stays(g)) remaining_ += std::ssize(tiles_of(g, Variant::Unclipped, Lane::Reduce, {}));
 }
 
 bool GroupUpdates::stays(int group) const { return on_device(job_.set, updated(group).values); }
 
-void GroupUpdates::up_to(int group) {
+void GroupUpdates::update_through(int group) {
   for (; next_ <= group; next_++) {
     if (job_.storage.states(next_).empty() || job_.updates_early(next_)) continue;
     if (queued_[static_cast<size_t>(next_)])
       advance(std::ranges::count_if(waiting_, [this](const Tile& tile) { return tile.group <= next_; }));
     else
-      emit_tiles(tiles_of(next_, Way::Exact, Lane::Compute, gradient_to_update(next_)));
+      emit_tiles(tiles_of(next_, Variant::Exact, Lane::Compute, gradient_to_update(next_)));
     allgather_weights(next_);
   }
 }
 
 // But where a gradient is gathered for it: ranks do that together, at places that all of them know.
-void GroupUpdates::queue() {
+void GroupUpdates::enqueue() {
   for (int g = 0; g < job_.table.group_count(); g++) {
     if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
     if (updated(g).sharers || stays(g)) continue;
-    std::ranges::move(tiles_of(g, Way::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
+    std::ranges::move(tiles_of(g, Variant::Exact, Lane::Reduce, gradient_to_update(g)), std::back_inserter(waiting_));
     queued_[static_cast<size_t>(g)] = true;
   }
-  left_ += waiting();
+  remaining_ += waiting();
 }
 
 void GroupUpdates::prepare() {
@@ -176,15 +176,15 @@ void GroupUpdates::prepare() {
 
 // What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next layer's
 // would wait too.
-void GroupUpdates::early(int group) {
+void GroupUpdates::update_early(int group) {
   if (!job_.updates_early(group)) return;
   const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
   const bool waits = job_.topology().ranks > 1 || !on_device(job_.set, gradient);
-  const Way way = job_.storage.speculates(group) ? Way::Speculative : Way::Unclipped;
-  if (way == Way::Unclipped)
+  const Variant variant = job_.storage.speculates(group) ? Variant::Speculative : Variant::Unclipped;
+  if (variant == Variant::Unclipped)
     emit_partials(job_, emitter_, group, gradient, step_.partials, waits ? Lane::Reduce : Lane::Compute);
   const Lane lane = waits || !stays(group) ? Lane::Reduce : Lane::Compute;
-  std::vector<Tile> tiles = tiles_of(group, way, lane, gradient_to_update(group));
+  std::vector<Tile> tiles = tiles_of(group, variant, lane, gradient_to_update(group));
   if (!stays(group)) {
     std::ranges::move(tiles, std::back_inserter(waiting_));
     begun_.push_back(group);
@@ -201,14 +201,14 @@ void GroupUpdates::finish() {
 
 void GroupUpdates::reapply(int group) {
   if (!job_.storage.speculates(group)) return;
-  emit_tiles(tiles_of(group, Way::Reapply, Lane::Compute, gradient_to_update(group)));
+  emit_tiles(tiles_of(group, Variant::Reapply, Lane::Compute, gradient_to_update(group)));
   allgather_weights(group);
 }
 
 // Ranks have unlike tiles: nothing here may be a collective.
 void GroupUpdates::advance(int64_t tiles) {
   const auto end = waiting_.begin() + std::min(tiles, waiting());
-  left_ -= end - waiting_.begin();
+  remaining_ -= end - waiting_.begin();
   emit_tiles({waiting_.begin(), end});
   waiting_.erase(waiting_.begin(), end);
 }
@@ -225,12 +225,13 @@ Operand GroupUpdates::gradient_to_update(int group) {
   return whole;
 }
 
-std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Way way, Lane lane, const Operand& gradient) const {
+std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Variant variant, Lane lane,
+                                                       const Operand& gradient) const {
   std::vector<Tile> tiles;
   for (const Layout::Run& run : job_.layout().segment(group, SegmentKind::Trained).runs) {
     const Span mine = intersection(run.span, updated(group).span);
-    for (int64_t begin = mine.begin; begin < mine.end; begin += kTile)
-      tiles.push_back({group, way, lane, &run, {begin, std::min(begin + kTile, mine.end)}, gradient});
+    for (int64_t begin = mine.begin; begin < mine.end; begin += kUpdateTile)
+      tiles.push_back({group, variant, lane, &run, {begin, std::min(begin + kUpdateTile, mine.end)}, gradient});
   }
   return tiles;
 }
@@ -253,7 +254,7 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   tile.operands.push_back(read(elements(fetch(emitter_, "gradient", gradient, Role::Gradient), 0, tile.span.count())));
   auto add = [&](const Operand& value, const ShardedArray& target) {
     const Operand stored = slice(target, whole);
-    if (value.buffer != stored.buffer) tile.travelled.emplace_back(value, stored);
+    if (value.buffer != stored.buffer) tile.writebacks.emplace_back(value, stored);
     tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.block - 1) / target.block)));
   };
   add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
@@ -261,20 +262,20 @@ void GroupUpdates::fetch_tile(Tile& tile) {
   for (size_t i = 0; i < states.size(); i++)
     add(fetch(emitter_, states[i].name, slice(states[i].sharded, whole), Role::State), next[i].sharded);
   tile.operands.push_back(
-      read(tile.way == Way::Speculative || tile.way == Way::Unclipped ? unclipped_ : step_.scalars));
+      read(tile.variant == Variant::Speculative || tile.variant == Variant::Unclipped ? unclipped_ : step_.scalars));
 }
 
 // On the device, as they were before this step's update.
 Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
   const Operand stored = slice(job_.storage.values(tile.group, SegmentKind::Trained), span);
-  if (tile.way == Way::Reapply) {
+  if (tile.variant == Variant::Reapply) {
     const Operand value = allocate(emitter_, "weights", stored, Role::State);
     emitter_.op("replaced", Copy{}, {read(slice(step_.replaced[static_cast<size_t>(tile.group)], span)), write(value)},
                 Lane::CopyIn);
     return value;
   }
   const Operand value = fetch(emitter_, "weights", stored, Role::State);
-  if (tile.way == Way::Speculative)
+  if (tile.variant == Variant::Speculative)
     emitter_.op("replaced", Copy{}, {read(value), write(slice(step_.replaced[static_cast<size_t>(tile.group)], span))},
                 Lane::CopyOut);
   return value;
@@ -291,7 +292,7 @@ void GroupUpdates::update_tile(const Tile& tile) {
   }
   emitter_.scope("update." + param.name);
   emitter_.op("adamw", adamw, tile.operands, tile.lane);
-  for (const auto& [value, stored] : tile.travelled) store(emitter_, "back", value, stored);
+  for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
 }
 
 // Where this rank has updated a part of the weights that it holds.
@@ -311,7 +312,7 @@ UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepB
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step) {
   Emitter emitter(job.set, program, job.facts);
   GroupUpdates updates(job, emitter, step);
-  updates.up_to(job.table.group_count() - 1);
+  updates.update_through(job.table.group_count() - 1);
   retire_later(emitter.program(), job.strategy.retire_lag);
 }
 

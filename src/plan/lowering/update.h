@@ -30,44 +30,45 @@ class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
 
-  // Of all groups up to this one that are not updated early.
-  void up_to(int group);
-  // Lets advance() do before up_to() what it may of groups whose state waits elsewhere.
-  void queue();
+  // Updates all groups up to this one that were not updated early.
+  void update_through(int group);
+  // Lets advance() do, before update_through() comes to them, what it may of groups whose state is offloaded.
+  void enqueue();
 
-  // What early() reads, a clip factor of 1, and empty sums for the norm: before the first of them, in a program that
-  // has any.
+  // What update_early() reads, a clip factor of 1, and empty sums for the norm: before the first of them, in a program
+  // that has any.
   void prepare();
-  // Of a group that is updated early, when its gradient is complete and before there is a clip factor: as if that
-  // were 1. Of one that speculates the weights that this replaces are kept. Where state waits elsewhere emitted by
+  // Updates a group when its gradient is complete, before there is a clip factor, as if that were 1. Of a group that
+  // speculates the weights that this replaces are kept. Where its state is offloaded the update is queued for
   // advance(); finish() emits what is left of all of them.
-  void early(int group);
+  void update_early(int group);
   void finish();
-  // The same update with the clip factor that there is now, from the weights that were kept.
+  // Updates a group again with the clip factor that there is now, from the weights that were kept.
   void reapply(int group);
 
-  // Tiles that wait; and with those of groups that are to be updated early, from elsewhere, and have not begun.
+  // Returns how many tiles are queued; and how many with those of groups that are to be updated early, whose state is
+  // offloaded, and that have not begun.
   int64_t waiting() const { return std::ssize(waiting_); }
-  int64_t left() const { return left_; }
+  int64_t remaining() const { return remaining_; }
   void advance(int64_t tiles);
 
  private:
-  enum class Way : uint8_t { Exact, Unclipped, Speculative, Reapply };
-  // A stretch of a run, and what its update works on, once that was asked for.
+  enum class Variant : uint8_t { Exact, Unclipped, Speculative, Reapply };
+  // Some elements of a run, and what their update works on, once that was asked for.
   struct Tile {
     int group;
-    Way way;
+    Variant variant;
     Lane lane;  // of its update: in a queue not the one that computes, which it would hold up until its state is there
     const Layout::Run* run;
     Span span;
     Operand gradient;  // of all that this rank updates of the group, wherever it is
     std::vector<Operand> operands{};
-    std::vector<std::pair<Operand, Operand>> travelled{};  // value, where it is to be stored
+    std::vector<std::pair<Operand, Operand>> writebacks{};  // value, where it is to be stored
   };
   const ShardedArray& updated(int group) const { return job_.storage.states(group).back().sharded; }
   bool stays(int group) const;  // its state, on the device
   Operand gradient_to_update(int group);
-  std::vector<Tile> tiles_of(int group, Way way, Lane lane, const Operand& gradient) const;
+  std::vector<Tile> tiles_of(int group, Variant variant, Lane lane, const Operand& gradient) const;
   void emit_tiles(std::vector<Tile> tiles);
   void fetch_tile(Tile& tile);
   Operand fetch_weights(const Tile& tile, const Span& span);
@@ -77,11 +78,11 @@ class GroupUpdates {
   const JobContext& job_;
   Emitter& emitter_;
   const StepBuffers& step_;
-  int next_ = 0;              // group of up_to()
+  int next_ = 0;              // group of update_through()
   std::vector<bool> queued_;  // by group
-  std::vector<int> begun_;    // groups of early() whose state waits elsewhere
+  std::vector<int> begun_;    // groups of update_early() whose state waits elsewhere
   std::vector<Tile> waiting_;
-  int64_t left_ = 0;
+  int64_t remaining_ = 0;
   Operand unclipped_;
 };
 

@@ -55,14 +55,18 @@ constexpr uint64_t kLongOps = 1000;
 // looked at.
 constexpr int kComparedRanks = 8;
 
-// Of one job, the same for the same arrangement alone.
-std::string key_of(const Cut& cut, const Strategy& s) {
-  std::string key = fmt::format("{} {} {} {} {} {} {} {} ", cut.micro_batch, s.replicas, s.reduce_in_backward,
-                                s.layer_major, s.defer_updates, s.gather_ahead, s.retire_lag, int(s.offloaded_to));
+// Returns a text that two arrangements of one job share only if they are equal. All members are bound, so that a new
+// one does not compile until it is part of the text.
+std::string key_of(const Cut& cut, const Strategy& strategy) {
+  const auto& [activations, groups, replicas, reduce_in_backward, layer_major, defer_updates, speculate,
+               update_in_backward, gather_ahead, offloaded_to, retire_lag] = strategy;
+  std::string key = fmt::format("{} {} {} {} ", cut.micro_batch, replicas, gather_ahead, retire_lag);
   auto add = [&](auto... values) { (key.push_back(static_cast<char>('0' + static_cast<int>(values))), ...); };
-  for (const ActivationPolicy& policy : s.activations)
+  add(reduce_in_backward, layer_major, defer_updates, speculate, update_in_backward, offloaded_to);
+  for (const ActivationPolicy& policy : activations)
     for (const ActivationClass kind : kPlannedClasses) add(policy[kind]);
-  for (const GroupPlacement& g : s.groups) add(g.shard_weights, g.shard_states, g.weights, g.states, g.gradients);
+  for (const auto& [shard_weights, shard_states, weights, states, gradients] : groups)
+    add(shard_weights, shard_states, weights, states, gradients);
   return key;
 }
 

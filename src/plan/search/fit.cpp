@@ -17,7 +17,7 @@ namespace {
 double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003 : 1.02; }
 
 // Larger passes that are no faster, after which none is looked at but the largest.
-constexpr int kPatience = 2;
+constexpr int kSlowerCuts = 2;
 
 // Of different cuts and stages, and one beside the fastest of them, the chosen one among them.
 constexpr size_t kTried = 4;
@@ -243,11 +243,11 @@ class Fitter::Search {
       const std::optional<Candidate> found = solver_.least(baseline[i], limit);
       if (found) all.push_back(*found);
       worse = found && found->fits && found->seconds <= limit ? 0 : worse + 1;
-      if (found && !found->fits) worse = kPatience;
+      if (found && !found->fits) worse = kSlowerCuts;
       if (i + 1 == cuts.size()) return;
       const bool enough = reducer_.spent() && std::isfinite(solver_.fastest());
       if (enough) reducer_.allow(0);  // as much again for the largest
-      if (enough || worse >= kPatience) i = cuts.size() - 2;
+      if (enough || worse >= kSlowerCuts) i = cuts.size() - 2;
     }
   }
 

@@ -76,10 +76,10 @@ std::string recompute_words(const Strategy& strategy) {
 
 std::string offload_words(const Strategy& strategy) {
   std::vector<std::string> words;
-  const auto of_block = [](const ActivationPolicy& policy) {
+  const auto layer_words = [](const ActivationPolicy& policy) {
     return policy == offloaded(policy) ? "activations" : offload_words(policy);
   };
-  for (const auto& [what, count] : counted(strategy, of_block))
+  for (const auto& [what, count] : counted(strategy, layer_words))
     if (what != "none")
       words.push_back(fmt::format("{} of {} {} on the {}", what, count, count == 1 ? "layer" : "layers",
                                   name(strategy.offloaded_to)));
@@ -176,7 +176,7 @@ std::string arrangement_words(const Cut& cut, const Strategy& strategy) {
   if (cut.ranks > 1) ranks = fmt::format("{} ranks, zero {}, ", cut.ranks, stage_words(strategy));
   if (strategy.replicas > 1) ranks += fmt::format("{} replicas, ", strategy.replicas);
   return fmt::format("{}{} {} of {} {}{}{}{}{}, recompute {}, {}", ranks, cut.passes,
-                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "layer" : "layers",
+                     cut.passes == 1 ? "pass" : "passes", cut.micro_batch, cut.micro_batch == 1 ? "block" : "blocks",
                      strategy.layer_major ? ", layer by layer" : "", strategy.defer_updates ? ", deferred updates" : "",
                      strategy.update_in_backward         ? ", updates in the backward"
                      : strategy.speculate && states_away ? ", speculative updates"

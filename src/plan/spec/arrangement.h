@@ -77,8 +77,8 @@ struct Strategy {
   bool reduce_in_backward = true;  // gradients are reduced when a group is complete, else after the whole pass
   bool layer_major = false;        // all passes go through a layer before any goes through the next
   bool defer_updates = false;      // a group is updated in the next step, just before its weights are used there
-  bool speculate = false;  // state that waits elsewhere is updated within the backward as if clipping changed nothing,
-                           // into a back buffer; where it did, that is done again from the first one
+  bool speculate = false;  // offloaded state is updated within the backward with a clip factor of 1, into a back
+                           // buffer; a step that is clipped is applied again from the front buffer
   bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once
   int64_t gather_ahead = 1;         // groups whose weights are on their way before their turn
   Space offloaded_to = Space::Host;  // where forward values wait

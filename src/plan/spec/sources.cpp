@@ -141,7 +141,7 @@ class Finder {
       return place;
     };
     const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
-    PiecedPlace pieces;
+    RangedSource pieces;
     int64_t next = 0;  // the first row that has no piece
     for (const auto& [row, i] : by_row) {
       if (row > next) pieces.push_back({next * cols, row_of(*whole, next)});
@@ -169,15 +169,15 @@ class Finder {
     note_form(index, stored);
     if (stored.storage == WeightStorage::Plain) return at(*stored.weight, *stored.weight->dtype, first);
     if (stored.storage == WeightStorage::Int8)
-      return CodedPlace{at(*stored.weight, DType::I8, first), at(*stored.scales, DType::F32, row)};
+      return QuantizedSource{at(*stored.weight, DType::I8, first), at(*stored.scales, DType::F32, row)};
     const int64_t block = stored.block_scales ? kNf4Block * kNf4ScaleBlock : kNf4Block;
     if (first % block != 0)
       user_error(
           "{}: tensor '{}' is stored in nf4, and '{}' begins within a block of {} of its elements, which have a "
           "scale in common: such a base is read where rows begin with blocks",
           index.files()[stored.weight->file].string(), stored.weight->name, param.name, block);
-    CodedPlace place{at(*stored.weight, DType::U8, first / 2),
-                     at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32, first / kNf4Block)};
+    QuantizedSource place{at(*stored.weight, DType::U8, first / 2),
+                          at(*stored.scales, stored.block_scales ? DType::U8 : DType::F32, first / kNf4Block)};
     if (stored.block_scales) place.block_scales = at(*stored.block_scales, DType::F32, first / block);
     place.offset = stored.offset;
     return place;
@@ -381,9 +381,9 @@ class Finder {
     const bool nf4 = request_.quantization->nf4, nested = request_.quantization->nested;
     sources_.format = nf4 ? BaseFormat::Nf4 : BaseFormat::Int8;
     sources_.plain_scales = nf4 && !nested;
-    if (!nf4) return CodedPlace{assumed(DType::I8, count), assumed(DType::F32, param.shape.rows())};
+    if (!nf4) return QuantizedSource{assumed(DType::I8, count), assumed(DType::F32, param.shape.rows())};
     const int64_t blocks = (count + kNf4Block - 1) / kNf4Block;
-    CodedPlace place{assumed(DType::U8, count / 2), assumed(nested ? DType::U8 : DType::F32, blocks)};
+    QuantizedSource place{assumed(DType::U8, count / 2), assumed(nested ? DType::U8 : DType::F32, blocks)};
     if (nested) place.block_scales = assumed(DType::F32, (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock);
     return place;
   }
@@ -470,12 +470,12 @@ namespace {
 // Where files hold a parameter; nothing of one that is drawn.
 std::vector<TensorPlace> places_of(const ParamSource& source) {
   if (const auto* const place = std::get_if<TensorPlace>(&source)) return {*place};
-  if (const auto* const pieces = std::get_if<PiecedPlace>(&source)) {
+  if (const auto* const pieces = std::get_if<RangedSource>(&source)) {
     std::vector<TensorPlace> places;
-    for (const PlacedPiece& piece : *pieces) places.push_back(piece.place);
+    for (const SourceRange& piece : *pieces) places.push_back(piece.place);
     return places;
   }
-  const auto* const quantized = std::get_if<CodedPlace>(&source);
+  const auto* const quantized = std::get_if<QuantizedSource>(&source);
   if (!quantized) return {};
   std::vector<TensorPlace> places{quantized->codes, quantized->scales};
   if (quantized->block_scales) places.push_back(*quantized->block_scales);

@@ -21,7 +21,7 @@ struct TensorPlace {
 };
 
 // A linear's weight that a file holds in fewer bits, in the form of Numerics::base_format (format/bnb.h).
-struct CodedPlace {
+struct QuantizedSource {
   TensorPlace codes;
   TensorPlace scales;                         // Nf4: codes of scales, unless they are plain
   std::optional<TensorPlace> block_scales{};  //   and then their scales
@@ -29,14 +29,14 @@ struct CodedPlace {
 };
 
 // A matrix whose elements lie in several places: each from its first element on, up to the next one's.
-struct PlacedPiece {
+struct SourceRange {
   int64_t first = 0;
   TensorPlace place;
 };
-using PiecedPlace = std::vector<PlacedPiece>;  // from element 0 on
+using RangedSource = std::vector<SourceRange>;  // from element 0 on
 
 // Where a parameter's first value comes from.
-using ParamSource = std::variant<TensorPlace, RandomFill, CodedPlace, PiecedPlace>;
+using ParamSource = std::variant<TensorPlace, RandomFill, QuantizedSource, RangedSource>;
 
 struct WeightSources {
   std::vector<ParamSource> params;           // by ParamId
