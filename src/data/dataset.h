@@ -73,6 +73,7 @@ using Sample = TokenSample;
 // Of which kinds the records of the files are.
 struct RecordKinds {
   bool conversations = false, texts = false;
+  bool operator==(const RecordKinds&) const = default;
 };
 
 // Reads the files from front to end and calls visit(sample, place) for each sample in file order: a record is one, or,
@@ -104,8 +105,11 @@ class Dataset {
   void labels(int64_t sample, int64_t begin, std::span<int32_t> out) const;
   // How many of the labels of tokens [begin, end) are there. Reads one bit a token.
   int64_t loss_tokens(int64_t sample, int64_t begin, int64_t end) const;
+  bool operator==(const Dataset&) const = default;
 
  private:
+  friend class DatasetFile;  // data/dataset_file.h
+
   std::vector<int32_t> ids_;
   std::vector<uint64_t> has_label_;  // a bit a token
   std::vector<uint64_t> starts_{0};  // of each sample in ids_, and the end of the last

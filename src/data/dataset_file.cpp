@@ -1,0 +1,246 @@
+#include "data/dataset_file.h"
+
+#include <xxhash.h>
+
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+constexpr uint64_t kPiece = uint64_t{8} << 20;  // between signs of life
+constexpr size_t kColumnPiece = 4096;           // of labels, whose places and values stand apart in the file
+constexpr uint64_t kConversations = 1, kTexts = 2;
+constexpr uint64_t kNoteHeader = sizeof(int32_t) + sizeof(uint64_t);
+
+using OtherLabel = std::pair<uint64_t, int32_t>;
+
+uint64_t words_of(uint64_t tokens) { return tokens / 64 + (tokens % 64 != 0); }
+
+uint64_t bytes_of(const std::vector<DatasetNote>& notes) {
+  uint64_t bytes = 0;
+  for (const DatasetNote& note : notes) bytes += kNoteHeader + note.text.size();
+  return bytes;
+}
+
+// Writes one after another, and the checksum behind all.
+class Writer {
+ public:
+  Writer(File& file, const Heartbeat& heartbeat) : file_(file), heartbeat_(heartbeat) { file_.start_checksum(); }
+
+  template <class T>
+  void add(std::span<const T> values) {
+    std::span<const std::byte> bytes = std::as_bytes(values);
+    while (!bytes.empty()) {
+      const std::span<const std::byte> piece = bytes.first(std::min<uint64_t>(bytes.size(), kPiece));
+      file_.write(at_, piece);
+      at_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+      call(heartbeat_);
+    }
+  }
+  template <class T>
+  void add_one(const T& value) {
+    add(std::span(&value, 1));
+  }
+  template <class T>
+  void add_column(const std::vector<OtherLabel>& labels, T OtherLabel::*member) {
+    std::array<T, kColumnPiece> piece{};
+    for (size_t begin = 0; begin < labels.size(); begin += kColumnPiece) {
+      const std::span<T> values = std::span(piece).first(std::min(kColumnPiece, labels.size() - begin));
+      for (size_t i = 0; i < values.size(); ++i) values[i] = labels[begin + i].*member;
+      add(std::span<const T>(values));
+    }
+  }
+  void add_checksum() { add_one(file_.checksum()); }
+
+ private:
+  File& file_;
+  const Heartbeat& heartbeat_;
+  uint64_t at_ = 0;
+};
+
+}  // namespace
+
+// Reads one after another; nothing is read or taken beyond what the header was found to hold.
+class DatasetFile::Reader {
+ public:
+  Reader(const std::filesystem::path& path, const DataOptions& options)
+      : file_(File::open_read(path, IoMode::Buffered)),
+        options_(options),
+        state_(XXH3_createState(), &XXH3_freeState),
+        left_(file_.size()) {
+    XXH3_64bits_reset(state_.get());
+  }
+
+  std::optional<Content> content(std::string_view key) {
+    DatasetHeader header;
+    require(left_ >= sizeof(header) + sizeof(uint64_t), "fewer bytes than a header has");
+    read(std::span(&header, 1));
+    require(header.magic == DatasetHeader::kMagic, "no header");
+    if (header.format != DatasetHeader::kFormat) return std::nullopt;
+    const uint64_t memory = memory_of(header);
+    if (header.key_bytes != key.size()) return std::nullopt;
+    std::string found(header.key_bytes, '\0');
+    read(std::span(found));
+    if (found != key) return std::nullopt;
+    if (options_.take) options_.take(memory);
+    Content content;
+    content.notes = notes_of(header);
+    read_arrays(header, content.dataset);
+    const uint64_t sum = XXH3_64bits_digest(state_.get());
+    uint64_t expected = 0;
+    read(std::span(&expected, 1));
+    require(sum == expected, "another checksum");
+    require_samples(content.dataset);
+    return content;
+  }
+
+ private:
+  void require(bool holds, std::string_view found) const {
+    if (!holds) user_error("{}: found {}, expected a whole data set: it is damaged", file_.path().string(), found);
+  }
+
+  template <class T>
+  void read(std::span<T> values) {
+    std::span<std::byte> bytes = std::as_writable_bytes(values);
+    while (!bytes.empty()) {
+      const std::span<std::byte> piece = bytes.first(std::min<uint64_t>(bytes.size(), kPiece));
+      file_.read(at_, piece);
+      XXH3_64bits_update(state_.get(), piece.data(), piece.size());
+      at_ += piece.size();
+      bytes = bytes.subspan(piece.size());
+      call(options_.heartbeat);
+    }
+  }
+
+  // Bytes that a data set of such a header takes. UserError unless it is just as long as the file.
+  uint64_t memory_of(const DatasetHeader& header) {
+    left_ -= sizeof(header) + sizeof(uint64_t);
+    uint64_t memory = 0;
+    const auto hold = [&](uint64_t count, uint64_t width, uint64_t width_in_memory) {
+      require(count <= left_ / width, "sizes beyond the file's end");
+      left_ -= count * width;
+      memory += count * width_in_memory;
+    };
+    hold(header.key_bytes, 1, 1);
+    hold(header.notes_bytes, 1, 1);
+    hold(header.tokens, sizeof(int32_t), sizeof(int32_t));
+    hold(words_of(header.tokens), sizeof(uint64_t), sizeof(uint64_t));
+    hold(header.samples, sizeof(uint64_t), sizeof(uint64_t));
+    hold(header.other_labels, sizeof(uint64_t) + sizeof(int32_t), sizeof(OtherLabel));
+    require(left_ == 0, "more bytes than its sizes say");
+    require(header.samples > 0 && header.kinds <= (kConversations | kTexts), "a header that no data set has");
+    return memory;
+  }
+
+  std::vector<DatasetNote> notes_of(const DatasetHeader& header) {
+    std::vector<DatasetNote> notes;
+    uint64_t left = header.notes_bytes;
+    for (uint64_t i = 0; i < header.notes; ++i) {
+      require(left >= kNoteHeader, "notes beyond their end");
+      DatasetNote& note = notes.emplace_back();
+      uint64_t length = 0;
+      read(std::span(&note.file, 1));
+      read(std::span(&length, 1));
+      left -= kNoteHeader;
+      require(length <= left && note.file >= -1 && note.file < std::ssize(options_.files), "a note that is none");
+      note.text.resize(length);
+      read(std::span(note.text));
+      left -= length;
+    }
+    require(left == 0, "more bytes of notes than notes");
+    return notes;
+  }
+
+  void read_arrays(const DatasetHeader& header, Dataset& dataset) {
+    dataset.kinds_ = {(header.kinds & kConversations) != 0, (header.kinds & kTexts) != 0};
+    dataset.ids_.resize(header.tokens);
+    read(std::span(dataset.ids_));
+    dataset.has_label_.resize(words_of(header.tokens));
+    read(std::span(dataset.has_label_));
+    dataset.starts_.resize(header.samples + 1);
+    read(std::span(dataset.starts_).subspan(1));
+    dataset.other_labels_.resize(header.other_labels);
+    read_column(dataset.other_labels_, &OtherLabel::first);
+    read_column(dataset.other_labels_, &OtherLabel::second);
+  }
+
+  template <class T>
+  void read_column(std::vector<OtherLabel>& labels, T OtherLabel::*member) {
+    std::array<T, kColumnPiece> piece{};
+    for (size_t begin = 0; begin < labels.size(); begin += kColumnPiece) {
+      const std::span<T> values = std::span(piece).first(std::min(kColumnPiece, labels.size() - begin));
+      read(values);
+      for (size_t i = 0; i < values.size(); ++i) labels[begin + i].*member = values[i];
+    }
+  }
+
+  // What every reader of a data set relies on.
+  void require_samples(const Dataset& dataset) const {
+    const auto has_label = [&](uint64_t at) { return (dataset.has_label_[at / 64] >> (at % 64) & 1) != 0; };
+    const auto is_id = [&](int32_t id) { return id >= 0 && id < options_.vocabulary; };
+    const uint64_t tokens = dataset.ids_.size();
+    const std::vector<uint64_t>& starts = dataset.starts_;
+    require(starts.back() == tokens, "samples beyond the last token");
+    for (size_t i = 0; i + 1 < starts.size(); ++i) {
+      require(starts[i] < starts[i + 1] && starts[i + 1] <= tokens && starts[i + 1] - starts[i] <= UINT32_MAX,
+              "samples that overlap");
+      require(!has_label(starts[i]), "a label of a first token");
+    }
+    require(tokens % 64 == 0 || dataset.has_label_.back() >> (tokens % 64) == 0, "labels beyond the last token");
+    require(std::all_of(dataset.ids_.begin(), dataset.ids_.end(), is_id), "ids beyond the vocabulary");
+    uint64_t next = 0;
+    for (const auto& [place, label] : dataset.other_labels_) {
+      require(place >= next && place < tokens && has_label(place) && is_id(label), "a label without a place");
+      next = place + 1;
+    }
+  }
+
+  File file_;
+  const DataOptions& options_;
+  std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state_;
+  uint64_t at_ = 0, left_;
+};
+
+uint64_t DatasetFile::bytes(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key) {
+  return sizeof(DatasetHeader) + key.size() + bytes_of(notes) + dataset.ids_.size() * sizeof(int32_t) +
+         (dataset.has_label_.size() + dataset.starts_.size() - 1) * sizeof(uint64_t) +
+         dataset.other_labels_.size() * (sizeof(uint64_t) + sizeof(int32_t)) + sizeof(uint64_t);
+}
+
+void DatasetFile::write(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key, File& file,
+                        const Heartbeat& heartbeat) {
+  Writer out(file, heartbeat);
+  DatasetHeader header;
+  header.key_bytes = key.size();
+  header.notes = notes.size();
+  header.notes_bytes = bytes_of(notes);
+  header.kinds = (dataset.kinds_.conversations ? kConversations : 0) | (dataset.kinds_.texts ? kTexts : 0);
+  header.tokens = dataset.ids_.size();
+  header.samples = static_cast<uint64_t>(dataset.samples());
+  header.other_labels = dataset.other_labels_.size();
+  out.add_one(header);
+  out.add(std::span(key));
+  for (const DatasetNote& note : notes) {
+    out.add_one(note.file);
+    out.add_one(static_cast<uint64_t>(note.text.size()));
+    out.add(std::span<const char>(note.text));
+  }
+  out.add(std::span(dataset.ids_));
+  out.add(std::span(dataset.has_label_));
+  out.add(std::span(dataset.starts_).subspan(1));
+  out.add_column(dataset.other_labels_, &OtherLabel::first);
+  out.add_column(dataset.other_labels_, &OtherLabel::second);
+  out.add_checksum();
+}
+
+std::optional<DatasetFile::Content> DatasetFile::read(const std::filesystem::path& path, std::string_view key,
+                                                      const DataOptions& options) {
+  return Reader(path, options).content(key);
+}
+
+}  // namespace snug

@@ -1,0 +1,58 @@
+#include "data/dataset_key.h"
+
+#include "data/dataset_fields.h"
+
+namespace snug {
+namespace {
+
+// Each part with its length before it, so that no two lists of parts are alike.
+std::string joined(std::initializer_list<std::string_view> parts) {
+  std::string text;
+  for (const std::string_view part : parts) text += fmt::format("{}:{} ", part.size(), part);
+  return text;
+}
+
+std::string key_text(const std::string& value) { return value; }
+// The texts of BOS and EOS, which a template has too, are the encoder's.
+std::string key_text(const ChatTemplate& chat) { return joined({chat.name(), chat.jinja()}); }
+template <class T>
+requires std::is_arithmetic_v<T> || std::is_enum_v<T> std::string key_text(T value) {
+  return fmt::format("{}", static_cast<int64_t>(value));
+}
+
+template <class T>
+std::string key_text(const std::vector<T>& values) {
+  std::string text;
+  for (const T& value : values) text += joined({key_text(value)});
+  return text;
+}
+
+template <class T>
+std::string key_text(const std::optional<T>& value) {
+  return value ? joined({key_text(*value)}) : "nothing";
+}
+
+template <class T>
+std::string key_text(const std::map<std::string, T>& values) {
+  std::string text;
+  for (const auto& [name, value] : values) text += joined({name, key_text(value)});
+  return text;
+}
+
+template <class Record>
+std::string key_of(const Record& record) {
+  std::string text;
+  visit_leaves(record, [&](const std::string& name, const auto& value) {
+    const std::string shown = key_text(value);
+    text += fmt::format("{} {}:{}\n", name, shown.size(), shown);
+  });
+  return text;
+}
+
+}  // namespace
+
+std::string dataset_key(const DataOptions& options, const TextEncoder& encoder) {
+  return key_of(options) + key_of(encoder);
+}
+
+}  // namespace snug
