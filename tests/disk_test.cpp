@@ -8,6 +8,7 @@
 #include "base/disk.h"
 #include "cli_fixture.h"
 #include "expect_error.h"
+#include "tokens_fixture.h"
 
 namespace snug {
 namespace {
@@ -108,6 +109,31 @@ TEST_F(Disk, TooSmallForItsCheckpointsItIsRefusedBeforeTheFirstStep) {
   const auto too_small = run_in_small(once, at_the_end);
   EXPECT_EQ(too_small->code, 4);
   EXPECT_THAT(too_small->err, HasSubstr("1 checkpoint of "));
+}
+
+// What is kept for later runs ends none, whichever call meets the full disk.
+TEST_F(Tokens, WhereTheDiskIsFullNothingIsKeptAndTheRunGoesOn) {
+  const Words plan = command("plan");
+  int failures = 0;
+  for (int call = 1;; call++) {
+    SCOPED_TRACE(call);
+    fs::remove_all(at("cache"));
+    const std::string number = std::to_string(call);
+    const Outcome outcome =
+        finish(start(plan, SNUG_FULL_DISK, [&] { return setenv("SNUG_FULL_AT", number.c_str(), 1) == 0; }));
+    ASSERT_EQ(outcome.code, 0) << outcome.err;
+    if (outcome.err.find(kKept) != std::string::npos) break;
+    EXPECT_THAT(outcome.err, HasSubstr("d.jsonl: its token ids are not kept for later runs: "));
+    failures++;
+  }
+  EXPECT_GE(failures, 6);  // directories, locks, a file, its bytes, its name
+  fs::remove_all(at("cache"));
+  const Outcome limited = finish(start(command("eval"), SNUG_BINARY, [] {
+    const rlimit limit{20'000, 20'000};
+    return setrlimit(RLIMIT_FSIZE, &limit) == 0;
+  }));
+  EXPECT_EQ(limited.code, 0) << limited.err;
+  EXPECT_THAT(limited.err, HasSubstr("d.jsonl: its token ids are not kept for later runs: cache/tokens/"));
 }
 
 // A quota is not seen beforehand, a limit of the size of files is.

@@ -316,9 +316,9 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, ignored);
 }
 
-uint64_t file_checksum(const fs::path& path, const Heartbeat& heartbeat) {
+uint64_t file_checksum(const fs::path& path, const Heartbeat& heartbeat, IoMode mode) {
   constexpr size_t kBlock = size_t{8} << 20;
-  const File file = File::open_read(path, IoMode::Direct);
+  const File file = File::open_read(path, mode);
   const std::unique_ptr<std::byte, decltype(&::free)> block(
       static_cast<std::byte*>(::aligned_alloc(kDirectAlignment, kBlock)), &::free);
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), &XXH3_freeState);

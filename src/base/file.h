@@ -81,8 +81,10 @@ class File {
 
 // Whether the path names a regular file, through links. A path that cannot be looked at is not there.
 bool is_file(const std::filesystem::path& path);
-// The checksum (XXH3, 64 bits) of a whole file, as File::checksum() gives it.
-uint64_t file_checksum(const std::filesystem::path& path, const Heartbeat& heartbeat = {});
+// The checksum (XXH3, 64 bits) of a whole file, as File::checksum() gives it. Buffered suits a file that is read again
+// right after.
+uint64_t file_checksum(const std::filesystem::path& path, const Heartbeat& heartbeat = {},
+                       IoMode mode = IoMode::Direct);
 // A whole small file. UserError if it holds more than `max_bytes`.
 std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // Replaces or makes a small file in one step: readers see the old text or the new, never a part.

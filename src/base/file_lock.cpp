@@ -2,10 +2,13 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <thread>
 
 #include "base/error.h"
 
@@ -23,15 +26,29 @@ bool lock(int descriptor, int kind) {
 
 }  // namespace
 
-FileLock FileLock::alone(const fs::path& file, std::string_view advice) {
+FileLock FileLock::alone(const fs::path& file, std::string_view advice, const Heartbeat& heartbeat,
+                         const std::function<void()>& waits) {
+  constexpr std::chrono::milliseconds kPause(20);
   std::error_code error;
   fs::create_directories(file.parent_path(), error);
   if (error) user_error("{}: cannot be made ({}){}", file.parent_path().string(), error.message(), advice);
-  const int descriptor = ::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
-  if (lock(descriptor, LOCK_EX)) return FileLock(descriptor);
-  const int failed = errno;
-  if (descriptor >= 0) ::close(descriptor);
-  user_error("{}: cannot be locked ({}){}", file.string(), std::strerror(failed), advice);
+  for (bool waited = false;;) {
+    FileLock held(::open(file.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644));
+    const bool locked = lock(held.descriptor_, LOCK_EX | LOCK_NB);
+    if (locked && !held.is_removed()) return held;
+    if (locked) continue;
+    if (held.descriptor_ < 0 || errno != EWOULDBLOCK)
+      user_error("{}: cannot be locked ({}){}", file.string(), std::strerror(errno), advice);
+    if (!std::exchange(waited, true) && waits) waits();
+    call(heartbeat);
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
+// Its holder has removed the file since it was opened: whoever comes next makes another.
+bool FileLock::is_removed() const {
+  struct stat status {};
+  return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;
 }
 
 FileLock FileLock::of_directory(const fs::path& directory, int kind) {

@@ -2,16 +2,21 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string_view>
 #include <utility>
+
+#include "base/heartbeat.h"
 
 namespace snug {
 
 class FileLock {
  public:
   FileLock() = default;
-  // Waits until nobody else holds the file, which is made with its directory. UserError that ends with `advice`.
-  static FileLock alone(const std::filesystem::path& file, std::string_view advice = "");
+  // Waits until nobody else holds the file, which is made with its directory; its holder may remove it. Where another
+  // holds it, `waits` is called once, and the heartbeat as time goes by. UserError that ends with `advice`.
+  static FileLock alone(const std::filesystem::path& file, std::string_view advice = "",
+                        const Heartbeat& heartbeat = {}, const std::function<void()>& waits = {});
   // Holds a directory without waiting: as one who uses it, and as one who would remove it. holds() is false where
   // another is there, or where the file system has no locks.
   static FileLock in_use(const std::filesystem::path& directory);
@@ -30,6 +35,7 @@ class FileLock {
 
  private:
   explicit FileLock(int descriptor) : descriptor_(descriptor) {}
+  bool is_removed() const;
   static FileLock of_directory(const std::filesystem::path& directory, int kind);
 
   int descriptor_ = -1;

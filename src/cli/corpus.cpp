@@ -6,6 +6,7 @@
 #include "base/memory.h"
 #include "cli/job.h"
 #include "cli/no_effect.h"
+#include "cli/token_cache.h"
 #include "data/packing_fields.h"
 #include "train/checkpoint.h"
 
@@ -55,7 +56,7 @@ Corpus read_corpus(const Options& options, const Heartbeat& heartbeat) {
     DataOptions data = data_options(options, files, model.vocabulary, corpus.prompt_format, note);
     data.heartbeat = heartbeat;
     data.take = require_memory_for_data;
-    return load_dataset(data, encoder ? &*encoder : nullptr);
+    return load_dataset_cached(options, data, encoder ? &*encoder : nullptr, tokenizer_directory(options));
   };
   corpus.training = read(options.data);
   const RecordKinds& kinds = corpus.training.kinds();

@@ -24,7 +24,7 @@ constexpr std::string_view kEndOfTurn = "an end-of-turn token carries loss where
 constexpr std::string_view kThoughts =
     "thinking is 'reasoning_content' or 'thinking' of a message, or <think>...</think> in it";
 constexpr std::string_view kSystem = "a record's 'system', or its system message, is its system text";
-constexpr std::string_view kReadAnew = "samples are read anew by every start";
+constexpr std::string_view kKept = "token ids of large data are kept by its content: what changes is encoded anew";
 constexpr std::string_view kAllFiles = "samples of all files are shuffled together; 'max_samples' takes fewer of each";
 constexpr std::string_view kKernels = "kernels need no choice";
 constexpr std::string_view kGenerate = "it is a flag of 'snug generate' and 'snug chat'";
@@ -69,9 +69,9 @@ constexpr OtherName kNames[] = {
     {"export_dir", "out", ""},
     {"logging_dir", "out", kLogs},
     {"overwrite_output_dir", "overwrite", ""},
-    {"overwrite_cache", "", kReadAnew},
-    {"tokenized_path", "", kReadAnew},
-    {"dataset_prepared_path", "", kReadAnew},
+    {"overwrite_cache", "", kKept},
+    {"tokenized_path", "cache_dir", kKept},
+    {"dataset_prepared_path", "cache_dir", kKept},
     {"resume_from_checkpoint", "resume", "true goes on with the run in 'out'"},
     {"resume_from", "resume", "true goes on with the run in 'out'"},
     {"auto_resume_from_checkpoints", "resume", "true goes on with the run in 'out'"},

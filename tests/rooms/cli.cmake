@@ -7,6 +7,7 @@ foreach(name
         cli_models_test
         cli_owner_test
         cli_plan_test
+        cli_tokens_test
         cli_use_test
         prompting_test
         scaling_test
@@ -48,6 +49,12 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
   target_compile_definitions(hosts_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>" SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
   set_tests_properties(hosts_test PROPERTIES LABELS slow RUN_SERIAL ON)
   add_dependencies(hosts_test snug snug_mpi)
+  snug_test(tokens_ranks_test)
+  target_link_libraries(tokens_ranks_test PRIVATE nlohmann_json::nlohmann_json)
+  target_compile_definitions(tokens_ranks_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
+                             SNUG_MPIRUN="${MPIEXEC_EXECUTABLE}")
+  set_tests_properties(tokens_ranks_test PROPERTIES LABELS slow RUN_SERIAL ON)
+  add_dependencies(tokens_ranks_test snug snug_mpi)
   snug_test(host_peak_test ROOMS format)
   target_link_libraries(host_peak_test PRIVATE nlohmann_json::nlohmann_json)
   target_compile_definitions(host_peak_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
@@ -86,3 +93,4 @@ target_compile_definitions(faults_test PRIVATE SNUG_BINARY="$<TARGET_FILE:snug>"
 set_tests_properties(faults_test PROPERTIES LABELS slow)
 add_dependencies(faults_test snug snug_faulty_device)
 snug_test(corpus_test ROOMS cli)
+snug_test(token_cache_test ROOMS cli)
