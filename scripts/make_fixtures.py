@@ -46,6 +46,20 @@ LLAMA = {"rms_norm_eps": 1e-5, "attention_bias": False, "mlp_bias": False} | COM
 QWEN2 = {"rms_norm_eps": 1e-6, "use_sliding_window": False} | COMMON
 
 
+ROPES = {
+    "default": {"rope_type": "default", "rope_theta": 10000.0},
+    "linear": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0},
+    "dynamic": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0},
+    "llama3": LLAMA3_ROPE,
+    "yarn": {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0, "original_max_position_embeddings": 32},
+    "yarn.said": {"rope_type": "yarn", "rope_theta": 500000.0, "factor": 40.0, "beta_fast": 16.0, "beta_slow": 2.0,
+                  "mscale": 0.707, "mscale_all_dim": 1.0, "truncate": False, "original_max_position_embeddings": 64},
+    "longrope": {"rope_type": "longrope", "rope_theta": 10000.0, "original_max_position_embeddings": 64,
+                 "short_factor": [1.0, 1.0, 1.05, 1.1, 1.2, 1.3, 1.35, 1.5],
+                 "long_factor": [1.0, 1.2, 1.6, 2.0, 3.5, 6.0, 9.0, 17.5]},
+}  # fmt: skip
+
+
 def rope(theta):
     return {"rope_type": "default", "rope_theta": theta}
 
@@ -106,6 +120,21 @@ FAMILIES = {
     "qwen3": {  # heads of another size than hidden / heads
         "config": Qwen3Config(hidden_size=60, intermediate_size=110, num_attention_heads=4, num_key_value_heads=2,
                               head_dim=16, **COMMON),
+        "dtype": torch.bfloat16,
+    },
+    "llama_linear": {
+        "config": LlamaConfig(hidden_size=36, intermediate_size=70, num_attention_heads=3, num_key_value_heads=1,
+                              head_dim=12, rope_parameters=ROPES["linear"], tie_word_embeddings=True, **LLAMA),
+        "dtype": torch.bfloat16,
+    },
+    "llama_yarn": {
+        "config": LlamaConfig(hidden_size=40, intermediate_size=74, num_attention_heads=2, num_key_value_heads=2,
+                              head_dim=20, rope_parameters=ROPES["yarn"], tie_word_embeddings=True, **LLAMA),
+        "dtype": torch.bfloat16,
+    },
+    "llama_longrope": {  # samples are short for it, and what is generated is long
+        "config": LlamaConfig(hidden_size=32, intermediate_size=66, num_attention_heads=2, num_key_value_heads=1,
+                              head_dim=16, rope_parameters=ROPES["longrope"], tie_word_embeddings=True, **LLAMA),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip
@@ -371,11 +400,29 @@ def write_schedules(path):
     write_json(path, cases)
 
 
+def write_ropes(path):
+    """What a position turns by in heads of 16, and the factor of cos and sin, for short texts and for long ones."""
+    cases = []
+    for name, parameters in ROPES.items():
+        for positions in (40, 1000):
+            config = LlamaConfig(hidden_size=32, num_attention_heads=2, rope_parameters=dict(parameters), **LLAMA)
+            kind = parameters["rope_type"]
+            if kind == "default":
+                make = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding.compute_default_rope_parameters
+            else:
+                make = transformers.modeling_rope_utils.ROPE_INIT_FUNCTIONS[kind]
+            frequencies, factor = make(config, "cpu", seq_len=positions)
+            cases.append({"name": name, "rope_parameters": parameters, "positions": positions,
+                          "frequencies": frequencies.tolist(), "factor": factor})  # fmt: skip
+    write_json(path, cases)
+
+
 def write_models(out, names):
     out.mkdir(parents=True, exist_ok=True)
     samples = make_samples()
     (out / "data.jsonl").write_text("".join(json.dumps(sample) + "\n" for sample in samples))
     write_schedules(out / "schedules.json")
+    write_ropes(out / "ropes.json")
     for seed, (name, family) in enumerate(FAMILIES.items()):
         if not names or name in names:
             write_family(out / name, family, samples, seed)

@@ -144,9 +144,10 @@ INSTANTIATE_TEST_SUITE_P(
     testing::Values(Case{"llama", {}, Recompute::None}, Case{"qwen2", {}, Recompute::Block},
                     Case{"llama_gqa7", {}, Recompute::Mlp}, Case{"llama", "adapter_init", Recompute::Attention},
                     Case{"qwen2", "adapter_init", Recompute::None}, Case{"llama_bias", {}, Recompute::Mlp},
-                    Case{"llama_bias", "adapter_init", Recompute::Block}, Case{"smollm3", {}, Recompute::Attention},
-                    Case{"smollm3", "adapter_init", Recompute::Block}, Case{"qwen3", {}, Recompute::None},
-                    Case{"qwen3", {}, Recompute::Attention}, Case{"qwen3", "adapter_init", Recompute::Block}));
+                    Case{"llama_bias", "adapter_init", Recompute::Block}, Case{"llama_yarn", {}, Recompute::Mlp},
+                    Case{"smollm3", {}, Recompute::Attention}, Case{"smollm3", "adapter_init", Recompute::Block},
+                    Case{"qwen3", {}, Recompute::None}, Case{"qwen3", {}, Recompute::Attention},
+                    Case{"qwen3", "adapter_init", Recompute::Block}));
 
 }  // namespace
 }  // namespace snug

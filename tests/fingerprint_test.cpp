@@ -27,6 +27,7 @@ void perturb(T& value) { value = static_cast<T>(static_cast<int>(value) == 0 ? 1
 void perturb(std::vector<std::string>& values) { values.emplace_back("o_proj"); }
 void perturb(std::string& value) { value += "x"; }
 void perturb(std::vector<int>& values) { values.push_back(4); }
+void perturb(std::vector<double>& values) { values.push_back(4); }
 void perturb(std::vector<LinearPart>& parts) { parts.emplace_back(); }
 template <class Record>
 Fields fields_with(const Record& record) {
@@ -102,7 +103,7 @@ TEST(Fingerprint, EveryFieldOfEveryRecordCounts) {
   expect_every_field_counts(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"});
   expect_every_field_counts(NormSpec{"input_layernorm.weight", 1e-5});
   expect_every_field_counts(HeadShape{4, 2, 16});
-  expect_every_field_counts(RopeTable{10000, 8, 1, 4, 8192});
+  expect_every_field_counts(RopeParameters{.type = RopeType::LongRope, .short_factor = {1, 2}, .long_factor = {3, 4}});
   expect_every_field_counts(PeftConfig{.rank = 4, .alpha = 8, .target_modules = {"q_proj"}});
   Numerics numerics;
   numerics.weight_decay = 0.1;
@@ -121,7 +122,7 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
   expect_every_member_visited(LinearPart{"self_attn.q_proj", 576, "self_attn.qkv"}, {});
   expect_every_member_visited(NormSpec{}, {});
   expect_every_member_visited(HeadShape{}, {});
-  expect_every_member_visited(RopeTable{}, {});
+  expect_every_member_visited(RopeParameters{}, {});
   expect_every_member_visited(
       PeftConfig{}, {"base_model", "target_expression", "exclude_modules", "layers_to_transform", "layers_pattern",
                      "rank_pattern", "alpha_pattern", "bias", "modules_to_save", "trainable_token_indices",
@@ -133,7 +134,7 @@ TEST(Fingerprint, EveryMemberOfEveryRecordIsVisitedOrSaidToDecideNothing) {
 
 TEST(Fingerprint, TextsAreThoseOfModels) {
   ModelSpec model = read_model_config(models() / "qwen2").spec;
-  model.rope = {10000, 8, 1, 4, 8192};
+  model.rope = {.type = RopeType::Llama3, .factor = 8};
   model.layers.resize(4, model.layers[0]);
   for (size_t layer = 0; layer < 3; layer++) model.layers[layer].window = 4096;
   Fields fields;

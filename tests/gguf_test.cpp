@@ -243,7 +243,7 @@ TEST_P(GgufImport, ConfigIsRead) {
   const std::string_view model = GetParam();
   EXPECT_EQ(config.spec.architecture, model == "qwen2" ? "Qwen2ForCausalLM" : "LlamaForCausalLM");
   EXPECT_EQ(config.spec.tied, model == "smollm");
-  EXPECT_EQ(config.spec.rope.factor, model == "llama3" ? 8 : 0);
+  EXPECT_EQ(config.spec.rope.factor, model == "llama3" ? 8 : 1);
   EXPECT_EQ(config.spec.layers[0].heads.dim, 16);
   EXPECT_EQ(json["bos_token_id"], 1);
   EXPECT_THAT(config.end_tokens, ElementsAre(2));

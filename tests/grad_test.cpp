@@ -146,15 +146,14 @@ TEST(Grad, Dropout) {
 
 TEST(Grad, Rope) {
   const HeadShape shape{3, 1, 6};  // four heads that turn
-  const RopeTable attrs{.theta = 100};
+  const RopeTable attrs{{1, 0.2f, 0.04f}, 1.25f};
   const std::vector<int32_t> positions{0, 1, 2, 0, 9};
   Array table = zeros({10, 6}), at = indices(positions), x = random({5, 24}, 1);
   Array dx = random({5, 24}, 2), dy = dx;
   run(attrs, {&table});
   run(Rope{6, true}, {&dx, &at, &table});
   auto c = matrix(x);
-  const auto frequencies = ref::rope_frequencies(attrs, 6);
-  const auto loss = [&] { return contract(ref::rope(c, shape, positions, frequencies).data, dy); };
+  const auto loss = [&] { return contract(ref::rope(c, shape, positions, attrs).data, dy); };
   expect_near(dx, ref::complex_step(c.data, loss), "dx");
 }
 

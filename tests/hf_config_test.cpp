@@ -50,12 +50,12 @@ void expect_llama3(const std::string& json) {
                            c.max_position}),
               ElementsAre(2048, 8192, 16, 32, 8, 64, 128256, 131072));
   EXPECT_EQ(c.rms_norm_eps, 1e-5);
-  EXPECT_EQ(c.rope_theta, 500000.0);
-  ASSERT_TRUE(c.rope_scaling.has_value());
-  EXPECT_EQ(c.rope_scaling->factor, 8.0);
-  EXPECT_EQ(c.rope_scaling->low_freq_factor, 1.0);
-  EXPECT_EQ(c.rope_scaling->high_freq_factor, 4.0);
-  EXPECT_EQ(c.rope_scaling->original_max_position, 8192);
+  EXPECT_EQ(c.rope.theta, 500000.0);
+  EXPECT_EQ(c.rope.type, RopeType::Llama3);
+  EXPECT_EQ(c.rope.factor, 8.0);
+  EXPECT_EQ(c.rope.low_freq_factor, 1.0);
+  EXPECT_EQ(c.rope.high_freq_factor, 4.0);
+  EXPECT_EQ(c.rope.original_max_position, 8192);
   EXPECT_TRUE(c.tie_word_embeddings);
   EXPECT_FALSE(parse(json).spec.layers[0].qkv.bias);
   EXPECT_EQ(c.bos, 128000);
@@ -73,8 +73,8 @@ TEST(HfConfig, ReadsQwen2AsEitherWritesIt) {
     EXPECT_EQ(c.architecture, "Qwen2ForCausalLM");
     EXPECT_EQ(c.head_dim, 64);
     EXPECT_EQ(c.kv_heads, 2);
-    EXPECT_EQ(c.rope_theta, 1e6);
-    EXPECT_EQ(c.rope_scaling, std::nullopt);
+    EXPECT_EQ(c.rope.theta, 1e6);
+    EXPECT_EQ(c.rope.type, RopeType::Default);
     const LayerSpec layer = parse(fixture(name)).spec.layers[0];
     EXPECT_TRUE(layer.qkv.bias);
     EXPECT_FALSE(layer.o.bias);
@@ -89,7 +89,7 @@ TEST(HfConfig, AbsentKeysHaveTransformersDefaults) {
   EXPECT_EQ(c.head_dim, 4);
   EXPECT_EQ(c.max_position, 2048);
   EXPECT_EQ(c.rms_norm_eps, 1e-6);
-  EXPECT_EQ(c.rope_theta, 1e4);
+  EXPECT_EQ(c.rope.theta, 1e4);
   EXPECT_FALSE(c.tie_word_embeddings);
   EXPECT_EQ(c.bos, 1);
   EXPECT_THAT(c.eos, ElementsAre(2));
@@ -249,8 +249,17 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
       {"num_experts", 8, "'num_experts': found 8"},
       {"num_local_experts", 8, "'num_local_experts'"},
       {"partial_rotary_factor", 0.5, "'partial_rotary_factor'"},
-      {"rope_scaling", {{"type", "linear"}, {"factor", 2.0}}, "'rope_scaling.type': found \"linear\""},
-      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 2.0}}, "'rope_scaling.rope_type': found \"yarn\""},
+      {"rope_scaling", {{"type", "linear"}}, "key 'rope_scaling.factor' is missing"},
+      {"rope_scaling", {{"type", "xpos"}, {"factor", 2.0}}, "'rope_scaling.type': found \"xpos\""},
+      {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 0.5}}, "'rope_scaling.factor': found 0.5"},
+      {"rope_scaling",
+       {{"rope_type", "yarn"}, {"factor", 2.0}, {"beta_fast", 1}, {"beta_slow", 2}},
+       "'rope_scaling.beta_fast': found 1, expected at least beta_slow, 2"},
+      {"rope_scaling", {{"rope_type", "dynamic"}, {"factor", 2.0}, {"alpha", 1000.0}}, "'rope_scaling.alpha'"},
+      {"rope_scaling", {{"rope_type", "default"}, {"mrope_section", {16, 24, 24}}}, "'rope_scaling.mrope_section'"},
+      {"rope_scaling",
+       {{"rope_type", "longrope"}, {"short_factor", {1, 2}}, {"long_factor", {1, 2}}},
+       "'rope_scaling.short_factor': found [1,2], expected a list of 32 numbers above 0"},
       {"rope_scaling", {{"rope_type", "llama3"}}, "key 'rope_scaling.factor' is missing"},
       {"torch_dtype", "int8", "'torch_dtype'"},
   };

@@ -104,14 +104,15 @@ inline void add_long_attention(OpCases& cases) {
 }
 
 inline void add_rope(OpCases& cases) {
-  // Frequencies are rounded to fp32, so angles at position p may be off by p 2^-22.
-  cases.push_back({"rope_table", RopeTable{.theta = 1e5}, {out("table", DType::F32, {65, 24})}, {}, 0, 64 * 0x1p-22});
-  cases.push_back({"rope_table.llama3",
-                   RopeTable{5e5, 8, 1, 4, 64},
-                   {out("table", DType::F32, {300, 20}, 4)},
+  // Angles are rounded to fp32, so that those at position p may be off by p 2^-24.
+  const std::vector<float> frequencies{1, 0.3f, 0.1f, 0.03f, 0.01f};
+  cases.push_back({"rope_table", RopeTable{frequencies}, {out("table", DType::F32, {65, 10})}, {}, 0, 64 * 0x1p-24});
+  cases.push_back({"rope_table.magnitude",
+                   RopeTable{frequencies, 1.2f},
+                   {out("table", DType::F32, {300, 10}, 4)},
                    {},
                    0,
-                   300 * 0x1p-22});
+                   300 * 0x1p-23});
   for (const DType t : kActivations)
     for (const bool backward : {false, true}) {
       cases.push_back({fmt::format("rope.{}.{}", name(t), backward ? "backward" : "forward"),

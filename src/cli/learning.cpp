@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "model/rope.h"
+
 namespace snug {
 namespace {
 
@@ -40,8 +42,16 @@ std::vector<std::string> evaluation_notes(const PackingReport& report, const Opt
 }
 
 std::vector<std::string> position_notes(int64_t tokens, std::string_view option, const ModelSpec& model) {
-  if (tokens <= model.positions) return {};
-  return {fmt::format("{} {} is beyond the {} positions that the model was made for", option, tokens, model.positions)};
+  std::vector<std::string> notes;
+  if (tokens > model.positions)
+    notes.push_back(
+        fmt::format("{} {} is beyond the {} positions that the model was made for", option, tokens, model.positions));
+  if (is_long(model.rope, tokens))
+    notes.push_back(
+        fmt::format("{} {} is beyond {}: positions of all texts are rotated as rope type {} has it for "
+                    "long ones",
+                    option, tokens, model.rope.original_max_position, name(model.rope.type)));
+  return notes;
 }
 
 std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSpec& model, const Options& options) {

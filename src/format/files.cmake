@@ -17,6 +17,7 @@ set(FILES_SOURCES
     peft.cpp
     peft_tensors.cpp
     pickle.cpp
+    rope.cpp
     safetensors.cpp
     side_files.cpp
     thrift.cpp

@@ -127,10 +127,10 @@ void convert_tensor(const File& in, const GgufTensor& tensor, const Source& sour
 }
 
 // The llama3 frequency factors of dimension pair i, under the constants of every Llama 3.1 to 3.3 release.
-double llama3_factor(const Llama3RopeScaling& scaling, double theta, int64_t head_dim, int64_t i) {
+double llama3_factor(const RopeParameters& scaling, int64_t head_dim, int64_t i) {
   const double wavelength =
-      2 * std::numbers::pi * std::pow(theta, 2 * static_cast<double>(i) / static_cast<double>(head_dim));
-  const double turns = static_cast<double>(scaling.original_max_position) / wavelength;
+      2 * std::numbers::pi * std::pow(scaling.theta, 2 * static_cast<double>(i) / static_cast<double>(head_dim));
+  const double turns = scaling.original_max_position / wavelength;
   const double blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
   const double clamped = std::clamp(blend, 0.0, 1.0);
   return 1 / ((1 - clamped) / scaling.factor + clamped);
@@ -138,7 +138,7 @@ double llama3_factor(const Llama3RopeScaling& scaling, double theta, int64_t hea
 
 // GGUF has no key for llama3 scaling: it stores what each frequency is divided by. The factor is the largest of these;
 // with the releases' other constants it must give all of them back.
-std::optional<Llama3RopeScaling> infer_rope_scaling(const GgufHeader& header, const File& in, const HfConfig& config) {
+std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const File& in, const HfConfig& config) {
   const GgufTensor* tensor = header.find(kRopeFactors);
   if (!tensor) return std::nullopt;
   const int64_t pairs = config.head_dim / 2;
@@ -148,9 +148,11 @@ std::optional<Llama3RopeScaling> infer_rope_scaling(const GgufHeader& header, co
   }
   std::vector<float> factors(static_cast<size_t>(pairs));
   in.read(tensor->offset, std::as_writable_bytes(std::span(factors)));
-  const Llama3RopeScaling scaling{.factor = std::ranges::max(factors)};
+  RopeParameters scaling{.theta = config.rope.theta, .type = RopeType::Llama3};
+  scaling.factor = std::ranges::max(factors);
+  scaling.original_max_position = 8192;
   for (int64_t i = 0; i < pairs; ++i) {
-    const double expected = llama3_factor(scaling, config.rope_theta, config.head_dim, i);
+    const double expected = llama3_factor(scaling, config.head_dim, i);
     const double found = factors[static_cast<size_t>(i)];
     if (!(std::abs(found - expected) <= 1e-4 * expected)) {
       user_error("{}, tensor '{}': found {} for pair {}, expected {} as in Llama 3.1", header.source(), kRopeFactors,

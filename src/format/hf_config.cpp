@@ -131,40 +131,6 @@ void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& res
   }
 }
 
-Llama3RopeScaling parse_llama3_scaling(const JsonObject& rope) {
-  Llama3RopeScaling scaling;
-  scaling.factor = rope.number("factor", 1, 1e4);
-  scaling.low_freq_factor = rope.number("low_freq_factor", 1e-3, 1e4);
-  scaling.high_freq_factor = rope.number("high_freq_factor", 1e-3, 1e4);
-  scaling.original_max_position = rope.integer("original_max_position_embeddings", 1, kMaxPosition);
-  if (scaling.high_freq_factor <= scaling.low_freq_factor) {
-    rope.fail("high_freq_factor", fmt::format("more than low_freq_factor, {}", scaling.low_freq_factor));
-  }
-  return scaling;
-}
-
-// transformers 5 keeps everything in `rope_parameters`; 4 had `rope_theta`, and `rope_scaling` for the rest.
-void parse_rope(const JsonObject& config, const HfFamily& family, HfConfig& result) {
-  constexpr double kMinTheta = 1, kMaxTheta = 1e12;
-  result.rope_theta = config.number("rope_theta", kMinTheta, kMaxTheta, family.rope_theta);
-  const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
-  if (!config.has(key)) return;
-  if (config.has("rope_parameters") && config.has("rope_scaling") &&
-      config.at("rope_parameters") != config.at("rope_scaling"))
-    config.fail("rope_scaling", "nothing beside rope_parameters, or the same");
-  const JsonObject rope = config.object(key);
-  result.rope_theta = rope.number("rope_theta", kMinTheta, kMaxTheta, result.rope_theta);
-  if (rope.number("partial_rotary_factor", 0, 1, 1.0) != 1) rope.fail("partial_rotary_factor", "1");
-  const char* type_key = rope.has("rope_type") ? "rope_type" : "type";  // "type" is the older spelling
-  const std::string type = rope.string(type_key, "default");
-  if (type == "llama3") {
-    result.rope_scaling = parse_llama3_scaling(rope);
-  } else if (type != "default") {
-    rope.fail(type_key, "\"default\" or \"llama3\"");
-  }
-}
-
 void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   const std::string activation = config.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") config.fail("hidden_act", "\"silu\"");
@@ -240,7 +206,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
   parse_sizes(config, family, result);
-  parse_rope(config, family, result);
+  result.rope = parse_rope(config, family.rope_theta, result.head_dim, result.max_position);
   refuse_unsupported(config, family);
   result.quantization = parse_quantization(config);
   result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, family.rms_norm_eps);

@@ -12,6 +12,7 @@
 
 #include "format/bnb.h"
 #include "format/json.h"
+#include "format/rope.h"
 #include "tensor/dtype.h"
 
 namespace snug {
@@ -35,14 +36,6 @@ struct HfFamily {
   std::vector<std::string_view> own_keys{};
 };
 
-// How Llama 3.1 stretches rotary frequencies ("rope_type": "llama3"): wavelengths above original_max_position /
-// low_freq_factor are multiplied by factor, those below original_max_position / high_freq_factor stay, between them the
-// two are blended.
-struct Llama3RopeScaling {
-  double factor = 1, low_freq_factor = 1, high_freq_factor = 4;
-  int64_t original_max_position = 8192;
-};
-
 struct HfConfig {
   size_t family = 0;         // which of the families that were passed
   std::string architecture;  // the family's
@@ -51,8 +44,8 @@ struct HfConfig {
   int64_t head_dim = 0;             // even; heads * head_dim need not be hidden_size
   int64_t vocabulary = 0;           // rows of the embedding
   int64_t max_position = 0;
-  double rms_norm_eps = 0, rope_theta = 0;
-  std::optional<Llama3RopeScaling> rope_scaling;
+  double rms_norm_eps = 0;
+  RopeParameters rope;
   bool tie_word_embeddings = false;
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty

@@ -3,22 +3,6 @@
 #include <algorithm>
 
 namespace snug {
-namespace {
-
-// Frequencies as Llama 3.1 stretches them, or as they are.
-RopeTable rope_of(const HfConfig& config) {
-  RopeTable rope{.theta = config.rope_theta};
-  if (const auto& scaling = config.rope_scaling) {
-    rope.factor = scaling->factor;
-    rope.low_frequency_factor = scaling->low_freq_factor;
-    rope.high_frequency_factor = scaling->high_freq_factor;
-    rope.original_length = static_cast<double>(scaling->original_max_position);
-  }
-  return rope;
-}
-
-}  // namespace
-
 ModelSpec llama_decoder(const HfConfig& config) {
   const int64_t hidden = config.hidden_size, ffn = config.intermediate_size;
   const int64_t queries = config.heads * config.head_dim, keys = config.kv_heads * config.head_dim;
@@ -39,7 +23,7 @@ ModelSpec llama_decoder(const HfConfig& config) {
           .layer_prefix = "model.layers.",
           .layers = std::vector(static_cast<size_t>(config.layers), layer),
           .final_norm = {"model.norm.weight", config.rms_norm_eps},
-          .rope = rope_of(config),
+          .rope = config.rope,
           .positions = config.max_position};
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "format/rope.h"
 #include "program/ops.h"
 
 namespace snug {
@@ -52,7 +53,7 @@ struct ModelSpec {
   std::string layer_prefix;     // "model.layers.", which a layer's number and a dot follow
   std::vector<LayerSpec> layers;
   NormSpec final_norm;
-  RopeTable rope;  // of all layers that have one; heads have one dim
+  RopeParameters rope;  // of all layers that have one; heads have one dim
 
   int64_t positions = 0;  // of the longest document that the model was made for: decides nothing
 

@@ -37,14 +37,22 @@ void visit_fields(R& shape, Visit&& visit) {
   visit("dim", dim);
 }
 
-template <RecordOf<RopeTable> R, class Visit>
+template <RecordOf<RopeParameters> R, class Visit>
 void visit_fields(R& rope, Visit&& visit) {
-  auto& [theta, factor, low_frequency_factor, high_frequency_factor, original_length] = rope;
+  auto& [theta, type, factor, low_freq_factor, high_freq_factor, original_max_position, beta_fast, beta_slow, truncate,
+         attention_factor, short_factor, long_factor] = rope;
   visit("theta", theta);
+  visit("type", type);
   visit("factor", factor);
-  visit("low_freq_factor", low_frequency_factor);
-  visit("high_freq_factor", high_frequency_factor);
-  visit("original_max_position", original_length);
+  visit("low_freq_factor", low_freq_factor);
+  visit("high_freq_factor", high_freq_factor);
+  visit("original_max_position", original_max_position);
+  visit("beta_fast", beta_fast);
+  visit("beta_slow", beta_slow);
+  visit("truncate", truncate);
+  visit("attention_factor", attention_factor);
+  visit("short_factor", short_factor);
+  visit("long_factor", long_factor);
 }
 
 template <RecordOf<LayerSpec> R, class Visit>

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <string_view>
 #include <variant>
+#include <vector>
 
 #include "base/file.h"
 
@@ -77,11 +78,10 @@ struct HeadShape {
   int64_t key_columns() const { return kv_heads * dim; }
 };
 
-// cos and sin of rotary angles: table w [P, dim] fp32, row p is cos(p f_0..f_{dim/2-1}) then sin(...), with
-// f_i = theta^(-2i/dim), scaled as Llama 3.1 has it where factor > 0 (low and high frequency factors, original length).
+// cos and sin of rotary angles, times a magnitude: table w [P, 2 n] fp32, row p is cos(p f_0..f_{n-1}) then sin(...).
 struct RopeTable {
-  double theta = 10000;
-  double factor = 0, low_frequency_factor = 0, high_frequency_factor = 0, original_length = 0;
+  std::vector<float> frequencies{};
+  float magnitude = 1;
 };
 
 // Rotary embedding (Su et al., arXiv:2104.09864; halves, as Hugging Face has it) of heads side by side, in place;

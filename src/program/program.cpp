@@ -38,10 +38,7 @@ constexpr auto describe(const AdaptedGemm&) {
 }
 constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
-constexpr auto describe(const RopeTable&) {
-  return describe_as("rope_table", "theta", "factor", "low_frequency_factor", "high_frequency_factor",
-                     "original_length");
-}
+constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "magnitude"); }
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward"); }
 constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest", "window"); }
 constexpr auto describe(const AttentionBackward&) {
@@ -151,6 +148,8 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
   else if constexpr (std::is_same_v<T, AdaptedParts>)
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
+  else if constexpr (std::is_same_v<T, std::vector<float>>)
+    return fmt::format(" {}={:.6g}", field, fmt::join(value, ","));
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
@@ -188,7 +187,10 @@ class Serialisation {
       add(value.heads), add(value.kv_heads), add(value.dim);
     else if constexpr (std::is_same_v<T, AdaptedParts>)
       for (size_t i = 0; i < value.end.size(); i++) add(value.begin[i]), add(value.end[i]);
-    else if constexpr (std::is_same_v<T, float>)
+    else if constexpr (std::is_same_v<T, std::vector<float>>) {
+      add(value.size());
+      for (const float one : value) add(one);
+    } else if constexpr (std::is_same_v<T, float>)
       words_.push_back(std::bit_cast<uint32_t>(value));
     else if constexpr (std::is_same_v<T, double>)
       words_.push_back(std::bit_cast<uint64_t>(value));

@@ -90,35 +90,17 @@ Matrix<S> swiglu(const Matrix<S>& gate_up) {
   return h;
 }
 
-// f_0 .. f_{dim/2 - 1}, scaled as Llama 3.1 has it where factor > 0.
-inline std::vector<double> rope_frequencies(const RopeTable& table, int64_t dim) {
-  std::vector<double> frequencies;
-  for (int64_t i = 0; i < dim / 2; i++) {
-    double f = std::pow(table.theta, -2.0 * static_cast<double>(i) / static_cast<double>(dim));
-    if (table.factor > 0) {
-      const double turns = table.original_length * f / (2 * std::numbers::pi);  // within the original context
-      const double keep =
-          (turns - table.low_frequency_factor) / (table.high_frequency_factor - table.low_frequency_factor);
-      if (turns < table.low_frequency_factor)
-        f /= table.factor;
-      else if (turns <= table.high_frequency_factor)
-        f = (1 - keep) * f / table.factor + keep * f;
-    }
-    frequencies.push_back(f);
-  }
-  return frequencies;
-}
-
 // Turns queries and keys of qkv [T, width] by their positions; the other way if backward.
 template <class S>
-Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> positions,
-               const std::vector<double>& frequencies, bool backward = false) {
+Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> positions, const RopeTable& table,
+               bool backward = false) {
   const int64_t half = shape.dim / 2;
   for (int64_t t = 0; t < qkv.rows; t++)
     for (int64_t h = 0; h < shape.heads + shape.kv_heads; h++)
       for (int64_t i = 0; i < half; i++) {
-        const double angle = static_cast<double>(at(positions, t)) * at(frequencies, i);
-        const S c = std::cos(angle), s = backward ? -std::sin(angle) : std::sin(angle);
+        const double angle = static_cast<double>(at(positions, t)) * at(table.frequencies, i);
+        const S c = std::cos(angle) * table.magnitude,
+                s = std::sin(angle) * (backward ? -table.magnitude : table.magnitude);
         S& first = qkv(t, h * shape.dim + i);
         S& second = qkv(t, h * shape.dim + i + half);
         const S x1 = first, x2 = second;
@@ -285,8 +267,7 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
     keys = norm_heads(std::move(keys), block.key_norm, model.epsilon);
   }
   Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
-  if (block.rope)
-    qkv = rope(std::move(qkv), model.heads, batch.positions, rope_frequencies(model.rope, model.heads.dim));
+  if (block.rope) qkv = rope(std::move(qkv), model.heads, batch.positions, model.rope);
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);

@@ -6,6 +6,7 @@
 
 #include "base/file.h"
 #include "format/safetensors.h"
+#include "model/rope.h"
 #include "model/spec.h"
 #include "ref/forward.h"
 
@@ -47,7 +48,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   const auto vector = [&](const std::string& name) { return matrix(name).data; };
   Decoder<S> model;
   model.heads = spec.layers.at(0).heads;
-  model.rope = spec.rope;
+  model.rope = rope_table(spec.rope, model.heads.dim, 1);
   model.epsilon = spec.final_norm.epsilon;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");

@@ -144,11 +144,11 @@ class Reference {
 
   void operator()(const RopeTable& op) {
     const int64_t half = o_[0].cols() / 2;
-    const std::vector<double> frequencies = rope_frequencies(op, o_[0].cols());
     for (int64_t p = 0; p < o_[0].rows(); p++)
       for (int64_t i = 0; i < half; i++) {
-        o_[0](p, i) = std::cos(static_cast<double>(p) * at(frequencies, i));
-        o_[0](p, i + half) = std::sin(static_cast<double>(p) * at(frequencies, i));
+        const double angle = static_cast<double>(p) * at(op.frequencies, i);
+        o_[0](p, i) = std::cos(angle) * op.magnitude;
+        o_[0](p, i + half) = std::sin(angle) * op.magnitude;
       }
   }
 

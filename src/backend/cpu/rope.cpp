@@ -3,7 +3,6 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
-#include "backend/rope_frequencies.h"
 
 namespace snug::cpu {
 namespace {
@@ -23,16 +22,17 @@ void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t ha
 
 Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() % 2 == 0, "'table' has {} columns, expected an even number", table.cols());
+  operands.expect(table.cols() == 2 * std::ssize(attrs.frequencies), "'table' has {} columns, expected {}",
+                  table.cols(), 2 * std::ssize(attrs.frequencies));
   operands.done();
-  return [table, frequency = rope_frequencies(attrs, table.cols())](const RuntimeScalars&) {
+  return [table, attrs](const RuntimeScalars&) {
     const Rows<float> rows(table);
     const int64_t half = table.cols() / 2;
     share_rows(table.rows(), table.cols(), [&](int64_t position) {
       for (int64_t i = 0; i < half; i++) {
-        const float angle = static_cast<float>(position) * frequency[static_cast<size_t>(i)];
-        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle)));
-        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle)));
+        const float angle = static_cast<float>(position) * attrs.frequencies[static_cast<size_t>(i)];
+        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle))) * attrs.magnitude;
+        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle))) * attrs.magnitude;
       }
     });
   };

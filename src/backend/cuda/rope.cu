@@ -1,7 +1,6 @@
 // Rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cuda/device.cuh"
-#include "backend/rope_frequencies.h"
 
 namespace snug::cuda {
 namespace {
@@ -13,13 +12,13 @@ struct Frequencies {
 };
 
 __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t half,
-                                  const __grid_constant__ Frequencies frequencies) {
+                                  const __grid_constant__ Frequencies frequencies, float magnitude) {
   const int64_t position = blockIdx.x;
   if (position >= positions) return;
   for (int64_t i = threadIdx.x; i < half; i += blockDim.x) {
     const double angle = static_cast<double>(static_cast<float>(position) * frequencies.f[i]);
-    *table.at(position, i) = static_cast<float>(cos(angle));
-    *table.at(position, i + half) = static_cast<float>(sin(angle));
+    *table.at(position, i) = static_cast<float>(cos(angle)) * magnitude;
+    *table.at(position, i + half) = static_cast<float>(sin(angle)) * magnitude;
   }
 }
 
@@ -59,15 +58,16 @@ __global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> tab
 
 Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t stream) {
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() % 2 == 0, "'table' has {} columns, expected an even number", table.cols());
+  operands.expect(table.cols() == 2 * std::ssize(attrs.frequencies), "'table' has {} columns, expected {}",
+                  table.cols(), 2 * std::ssize(attrs.frequencies));
   operands.expect(table.cols() <= 2 * kMaxHalf, "'table' has {} columns, at most {} are supported", table.cols(),
                   2 * kMaxHalf);
   operands.done();
   Frequencies frequencies{};
-  std::ranges::copy(rope_frequencies(attrs, table.cols()), frequencies.f);
-  return [=](const RuntimeScalars&) {
+  std::ranges::copy(attrs.frequencies, frequencies.f);
+  return [table, frequencies, magnitude = attrs.magnitude, stream](const RuntimeScalars&) {
     rope_table_kernel<<<static_cast<unsigned>(table.rows()), 64, 0, stream>>>(Rows<float>(table), table.rows(),
-                                                                              table.cols() / 2, frequencies);
+                                                                              table.cols() / 2, frequencies, magnitude);
     check_launch("rope_table");
   };
 }

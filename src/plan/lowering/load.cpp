@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "model/rope.h"
 #include "plan/lowering/placement.h"
 
 namespace snug {
@@ -39,7 +40,8 @@ class Loader {
       : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
 
   void emit() {
-    e_.op("rope_table", job_.model.rope, {write(job_.rope_table)});
+    const Shape& shape = job_.rope_table.shape;
+    e_.op("rope_table", rope_table(job_.model.rope, shape.cols(), shape.rows()), {write(job_.rope_table)});
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
     for (size_t i = 0; i < job_.table.params.size(); i++)

@@ -1,0 +1,45 @@
+// How a model's rotary embedding turns, as rope_parameters (or rope_theta and rope_scaling) of config.json say.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "format/json.h"
+
+namespace snug {
+
+enum class RopeType : uint8_t { Default, Linear, Dynamic, Llama3, Yarn, LongRope };
+
+// Each type reads the members that are named with it. With d / 2 pairs a head, pair i turns by f_i = theta^(-2i/d) a
+// position, and then
+//   Linear    f_i / factor
+//   Dynamic   theta grows with lengths beyond original_max_position (NTK): up to it as Default
+//   Llama3    wavelengths above original_max_position / low_freq_factor are multiplied by factor, those below
+//             original_max_position / high_freq_factor stay, between them the two are blended
+//   Yarn      pairs that turn more than beta_fast times in original_max_position stay, those that turn less than
+//             beta_slow times are divided by factor, between them the two are blended (Peng et al., arXiv:2309.00071);
+//             cos and sin are multiplied by attention_factor
+//   LongRope  f_i / long_factor[i] for lengths beyond original_max_position, else f_i / short_factor[i] (Ding et al.,
+//             arXiv:2402.13753); cos and sin are multiplied by attention_factor
+struct RopeParameters {
+  double theta = 10000;
+  RopeType type = RopeType::Default;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;
+  double original_max_position = 0;
+  double beta_fast = 32, beta_slow = 1;
+  bool truncate = true;  // Yarn's borders are whole pairs
+  double attention_factor = 1;
+  std::vector<double> short_factor{}, long_factor{};
+};
+
+// "default", "llama3": as configurations spell it.
+std::string_view name(RopeType type);
+
+// Reads them from a configuration. transformers 5 keeps all in `rope_parameters`; 4 had `rope_theta`, and
+// `rope_scaling` for the rest. `theta` stands where there is none, `max_position` where an original length is not said.
+// UserError naming key, found and expected for a type that is not one of these, and for a number out of range.
+RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position);
+
+}  // namespace snug
