@@ -247,7 +247,7 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
       {"/pre_tokenizer", sequence, "'pre_tokenizer.pretokenizers.type': found \"Digits\", expected nothing after"},
       {"/post_processor", {{"type", "BertProcessing"}}, "found \"BertProcessing\""},
       {"/decoder", {{"type", "WordPiece"}}, "found \"WordPiece\""},
-      {"/decoder", fused, "found \"ByteFallback\", expected \"Strip\" or nothing behind \"Fuse\""},
+      {"/decoder", fused, "found \"ByteFallback\", expected \"Strip\", \"Replace\" of one character, or"},
       {"/decoder", strip, "'decoder.decoders.stop': found 1, expected 0 behind"},
       {"/model/type", "Unigram", "'model.type': found \"Unigram\""},
       {"/model/dropout", 0.1, "'model.dropout': found 0.1"},
@@ -268,6 +268,15 @@ TEST(Tokenizer, RefusesWhatItDoesNotKnowByName) {
   const std::string config = R"({"eos_token": "</s>"})";
   EXPECT_TRUE(fails_with<UserError>([&] { Tokenizer::parse({.tokenizer = tiny().dump(), .config = config}); },
                                     "tokenizer_config.json, key 'eos_token': found \"</s>\""));
+}
+
+// As transformers 5 writes the decoder of a model that came as GGUF.
+TEST(Tokenizer, ACharacterIsReplacedBehindFuse) {
+  Json json = tiny();
+  json["decoder"] = Json::parse(R"({"type": "Sequence", "decoders": [{"type": "ByteFallback"}, {"type": "Fuse"},
+    {"type": "Replace", "pattern": {"String": "a"}, "content": "b"}, {"type": "ByteLevel"}]})");
+  const Tokenizer tokenizer = made_of(json);
+  EXPECT_EQ(tokenizer.decode(tokenizer.encode("abcab"), false), "bbcbb");
 }
 
 // Bytes changed at random: a UserError or a tokenizer that encodes, never anything else.

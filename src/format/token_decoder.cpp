@@ -20,9 +20,11 @@ std::string stripped(std::string_view token, std::string_view what, size_t left,
   return std::string(token);
 }
 
+bool is_one_character(std::string_view text) { return !text.empty() && decode_utf8(text, 0).bytes == text.size(); }
+
 std::string one_character(const JsonObject& json, std::string_view key) {
   std::string text = json.string(key);
-  if (text.empty() || decode_utf8(text, 0).bytes != text.size()) json.fail(key, "one character");
+  if (!is_one_character(text)) json.fail(key, "one character");
   return text;
 }
 
@@ -77,7 +79,10 @@ void TokenDecoder::add(const JsonObject& json, const std::string& source, int de
     fused_ = true;
     return;
   }
-  if (fused_ && type != "ByteLevel") json.fail("type", "\"Strip\" or nothing behind \"Fuse\"");
+  // Of one character behind "Fuse" it is the same token by token, as no character lies on two but by its bytes.
+  const bool replaces_one = type == "Replace" && is_one_character(json.object("pattern").string("String"));
+  if (fused_ && type != "ByteLevel" && !replaces_one)
+    json.fail("type", "\"Strip\", \"Replace\" of one character, or nothing behind \"Fuse\"");
   if (type == "ByteLevel") {
     steps_.push_back({.kind = Kind::ByteLevel});
   } else if (type == "ByteFallback") {
