@@ -36,6 +36,21 @@ TEST_F(OwnedRun, ASecondRunIsRefusedAndTheFirstGoesOn) {
   EXPECT_FALSE(fs::exists(at("run/.owner")));
 }
 
+TEST_F(OwnedRun, ARunWhoseFileWasRemovedStillHasItsDirectory) {
+  const pid_t first = start(long_job());
+  wait_for_steps(2);
+  fs::remove(at("run/.owner"));
+  const Outcome second = run(long_job({"--resume"}));
+  EXPECT_EQ(second.code, 2) << second.err;
+  EXPECT_THAT(second.err, HasSubstr("run: a run is going on there, whose file .owner was removed"));
+  for (const char* out : {"run/checkpoints/other", "run/adapter"})
+    EXPECT_THAT(run(job("train", {"--out", out})).err, HasSubstr("', which is the run's in "));
+  int status = 0;
+  waitpid(first, &status, 0);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+  EXPECT_EQ(steps(), 400u);
+}
+
 // Makes a process and its children a host of its own, as far as a network and a name make one.
 auto on_host(const char* name) {
   return [name] {

@@ -163,6 +163,8 @@ TEST_F(Cli, RefusalsQuoteWhatWasWritten) {
   expect_refusal({"generate", "--model", kModels / "llama", "--prompt", "a", "--temperature", "nan"},
                  {"--temperature"});
   expect_refusal(job("train", {"--trace", "nowhere/trace.json"}), {"--trace: ", "'nowhere/trace.json'", "directory"});
+  ASSERT_EQ(mkfifo(at("pipe").c_str(), 0600), 0);
+  expect_refusal(job("train", {"--trace", "pipe"}), {"pipe: found a device, pipe or socket, expected a file"});
 }
 
 TEST_F(Cli, RefusesBrokenModels) {

@@ -123,7 +123,8 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
   EXPECT_TRUE(refused(R"({"messages": [{"speaker": "user", "text": "a"}]})",
                       "key 'messages[0]': key 'role' is missing, found the keys \"speaker\", \"text\"; --columns "
                       "role=FIELD names it"));
-  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})", "preference objectives are not there yet"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
+                      "preferences and classes (a text with its label) are not supported yet"));
   EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
 }
 

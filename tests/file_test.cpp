@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -239,6 +240,17 @@ TEST(PendingDirectory, ReplacesAndForgetsWhatAKilledProcessLeft) {
   EXPECT_FALSE(fs::exists(path / "old"));
   EXPECT_FALSE(fs::exists(path / "stale"));
   EXPECT_FALSE(fs::exists(directory.path() / "model.old"));
+}
+
+TEST(PendingFile, WritesWhatALinkNamesAndNoDevice) {
+  const TempDirectory directory;
+  std::filesystem::create_symlink("target", directory.path() / "link");
+  write_text(directory.path() / "link", "text");
+  EXPECT_TRUE(std::filesystem::is_symlink(directory.path() / "link"));
+  EXPECT_EQ(read_text(directory.path() / "target", 100), "text");
+  ASSERT_EQ(mkfifo((directory.path() / "pipe").c_str(), 0600), 0);
+  EXPECT_TRUE(fails_with<UserError>([&] { write_text(directory.path() / "pipe", "text"); }, "pipe: found a device"));
+  EXPECT_TRUE(fails_with<UserError>([&] { write_text(directory.path(), "text"); }, "found a directory"));
 }
 
 }  // namespace

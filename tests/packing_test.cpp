@@ -134,7 +134,7 @@ TEST(Packing, SaysWhyNothingIsLeft) {
   for (const auto& [prompt, reply] : {std::pair(6, 2), {7, 1}, {3, 0}}) dataset.add(chat_of(prompt, reply));
   const auto refuses = [&](std::vector<uint32_t> samples, const std::string& words) {
     return fails_with<UserError>([&] { Packer(dataset, samples, {.sequence_length = 5, .name = "validation"}); },
-                                 "validation: nothing is left to learn from: " + words);
+                                 "validation: no sample is left with a token that carries loss: " + words);
   };
   EXPECT_TRUE(refuses({0, 1},
                       "2 of 2 samples are longer than sequence_length 5: cut, 6 tokens lost; 2 of 2 samples are "
@@ -229,7 +229,8 @@ TEST(Packing, RefusesWhatCannotBeTrained) {
   const Dataset dataset = dataset_of({9, 9});
   EXPECT_TRUE(fails_with<UserError>(
       [&] { Packer(dataset, all_samples(2), {.sequence_length = 4, .long_samples = LongSamples::Drop}); },
-      "data: nothing is left to learn from: 2 of 2 samples are longer than sequence_length 4: dropped, 18 tokens "
+      "data: no sample is left with a token that carries loss: 2 of 2 samples are longer than sequence_length 4: "
+      "dropped, 18 tokens "
       "lost"));
   EXPECT_TRUE(fails_with<UserError>([&] { Packer(dataset, all_samples(2), {.sequence_length = 1}); },
                                     "sequence_length: found 1, expected 2"));

@@ -65,7 +65,6 @@ TEST(PeftConfig, RefusesWhatIsNotPlainLora) {
       {"exclude_modules", 3, "'exclude_modules'"},
       {"some_new_feature", 3, "'some_new_feature'"},
       {"bias", "some", "expected \"none\", \"all\" or \"lora_only\""},
-      {"fan_in_fan_out", true, "expected false"},
       {"init_lora_weights", "pissa", "'init_lora_weights': found \"pissa\""},
       {"init_lora_weights", "olora", "others change the base as well"},
       {"target_modules", "(q_proj", "'target_modules': found '(q_proj', expected a regular expression"},

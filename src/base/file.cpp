@@ -350,8 +350,18 @@ void write_text(const fs::path& path, std::string_view text) {
   pending.publish();
 }
 
+fs::path place_of_file(const fs::path& path) {
+  std::error_code error;
+  fs::path place = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
+  if (place.empty()) place = path;
+  const fs::file_status there = fs::status(place, error);
+  if (!fs::exists(there) || fs::is_regular_file(there)) return place;
+  user_error("{}: found {}, expected a file or nothing: it would be replaced", path.string(),
+             fs::is_directory(there) ? "a directory" : "a device, pipe or socket");
+}
+
 PendingFile::PendingFile(const fs::path& path, IoMode mode)
-    : path_(path), file_(File::create(partial_name(path), mode)) {}
+    : path_(place_of_file(path)), file_(File::create(partial_name(path_), mode)) {}
 
 PendingFile::~PendingFile() {
   if (!published_) ::unlink(file_.path().c_str());

@@ -90,8 +90,12 @@ std::string read_text(const std::filesystem::path& path, uint64_t max_bytes);
 // Replaces or makes a small file in one step: readers see the old text or the new, never a part.
 void write_text(const std::filesystem::path& path, std::string_view text);
 
-// A file that bears `<path>.partial` until publish() has synced it and renamed it; an existing file is replaced.
-// Unpublished, it is removed by the destructor.
+// Where a file lies that is written under a name: what a link names, else the name itself. UserError where a directory,
+// a device, a pipe or a socket lies there.
+std::filesystem::path place_of_file(const std::filesystem::path& path);
+
+// A file that bears `<path>.partial` until publish() has synced it and renamed it; an existing file is replaced, also
+// where a link names it. Unpublished, it is removed by the destructor. UserError as place_of_file() has it.
 class PendingFile {
  public:
   PendingFile(const std::filesystem::path& path, IoMode mode);

@@ -50,7 +50,7 @@ class DirectoryOwner {
   std::filesystem::path directory_, file_;
   std::filesystem::path made_;  // the topmost directory that was made; empty if none was
   std::string started_;
-  int fd_ = -1;
+  int fd_ = -1, directory_fd_ = -1;
   bool locked_ = false;  // for all who can see the directory
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -71,7 +71,9 @@ int fail_with_memory(const std::exception_ptr& thrown) {
     return fail(kInternal,
                 fmt::format("internal: {} ({}:{})", error.what(), error.where.file_name(), error.where.line()));
   } catch (const std::filesystem::filesystem_error& error) {
-    return fail(kMachine, error.what());
+    const std::string file = (error.path2().empty() ? error.path1() : error.path2()).string();
+    return fail(error.code() == std::errc::permission_denied ? kUser : kMachine,
+                fmt::format("{}: {}", file.empty() ? "a file" : file, error.code().message()));
   } catch (const std::system_error& error) {
     if (!is_lack_of_threads(error)) return fail(kInternal, error.what());
     return fail(kDoesNotFit, fmt::format("no thread can be started ({}): {}", error.what(), no_more_memory()));

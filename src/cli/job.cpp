@@ -117,7 +117,14 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
 
 namespace {
 
-// A line where the adapter was trained on another model, or on other weights, than these.
+// The last name of a path or a hub's id.
+std::string last_name(const std::string& path) {
+  const auto normal = std::filesystem::path(path).lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+}
+
+// A line where the adapter was trained on another model, or on other weights, than these: as its snug.json tells, or
+// where it has none, as PEFT names the base.
 void note_other_base(JobSpec& spec, const Options& options) {
   if (options.adapter.empty()) return;
   const AdapterFormat trained_on = read_adapter_format(options.adapter, spec.model.vocabulary);
@@ -129,6 +136,12 @@ void note_other_base(JobSpec& spec, const Options& options) {
     if (const auto words = differences(found, expected, {kModelFields}); !words.empty())
       notes.push_back(fmt::format("{} was trained on another model than {}, by its {}: {}", options.adapter,
                                   options.model, kSnugFile, fmt::join(words, "; ")));
+  }
+  if (!trained_on.by_snug) {
+    const std::string base = read_peft_config(options.adapter).base_model;
+    if (!base.empty() && last_name(base) != last_name(model_as_given(options)))
+      notes.push_back(fmt::format("{} names the base {}, and --model is {}: whether they are the same is not looked at",
+                                  options.adapter, base, model_as_given(options)));
   }
   if (trained_on.base.empty()) return;
   const std::optional<uint64_t> base = hash_of_base(spec.table, spec.sources);

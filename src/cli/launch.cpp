@@ -90,6 +90,7 @@ void require_one_process(std::string_view command) {
         "command line: the launcher started {} processes, expected one of 'snug {}': train, eval, generate and chat "
         "run on several{}",
         ranks, command, command == "plan" ? "; here --ranks says how many" : "");
+  if (!comm && command != "plan") require_no_torchrun(command);
 }
 
 namespace {

@@ -15,6 +15,7 @@
 #include "cli/learning.h"
 #include "cli/no_effect.h"
 #include "cli/prompting.h"
+#include "cli/run_directory.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "data/record_keys.h"
@@ -87,6 +88,7 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
 // A directory is replaced only if all that is in it belongs to a model: whatever else lies there is somebody's.
 void refuse_to_replace(const Options& options, const std::vector<std::string>& inputs) {
   const std::filesystem::path out = options.out;
+  refuse_runs_own(out);
   if (!options.overwrite || !std::filesystem::is_directory(out)) return;
   const std::vector<std::string> known = side_files(out);
   for (const auto& entry : std::filesystem::directory_iterator(out)) {
@@ -182,10 +184,10 @@ int copy_checkpoint(const Options& options, const CommandFlags& flags) {
   if (options.flags.contains("base_format"))
     user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
                options.base_format.value_or(""));
-  const WriteExtraFiles beside = write_adapters_format(options);
+  const WriteExtraFiles write_extra = write_adapters_format(options);
   PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   std::filesystem::copy(options.model, pending.path(), std::filesystem::copy_options::recursive);
-  beside(pending.path());
+  write_extra(pending.path());
   pending.publish();
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out}}));
@@ -208,11 +210,11 @@ int merge_command(Options options, const CommandFlags& flags) {
   refuse_to_replace(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
-  const WriteExtraFiles beside = write_adapters_format(options);
+  const WriteExtraFiles write_extra = write_adapters_format(options);
   const std::vector<int32_t> ids = tokens_to_compare(options);
   const std::vector<float> apart = logits_of(options, ids);
   use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
-            [&](Session& session) { export_model(session, options.out, options.model, existing, beside); });
+            [&](Session& session) { export_model(session, options.out, options.model, existing, write_extra); });
   Options merged = options;
   merged.model = options.out;
   merged.adapter.clear();

@@ -83,7 +83,7 @@ void refuse_trace(const Options& options) {
 void require_file_can_be_made(const fs::path& file, std::string_view option) {
   if (fs::is_directory(file))
     user_error("{}: found the directory '{}', expected the name of a file", option, file.string());
-  const fs::path directory = fs::absolute(file).parent_path();
+  const fs::path directory = fs::absolute(place_of_file(file)).parent_path();
   if (!fs::is_directory(directory))
     user_error("{}: found '{}', expected a file in a directory that is there", option, file.string());
   require_writable(directory, file.string(), option);
@@ -109,8 +109,17 @@ std::unique_ptr<DirectoryOwner> own_out(const Options& options) {
       out, DirectoryOwner::Terms{.locks_hold = kernel_locks_hold(out), .took_over = took_over});
 }
 
+void refuse_runs_own(const fs::path& out) {
+  fs::path path = plain(out);
+  for (fs::path parent = path.parent_path(); parent != path; path = parent, parent = path.parent_path())
+    if (is_file(parent / kJob) && std::ranges::find(kResults, path.filename().string()) != std::end(kResults))
+      user_error("--out: found '{}', which is the run's in {}: it writes and removes '{}'; expected another directory",
+                 out.string(), parent.string(), path.filename().string());
+}
+
 void refuse_out(const Options& options) {
   const fs::path out = options.out;
+  refuse_runs_own(out);
   if (options.resume && options.overwrite)
     user_error("found --resume and --overwrite, expected one of them: the run in --out goes on, or it is replaced");
   if (is_file(out / kJob) && !options.resume && !options.overwrite)

@@ -27,6 +27,9 @@ std::unique_ptr<DirectoryOwner> own_out(const Options& options);
 // is no run's; where --overwrite would remove what is read; where the trace cannot be written.
 void refuse_out(const Options& options);
 
+// UserError where a directory to be written is what some run writes and removes, or lies in that.
+void refuse_runs_own(const std::filesystem::path& out);
+
 // Removes the run that is there; what says that it is one goes last.
 void clear_run(const std::string& out, const Heartbeat& heartbeat);
 

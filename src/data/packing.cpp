@@ -71,7 +71,8 @@ Packer::Packer(const Dataset& dataset, std::vector<uint32_t> selection, const Pa
   report_.samples = static_cast<int64_t>(selection_.size());
   std::erase_if(selection_, [&](uint32_t sample) { return !examine(sample); });
   if (report_.documents == 0) {
-    user_error("{}: nothing is left to learn from: {}", options_.name, left_out_text(report_, options_));
+    user_error("{}: no sample is left with a token that carries loss: {}", options_.name,
+               left_out_text(report_, options_));
   }
   if (report_.documents >= int64_t{UINT32_MAX})
     user_error("{}: found {} documents, expected less than 2^32 - 1", options_.name, report_.documents);

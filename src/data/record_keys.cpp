@@ -36,7 +36,7 @@ constexpr RefusedKeys kRefused[] = {
      "chosen rejected label kto_tag margin chosen_response rejected_response response_chosen response_rejected "
      "score_chosen score_rejected chosen_score rejected_score chosen_rating rejected_rating preference preferred "
      "dispreferred winner loser ranking",
-     "none: preference objectives are not there yet"},
+     "none: preferences and classes (a text with its label) are not supported yet"},
     {kRecords | kMessage,
      "tools tool_calls tool_call tool_call_id tool_choice functions function function_call available_tools "
      "tool_definitions tool_responses tool_results",

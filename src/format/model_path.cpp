@@ -219,6 +219,11 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   if (snapshot.empty())
     user_error("{}: found {} in {}, none of them branch main's; 'hf download {}' fetches that, or {} names a snapshot",
                id, all.empty() ? "no snapshot" : "snapshots " + listed(all), snapshots.string(), id, wanted.option);
+  if (!is_file(snapshot / wanted.marker) && wanted.marker == "config.json" && is_file(snapshot / "adapter_config.json"))
+    user_error(
+        "{}: is an adapter (adapter_config.json is there, no config.json), expected a model: --adapter {}, and "
+        "--model its base",
+        id, id);
   if (!is_file(snapshot / wanted.marker))
     user_error("{}: found {} in {}, but no {}; 'hf download {}' fetches what is missing", id,
                listed(names_in(snapshot)), snapshot.string(), wanted.marker, id);

@@ -26,13 +26,14 @@ constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weig
 constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
     {"task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version",
      "megatron_core", "qalora_group_size", "runtime_config", "eva_config", "lora_dropout", "init_lora_weights",
-     "merge_weights", "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr"});
+     "merge_weights", "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr",
+     "fan_in_fan_out"});  // PEFT takes it off of a linear, of which all targets are
 
 // Keys that are read below.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
-    {"peft_type", "r", "lora_alpha", "use_rslora", "bias", "fan_in_fan_out", "target_modules", "exclude_modules",
-     "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save",
-     "trainable_token_indices", "ensure_weight_tying"});
+    {"peft_type", "r", "lora_alpha", "use_rslora", "bias", "target_modules", "exclude_modules", "layers_to_transform",
+     "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices",
+     "ensure_weight_tying"});
 
 // What is not computed, and what it would be.
 constexpr auto kRefusedKeys = std::to_array<std::pair<std::string_view, std::string_view>>(
@@ -72,7 +73,6 @@ void refuse_changed_base(const JsonObject& config) {
 void refuse_other_features(const JsonObject& config) {
   if (config.string("peft_type") != "LORA") config.fail("peft_type", "\"LORA\"");
   if (config.string("task_type", "CAUSAL_LM") != "CAUSAL_LM") config.fail("task_type", "\"CAUSAL_LM\"");
-  if (config.boolean("fan_in_fan_out", false)) config.fail("fan_in_fan_out", "false");
   refuse_changed_base(config);
   for (const auto& [key, value] : config.value().items()) {
     if (is_off(value) || knows(kHarmlessKeys, key) || knows(kReadKeys, key)) continue;

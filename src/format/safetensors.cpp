@@ -319,11 +319,14 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
                files_[0].string(), name.substr(std::string_view("model.").size()), name);
   if (!entry) refuse_wrapped(name);
   if (!entry) {
+    if (files_.empty())
+      user_error("tensor '{}' is missing, expected {} ({}): none of the files that the index names holds tensors", name,
+                 to_string(shape), reason);
     const std::string there =
         entries_.empty() ? "found no tensor"
                          : fmt::format("found '{}'{}", entries_[0].name,
                                        entries_.size() > 1 ? fmt::format(" and {} more", entries_.size() - 1) : "");
-    user_error("{}: tensor '{}' is missing{}, expected {} ({}); {}", files_.empty() ? "" : files_[0].string(), name,
+    user_error("{}: tensor '{}' is missing{}, expected {} ({}); {}", files_[0].string(), name,
                files_.size() > 1 ? " from this and the other shards" : "", to_string(shape), reason, there);
   }
   const std::string file = files_[entry->file].string();
