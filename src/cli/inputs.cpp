@@ -19,19 +19,29 @@ namespace fs = std::filesystem;
 
 // ---- GGUF files -----------------------------------------------------------------------------------------------------
 
+// Of the bytes of all files of a model.
+uint64_t checksum_of(const std::vector<fs::path>& files) {
+  std::vector<uint64_t> checksums;
+  for (const fs::path& file : files) checksums.push_back(file_checksum(file));
+  return checksums.size() == 1 ? checksums[0] : hash_of(std::span<const uint64_t>(checksums));
+}
+
 // The model directory of a GGUF file: made once, under the hash of the file's bytes.
 fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
-  const fs::path directory = cache / fmt::format("gguf-{:016x}", file_checksum(file));
+  const std::vector<fs::path> files = gguf_files(file);
+  const fs::path directory = cache / fmt::format("gguf-{:016x}", checksum_of(files));
   fs::path lock = directory;
   lock += ".lock";
   const FileLock held = FileLock::alone(lock, kOtherCache);
   if (is_file(directory / "config.json")) return directory;
   try {
-    read_gguf(file);  // what cannot be read is refused before anything is announced
+    read_gguf(files);  // what cannot be read is refused before anything is announced
     if (is_first_process())
       say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", file.string(),
                       directory.string()));
-    import_gguf(file, directory, Existing::Replace);
+    const std::vector<std::string> notes = import_gguf(file, directory, Existing::Replace);
+    if (is_first_process())
+      for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", file.string(), note));
   } catch (const UserError& refused) {
     user_error("--model {}: cannot import it: {}", file.string(), refused.what());
   }

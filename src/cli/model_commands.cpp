@@ -110,7 +110,9 @@ void refuse_to_replace(const Options& options, const std::vector<std::string>& i
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
   refuse_to_replace(options, {});
-  import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
+  const std::vector<std::string> notes =
+      import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
+  for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", flags.file, note));
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out}}));
   else

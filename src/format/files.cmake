@@ -1,7 +1,13 @@
 set(FILES_SOURCES
     bnb.cpp
     gguf.cpp
+    gguf_architecture.cpp
+    gguf_config.cpp
+    gguf_dequantize.cpp
+    gguf_dequantize_grids.cpp
     gguf_import.cpp
+    gguf_parts.cpp
+    gguf_pretokenizers.cpp
     gguf_tokenizer.cpp
     gguf_types.cpp
     generation_config.cpp

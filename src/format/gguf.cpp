@@ -6,7 +6,6 @@
 #include <cmath>
 
 #include "base/error.h"
-#include "base/file.h"
 #include "format/load.h"
 #include "format/unicode.h"
 
@@ -18,30 +17,6 @@ constexpr uint64_t kMaxKeyBytes = 1 << 16, kMaxPairs = 1 << 16, kMaxTensors = 1 
 constexpr uint64_t kMaxDimensions = 4, kMaxAlignment = 1 << 20;
 
 enum class ValueType : uint32_t { U8, I8, U16, I16, U32, I32, F32, Bool, String, Array, U64, I64, F64 };
-
-// Names of the types that a file may hold and snug does not read, for messages.
-struct TypeName {
-  uint32_t type;
-  std::string_view name;
-};
-constexpr std::array<TypeName, 23> kOtherTypes{
-    {{2, "Q4_0"},     {6, "Q5_0"},   {7, "Q5_1"},    {9, "Q8_1"},   {10, "Q2_K"},    {11, "Q3_K"},
-     {12, "Q4_K"},    {13, "Q5_K"},  {14, "Q6_K"},   {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"},
-     {18, "IQ3_XXS"}, {19, "IQ1_S"}, {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"},
-     {28, "F64"},     {29, "IQ1_M"}, {34, "TQ1_0"},  {35, "TQ2_0"}, {39, "MXFP4"}}};
-
-std::optional<GgufType> known_type(uint32_t type) {
-  for (const GgufType known : {GgufType::F32, GgufType::F16, GgufType::Q4_1, GgufType::Q8_0, GgufType::BF16}) {
-    if (static_cast<uint32_t>(known) == type) return known;
-  }
-  return std::nullopt;
-}
-
-std::string type_name(uint32_t type) {
-  if (const auto known = known_type(type)) return std::string(name(*known));
-  const auto other = std::ranges::find(kOtherTypes, type, &TypeName::type);
-  return other == kOtherTypes.end() ? fmt::format("number {}", type) : std::string(other->name);
-}
 
 struct Describe {
   std::string operator()(bool value) const { return value ? "true" : "false"; }
@@ -208,15 +183,13 @@ class GgufParser {
       tensor.shape.insert(tensor.shape.begin(), static_cast<int64_t>(size));
     }
     const auto type = number<uint32_t>();
-    const auto known = known_type(type);
-    if (!known) {
-      fail("tensor '{}' has type {}, expected F32, F16, BF16, Q8_0 or Q4_1: use a file in one of these", tensor.name,
-           type_name(type));
-    }
+    const auto known = gguf_type(type);
+    if (!known)
+      fail("tensor '{}' has type {}, expected one of {}", tensor.name, gguf_type_name(type), gguf_type_names());
     tensor.type = *known;
     const auto columns = static_cast<uint64_t>(tensor.shape.empty() ? 1 : tensor.shape.back());
     if (columns % block_values(*known) != 0) {
-      fail("tensor '{}' of type {} has rows of {} values, expected a multiple of {}", tensor.name, type_name(type),
+      fail("tensor '{}' of type {} has rows of {} values, expected a multiple of {}", tensor.name, name(*known),
            columns, block_values(*known));
     }
     tensor.bytes = row_bytes(*known, values);
@@ -267,6 +240,12 @@ class GgufParser {
 const GgufTensor* GgufHeader::find(std::string_view name) const {
   const auto found = std::ranges::lower_bound(tensors_, name, {}, &GgufTensor::name);
   return found != tensors_.end() && found->name == name ? &*found : nullptr;
+}
+
+std::vector<std::string_view> GgufHeader::keys() const {
+  std::vector<std::string_view> keys;
+  for (const auto& [key, value] : values_) keys.push_back(key);
+  return keys;
 }
 
 void GgufHeader::fail(std::string_view key, std::string_view expected) const {
@@ -321,12 +300,6 @@ const std::vector<int64_t>& GgufHeader::integers(std::string_view key) const {
 
 GgufHeader parse_gguf(const ReadAt& read, uint64_t file_bytes, std::string_view source) {
   return GgufParser(read, file_bytes, source).parse();
-}
-
-GgufHeader read_gguf(const std::filesystem::path& path) {
-  const File file = File::open_read(path, IoMode::Buffered);
-  return parse_gguf([&](uint64_t offset, std::span<std::byte> out) { file.read(offset, out); }, file.size(),
-                    path.string());
 }
 
 }  // namespace snug

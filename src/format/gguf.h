@@ -5,7 +5,10 @@
 //   array value:  type u32, count u64, values
 //   tensor info:  name string, dimensions u32, sizes u64 (fastest first), type u32, offset u64 in the data
 //
-// The data starts, and every offset in it is, at a multiple of "general.alignment" (32 unless given).
+// The data starts, and every offset in it is, at a multiple of "general.alignment" (32 unless given). A model may be
+// split into files NAME-00001-of-00003.gguf and so on, each of them whole by itself: "split.no" counts them from 0,
+// "split.count" says how many there are and "split.tensors.count" how many tensors they hold together; the first has
+// the model's metadata.
 // Format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 #pragma once
 
@@ -24,23 +27,62 @@
 
 namespace snug {
 
-// How a tensor's values are stored; the numbers are the file's. A block is 32 values: Q8_0 has an fp16 scale d and 32
-// signed bytes q, x = d q; Q4_1 has fp16 d and m and 32 half bytes q (low halves first), x = d q + m.
-enum class GgufType : uint32_t { F32 = 0, F16 = 1, Q4_1 = 3, Q8_0 = 8, BF16 = 30 };
+// How a tensor's values are stored; the numbers are the file's. What their blocks hold: gguf_dequantize.cpp and
+// gguf_dequantize_grids.cpp.
+enum class GgufType : uint32_t {
+  F32 = 0,
+  F16 = 1,
+  Q4_0 = 2,
+  Q4_1 = 3,
+  Q5_0 = 6,
+  Q5_1 = 7,
+  Q8_0 = 8,
+  Q2_K = 10,
+  Q3_K = 11,
+  Q4_K = 12,
+  Q5_K = 13,
+  Q6_K = 14,
+  IQ2_XXS = 16,
+  IQ2_XS = 17,
+  IQ3_XXS = 18,
+  IQ1_S = 19,
+  IQ4_NL = 20,
+  IQ3_S = 21,
+  IQ2_S = 22,
+  IQ4_XS = 23,
+  I8 = 24,
+  I16 = 25,
+  I32 = 26,
+  I64 = 27,
+  F64 = 28,
+  IQ1_M = 29,
+  BF16 = 30,
+  TQ1_0 = 34,
+  TQ2_0 = 35,
+  MXFP4 = 39,
+  NVFP4 = 40
+};
 
+// The type of a number in a file; nothing for those that are not read.
+std::optional<GgufType> gguf_type(uint32_t number);
+// "Q4_1", also of types that are not read; "number 99".
+std::string gguf_type_name(uint32_t number);
+// All that are read, for messages.
+std::string gguf_type_names();
 // "Q4_1"
 std::string_view name(GgufType type);
-// How many values are stored together: 32 or 1. Rows are whole blocks.
+// How many values are stored together. Rows are whole blocks.
 uint64_t block_values(GgufType type);
 // Bytes of `values` values in a row; `values` must be a multiple of the type's block.
 uint64_t row_bytes(GgufType type, uint64_t values);
-// Turns stored bytes into fp32, exactly as their definition says. `bytes` holds row_bytes(type, out.size()).
+// Turns stored bytes into fp32, to the bit as the gguf package does. `bytes` holds row_bytes(type, out.size()).
 void dequantize(GgufType type, std::span<const std::byte> bytes, std::span<float> out);
 
 struct GgufTensor {
   std::string name;
   std::vector<int64_t> shape;  // rows first, as Hugging Face has it; the file has the reverse
   GgufType type = GgufType::F32;
+  size_t file = 0;      // of the parts that the model is split into
   uint64_t offset = 0;  // bytes from the start of the file
   uint64_t bytes = 0;
 };
@@ -49,7 +91,8 @@ struct GgufTensor {
 using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
 
-// The metadata and the tensor table of one file. Every getter's UserError names file, key, found and expected.
+// The metadata and the tensor table of one file, or of all parts of a model. Every getter's UserError names file, key,
+// found and expected.
 class GgufHeader {
  public:
   const std::string& source() const { return source_; }
@@ -58,6 +101,8 @@ class GgufHeader {
   const GgufTensor* find(std::string_view name) const;  // null if there is none
 
   bool has(std::string_view key) const { return values_.contains(key); }
+  // In order of name.
+  std::vector<std::string_view> keys() const;
   // Without a fallback the key is required.
   int64_t integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;
   double number(std::string_view key, std::optional<double> fallback = {}) const;
@@ -72,6 +117,7 @@ class GgufHeader {
 
  private:
   friend class GgufParser;
+  friend GgufHeader join_gguf_parts(std::vector<GgufHeader> parts);
   template <class T>
   const T& get(std::string_view key, std::string_view expected) const;
 
@@ -83,6 +129,14 @@ class GgufHeader {
 // Reads the header of a file of `file_bytes` bytes; `source` is its name for messages. UserError for whatever breaks
 // the format, and for tensor types other than GgufType's.
 GgufHeader parse_gguf(const ReadAt& read, uint64_t file_bytes, std::string_view source);
-GgufHeader read_gguf(const std::filesystem::path& path);
+// The header of a model from those of its parts, in their order; a single file is a part by itself. UserError where
+// they are not the parts of one model.
+GgufHeader join_gguf_parts(std::vector<GgufHeader> parts);
+
+// The files of the model that one of its files belongs to, by its name: all parts in their order, or itself. UserError
+// where one is missing.
+std::vector<std::filesystem::path> gguf_files(const std::filesystem::path& file);
+// The header of the model in these files.
+GgufHeader read_gguf(const std::vector<std::filesystem::path>& files);
 
 }  // namespace snug

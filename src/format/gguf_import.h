@@ -2,7 +2,10 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "base/file.h"
 #include "format/gguf.h"
@@ -10,11 +13,12 @@
 namespace snug {
 
 // Writes config.json, generation_config.json, model.safetensors (bf16), tokenizer.json and tokenizer_config.json with
-// the chat template to `out`, which appears only when it is complete. Tensors pass through a few MiB whatever their
-// size. Architectures: llama, qwen2. Tokenizers: byte-level BPE with the pre-tokenisers smollm, llama-bpe, qwen2, and
-// SentencePiece's BPE.
-// UserError for anything else, by name.
-void import_gguf(const std::filesystem::path& file, const std::filesystem::path& out, Existing existing);
+// the chat template to `out`, which appears only when it is complete. `file` may be any part of a model in several.
+// Tensors pass through a few MiB whatever their size. Architectures: those of gguf_architecture.h. Tokenizers:
+// byte-level BPE with the pre-tokenizers of gguf_pretokenizers.h, and SentencePiece's BPE. Returns what was narrowed or
+// not used, a line each. UserError for anything else, by name.
+std::vector<std::string> import_gguf(const std::filesystem::path& file, const std::filesystem::path& out,
+                                     Existing existing);
 
 // The text of config.json for a file's metadata.
 std::string gguf_model_config(const GgufHeader& header);
@@ -24,5 +28,9 @@ std::string gguf_generation_config(const GgufHeader& header);
 std::string gguf_tokenizer(const GgufHeader& header);
 // The text of tokenizer_config.json.
 std::string gguf_tokenizer_config(const GgufHeader& header);
+// Keys of the architecture that decide nothing of what is written.
+std::vector<std::string> gguf_unused_keys(const GgufHeader& header);
+// The token of "bos", "eos", "eot", "padding" or "unknown", below `vocabulary`; nothing where there is none.
+std::optional<int64_t> gguf_token_id(const GgufHeader& header, std::string_view role, int64_t vocabulary);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-#include <array>
+#include <algorithm>
 #include <cmath>
 #include <optional>
 #include <set>
@@ -8,8 +8,8 @@
 
 #include "base/error.h"
 #include "format/gguf_import.h"
+#include "format/gguf_pretokenizers.h"
 #include "format/json.h"
-#include "format/pretokenizer.h"
 #include "format/sentencepiece.h"
 #include "format/unicode.h"
 
@@ -19,21 +19,6 @@ namespace {
 // tokenizer.ggml.token_type
 constexpr int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kMaxType = 6;
 constexpr int64_t kMaxPosition = int64_t{1} << 32;
-
-// What a pre-tokeniser's name in GGUF stands for.
-struct NamedPreTokenizer {
-  std::string_view name;
-  std::optional<WordPattern> split;  // nothing: digits one by one, then GPT-2's pattern in ByteLevel
-  bool whole_words;                  // a word that is a token is taken as it is, whatever the merges say
-  bool normalizes_nfc;
-  bool starts_with_bos;  // where tokenizer.ggml.add_bos_token does not say
-};
-
-constexpr std::array<NamedPreTokenizer, 3> kPreTokenizers{{
-    {"smollm", {}, false, false, false},
-    {"llama-bpe", WordPattern::Llama3, true, false, true},
-    {"qwen2", WordPattern::Qwen2, false, true, false},
-}};
 
 constexpr std::string_view kModel = "tokenizer.ggml.model";
 
@@ -46,13 +31,11 @@ bool is_sentencepiece(const GgufHeader& header) {
   return model == "llama";
 }
 
-const NamedPreTokenizer& find_pre_tokenizer(const GgufHeader& header) {
+GgufPreTokenizer find_pre_tokenizer(const GgufHeader& header) {
   constexpr std::string_view kPre = "tokenizer.ggml.pre";
-  const std::string name = header.string(kPre);
-  for (const NamedPreTokenizer& pre : kPreTokenizers) {
-    if (pre.name == name) return pre;
-  }
-  header.fail(kPre, "\"smollm\", \"llama-bpe\" or \"qwen2\"");
+  const auto found = find_gguf_pre_tokenizer(header.string(kPre));
+  if (!found) header.fail(kPre, "one of " + gguf_pre_tokenizer_names());
+  return *found;
 }
 
 Json byte_level(bool add_prefix_space, bool trim_offsets, bool use_regex) {
@@ -66,21 +49,11 @@ Json sequence(const char* key, Json first, Json second) {
   return {{"type", "Sequence"}, {key, Json::array({std::move(first), std::move(second)})}};
 }
 
-Json pre_tokenizer(const NamedPreTokenizer& pre) {
-  if (!pre.split) {
-    return sequence("pretokenizers", {{"type", "Digits"}, {"individual_digits", true}}, byte_level(false, true, true));
-  }
-  Json split{
-      {"type", "Split"}, {"pattern", {{"Regex", regex_of(*pre.split)}}}, {"behavior", "Isolated"}, {"invert", false}};
-  return sequence("pretokenizers", std::move(split), byte_level(false, true, false));
-}
-
-// The text of the token that tokenizer.ggml.<role>_token_id names, or null.
+// The text of the token that has a role, or null.
 Json special_token(const GgufHeader& header, std::string_view role) {
-  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", role);
-  if (!header.has(key)) return nullptr;
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
-  return tokens[static_cast<size_t>(header.integer(key, 0, static_cast<int64_t>(tokens.size()) - 1))];
+  const auto id = gguf_token_id(header, role, static_cast<int64_t>(tokens.size()));
+  return id ? Json(tokens[static_cast<size_t>(*id)]) : Json();
 }
 
 bool adds_bos(const GgufHeader& header) {
@@ -98,9 +71,8 @@ Json post_processor(const GgufHeader& header) {
   const auto part = [](const char* kind, const Json& id, int type_id) -> Json {
     return {{kind, {{"id", id}, {"type_id", type_id}}}};
   };
-  Json bos_entry{{"id", bos},
-                 {"ids", Json::array({header.integer("tokenizer.ggml.bos_token_id", 0, INT64_MAX)})},
-                 {"tokens", Json::array({bos})}};
+  Json bos_entry{
+      {"id", bos}, {"ids", Json::array({*gguf_token_id(header, "bos", kMaxPosition)})}, {"tokens", Json::array({bos})}};
   Json process{{"type", "TemplateProcessing"},
                {"single", Json::array({part("SpecialToken", bos, 0), part("Sequence", "A", 0)})},
                {"pair", Json::array({part("SpecialToken", bos, 0), part("Sequence", "A", 0),
@@ -139,7 +111,7 @@ Json added_tokens(const GgufHeader& header, bool user_defined_normalized) {
   return added;
 }
 
-Json bpe_model(const GgufHeader& header, const NamedPreTokenizer& pre) {
+Json bpe_model(const GgufHeader& header, const GgufPreTokenizer& pre) {
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
   const std::vector<std::string>& merges = header.strings("tokenizer.ggml.merges");
   const std::vector<int64_t>& types = token_types(header);
@@ -216,6 +188,10 @@ Json sentencepiece_model(const GgufHeader& header) {
 }
 
 Json sentencepiece_tokenizer(const GgufHeader& header) {
+  constexpr std::string_view kCollapses = "tokenizer.ggml.remove_extra_whitespaces";
+  constexpr std::string_view kMapping = "tokenizer.ggml.precompiled_charsmap";
+  if (header.boolean(kCollapses, false)) header.fail(kCollapses, "false, as every model of this kind has it");
+  if (header.has(kMapping)) header.fail(kMapping, "nothing: other characters in place of a text's are not supported");
   const bool prefix = header.boolean("tokenizer.ggml.add_space_prefix", true);
   const Json space{{"String", " "}}, mark{{"String", "\u2581"}};
   Json normalizer{{"type", "Replace"}, {"pattern", space}, {"content", "\u2581"}};
@@ -238,15 +214,25 @@ Json sentencepiece_tokenizer(const GgufHeader& header) {
 
 }  // namespace
 
+std::optional<int64_t> gguf_token_id(const GgufHeader& header, std::string_view role, int64_t vocabulary) {
+  const std::string key = fmt::format("tokenizer.ggml.{}_token_id", role);
+  if (header.has(key)) return header.integer(key, 0, vocabulary - 1);
+  // Where a SentencePiece model's file says nothing, these are its tokens.
+  constexpr std::pair<std::string_view, int64_t> kDefaults[]{{"unknown", 0}, {"bos", 1}, {"eos", 2}};
+  const auto found = std::ranges::find(kDefaults, role, &std::pair<std::string_view, int64_t>::first);
+  if (found == std::end(kDefaults) || header.string(kModel, "") != "llama" || found->second >= vocabulary) return {};
+  return found->second;
+}
+
 std::string gguf_tokenizer(const GgufHeader& header) {
   if (is_sentencepiece(header)) return sentencepiece_tokenizer(header).dump(1) + "\n";
-  const NamedPreTokenizer& pre = find_pre_tokenizer(header);
+  const GgufPreTokenizer pre = find_pre_tokenizer(header);
   Json json{{"version", "1.0"},
             {"truncation", nullptr},
             {"padding", nullptr},
             {"added_tokens", added_tokens(header, false)},
             {"normalizer", pre.normalizes_nfc ? Json{{"type", "NFC"}} : Json()},
-            {"pre_tokenizer", pre_tokenizer(pre)},
+            {"pre_tokenizer", pre.pre_tokenizer},
             {"post_processor", post_processor(header)},
             {"decoder", byte_level(true, true, true)},
             {"model", bpe_model(header, pre)}};

@@ -1,4 +1,5 @@
-// GGUF files: anything but a UserError or a parsed header, config and tokenizer is a fault.
+// GGUF files: anything but a UserError, or a parsed header with values, config and tokenizer is a fault. Each file is
+// read as a part of a split model too, with itself as the other.
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -17,6 +18,22 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     header = snug::parse_gguf(read, size, "fuzz");
   } catch (const snug::UserError&) {
     return 0;
+  }
+  for (const snug::GgufTensor& tensor : header->tensors()) {
+    std::vector<std::byte> bytes(tensor.bytes);
+    if (!bytes.empty()) read(tensor.offset, bytes);
+    uint64_t values = 1;
+    for (const int64_t size : tensor.shape) values *= static_cast<uint64_t>(size);
+    std::vector<float> out(values);
+    snug::dequantize(tensor.type, bytes, out);
+  }
+  try {
+    snug::join_gguf_parts({*header, *header});
+  } catch (const snug::UserError&) {
+  }
+  try {
+    snug::gguf_unused_keys(*header);
+  } catch (const snug::UserError&) {
   }
   for (const auto write :
        {snug::gguf_model_config, snug::gguf_generation_config, snug::gguf_tokenizer, snug::gguf_tokenizer_config}) {

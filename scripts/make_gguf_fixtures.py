@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""Adds to tests/fixtures/gguf what the gguf package reads and writes; make_format_fixtures.py writes the rest there.
+
+types.gguf     a tensor of random blocks for each type that the package dequantises, and of numbers
+types.json     {TYPE: {"hash": XXH3 of its values in fp32, "first": the first eight}}
+NAME.gguf      tiny models of architectures, and one that is split into three files
+NAME.expected.safetensors    their tensors under Hugging Face's names, in bf16
+
+Needs numpy, xxhash and gguf.
+  make_gguf_fixtures.py [--out tests/fixtures/gguf]
+"""
+import argparse
+import json
+import pathlib
+import struct
+
+import gguf
+import numpy as np
+import xxhash
+from gguf import GGMLQuantizationType as Type
+
+HIDDEN, INNER, HEADS, KV_HEADS, HEAD = 32, 64, 2, 1, 16
+
+# Where blocks have an fp16, in bytes.
+HALVES = {Type.Q4_0: [0], Type.Q4_1: [0, 2], Type.Q5_0: [0], Type.Q5_1: [0, 2], Type.Q8_0: [0], Type.Q2_K: [80, 82],
+          Type.Q3_K: [108], Type.Q4_K: [0, 2], Type.Q5_K: [0, 2], Type.Q6_K: [208], Type.TQ1_0: [52], Type.TQ2_0: [64],
+          Type.IQ2_XXS: [0], Type.IQ2_XS: [0], Type.IQ2_S: [0], Type.IQ3_XXS: [0], Type.IQ3_S: [0], Type.IQ1_S: [0],
+          Type.IQ1_M: [], Type.IQ4_NL: [0], Type.IQ4_XS: [0], Type.MXFP4: [], Type.NVFP4: []}
+NUMBERS = {Type.F32: np.float32, Type.F16: np.float16, Type.F64: np.float64, Type.I8: np.int8, Type.I16: np.int16,
+           Type.I32: np.int32, Type.I64: np.int64}
+
+
+def random_blocks(kind, rng):
+    """Any bytes, but fp16 that are finite: zeros of both signs and subnormal ones among them."""
+    values, size = gguf.GGML_QUANT_SIZES[kind]
+    blocks = rng.integers(0, 256, (1, (24 if values == 256 else 64), size), dtype=np.uint8)
+    for at in HALVES[kind]:
+        halves = blocks[0, :, at:at + 2].copy().view(np.uint16)[:, 0]
+        halves[(halves & 0x7c00) == 0x7c00] &= 0xbfff
+        halves[:4] = [0, 0x8000, 1, 0x83ff]
+        blocks[0, :, at:at + 2] = halves[:, None].view(np.uint8)
+    if kind == Type.MXFP4:  # an exponent; the largest ones overflow
+        blocks[0, :, 0] = np.minimum(blocks[0, :, 0], 250)
+    if kind == Type.IQ1_M:  # the scale lies in the top four bits of four 16-bit words
+        blocks[0, :, 55] &= 0xbf
+    return blocks.reshape(1, -1)
+
+
+def make_types(folder):
+    rng = np.random.default_rng(38)
+    writer = gguf.GGUFWriter(folder / "types.gguf", "types")
+    expected = {}
+    for kind in [*NUMBERS, Type.BF16, *HALVES]:
+        if kind in NUMBERS:
+            values = (rng.standard_normal((1, 64)) * 100).astype(NUMBERS[kind])
+            writer.add_tensor(kind.name, values, raw_dtype=kind)
+            out = values.astype(np.float32)
+        else:
+            raw = (gguf.quants.quantize(rng.standard_normal((1, 64)).astype(np.float32), kind) if kind == Type.BF16
+                   else random_blocks(kind, rng))
+            writer.add_tensor(kind.name, raw, raw_dtype=kind)
+            out = gguf.quants.dequantize(raw, kind)
+        assert out.dtype == np.float32 and np.isfinite(out).all(), kind
+        expected[kind.name] = {"hash": xxhash.xxh3_64_hexdigest(out.tobytes()), "first": [float(x) for x in out[0, :8]]}
+    close(writer)
+    (folder / "types.json").write_text(json.dumps(expected, indent=1) + "\n")
+
+
+def close(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def bf16(values):
+    return gguf.quants.quantize(np.ascontiguousarray(values, dtype=np.float32), Type.BF16).view(np.uint16)
+
+
+def write_expected(path, tensors):
+    header, data = {}, b""
+    for name, (shape, raw) in tensors.items():
+        header[name] = {"dtype": "BF16", "shape": list(shape), "data_offsets": [len(data), len(data) + raw.nbytes]}
+        data += raw.tobytes()
+    text = json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(text)) + text + data)
+
+
+def interleaved(weight, heads):
+    """Rotary halves to neighbours, as llama.cpp keeps q and k of Llama and its like."""
+    half = weight.shape[0] // heads // 2
+    return weight.reshape(heads, 2, half, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def straight(weight, heads):
+    half = weight.shape[0] // heads // 2
+    return weight.reshape(heads, half, 2, *weight.shape[1:]).swapaxes(1, 2).reshape(weight.shape)
+
+
+def byte_tokenizer(writer, pre):
+    order = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    letters = [chr(byte) for byte in order] + [chr(256 + i) for i in range(256 - len(order))]
+    tokens = ["<|end|>", *letters, "ab", "abc"]
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre(pre)
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (len(tokens) - 1))
+    writer.add_token_merges(["a b", "ab c"])
+    writer.add_bos_token_id(0)
+    writer.add_eos_token_id(0)
+    writer.add_add_bos_token(False)
+    return len(tokens)
+
+
+def piece_tokenizer(writer):
+    """SentencePiece's, without saying which tokens open, close and stand for what is unknown."""
+    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)]
+    tokens = ["<unk>", "<s>", "</s>", *bytes_, "▁", *"etaoinshr", "▁t", "he", "▁the"]
+    writer.add_tokenizer_model("llama")
+    writer.add_token_list(tokens)
+    writer.add_token_scores([0.0] * 259 + [-float(i) for i in range(len(tokens) - 259)])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (len(tokens) - 259))
+    return len(tokens)
+
+
+def linears(architecture, biases):
+    queries, keys = HEADS * HEAD, KV_HEADS * HEAD
+    every = {"attn_q": ("self_attn.q_proj", queries, HIDDEN), "attn_k": ("self_attn.k_proj", keys, HIDDEN),
+             "attn_v": ("self_attn.v_proj", keys, HIDDEN), "attn_output": ("self_attn.o_proj", HIDDEN, queries),
+             "ffn_gate": ("mlp.gate_proj", INNER, HIDDEN), "ffn_up": ("mlp.up_proj", INNER, HIDDEN),
+             "ffn_down": ("mlp.down_proj", HIDDEN, INNER)}
+    for name, (module, rows, columns) in every.items():
+        yield f"{name}.weight", f"{module}.weight", (rows, columns)
+        if biases:
+            yield f"{name}.bias", f"{module}.bias", (rows,)
+    for name, module in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):
+        yield f"{name}.weight", f"{module}.weight", (HIDDEN,)
+    if architecture == "qwen3":
+        yield "attn_q_norm.weight", "self_attn.q_norm.weight", (HEAD,)
+        yield "attn_k_norm.weight", "self_attn.k_norm.weight", (HEAD,)
+
+
+def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=False, window=0, parts=0):
+    rng = np.random.default_rng(len(name))
+    path = folder / f"{name}.gguf"
+    writer = gguf.GGUFWriter(path, architecture, split_max_tensors=parts)
+    writer.add_context_length(128)
+    writer.add_embedding_length(HIDDEN)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(INNER)
+    writer.add_head_count(HEADS)
+    writer.add_head_count_kv(KV_HEADS)
+    writer.add_key_length(HEAD)
+    writer.add_value_length(HEAD)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    if window:
+        writer.add_sliding_window(window)
+    vocabulary = tokenizer(writer)
+    tensors = [("token_embd.weight", "model.embed_tokens.weight", (vocabulary, HIDDEN)),
+               ("output_norm.weight", "model.norm.weight", (HIDDEN,))]
+    for layer in range(layers):
+        tensors += [(f"blk.{layer}.{stored}", f"model.layers.{layer}.{module}", shape)
+                    for stored, module, shape in linears(architecture, biases)]
+    expected = {}
+    for i, (stored, module, shape) in enumerate(tensors):
+        kind = Type.F32 if len(shape) == 1 else kinds[i % len(kinds)]
+        value = rng.standard_normal(shape).astype(np.float32)
+        heads = {"attn_q.": HEADS, "attn_k.": KV_HEADS}.get(stored.split(".", 2)[-1][:7], 0)
+        turn = heads and architecture in ("llama", "smollm3")
+        raw = gguf.quants.quantize(interleaved(value, heads) if turn else value, kind)
+        writer.add_tensor(stored, raw, raw_dtype=kind)
+        read = gguf.quants.dequantize(raw, kind).reshape(shape)
+        expected[module] = (shape, bf16(straight(read, heads) if turn else read))
+    close(writer)
+    write_expected(folder / f"{name}.expected.safetensors", expected)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/fixtures/gguf"))
+    folder = parser.parse_args().out
+    make_types(folder)
+    make_model(folder, "qwen3", "qwen3", lambda w: byte_tokenizer(w, "qwen2"), [Type.Q5_0, Type.Q8_0])
+    make_model(folder, "smollm3", "smollm3", lambda w: byte_tokenizer(w, "llama-bpe"), [Type.Q4_0, Type.BF16], layers=4)
+    make_model(folder, "mistral", "llama", piece_tokenizer, [Type.Q5_1], window=7)
+    make_model(folder, "llama_bias", "llama", piece_tokenizer, [Type.Q8_0, Type.F16], biases=True)
+    make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,125 @@
+#include "format/gguf_architecture.h"
+
+#include <algorithm>
+#include <array>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+constexpr std::array<GgufArchitecture, 4> kArchitectures{{
+    {.name = "llama",
+     .model_type = "llama",
+     .class_name = "LlamaForCausalLM",
+     .interleaves_heads = true,
+     .qkv_bias = false,
+     .qk_norms = false,
+     .may_have_biases = true,
+     .has_rope_factors = true},
+    {.name = "qwen2",
+     .model_type = "qwen2",
+     .class_name = "Qwen2ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = true,
+     .qk_norms = false,
+     .may_have_biases = false,
+     .has_rope_factors = false},
+    {.name = "qwen3",
+     .model_type = "qwen3",
+     .class_name = "Qwen3ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .qk_norms = true,
+     .may_have_biases = false,
+     .has_rope_factors = false},
+    {.name = "smollm3",
+     .model_type = "smollm3",
+     .class_name = "SmolLM3ForCausalLM",
+     .interleaves_heads = true,
+     .qkv_bias = false,
+     .qk_norms = false,
+     .may_have_biases = false,
+     .has_rope_factors = false},
+}};
+
+// The tensors of one layer.
+class LayerNames {
+ public:
+  LayerNames(const GgufSizes& sizes, int64_t layer, std::vector<GgufTensorName>& out)
+      : sizes_(sizes), layer_(layer), out_(out) {}
+
+  void add_all() {
+    const GgufArchitecture& kind = *sizes_.architecture;
+    const int64_t hidden = sizes_.hidden, inner = sizes_.inner;
+    const int64_t queries = sizes_.heads * sizes_.head_dim, keys = sizes_.kv_heads * sizes_.head_dim;
+    const int64_t head_rows = kind.interleaves_heads ? sizes_.head_dim : 0;
+    const bool qkv_bias = kind.qkv_bias || sizes_.attention_biases;
+    add("attn_norm.weight", "input_layernorm.weight", {hidden});
+    add_linear("attn_q", "self_attn.q_proj", queries, hidden, qkv_bias, head_rows);
+    add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
+    add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
+    if (kind.qk_norms) {
+      add("attn_q_norm.weight", "self_attn.q_norm.weight", {sizes_.head_dim});
+      add("attn_k_norm.weight", "self_attn.k_norm.weight", {sizes_.head_dim});
+    }
+    add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.attention_biases);
+    add("ffn_norm.weight", "post_attention_layernorm.weight", {hidden});
+    add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
+    add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
+    add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
+  }
+
+ private:
+  void add(std::string_view gguf, std::string_view hugging_face, Shape shape, int64_t head_rows = 0) {
+    out_.push_back({fmt::format("blk.{}.{}", layer_, gguf), fmt::format("model.layers.{}.{}", layer_, hugging_face),
+                    shape, head_rows});
+  }
+  void add_linear(const std::string& gguf, const std::string& hugging_face, int64_t rows, int64_t columns, bool bias,
+                  int64_t head_rows = 0) {
+    add(gguf + ".weight", hugging_face + ".weight", {rows, columns}, head_rows);
+    if (bias) add(gguf + ".bias", hugging_face + ".bias", {rows}, head_rows);
+  }
+
+  const GgufSizes& sizes_;
+  int64_t layer_;
+  std::vector<GgufTensorName>& out_;
+};
+
+}  // namespace
+
+const GgufArchitecture* find_gguf_architecture(std::string_view name) {
+  const auto found = std::ranges::find(kArchitectures, name, &GgufArchitecture::name);
+  return found == kArchitectures.end() ? nullptr : &*found;
+}
+
+const GgufArchitecture* gguf_architecture_of(std::string_view model_type) {
+  if (model_type == "mistral") return find_gguf_architecture("llama");
+  const auto found = std::ranges::find(kArchitectures, model_type, &GgufArchitecture::model_type);
+  return found == kArchitectures.end() ? nullptr : &*found;
+}
+
+std::string gguf_architecture_names() {
+  std::string names;
+  for (const GgufArchitecture& kind : kArchitectures)
+    names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", kind.name);
+  return names;
+}
+
+std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes) {
+  std::vector<GgufTensorName> names{
+      {"token_embd.weight", "model.embed_tokens.weight", {sizes.vocabulary, sizes.hidden}}};
+  for (int64_t layer = 0; layer < sizes.layers; ++layer) LayerNames(sizes, layer, names).add_all();
+  names.push_back({"output_norm.weight", "model.norm.weight", {sizes.hidden}});
+  if (sizes.own_head) names.push_back({"output.weight", "lm_head.weight", {sizes.vocabulary, sizes.hidden}});
+  return names;
+}
+
+int64_t gguf_row(const GgufTensorName& tensor, int64_t row) {
+  const int64_t head_rows = tensor.interleaved_head_rows;
+  if (head_rows == 0) return row;
+  const int64_t in_head = row % head_rows, half = head_rows / 2;
+  return row - in_head + 2 * (in_head % half) + in_head / half;
+}
+
+}  // namespace snug

@@ -1,0 +1,55 @@
+// The architectures of GGUF files, and how their tensors are named and laid out beside Hugging Face's.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tensor/view.h"
+
+namespace snug {
+
+struct GgufArchitecture {
+  std::string_view name;        // general.architecture
+  std::string_view model_type;  // of config.json
+  std::string_view class_name;  // likewise, in `architectures`
+  bool interleaves_heads;       // files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1)
+  bool qkv_bias;                // always has biases on q, k and v
+  bool qk_norms;                // norms each head of q and k
+  bool may_have_biases;         // on all seven linears
+  bool has_rope_factors;        // may have a tensor of what each rotary frequency is divided by
+};
+
+// Of an architecture's name; null for others.
+const GgufArchitecture* find_gguf_architecture(std::string_view name);
+// Of config.json's model_type, which "mistral" is written as llama for; null for others.
+const GgufArchitecture* gguf_architecture_of(std::string_view model_type);
+// All names, for messages.
+std::string gguf_architecture_names();
+
+// What decides the tensors of a model.
+struct GgufSizes {
+  const GgufArchitecture* architecture = nullptr;
+  int64_t hidden = 0, inner = 0, layers = 0, heads = 0, kv_heads = 0, head_dim = 0, vocabulary = 0;
+  bool own_head = false;                              // the output's matrix is not the embedding's
+  bool attention_biases = false, mlp_biases = false;  // on q, k, v and o; on gate, up and down
+};
+
+// A tensor under both names.
+struct GgufTensorName {
+  std::string gguf, hugging_face;
+  Shape shape;
+  int64_t interleaved_head_rows = 0;  // rows of a head where its rows are interleaved; 0: rows keep their order
+};
+
+inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
+
+// In the order in which llama.cpp's converter walks a model: embedding, layers, final norm, head.
+std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes);
+
+// Where row `row` of Hugging Face's tensor lies in the file.
+int64_t gguf_row(const GgufTensorName& tensor, int64_t row);
+
+}  // namespace snug

@@ -1,0 +1,177 @@
+// config.json and generation_config.json of a GGUF file.
+#include <algorithm>
+#include <array>
+#include <set>
+
+#include "base/error.h"
+#include "format/gguf_architecture.h"
+#include "format/gguf_import.h"
+#include "format/hf_config.h"
+#include "format/json.h"
+
+namespace snug {
+namespace {
+
+using OrderedJson = nlohmann::ordered_json;
+
+constexpr std::string_view kArchitecture = "general.architecture";
+// SmolLM3's layers without rotary embedding, as llama.cpp has them: no key says so.
+constexpr int64_t kNoRopeInterval = 4;
+
+const GgufArchitecture& architecture_of(const GgufHeader& header) {
+  const GgufArchitecture* found = find_gguf_architecture(header.string(kArchitecture));
+  if (!found) header.fail(kArchitecture, "one of " + gguf_architecture_names());
+  return *found;
+}
+
+// Keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
+constexpr std::array<std::string_view, 21> kKnownKeys{"context_length",
+                                                      "embedding_length",
+                                                      "feed_forward_length",
+                                                      "block_count",
+                                                      "vocab_size",
+                                                      "attention.head_count",
+                                                      "attention.head_count_kv",
+                                                      "attention.key_length",
+                                                      "attention.value_length",
+                                                      "attention.layer_norm_rms_epsilon",
+                                                      "attention.sliding_window",
+                                                      "attention.causal",
+                                                      "expert_count",
+                                                      "expert_used_count",
+                                                      "rope.dimension_count",
+                                                      "rope.freq_base",
+                                                      "rope.scaling.type",
+                                                      "rope.scaling.factor",
+                                                      "rope.scaling.original_context_length",
+                                                      "rope.scaling.finetuned",
+                                                      "rope.scale_linear"};
+
+// Refuses what changes the mathematics of a dense decoder.
+void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) {
+  const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", kind.name, suffix); };
+  if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
+  if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
+  const std::string window = key("attention.sliding_window");
+  if (kind.name != "llama" && header.integer(window, 0, INT64_MAX, 0) != 0) header.fail(window, "0 or nothing");
+  // A factor without a type is a linear one.
+  const std::string type = key("rope.scaling.type"), factor = key("rope.scaling.factor"),
+                    old = key("rope.scale_linear");
+  const std::string scaling = header.string(type, "linear");
+  if (scaling == "none") return;
+  if (scaling != "linear") header.fail(type, "\"none\"");
+  for (const std::string& name : {factor, old})
+    if (const double by = header.number(name, 1.0); by != 0 && by != 1) header.fail(name, "1 or nothing");
+}
+
+int64_t find_head_dim(const GgufHeader& header, std::string_view architecture, int64_t hidden, int64_t heads) {
+  const std::string key_length = fmt::format("{}.attention.key_length", architecture);
+  const int64_t head_dim = header.integer(key_length, 1, 1 << 20, std::max<int64_t>(1, hidden / heads));
+  for (const char* suffix : {"attention.value_length", "rope.dimension_count"}) {
+    const std::string key = fmt::format("{}.{}", architecture, suffix);
+    if (header.integer(key, 1, 1 << 20, head_dim) != head_dim) {
+      header.fail(key, fmt::format("{}, the size of a head", head_dim));
+    }
+  }
+  return head_dim;
+}
+
+// Rows of the embedding.
+int64_t find_vocabulary(const GgufHeader& header) {
+  const GgufTensor* embedding = header.find("token_embd.weight");
+  if (!embedding) user_error("{}: tensor 'token_embd.weight' is missing, expected a matrix", header.source());
+  if (embedding->shape.size() != 2) {
+    user_error("{}, tensor 'token_embd.weight': found [{}], expected a matrix", header.source(),
+               fmt::join(embedding->shape, ", "));
+  }
+  return embedding->shape[0];
+}
+
+// The keys of one family.
+void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
+  const auto has_bias = [&](std::string_view linear) {
+    return header.find(fmt::format("blk.0.{}.bias", linear)) != nullptr;
+  };
+  const std::string window = fmt::format("{}.attention.sliding_window", kind.name);
+  if (kind.name == "llama" && header.integer(window, 0, kMaxPosition, 0) != 0) {
+    config["architectures"] = {"MistralForCausalLM"};
+    config["model_type"] = "mistral";
+    config["sliding_window"] = header.integer(window, 1, kMaxPosition);
+    return;
+  }
+  if (kind.may_have_biases) {
+    config["attention_bias"] = has_bias("attn_q") || has_bias("attn_output");
+    config["mlp_bias"] = has_bias("ffn_gate") || has_bias("ffn_down");
+  }
+  if (kind.name == "qwen2" || kind.name == "qwen3") config["use_sliding_window"] = false;
+  if (kind.name == "qwen3") config["attention_bias"] = false;
+  if (kind.name != "smollm3") return;
+  config["attention_bias"] = config["mlp_bias"] = config["use_sliding_window"] = false;
+  config["no_rope_layer_interval"] = kNoRopeInterval;
+  OrderedJson with_rope = OrderedJson::array();
+  for (int64_t layer = 0; layer < config["num_hidden_layers"]; ++layer)
+    with_rope.push_back((layer + 1) % kNoRopeInterval != 0 ? 1 : 0);
+  config["no_rope_layers"] = std::move(with_rope);
+}
+
+std::string text_of(const OrderedJson& json) { return json.dump(2) + "\n"; }
+
+}  // namespace
+
+std::string gguf_model_config(const GgufHeader& header) {
+  const GgufArchitecture& kind = architecture_of(header);
+  refuse_unsupported(header, kind);
+  const auto size = [&](const char* key, int64_t most, std::optional<int64_t> fallback = {}) {
+    return header.integer(fmt::format("{}.{}", kind.name, key), 1, most, fallback);
+  };
+  const int64_t vocabulary = find_vocabulary(header);
+  const int64_t hidden = size("embedding_length", kMaxPosition), heads = size("attention.head_count", kMaxPosition);
+  OrderedJson config;
+  config["architectures"] = {kind.class_name};
+  config["model_type"] = kind.model_type;
+  config["hidden_size"] = hidden;
+  config["intermediate_size"] = size("feed_forward_length", kMaxPosition);
+  config["num_hidden_layers"] = size("block_count", kMaxLayers);
+  config["num_attention_heads"] = heads;
+  config["num_key_value_heads"] = size("attention.head_count_kv", kMaxPosition, heads);
+  config["head_dim"] = find_head_dim(header, kind.name, hidden, heads);
+  config["vocab_size"] = vocabulary;
+  config["max_position_embeddings"] = size("context_length", kMaxPosition);
+  config["rms_norm_eps"] = header.number(fmt::format("{}.attention.layer_norm_rms_epsilon", kind.name));
+  config["rope_theta"] = header.number(fmt::format("{}.rope.freq_base", kind.name), 10000.0);
+  config["hidden_act"] = "silu";
+  add_own_keys(config, header, kind);
+  config["attention_dropout"] = 0.0;
+  config["tie_word_embeddings"] = header.find("output.weight") == nullptr;
+  config["torch_dtype"] = "bfloat16";
+  for (const auto& [key, role] :
+       {std::pair("bos_token_id", "bos"), {"eos_token_id", "eos"}, {"pad_token_id", "padding"}}) {
+    const auto id = gguf_token_id(header, role, vocabulary);
+    config[key] = id ? OrderedJson(*id) : OrderedJson();
+  }
+  return text_of(config);
+}
+
+std::string gguf_generation_config(const GgufHeader& header) {
+  const int64_t vocabulary = find_vocabulary(header);
+  OrderedJson config, ends = OrderedJson::array();
+  config["_from_model_config"] = true;
+  for (const auto& [key, role] : {std::pair("bos_token_id", "bos"), {"pad_token_id", "padding"}})
+    if (const auto id = gguf_token_id(header, role, vocabulary)) config[key] = *id;
+  for (const char* role : {"eos", "eot"})  // the second: end of turn
+    if (const auto id = gguf_token_id(header, role, vocabulary)) ends.push_back(*id);
+  if (ends.size() == 2 && ends[0] == ends[1]) ends.erase(1);
+  if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;
+  return text_of(config);
+}
+
+std::vector<std::string> gguf_unused_keys(const GgufHeader& header) {
+  const std::string prefix = header.string(kArchitecture) + ".";
+  std::vector<std::string> unused;
+  for (const std::string_view key : header.keys())
+    if (key.starts_with(prefix) && std::ranges::find(kKnownKeys, key.substr(prefix.size())) == kKnownKeys.end())
+      unused.emplace_back(key);
+  return unused;
+}
+
+}  // namespace snug

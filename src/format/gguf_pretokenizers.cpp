@@ -1,0 +1,111 @@
+#include "format/gguf_pretokenizers.h"
+
+#include <algorithm>
+#include <array>
+#include <vector>
+
+#include "base/error.h"
+#include "format/word_scanner.h"
+
+namespace snug {
+namespace {
+
+// Expressions as the models' tokenizer.json files have them.
+constexpr std::string_view kO200k =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
+    R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kTekken =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+)"
+    R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N})"
+    R"(| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kQwen35 = R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N})"
+                                     R"(| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kThreeDigits = R"(\p{N}{1,3})", kHanAndKana = "[一-龥\u3040-ゟ゠-ヿ]+";
+constexpr std::string_view kDeepSeek3Words =
+    R"([!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*)"
+    R"(|\s*[\r\n]+|\s+(?!\S)|\s+)";
+constexpr std::string_view kLineEnds = "[\r\n]", kHanAndHangul = "[一-龥ࠀ-一가-퟿]+";
+constexpr std::string_view kLetters = R"(\s?\p{L}+)", kPunctuation = R"(\s?\p{P}+)";
+
+enum class Digits { Joined, First, Last };  // whether they are cut one by one, and before other cuts or behind them
+
+struct Known {
+  std::string_view name;
+  std::vector<std::string_view> splits;
+  Digits digits = Digits::Joined;
+  bool gpt2 = false;  // ByteLevel cuts by GPT-2's pattern
+  bool whole_words = false, nfc = false, bos = false;
+};
+
+// Of several that cut alike the one that others should read stands first.
+const std::vector<Known>& all_known() {
+  static const std::vector<Known> known{
+      {.name = "smollm", .splits = {}, .digits = Digits::First, .gpt2 = true},
+      {.name = "command-r", .splits = {}, .digits = Digits::First, .gpt2 = true, .nfc = true},
+      {.name = "gpt-2", .splits = {}, .gpt2 = true},
+      {.name = "llama-bpe", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "llama3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "llama-v3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "falcon3", .splits = {regex_of(WordPattern::Llama3)}, .whole_words = true, .bos = true},
+      {.name = "smaug-bpe", .splits = {regex_of(WordPattern::Llama3)}},
+      {.name = "qwen2", .splits = {regex_of(WordPattern::Qwen2)}, .nfc = true},
+      {.name = "deepseek-r1-qwen", .splits = {regex_of(WordPattern::Qwen2)}},
+      {.name = "qwen35", .splits = {kQwen35}, .nfc = true},
+      {.name = "gpt-4o", .splits = {kO200k}},
+      {.name = "llama4", .splits = {kO200k}},
+      {.name = "tekken", .splits = {kTekken}, .whole_words = true, .bos = true},
+      {.name = "deepseek-v3", .splits = {kThreeDigits, kHanAndKana, kDeepSeek3Words}},
+      {.name = "deepseek-coder", .splits = {kLineEnds, kLetters, kPunctuation, kHanAndHangul}, .digits = Digits::Last},
+  };
+  return known;
+}
+
+Json pre_tokenizer_of(const Known& known) {
+  const Json digits{{"type", "Digits"}, {"individual_digits", true}};
+  const Json byte_level{
+      {"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", known.gpt2}};
+  Json parts = Json::array();
+  if (known.digits == Digits::First) parts.push_back(digits);
+  for (const std::string_view regex : known.splits)
+    parts.push_back({{"type", "Split"}, {"pattern", {{"Regex", regex}}}, {"behavior", "Isolated"}, {"invert", false}});
+  if (known.digits == Digits::Last) parts.push_back(digits);
+  parts.push_back(byte_level);
+  return parts.size() == 1 ? parts[0] : Json{{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};
+}
+
+// What cuts, without what does not change it.
+Json cuts_of(const Json& pre_tokenizer) {
+  Json parts = Json::array();
+  const bool sequence = pre_tokenizer.is_object() && pre_tokenizer.value("type", "") == "Sequence";
+  const Json& list = sequence ? pre_tokenizer["pretokenizers"] : Json::array({pre_tokenizer});
+  for (Json part : list) {
+    if (part.is_object()) part.erase("trim_offsets");
+    parts.push_back(std::move(part));
+  }
+  return parts;
+}
+
+}  // namespace
+
+std::optional<GgufPreTokenizer> find_gguf_pre_tokenizer(std::string_view name) {
+  for (const Known& known : all_known())
+    if (known.name == name)
+      return GgufPreTokenizer{known.name, known.whole_words, known.nfc, known.bos, pre_tokenizer_of(known)};
+  return std::nullopt;
+}
+
+std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words) {
+  const Json wanted = cuts_of(pre_tokenizer);
+  for (const Known& known : all_known())
+    if (known.whole_words == whole_words && cuts_of(pre_tokenizer_of(known)) == wanted) return std::string(known.name);
+  return std::nullopt;
+}
+
+std::string gguf_pre_tokenizer_names() {
+  std::string names;
+  for (const Known& known : all_known()) names += fmt::format("{}\"{}\"", names.empty() ? "" : ", ", known.name);
+  return names;
+}
+
+}  // namespace snug

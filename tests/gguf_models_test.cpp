@@ -1,0 +1,185 @@
+// GGUF's types and architectures against what the gguf package makes of them (scripts/make_gguf_fixtures.py), and
+// models in several files.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "base/file.h"
+#include "base/hash.h"
+#include "expect_error.h"
+#include "format/gguf_import.h"
+#include "format/gguf_pretokenizers.h"
+#include "format/json.h"
+#include "format/safetensors.h"
+#include "format/tokenizer.h"
+#include "model/model_config.h"
+#include "temp_directory.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+const fs::path kFixtures = fs::path(SNUG_FIXTURES) / "gguf";
+
+TEST(GgufTypes, EveryTypeIsDequantizedToTheBit) {
+  const Json expected = parse_json(read_text(kFixtures / "types.json", 100000), "types.json");
+  const GgufHeader header = read_gguf({kFixtures / "types.gguf"});
+  const File file = File::open_read(kFixtures / "types.gguf", IoMode::Buffered);
+  EXPECT_EQ(header.tensors().size(), expected.size());
+  for (const auto& [type, values] : expected.items()) {
+    const GgufTensor* tensor = header.find(type);
+    ASSERT_NE(tensor, nullptr) << type;
+    EXPECT_EQ(name(tensor->type), type);
+    std::vector<std::byte> bytes(tensor->bytes);
+    std::vector<float> found(static_cast<size_t>(tensor->shape[0] * tensor->shape[1]));
+    file.read(tensor->offset, bytes);
+    dequantize(tensor->type, bytes, found);
+    const std::vector<float> first(found.begin(), found.begin() + 8);
+    EXPECT_EQ(first, values["first"].get<std::vector<float>>()) << type;
+    EXPECT_EQ(hex(hash_of(std::span<const float>(found))), values["hash"]) << type;
+  }
+}
+
+TEST(GgufTypes, ThoseThatHoldNoWeightsAreNamed) {
+  EXPECT_EQ(gguf_type(15), std::nullopt);
+  EXPECT_EQ(gguf_type_name(15), "Q8_K");
+  EXPECT_EQ(gguf_type_name(12), "Q4_K");
+  EXPECT_EQ(gguf_type_name(99), "number 99");
+  EXPECT_THAT(gguf_type_names(), HasSubstr("IQ4_XS, "));
+}
+
+class GgufModel : public testing::TestWithParam<const char*> {
+ protected:
+  fs::path file() const {
+    const fs::path whole = kFixtures / (std::string(GetParam()) + ".gguf");
+    return is_file(whole) ? whole : kFixtures / (std::string(GetParam()) + "-00002-of-00003.gguf");
+  }
+  TempDirectory directory_;
+  fs::path out_ = directory_.path() / "model";
+};
+INSTANTIATE_TEST_SUITE_P(All, GgufModel, testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "split"));
+
+TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
+  import_gguf(file(), out_, Existing::Refuse);
+  const auto expected = SafetensorsIndex::open_file(kFixtures / (std::string(GetParam()) + ".expected.safetensors"));
+  const auto found = SafetensorsIndex::open_model(out_);
+  const File expected_file = File::open_read(expected.files()[0], IoMode::Buffered);
+  const File found_file = File::open_read(found.files()[0], IoMode::Buffered);
+  ASSERT_EQ(found.entries().size(), expected.entries().size());
+  for (const SafetensorsEntry& entry : expected.entries()) {
+    const SafetensorsEntry* ours = found.find(entry.name);
+    ASSERT_NE(ours, nullptr) << entry.name;
+    EXPECT_EQ(ours->shape, entry.shape) << entry.name;
+    std::vector<std::byte> a(entry.bytes), b(ours->bytes);
+    expected_file.read(entry.offset, a);
+    found_file.read(ours->offset, b);
+    EXPECT_EQ(a, b) << entry.name;
+  }
+}
+
+TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
+  import_gguf(file(), out_, Existing::Refuse);
+  const std::string_view model = GetParam();
+  const ModelConfig config = read_model_config(out_);
+  const ModelSpec& spec = config.spec;
+  EXPECT_EQ(spec.architecture, model == "qwen3"     ? "Qwen3ForCausalLM"
+                               : model == "smollm3" ? "SmolLM3ForCausalLM"
+                               : model == "mistral" ? "MistralForCausalLM"
+                                                    : "LlamaForCausalLM");
+  EXPECT_EQ(spec.layers[0].qkv.bias, model == "llama_bias");
+  EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
+  EXPECT_EQ(spec.layers[0].window, model == "mistral" ? 7 : 0);
+  EXPECT_EQ(spec.layers.back().rope, model != "smollm3");
+  EXPECT_TRUE(spec.tied);
+  EXPECT_TRUE(config.notes.empty()) << config.notes[0];
+}
+
+TEST(GgufNotes, SayWhatIsNarrowedAndWhatIsNotUsed) {
+  const TempDirectory directory;
+  EXPECT_THAT(
+      import_gguf(kFixtures / "mistral.gguf", directory.path() / "a", Existing::Refuse),
+      ElementsAre("tensors of 3 F32, 8 Q5_1: written in bf16", "a mistral: 'llama.attention.sliding_window' is 7"));
+  std::string other = read_text(kFixtures / "qwen3.gguf", 100000);
+  other.replace(other.find("qwen3.attention.value_length"), 28, "qwen3.attention.temper_scale");
+  write_text(directory.path() / "x.gguf", other);
+  EXPECT_THAT(
+      import_gguf(directory.path() / "x.gguf", directory.path() / "b", Existing::Refuse),
+      ElementsAre("tensors of 5 F32, 5 Q5_0, 3 Q8_0: written in bf16", "not used: qwen3.attention.temper_scale"));
+}
+
+// Tokens that a SentencePiece file does not name are those that llama.cpp takes.
+TEST(GgufTokens, UnnamedOnesOfSentencePieceAreTheFirstThree) {
+  const TempDirectory directory;
+  import_gguf(kFixtures / "mistral.gguf", directory.path() / "m", Existing::Refuse);
+  const Json config = parse_json(read_text(directory.path() / "m/config.json", 10000), "config.json");
+  EXPECT_EQ(config["bos_token_id"], 1);
+  EXPECT_EQ(config["eos_token_id"], 2);
+  const Tokenizer tokenizer = Tokenizer::parse({.tokenizer = read_text(directory.path() / "m/tokenizer.json", 100000)});
+  EXPECT_TRUE(tokenizer.adds_bos());
+  EXPECT_EQ(tokenizer.encode("the"), (std::vector<int32_t>{271}));                    // "▁the"
+  EXPECT_EQ(tokenizer.encode("é"), (std::vector<int32_t>{259, 3 + 0xc3, 3 + 0xa9}));  // "▁", two bytes
+}
+
+// ---- Several files ----
+
+TEST(GgufParts, AreFoundByAnyOfTheirNames) {
+  std::vector<fs::path> all;
+  for (int i = 1; i <= 3; ++i) all.push_back(kFixtures / fmt::format("split-{:05}-of-00003.gguf", i));
+  EXPECT_EQ(gguf_files(all[0]), all);
+  EXPECT_EQ(gguf_files(all[2]), all);
+  EXPECT_EQ(gguf_files("x-00004-of-00003.gguf"), (std::vector<fs::path>{"x-00004-of-00003.gguf"}));
+  EXPECT_EQ(gguf_files("x-0001-of-0003.gguf"), (std::vector<fs::path>{"x-0001-of-0003.gguf"}));
+  EXPECT_TRUE(fails_with<UserError>([&] { gguf_files(kFixtures / "split-00002-of-00004.gguf"); },
+                                    "split-00001-of-00004.gguf: is not there, expected all 4 files of the model"));
+}
+
+TEST(GgufParts, ThatAreNotOfOneModelAreRefused) {
+  const auto join = [](const std::vector<int>& numbers) {
+    std::vector<GgufHeader> parts;
+    for (const int number : numbers) {
+      const fs::path path = kFixtures / fmt::format("split-{:05}-of-00003.gguf", number);
+      const File file = File::open_read(path, IoMode::Buffered);
+      parts.push_back(parse_gguf([&](uint64_t offset, std::span<std::byte> out) { file.read(offset, out); },
+                                 file.size(), path.filename().string()));
+    }
+    return join_gguf_parts(std::move(parts));
+  };
+  EXPECT_EQ(join({1, 2, 3}).tensors().size(), 11u);
+  EXPECT_TRUE(fails_with<UserError>([&] { join({1}); }, "key 'split.count': found 3, expected 1"));
+  EXPECT_TRUE(fails_with<UserError>([&] { join({1, 3, 2}); }, "key 'split.no': found 2, expected 1, counted from 0"));
+  EXPECT_TRUE(fails_with<UserError>([&] { join({2, 2, 3}); }, "key 'split.no': found 1, expected 0"));
+}
+
+// ---- Pre-tokenizers ----
+
+TEST(GgufPreTokenizers, AreFoundAgainByWhatTheyStandFor) {
+  for (const std::string_view name : {"smollm", "gpt-2", "llama-bpe", "smaug-bpe", "qwen2", "qwen35", "gpt-4o",
+                                      "tekken", "deepseek-v3", "deepseek-coder"}) {
+    const auto known = find_gguf_pre_tokenizer(name);
+    ASSERT_TRUE(known) << name;
+    EXPECT_EQ(gguf_pre_tokenizer_name(known->pre_tokenizer, known->whole_words), name);
+  }
+  EXPECT_EQ(find_gguf_pre_tokenizer("jais-2"), std::nullopt);
+  EXPECT_EQ(gguf_pre_tokenizer_name(Json(), false), std::nullopt);
+}
+
+// What is cut as models' own files say is what the tokenizers library cuts (fixtures of tokenizer_kinds).
+TEST(GgufPreTokenizers, AreWhatTheModelsFilesHave) {
+  const fs::path kinds = fs::path(SNUG_FIXTURES) / "tokenizer_kinds/kinds.json";
+  const Json expected = parse_json(read_text(kinds, 1'000'000), "kinds.json");
+  for (const auto& [kind, name] : {std::pair("gpt2", "gpt-2"),
+                                   {"command_r", "smollm"},
+                                   {"o200k", "gpt-4o"},
+                                   {"tekken", "tekken"},
+                                   {"qwen3_5", "qwen35"}}) {
+    EXPECT_EQ(gguf_pre_tokenizer_name(expected[kind]["patch"]["pre_tokenizer"], kind == std::string_view("tekken")),
+              name);
+  }
+}
+
+}  // namespace
+}  // namespace snug
