@@ -1,4 +1,5 @@
 snug_test(jinja_test ROOMS format)
+snug_test(modelfile_test ROOMS format)
 snug_test(safetensors_test ROOMS format)
 snug_test(torch_file_test ROOMS format)
 snug_test(model_path_test ROOMS format)

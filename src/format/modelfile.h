@@ -1,0 +1,28 @@
+// Ollama's Modelfile, which says where a model lies, how it is asked and where its replies end.
+// Format: https://github.com/ollama/ollama/blob/main/docs/modelfile.md; templates are Go's text/template.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "format/chat_template.h"
+
+namespace snug {
+
+// The template by which Ollama renders system text, questions and replies as this one does; nothing where none does, as
+// short conversations show. `bos`: a text that is left out at the start, since it is put there as a token; may be
+// empty. Tools and thinking are not part of it.
+std::optional<std::string> ollama_template(const ChatTemplate& chat, std::string_view bos);
+
+struct Modelfile {
+  std::string from;                     // a file or a directory
+  std::string adapter = {};             // a file; empty for none
+  std::string chat_template = {};       // of ollama_template(); empty: Ollama's own choice
+  std::vector<std::string> stops = {};  // texts that end a reply
+};
+
+std::string write_modelfile(const Modelfile& modelfile);
+
+}  // namespace snug
