@@ -5,14 +5,20 @@ types.gguf     a tensor of random blocks for each type that the package dequanti
 types.json     {TYPE: {"hash": XXH3 of its values in fp32, "first": the first eight}}
 NAME.gguf      tiny models of architectures, and one that is split into three files
 NAME.expected.safetensors    their tensors under Hugging Face's names, in bf16
+quantized.gguf values in fp32, and what the package makes of them in each type that it writes
+With llama.cpp's quantiser:
+mixtures.json  for models of several sizes the types of their matrices in each kind of file
+errors.json    {TYPE: the squared errors of llama.cpp's quantiser on those values over the values' own squares}
 
 Needs numpy, xxhash and gguf.
-  make_gguf_fixtures.py [--out tests/fixtures/gguf]
+  make_gguf_fixtures.py [--out tests/fixtures/gguf] [--quantizer llama-quantize]
 """
 import argparse
 import json
 import pathlib
 import struct
+import subprocess
+import tempfile
 
 import gguf
 import numpy as np
@@ -176,11 +182,101 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     write_expected(folder / f"{name}.expected.safetensors", expected)
 
 
+def make_quantized(folder):
+    """Rows of several deviations, some values far out, a row of zeros, one of a constant."""
+    rng = np.random.default_rng(7)
+    values = (rng.standard_normal((16, 256)) * np.exp(rng.uniform(-8, 2, (16, 1)))).astype(np.float32)
+    values[3, ::37] *= 20
+    values[5] = 0
+    values[6] = -0.75
+    writer = gguf.GGUFWriter(folder / "quantized.gguf", "types")
+    writer.add_tensor("values", values)
+    for kind in [Type.F16, Type.BF16, Type.Q8_0, Type.Q5_0, Type.Q5_1]:
+        writer.add_tensor(kind.name, gguf.quants.quantize(values, kind), raw_dtype=kind)
+    close(writer)
+    return values
+
+
+# Architecture, layers, hidden, inner, heads, key heads, head, whether it has a head of its own.
+SIZES = [("llama", 3, 256, 512, 4, 2, 64, True), ("llama", 30, 192, 512, 3, 1, 64, False),
+         ("llama", 9, 80, 96, 2, 2, 40, True), ("qwen3", 28, 256, 256, 4, 2, 64, False),
+         ("llama", 80, 256, 256, 4, 2, 64, True), ("llama", 80, 256, 256, 4, 4, 64, True),
+         ("qwen2", 80, 96, 256, 4, 4, 64, True), ("smollm3", 36, 256, 256, 4, 1, 64, False)]
+
+
+def write_sized(path, sizes, key_values=None):
+    """A model of zeros, or one whose k matrices are these values."""
+    architecture, layers, hidden, inner, heads, kv_heads, head, own_head = sizes
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_context_length(64)
+    writer.add_embedding_length(hidden)
+    writer.add_block_count(layers)
+    writer.add_feed_forward_length(inner)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(kv_heads)
+    writer.add_key_length(head)
+    writer.add_value_length(head)
+    writer.add_layer_norm_rms_eps(1e-5)
+    vocabulary = byte_tokenizer(writer, "gpt-2")
+    matrices = {"token_embd.weight": (vocabulary, hidden)}
+    for layer in range(layers):
+        for name, rows, columns in (("attn_q", heads * head, hidden), ("attn_k", kv_heads * head, hidden),
+                                    ("attn_v", kv_heads * head, hidden), ("attn_output", hidden, heads * head),
+                                    ("ffn_gate", inner, hidden), ("ffn_up", inner, hidden),
+                                    ("ffn_down", hidden, inner)):
+            matrices[f"blk.{layer}.{name}.weight"] = (rows, columns)
+    if own_head:
+        matrices["output.weight"] = (vocabulary, hidden)
+    for name, shape in matrices.items():
+        values = np.zeros(shape, dtype=np.float32) if key_values is None or "attn_k" not in name else key_values
+        writer.add_tensor(name, values if key_values is not None else values.astype(np.float16))
+    close(writer)
+
+
+def quantized_types(quantizer, path, kind):
+    with tempfile.NamedTemporaryFile(suffix=".gguf") as out:
+        subprocess.run([quantizer, "--allow-requantize", path, out.name, kind], check=True, capture_output=True)
+        tensors = gguf.GGUFReader(out.name).tensors
+        return {tensor.name: (tensor.tensor_type, np.array(tensor.data)) for tensor in tensors}
+
+
+def make_mixtures(folder, quantizer, values):
+    cases = []
+    with tempfile.TemporaryDirectory() as temporary:
+        path = pathlib.Path(temporary) / "model.gguf"
+        for sizes in SIZES:
+            write_sized(path, sizes)
+            case = dict(zip(("architecture", "layers", "hidden", "inner", "heads", "kv_heads", "head_dim", "own_head"),
+                            sizes))
+            for kind in ("F16", "BF16", "Q8_0", "Q4_K_M"):
+                by_type = {}
+                for name, (stored, _) in quantized_types(quantizer, path, kind).items():
+                    by_type.setdefault(stored.name, []).append(name)
+                usual = max(by_type, key=lambda stored: len(by_type[stored]))
+                case[kind] = {stored: names if stored != usual else "all others" for stored, names in by_type.items()}
+            cases.append(case)
+        write_sized(path, ("llama", 1, 256, 256, 4, 1, 16, True), values)
+        errors = {}
+        for kind, stored in (("Q4_K_M", Type.Q4_K), ("Q5_K_M", Type.Q5_K), ("Q6_K", Type.Q6_K)):
+            found, raw = quantized_types(quantizer, path, kind)["blk.0.attn_k.weight"]
+            assert found == stored
+            difference = gguf.quants.dequantize(raw, found).astype(np.float64) - values
+            squares = (values.astype(np.float64) ** 2).sum(axis=1)
+            errors[stored.name] = [float(e / s) if s else 0.0 for e, s in zip((difference ** 2).sum(axis=1), squares)]
+    (folder / "mixtures.json").write_text(json.dumps(cases, indent=1) + "\n")
+    (folder / "errors.json").write_text(json.dumps(errors, indent=1) + "\n")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, default=pathlib.Path("tests/fixtures/gguf"))
-    folder = parser.parse_args().out
+    parser.add_argument("--quantizer", metavar="llama-quantize")
+    arguments = parser.parse_args()
+    folder = arguments.out
     make_types(folder)
+    values = make_quantized(folder)
+    if arguments.quantizer:
+        make_mixtures(folder, arguments.quantizer, values)
     make_model(folder, "qwen3", "qwen3", lambda w: byte_tokenizer(w, "qwen2"), [Type.Q5_0, Type.Q8_0])
     make_model(folder, "smollm3", "smollm3", lambda w: byte_tokenizer(w, "llama-bpe"), [Type.Q4_0, Type.BF16], layers=4)
     make_model(folder, "mistral", "llama", piece_tokenizer, [Type.Q5_1], window=7)

@@ -161,10 +161,10 @@ TEST(GgufPreTokenizers, AreFoundAgainByWhatTheyStandFor) {
                                       "tekken", "deepseek-v3", "deepseek-coder"}) {
     const auto known = find_gguf_pre_tokenizer(name);
     ASSERT_TRUE(known) << name;
-    EXPECT_EQ(gguf_pre_tokenizer_name(known->pre_tokenizer, known->whole_words), name);
+    EXPECT_EQ(gguf_pre_tokenizer_name(known->pre_tokenizer, known->whole_words, known->normalizes_nfc), name);
   }
   EXPECT_EQ(find_gguf_pre_tokenizer("jais-2"), std::nullopt);
-  EXPECT_EQ(gguf_pre_tokenizer_name(Json(), false), std::nullopt);
+  EXPECT_EQ(gguf_pre_tokenizer_name(Json(), false, false), std::nullopt);
 }
 
 // What is cut as models' own files say is what the tokenizers library cuts (fixtures of tokenizer_kinds).
@@ -176,7 +176,8 @@ TEST(GgufPreTokenizers, AreWhatTheModelsFilesHave) {
                                    {"o200k", "gpt-4o"},
                                    {"tekken", "tekken"},
                                    {"qwen3_5", "qwen35"}}) {
-    EXPECT_EQ(gguf_pre_tokenizer_name(expected[kind]["patch"]["pre_tokenizer"], kind == std::string_view("tekken")),
+    EXPECT_EQ(gguf_pre_tokenizer_name(expected[kind]["patch"]["pre_tokenizer"], kind == std::string_view("tekken"),
+                                      kind == std::string_view("qwen3_5")),
               name);
   }
 }

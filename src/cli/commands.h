@@ -14,6 +14,7 @@ struct CommandFlags {
   double temperature = 0;
   std::string file;                  // import: the GGUF file
   std::string disk_directory = ".";  // doctor: whose disk is measured
+  std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: standard input instead of a data set
 };
 
@@ -23,6 +24,7 @@ int eval_command(Options options, const CommandFlags& flags);
 int generate_command(Options options, const CommandFlags& flags);
 int chat_command(Options options, const CommandFlags& flags);
 int merge_command(Options options, const CommandFlags& flags);
+int export_command(Options options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
 int doctor_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);

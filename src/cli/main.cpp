@@ -43,7 +43,7 @@ const std::vector<std::string> kDataKeys{"data",         "data_format", "columns
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
 // Named in the interface, and not built yet.
-const std::vector<std::string> kLaterCommands{"report", "translate", "export"};
+const std::vector<std::string> kLaterCommands{"report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -62,6 +62,8 @@ std::vector<Command> commands() {
        join(join(kModelKeys, kRankKeys), {"template", "sequence_length"}), chat_command},
       {"merge", "base + adapter -> a model directory", join(kModelKeys, {"template", "out", "overwrite"}),
        merge_command},
+      {"export", "a model, or model + adapter -> a GGUF file for llama.cpp, and a Modelfile for Ollama",
+       join(kModelKeys, {"template", "out", "overwrite"}), export_command},
       {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
       {"doctor",
        "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs two, "
@@ -111,6 +113,9 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
           return std::isnan(std::strtod(text.c_str(), nullptr)) ? "found no number, expected 0 to 100" : "";
         });
   }
+  if (command == "export")
+    app.add_option("--format", given.flags.format,
+                   "f16, bf16, q8_0 or q4_k_m: the model, with its adapter as one; adapter: the adapter alone (q8_0)");
   if (command == "tokenize")
     app.add_flag("--text", given.flags.text, "read standard input: a text a line, as it is or as a JSON string");
 }

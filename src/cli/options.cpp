@@ -246,7 +246,7 @@ std::vector<OptionSpec> data_specs() {
        "model directory in Hugging Face's layout, an id (org/name) in its local cache, or a GGUF file (required)",
        [](Options& o, const std::string& t) { o.model = t, o.given_model.clear(); }, model_as_given},
       word_option("init", &O::init, {"pretrained", "random"}, "where weights come from; random: drawn from the seed"),
-      {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with or merge",
+      {"adapter", "PEFT adapter directory (or id) to continue from, evaluate, generate with, merge or export",
        [](Options& o, const std::string& t) { o.adapter = t, o.given_adapter.clear(); }, adapter_as_given},
       text_option("checkpoint", &O::checkpoint,
                   "best, last or step-N of the run that --adapter names, or --model where all weights were trained"),
@@ -378,7 +378,8 @@ std::vector<OptionSpec> machine_specs() {
 
       text_option(
           "out", &O::out,
-          "what is made: the run's directory (runs/<date>-<model>), the model's, or doctor's profile (machine.json)"),
+          "what is made: the run's directory (runs/<date>-<model>), the model's or export's, or doctor's profile "
+          "(machine.json)"),
       text_option("cache_dir", &O::cache_dir,
                   "directory for what is made of GGUF files, checkpoints and large data, whose token ids are kept "
                   "($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),

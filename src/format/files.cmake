@@ -8,8 +8,11 @@ set(FILES_SOURCES
     gguf_import.cpp
     gguf_parts.cpp
     gguf_pretokenizers.cpp
+    gguf_quantize.cpp
     gguf_tokenizer.cpp
     gguf_types.cpp
+    gguf_vocabulary.cpp
+    gguf_writer.cpp
     generation_config.cpp
     hf_config.cpp
     json.cpp

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
+#include <numbers>
 
 #include "base/error.h"
 
@@ -93,9 +95,9 @@ const GgufArchitecture* find_gguf_architecture(std::string_view name) {
   return found == kArchitectures.end() ? nullptr : &*found;
 }
 
-const GgufArchitecture* gguf_architecture_of(std::string_view model_type) {
-  if (model_type == "mistral") return find_gguf_architecture("llama");
-  const auto found = std::ranges::find(kArchitectures, model_type, &GgufArchitecture::model_type);
+const GgufArchitecture* gguf_architecture_of(std::string_view class_name) {
+  if (class_name == "MistralForCausalLM") return find_gguf_architecture("llama");
+  const auto found = std::ranges::find(kArchitectures, class_name, &GgufArchitecture::class_name);
   return found == kArchitectures.end() ? nullptr : &*found;
 }
 
@@ -113,6 +115,19 @@ std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes) {
   names.push_back({"output_norm.weight", "model.norm.weight", {sizes.hidden}});
   if (sizes.own_head) names.push_back({"output.weight", "lm_head.weight", {sizes.vocabulary, sizes.hidden}});
   return names;
+}
+
+std::vector<double> llama3_rope_factors(const RopeParameters& scaling, int64_t head_dim) {
+  std::vector<double> factors;
+  for (int64_t i = 0; i < head_dim / 2; ++i) {
+    const double wavelength =
+        2 * std::numbers::pi * std::pow(scaling.theta, 2 * static_cast<double>(i) / static_cast<double>(head_dim));
+    const double turns = scaling.original_max_position / wavelength;
+    const double blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+    const double clamped = std::clamp(blend, 0.0, 1.0);
+    factors.push_back(1 / ((1 - clamped) / scaling.factor + clamped));
+  }
+  return factors;
 }
 
 int64_t gguf_row(const GgufTensorName& tensor, int64_t row) {

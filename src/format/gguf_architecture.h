@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "format/rope.h"
 #include "tensor/view.h"
 
 namespace snug {
@@ -24,8 +25,8 @@ struct GgufArchitecture {
 
 // Of an architecture's name; null for others.
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
-// Of config.json's model_type, which "mistral" is written as llama for; null for others.
-const GgufArchitecture* gguf_architecture_of(std::string_view model_type);
+// Of a class of config.json's `architectures`; Mistral's is written as llama. Null for others.
+const GgufArchitecture* gguf_architecture_of(std::string_view class_name);
 // All names, for messages.
 std::string gguf_architecture_names();
 
@@ -48,6 +49,9 @@ inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
 
 // In the order in which llama.cpp's converter walks a model: embedding, layers, final norm, head.
 std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes);
+
+// What Llama 3.1's scaling divides each rotary frequency of a head by.
+std::vector<double> llama3_rope_factors(const RopeParameters& scaling, int64_t head_dim);
 
 // Where row `row` of Hugging Face's tensor lies in the file.
 int64_t gguf_row(const GgufTensorName& tensor, int64_t row);

@@ -25,7 +25,7 @@ const GgufArchitecture& architecture_of(const GgufHeader& header) {
 }
 
 // Keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
-constexpr std::array<std::string_view, 21> kKnownKeys{"context_length",
+constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "embedding_length",
                                                       "feed_forward_length",
                                                       "block_count",
@@ -45,6 +45,10 @@ constexpr std::array<std::string_view, 21> kKnownKeys{"context_length",
                                                       "rope.scaling.factor",
                                                       "rope.scaling.original_context_length",
                                                       "rope.scaling.finetuned",
+                                                      "rope.scaling.yarn_ext_factor",
+                                                      "rope.scaling.yarn_attn_factor",
+                                                      "rope.scaling.yarn_beta_fast",
+                                                      "rope.scaling.yarn_beta_slow",
                                                       "rope.scale_linear"};
 
 // Refuses what changes the mathematics of a dense decoder.
@@ -54,14 +58,29 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
   if (kind.name != "llama" && header.integer(window, 0, INT64_MAX, 0) != 0) header.fail(window, "0 or nothing");
+}
+
+// The rotary frequencies' scaling as config.json has it; null for none.
+OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind) {
+  const auto key = [&](std::string_view suffix) { return fmt::format("{}.rope.{}", kind.name, suffix); };
   // A factor without a type is a linear one.
-  const std::string type = key("rope.scaling.type"), factor = key("rope.scaling.factor"),
-                    old = key("rope.scale_linear");
-  const std::string scaling = header.string(type, "linear");
-  if (scaling == "none") return;
-  if (scaling != "linear") header.fail(type, "\"none\"");
-  for (const std::string& name : {factor, old})
-    if (const double by = header.number(name, 1.0); by != 0 && by != 1) header.fail(name, "1 or nothing");
+  const std::string type_key = key("scaling.type"), type = header.string(type_key, "linear");
+  if (type == "none") return {};
+  if (type != "linear" && type != "yarn") header.fail(type_key, "\"none\", \"linear\" or \"yarn\"");
+  const std::string factor_key = key(header.has(key("scaling.factor")) ? "scaling.factor" : "scale_linear");
+  const double factor = header.number(factor_key, 1.0);
+  if (type == "linear" && (factor == 0 || factor == 1)) return {};
+  if (factor < 1) header.fail(factor_key, "a factor of at least 1");
+  OrderedJson scaling{{"rope_type", type}, {"factor", factor}};
+  if (type == "linear") return scaling;
+  for (const char* name : {"scaling.yarn_ext_factor", "scaling.yarn_attn_factor"})
+    if (header.number(key(name), 1.0) != 1) header.fail(key(name), "1 or nothing");
+  scaling["original_max_position_embeddings"] = header.integer(key("scaling.original_context_length"), 1, kMaxPosition);
+  for (const char* beta : {"beta_fast", "beta_slow"}) {
+    const std::string name = key(fmt::format("scaling.yarn_{}", beta));
+    if (header.has(name)) scaling[beta] = header.number(name);
+  }
+  return scaling;
 }
 
 int64_t find_head_dim(const GgufHeader& header, std::string_view architecture, int64_t hidden, int64_t heads) {
@@ -139,6 +158,7 @@ std::string gguf_model_config(const GgufHeader& header) {
   config["max_position_embeddings"] = size("context_length", kMaxPosition);
   config["rms_norm_eps"] = header.number(fmt::format("{}.attention.layer_norm_rms_epsilon", kind.name));
   config["rope_theta"] = header.number(fmt::format("{}.rope.freq_base", kind.name), 10000.0);
+  if (const OrderedJson scaling = rope_scaling(header, kind); !scaling.is_null()) config["rope_scaling"] = scaling;
   config["hidden_act"] = "silu";
   add_own_keys(config, header, kind);
   config["attention_dropout"] = 0.0;

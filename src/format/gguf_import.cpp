@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <numbers>
 #include <set>
 #include <vector>
 
@@ -94,16 +93,6 @@ class Converter {
   std::vector<float> row_;
 };
 
-// The llama3 frequency factors of dimension pair i, under the constants of every Llama 3.1 to 3.3 release.
-double llama3_factor(const RopeParameters& scaling, int64_t head_dim, int64_t i) {
-  const double wavelength =
-      2 * std::numbers::pi * std::pow(scaling.theta, 2 * static_cast<double>(i) / static_cast<double>(head_dim));
-  const double turns = scaling.original_max_position / wavelength;
-  const double blend = (turns - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-  const double clamped = std::clamp(blend, 0.0, 1.0);
-  return 1 / ((1 - clamped) / scaling.factor + clamped);
-}
-
 // GGUF has no key for llama3 scaling: it stores what each frequency is divided by. The factor is the largest of these;
 // with the releases' other constants it must give all of them back.
 std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const std::vector<File>& in,
@@ -120,9 +109,10 @@ std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const
   RopeParameters scaling{.theta = config.rope.theta, .type = RopeType::Llama3};
   scaling.factor = std::ranges::max(factors);
   scaling.original_max_position = 8192;
-  for (int64_t i = 0; i < pairs; ++i) {
-    const double expected = llama3_factor(scaling, config.head_dim, i);
-    const double found = factors[static_cast<size_t>(i)];
+  // The constants of every Llama 3.1 to 3.3 release.
+  const std::vector<double> all = llama3_rope_factors(scaling, config.head_dim);
+  for (size_t i = 0; i < all.size(); ++i) {
+    const double expected = all[i], found = factors[i];
     if (!(std::abs(found - expected) <= 1e-4 * expected)) {
       user_error("{}, tensor '{}': found {} for pair {}, expected {} as in Llama 3.1", header.source(),
                  kGgufRopeFactors, found, i, expected);
@@ -168,11 +158,13 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {
+    if (json.contains("rope_scaling"))
+      header.fail("llama.rope.scaling.type", fmt::format("\"none\" beside tensor '{}'", kGgufRopeFactors));
     json["rope_scaling"] = {{"rope_type", "llama3"},
                             {"factor", scaling->factor},
                             {"low_freq_factor", scaling->low_freq_factor},
                             {"high_freq_factor", scaling->high_freq_factor},
-                            {"original_max_position_embeddings", scaling->original_max_position}};
+                            {"original_max_position_embeddings", static_cast<int64_t>(scaling->original_max_position)}};
   }
   const std::vector<GgufTensorName> names =
       gguf_tensor_names({.architecture = &kind,

@@ -95,11 +95,15 @@ std::optional<GgufPreTokenizer> find_gguf_pre_tokenizer(std::string_view name) {
   return std::nullopt;
 }
 
-std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words) {
+std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words, bool normalizes_nfc) {
   const Json wanted = cuts_of(pre_tokenizer);
-  for (const Known& known : all_known())
-    if (known.whole_words == whole_words && cuts_of(pre_tokenizer_of(known)) == wanted) return std::string(known.name);
-  return std::nullopt;
+  std::optional<std::string> found;
+  for (const Known& known : all_known()) {
+    if (known.whole_words != whole_words || cuts_of(pre_tokenizer_of(known)) != wanted) continue;
+    if (known.nfc == normalizes_nfc) return std::string(known.name);
+    if (!found) found = std::string(known.name);
+  }
+  return found;
 }
 
 std::string gguf_pre_tokenizer_names() {

@@ -19,8 +19,9 @@ struct GgufPreTokenizer {
 
 // Nothing for names that are not known.
 std::optional<GgufPreTokenizer> find_gguf_pre_tokenizer(std::string_view name);
-// The name of what cuts as this pre_tokenizer of a tokenizer.json does; nothing where none of those known does.
-std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words);
+// The name of what cuts as this pre_tokenizer of a tokenizer.json does; nothing where none of those known does. Of
+// several the one that normalises as this does; what reads GGUF files without snug normalises nothing.
+std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words, bool normalizes_nfc);
 // All names, for messages.
 std::string gguf_pre_tokenizer_names();
 

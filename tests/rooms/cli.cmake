@@ -2,6 +2,7 @@ foreach(name
         cli_test
         cli_checkpoint_test
         cli_dtypes_test
+        cli_export_test
         cli_inputs_test
         cli_learning_test
         cli_models_test
@@ -21,6 +22,7 @@ foreach(name
 endforeach()
 target_link_libraries(scaling_test PRIVATE snug_base)
 target_link_libraries(cli_dtypes_test PRIVATE snug_tensor)
+target_link_libraries(cli_export_test PRIVATE snug_format)
 target_link_libraries(prompting_test PRIVATE snug_cli)
 target_link_libraries(weight_map_test PRIVATE snug_cli)
 foreach(name scenarios_test scaling_test)

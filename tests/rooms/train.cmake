@@ -11,6 +11,7 @@ set_tests_properties(arrangement_test use_ranks_test exact_test fit_test PROPERT
 snug_test(lower_test ROOMS train)
 snug_test(checkpoint_test ROOMS train)
 snug_test(fingerprint_test ROOMS train)
+snug_test(gguf_export_test ROOMS train)
 snug_test(smollm2_test ROOMS cli)
 target_compile_definitions(smollm2_test PRIVATE
   SNUG_DEMO_GGUF="${PROJECT_SOURCE_DIR}/build/demo/SmolLM2-135M-Instruct.Q4_1.gguf")

@@ -1,0 +1,151 @@
+// Models and adapters for llama.cpp and Ollama.
+#include <nlohmann/json.hpp>
+
+#include "base/say.h"
+#include "cli/commands.h"
+#include "cli/corpus.h"
+#include "cli/job.h"
+#include "cli/prompting.h"
+#include "cli/text.h"
+#include "cli/use.h"
+#include "format/model_path.h"
+#include "format/modelfile.h"
+#include "format/pretokenizer.h"
+#include "train/export.h"
+#include "train/gguf_export.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::string_view kAdapterFormat = "adapter", kModelfile = "Modelfile";
+
+// What is written: a whole model of a type, or, without one, an adapter.
+std::optional<GgufFileType> asked_type(const Options& options, const CommandFlags& flags) {
+  if (flags.format == kAdapterFormat) {
+    if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory that --format adapter writes");
+    return std::nullopt;
+  }
+  const auto type = gguf_file_type(flags.format);
+  if (!type) user_error("--format: found '{}', expected f16, bf16, q8_0, q4_k_m or adapter", flags.format);
+  return type;
+}
+
+// Whether model and adapter become one before they are written.
+bool merges(const Options& options, std::optional<GgufFileType> type) { return type && !options.adapter.empty(); }
+
+// What is written without arithmetic takes no options of it.
+void refuse_without_effect(const Options& options, std::optional<GgufFileType> type) {
+  if (merges(options, type)) return;
+  for (const char* key : {"base_format", "compute", "init"})
+    if (options.flags.contains(key))
+      user_error("{}: found it beside {}, expected it where model and adapter are merged", key,
+                 type ? "a model without an adapter" : "--format adapter");
+}
+
+// A directory is replaced only if an export wrote all that is in it.
+void refuse_to_replace(const Options& options) {
+  const fs::path out = options.out;
+  if (!options.overwrite || !fs::is_directory(out)) return;
+  for (const auto& entry : fs::directory_iterator(out)) {
+    const std::string name = entry.path().filename().string();
+    if (!entry.is_regular_file() || (name != kModelfile && !name.ends_with(".gguf")))
+      user_error("{}: holds '{}', which no export wrote; --overwrite replaces nothing else", options.out, name);
+  }
+}
+
+// Copies what lies beside the weights of a model to `to`, as they are asked to be: with --template, or what the adapter
+// was trained with.
+void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtraFiles& beside) {
+  fs::create_directory(to);
+  for (const std::string& name : side_files(model)) {
+    fs::create_directories((to / name).parent_path());
+    fs::copy_file(model / name, to / name);
+  }
+  beside(to);
+}
+
+// How Ollama asks the model whose files lie in `files`.
+Modelfile modelfile_of(const Options& options, const fs::path& files, std::vector<std::string>& notes) {
+  Modelfile modelfile{.from = ""};
+  if (!has_tokenizer(files)) {
+    notes.push_back("Modelfile: without a template and without what ends replies, as the model has no tokenizer");
+    return modelfile;
+  }
+  const Tokenizer tokenizer = Tokenizer::load(files);
+  const PromptFormat format = prompt_format_of(options, model_tokens(options), &tokenizer);
+  for (const int32_t id : format.end_tokens)
+    if (const auto text = tokenizer.token(id)) modelfile.stops.push_back(*text);
+  if (!format.chat) return modelfile;
+  const auto bos = tokenizer.adds_bos() ? tokenizer.token(*tokenizer.bos_id()) : std::nullopt;
+  if (const auto found = ollama_template(*format.chat, bos.value_or("")))
+    modelfile.chat_template = *found;
+  else
+    notes.push_back("Modelfile: the chat template has no form in Ollama's language, which chooses one by itself");
+  return modelfile;
+}
+
+// The name of a model's directory, of its file, or of the last part of its id.
+std::string title_of(const fs::path& model) {
+  const fs::path name = (model.has_filename() ? model : model.parent_path()).filename();
+  return name.extension() == ".gguf" ? name.stem().string() : name.string();
+}
+
+void report(const Options& options, const CommandFlags& flags, const fs::path& file,
+            const std::vector<std::string>& notes) {
+  const uint64_t bytes = fs::file_size(file);
+  for (const std::string& note : notes) say(fmt::format("note: {}\n", note));
+  if (flags.json)
+    fmt::print("{}\n", to_line({{"out", options.out}, {"file", file.string()}, {"bytes", bytes}}));
+  else
+    fmt::print("{}: {}\n", file.string(), format_size(bytes));
+}
+
+// Writes all that is asked for to `directory`, and returns what is to be said of it.
+std::vector<std::string> write_export(const Options& options, std::optional<GgufFileType> type,
+                                      const fs::path& directory, const fs::path& name) {
+  const fs::path files = directory / "files", given = model_as_given(options);  // the first for the time being
+  const WriteExtraFiles beside = write_adapters_format(options);
+  fs::path weights = options.model;
+  if (merges(options, type)) {
+    use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
+              [&](Session& session) { export_model(session, files, options.model, Existing::Refuse, beside); });
+    weights = files;
+  } else {
+    copy_side_files(options.model, files, beside);
+  }
+  std::vector<std::string> notes;
+  try {
+    notes = type ? export_gguf_model(weights, files, directory / name, *type, title_of(given))
+                 : export_gguf_adapter(options.model, options.adapter, directory / name);
+    Modelfile modelfile = modelfile_of(options, files, notes);
+    modelfile.from =
+        type ? "./" + name.string() : fs::absolute(is_gguf_file(given) ? given : fs::path(options.model)).string();
+    if (!type) modelfile.adapter = "./" + name.string();
+    write_text(directory / kModelfile, write_modelfile(modelfile));
+  } catch (const UserError& error) {  // of a file that is a copy of the model's
+    throw UserError(replaced(error.what(), files.string(), options.model));
+  }
+  fs::remove_all(files);
+  return notes;
+}
+
+}  // namespace
+
+int export_command(Options options, const CommandFlags& flags) {
+  options.ranks = 1;
+  options.offload_parameters = "none";  // where to, the directory to be made is not there yet
+  if (options.out.empty()) user_error("--out is required: the directory to be made");
+  const auto type = asked_type(options, flags);
+  refuse_without_effect(options, type);
+  refuse_to_replace(options);
+  const fs::path name = type ? "model.gguf" : "adapter.gguf";
+  PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
+  const std::vector<std::string> notes = write_export(options, type, pending.path(), name);
+  pending.publish();
+  report(options, flags, fs::path(options.out) / name, notes);
+  return 0;
+}
+
+}  // namespace snug

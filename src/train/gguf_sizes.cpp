@@ -1,0 +1,72 @@
+#include "train/gguf_sizes.h"
+
+#include <cmath>
+
+#include "base/error.h"
+
+namespace snug {
+namespace {
+
+// SmolLM3's layers without rotary embedding, as llama.cpp has them: no key says so.
+constexpr size_t kNoRopeInterval = 4;
+
+// Of an attention factor that Yarn has by its own formula, which is llama.cpp's too.
+bool is_usual(const RopeParameters& yarn) {
+  return yarn.truncate && std::abs(yarn.attention_factor - (1 + 0.1 * std::log(yarn.factor))) < 1e-6;
+}
+
+void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {
+  const bool known = rope.type == RopeType::Default || rope.type == RopeType::Linear ||
+                     (rope.type == RopeType::Llama3 && kind.has_rope_factors) ||
+                     (rope.type == RopeType::Yarn && is_usual(rope));
+  if (!known)
+    user_error("{}: found rope scaling of type {}{}, which GGUF's {} has no form for", source, name(rope.type),
+               rope.type == RopeType::Yarn ? " with an attention factor of its own or borders within pairs" : "",
+               kind.name);
+}
+
+}  // namespace
+
+GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& model) {
+  const ModelSpec& spec = config.spec;
+  const std::string source = (model / "config.json").string();
+  const GgufArchitecture* kind = gguf_architecture_of(spec.architecture);
+  if (!kind)
+    user_error("{}: found a {}, expected a model of GGUF's {}", source, spec.architecture, gguf_architecture_names());
+  if (config.quantization)
+    user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
+  refuse_rope(spec.rope, *kind, source);
+  const LayerSpec& first = spec.layers.at(0);
+  const bool windows = spec.architecture == "MistralForCausalLM";
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    const LayerSpec& layer = spec.layers[i];
+    const auto refuse = [&](std::string_view what) {
+      user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
+    };
+    if (layer.window != 0 && !windows) refuse(fmt::format("sees {} tokens", layer.window));
+    const bool rope = kind->name != "smollm3" || (i + 1) % kNoRopeInterval != 0;
+    if (layer.rope != rope) refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
+    if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
+    if (layer.gate_up.bias && !kind->may_have_biases) refuse("has biases in its MLP");
+    if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias) refuse("has biases on q, k and v");
+  }
+  return {.architecture = kind,
+          .hidden = spec.hidden,
+          .inner = first.gate_up.parts.at(0).rows,
+          .layers = static_cast<int64_t>(spec.layers.size()),
+          .heads = first.heads.heads,
+          .kv_heads = first.heads.kv_heads,
+          .head_dim = first.heads.dim,
+          .vocabulary = spec.vocabulary,
+          .own_head = !spec.tied,
+          .attention_biases = kind->may_have_biases && first.o.bias,
+          .mlp_biases = first.gate_up.bias};
+}
+
+std::vector<float> gguf_rope_factors(const ModelSpec& spec) {
+  if (spec.rope.type != RopeType::Llama3) return {};
+  const std::vector<double> factors = llama3_rope_factors(spec.rope, spec.layers.at(0).heads.dim);
+  return std::vector<float>(factors.begin(), factors.end());
+}
+
+}  // namespace snug
