@@ -125,7 +125,7 @@ TEST_F(Shapes, ARecordOfNoShapeIsToldWhichColumnsHelp) {
                       "role=FIELD names it"));
   EXPECT_TRUE(refused(R"({"prompt": "a", "chosen": "b", "rejected": "c"})",
                       "preferences and classes (a text with its label) are not supported yet"));
-  EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preference objectives"));
+  EXPECT_TRUE(refused(R"({"prompt": "a", "completion": "b", "label": true})", "preferences and classes"));
 }
 
 TEST_F(Shapes, AFieldThatIsNullIsSaidToBeNull) {

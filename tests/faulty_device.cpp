@@ -31,14 +31,14 @@ std::unique_ptr<Backend> faulty(const Session::Resources& means) {
 extern "C" {
 
 // Session's constructor.
-void __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session*, JobSpec, Compiled,
+void __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(Session*, JobSpec, Compiled,
                                                                       const Session::Resources&);
 
-void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(Session* session, JobSpec spec, Compiled compiled,
+void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(Session* session, JobSpec spec, Compiled compiled,
                                                                       const Session::Resources& means) {
   Session::Resources changed = means;
   changed.backend = [&] { return faulty(means); };
-  __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE(session, std::move(spec), std::move(compiled),
+  __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(session, std::move(spec), std::move(compiled),
                                                                    changed);
 }
 

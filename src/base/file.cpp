@@ -351,9 +351,11 @@ void write_text(const fs::path& path, std::string_view text) {
 }
 
 fs::path place_of_file(const fs::path& path) {
+  constexpr int kMostLinks = 40;
   std::error_code error;
-  fs::path place = fs::is_symlink(path, error) ? fs::weakly_canonical(path, error) : path;
-  if (place.empty()) place = path;
+  fs::path place = path;
+  for (int i = 0; i < kMostLinks && fs::is_symlink(place, error); i++)
+    place = place.parent_path() / fs::read_symlink(place, error);
   const fs::file_status there = fs::status(place, error);
   if (!fs::exists(there) || fs::is_regular_file(there)) return place;
   user_error("{}: found {}, expected a file or nothing: it would be replaced", path.string(),

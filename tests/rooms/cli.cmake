@@ -83,7 +83,7 @@ add_dependencies(disk_test snug snug_full_disk)
 # kernel_locks_hold().
 add_executable(snug_faulty_device ${PROJECT_SOURCE_DIR}/src/cli/main.cpp faulty_device.cpp)
 target_link_libraries(snug_faulty_device PRIVATE snug_cli)
-target_link_options(snug_faulty_device PRIVATE LINKER:--wrap=_ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_5MeansE
+target_link_options(snug_faulty_device PRIVATE LINKER:--wrap=_ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE
                     LINKER:--wrap=_ZN4snug17kernel_locks_holdERKNSt10filesystem7__cxx114pathE)
 set_target_properties(snug_faulty_device PROPERTIES BUILD_RPATH ${PROJECT_BINARY_DIR})
 target_include_directories(snug_faulty_device PRIVATE ${CMAKE_CURRENT_SOURCE_DIR})
