@@ -43,7 +43,7 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
   } cases[] = {
       {kAll,
        {"chosen", "rejected", "label", "kto_tag", "margin", "score_chosen"},
-       "preference objectives are not there"},
+       "preferences and classes (a text with its label) are not supported"},
       {{"text", "tokens"}, {"tools", "Tools"}, "what may be called is 'tools' of a conversation"},
       {kChats, {"tools"}, "expected a list"},
       {kChats, {"Tools"}, "expected 'tools'; --columns tools=Tools names it"},
@@ -331,7 +331,7 @@ TEST_F(Shapes, APromptAndItsCompletionAreOneConversationWithLossOnTheCompletion)
   Json trained = record;
   trained["prompt"][1]["train"] = true;
   EXPECT_THAT(read(trained), ElementsAre("<user\nq>\n<assistant\n|a>|\n<user\nr>\n<assistant\n|b>|\n"));
-  EXPECT_TRUE(refused(with(record, "chosen", "x"), "preference objectives"));
+  EXPECT_TRUE(refused(with(record, "chosen", "x"), "preferences and classes"));
   trained["completion"][0]["foo"] = 1;
   EXPECT_TRUE(refused(trained, "key 'completion[0].foo'"));
   // Beside messages they are fields like others.

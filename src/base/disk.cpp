@@ -16,6 +16,7 @@
 #include <thread>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace snug {
 namespace fs = std::filesystem;
@@ -126,6 +127,16 @@ void remove_tree(const fs::path& path, const Heartbeat& heartbeat) {
   fs::remove(path, error);
   if (error) device_error("{}: cannot remove it: {}", path.string(), error.message());
   call(heartbeat);
+}
+
+void require_room_in_memory(const std::filesystem::path& directory, uint64_t bytes) {
+  constexpr uint64_t kLeft = 16 << 20;  // for what writes
+  if (!is_in_memory(existing_part(directory))) return;
+  if (const uint64_t left = free_memory(); left < bytes + kLeft)
+    throw CapacityError(
+        fmt::format("{}: {} MiB are to be written there, into memory (tmpfs), of which {} MiB are left; a directory on "
+                    "a disk takes none",
+                    directory.string(), (bytes + kLeft) >> 20, left >> 20));
 }
 
 }  // namespace snug

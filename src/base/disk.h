@@ -16,6 +16,9 @@ uint64_t free_bytes(const std::filesystem::path& directory);
 uint64_t left_of_quota(uint64_t hard, uint64_t soft, uint64_t used);
 // Whether what is written to a directory is kept in memory: on tmpfs or ramfs, or an overlay whose upper directory is.
 bool is_in_memory(const std::filesystem::path& directory);
+// CapacityError where a directory, which need not be there yet, is in memory and less is left of that than `bytes`,
+// which are to be written there.
+void require_room_in_memory(const std::filesystem::path& directory, uint64_t bytes);
 // Bytes of all files in a directory; 0 where it is not there.
 uint64_t bytes_in(const std::filesystem::path& directory);
 // The nearest directory above a path, or the path itself, that exists.

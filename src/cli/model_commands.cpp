@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "base/disk.h"
 #include "base/hash.h"
 #include "base/rng.h"
 #include "base/say.h"
@@ -187,6 +188,7 @@ int copy_checkpoint(const Options& options, const CommandFlags& flags) {
     user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
                options.base_format.value_or(""));
   const WriteExtraFiles write_extra = write_adapters_format(options);
+  require_room_in_memory(options.out, bytes_in(options.model));
   PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   std::filesystem::copy(options.model, pending.path(), std::filesystem::copy_options::recursive);
   write_extra(pending.path());

@@ -6,6 +6,7 @@
 #include <set>
 #include <vector>
 
+#include "base/disk.h"
 #include "base/error.h"
 #include "format/gguf_architecture.h"
 #include "format/hf_config.h"
@@ -183,6 +184,7 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   for (const GgufTensorName& name : names) tensors.push_back({name.hugging_face, DType::BF16, name.shape});
   const SafetensorsLayout layout = layout_safetensors(tensors);
 
+  require_room_in_memory(out, layout.file_bytes);
   PendingDirectory pending(out, existing);
   write_text(pending.path() / "config.json", json.dump(2) + "\n");
   write_text(pending.path() / "generation_config.json", gguf_generation_config(header));

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/master.h"
+#include "base/disk.h"
 #include "base/error.h"
 #include "plan/lowering/persist.h"
 #include "train/checksum.h"
@@ -94,6 +95,7 @@ void write_trained(const std::filesystem::path& checkpoint, const ParamTable& ta
     tensors.push_back({whole ? param.stored.tensor : param.name, dtype(ids.back()), param.shape});
   }
   const SafetensorsLayout layout = layout_safetensors(tensors);
+  require_room_in_memory(file.parent_path(), layout.file_bytes);
   File out = File::create(file, IoMode::Buffered);
   out.resize(layout.file_bytes);
   out.write(0, std::as_bytes(std::span(layout.header)));
