@@ -32,14 +32,15 @@ extern "C" {
 
 // Session's constructor.
 void __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(Session*, JobSpec, Compiled,
-                                                                      const Session::Resources&);
+                                                                          const Session::Resources&);
 
-void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(Session* session, JobSpec spec, Compiled compiled,
-                                                                      const Session::Resources& means) {
+void __wrap__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(Session* session, JobSpec spec,
+                                                                          Compiled compiled,
+                                                                          const Session::Resources& means) {
   Session::Resources changed = means;
   changed.backend = [&] { return faulty(means); };
   __real__ZN4snug7SessionC1ENS_7JobSpecENS_8CompiledERKNS0_9ResourcesE(session, std::move(spec), std::move(compiled),
-                                                                   changed);
+                                                                       changed);
 }
 
 // SNUG_FAULT_LOCKS: no lock of the kernel holds, as on a file system that hosts share.
