@@ -53,7 +53,7 @@ TEST_F(Learning, WhereNothingIsLeftToLearnFromAllCommandsSayWhy) {
     expect_refusal(on(command, {"--data", "long.jsonl"}), why);
     if (command == "eval") continue;
     expect_refusal(on(command, {"--data", "good.jsonl", "--validation", "long.jsonl", "--out", "run"}),
-                   with(why, {"validation: nothing is left"}));
+                   with(why, {"validation: no sample is left"}));
   }
   put_chats("prompts.jsonl", std::vector(3, std::pair(8, 0)));
   for (const std::string command : {"train", "plan", "eval"})

@@ -174,7 +174,7 @@ class Tape {
     RuntimeScalars runtime;
     runtime.documents = 1;
     std::vector<ref::Tensor> table{{DType::F32, rope_table.shape, std::vector<double>(kTokens * 4)}};
-    ref::Reference(table, runtime)(RopeTable{});
+    ref::Reference(table, runtime)(RopeTable{{1, 0.01f}});
     bytes(rope_table) = table[0].values;
     for (size_t i = 0; i < ops; i++) run(emitter_.program().ops[i], runtime);
   }
