@@ -287,6 +287,9 @@ TEST_F(Data, RecordsOfTheWrongShapeAreRefusedWithFileLineAndKey) {
   EXPECT_TRUE(refused("a.json", R"([{"instruction": "a"}])", "a.json, element 1 (line 1): key 'output' is missing"));
   EXPECT_TRUE(refused("a.jsonl", R"({"instruction": "a", "output": "b", "history": [["c"]]})", "a list of pairs"));
   EXPECT_TRUE(refused("a.jsonl", R"({"a": 1, "b": 2})", "line 1: found the keys \"a\", \"b\", expected one of"));
+  EXPECT_TRUE(refused("a.jsonl", R"({"text": "a", "score": NaN})", "; NaN and Infinity are no JSON, which has null"));
+  EXPECT_TRUE(refused("a.jsonl", R"({"conversations": [{"from": "human", "content": "a"}]})",
+                      "key 'value' is missing, found the keys \"content\", \"from\"; --columns value=FIELD names it"));
   EXPECT_TRUE(refused("a.jsonl", R"({"chosen": "a", "rejected": "b"})",
                       "preferences and classes (a text with its label) are not supported yet"));
 }

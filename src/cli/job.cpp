@@ -187,6 +187,9 @@ JobSpec make_job(const Options& options, Purpose purpose) {
   spec.sources = find_sources(spec.table, request);
   resolve_base(spec, options);
   note_other_base(spec, options);
+  if (options.adapter.empty() && is_file(std::filesystem::path(options.model) / kPeftConfigFile))
+    spec.sources.notes.push_back(fmt::format("{} holds an adapter too ({}), which is not used: --adapter {} uses it",
+                                             options.model, kPeftConfigFile, options.model));
   std::vector<std::string>& notes = spec.sources.notes;
   notes.insert(notes.begin(), config.notes.begin(), config.notes.end());
   if (!stored_otherwise.empty()) notes.push_back(stored_otherwise);

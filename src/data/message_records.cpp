@@ -121,7 +121,8 @@ Message read_message(const RecordFields& fields, const JsonObject& message, cons
   const std::string role = fields.key(sharegpt ? "from" : "role");
   const std::string content = fields.key(sharegpt ? "value" : "content");
   const bool calls = message.has("tool_calls");
-  for (const auto& [name, key] : {std::pair("role", role), std::pair("content", content)}) {
+  for (const auto& [name, key] :
+       {std::pair(sharegpt ? "from" : "role", role), std::pair(sharegpt ? "value" : "content", content)}) {
     if (!message.value().contains(key) && !(calls && key == content)) {
       user_error("{}: key '{}' is missing, found the keys {}; --columns {}=FIELD names it", within, key,
                  names_of_keys(message.value()), name);

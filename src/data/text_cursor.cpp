@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/memory.h"
 
 namespace snug {
 namespace {
@@ -88,6 +89,13 @@ void append_within(std::string& text, std::string_view more, uint64_t max_bytes,
         "in .json, and documents within that size in .txt, or --text-split paragraph or line",
         name, line, max_bytes);
   }
+  // As it grows it lies there twice, and so does what is read of it.
+  constexpr uint64_t kSmall = 8 << 20;
+  if (const uint64_t bytes = text.size() + more.size(); bytes > text.capacity() && bytes > kSmall)
+    if (const uint64_t left = free_memory(); left < 4 * bytes)
+      throw CapacityError(fmt::format(
+          "{}, line {}: found a sample of more than {} MiB, and {} MiB of memory are left; expected shorter samples",
+          name, line, bytes >> 20, left >> 20));
   text += more;
 }
 

@@ -45,7 +45,10 @@ Json parse_json(std::string_view text, std::string_view source, int64_t first_li
     reason.erase(0, reason.find(": ") + 2);
     // It quotes what was read last, however long that is.
     if (reason.size() > 3 * kReasonBytes) reason.replace(2 * kReasonBytes, reason.size() - 3 * kReasonBytes, " ... ");
-    user_error("{}, {}: expected JSON: {}", source, position(text, error.byte, first_line), reason);
+    const std::string_view near = text.substr(error.byte > 9 ? error.byte - 9 : 0, 18);
+    const bool no_number = near.find("NaN") != near.npos || near.find("Infinity") != near.npos;
+    user_error("{}, {}: expected JSON: {}{}", source, position(text, error.byte, first_line), reason,
+               no_number ? "; NaN and Infinity are no JSON, which has null for what is not there" : "");
   } catch (const Json::out_of_range& error) {
     user_error("{}: found a number that no 64-bit type holds: {}", source, error.what());
   }

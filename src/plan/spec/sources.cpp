@@ -226,6 +226,8 @@ class Finder {
   // Of a tensor without a place; empty if it would change what the model computes.
   std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
+    if (name.starts_with("v_head.")) return "a head that gives values, of reinforcement learning";
+    if (name.ends_with(".attn.masked_bias") || name.ends_with(".self_attn.masked_bias")) return "a mask of attention";
     if (name == table_.head_tensor && table_.tied()) return "the head, which is the embedding";
     if (name.starts_with("mtp.") || name.starts_with("model.mtp") || name.find(".mtp_block.") != name.npos ||
         is_prediction_layer(index, name))
