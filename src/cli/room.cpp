@@ -185,8 +185,8 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size() + read_too);
   const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
-  // A run has its directory's `.owner` open already where a plan has not.
-  const uint64_t owner = mode == PlanMode::Look && spec.purpose == Purpose::Train ? 1 : 0;
+  // A run has its directory and the `.owner` in it open already where a plan has not.
+  const uint64_t owner = mode == PlanMode::Look && spec.purpose == Purpose::Train ? 2 : 0;
   const uint64_t needed = files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
   if (needed <= files.limit) return;
   device_error(
