@@ -10,6 +10,8 @@ import importlib.metadata
 import numpy as np
 from gguf import quants
 
+from tables import filled
+
 # Type in the package, name here, bits of a field.
 GRIDS = [("IQ2_XXS", "kGridIq2Xxs", 2), ("IQ2_XS", "kGridIq2Xs", 2), ("IQ2_S", "kGridIq2S", 2),
          ("IQ3_XXS", "kGridIq3Xxs", 4), ("IQ3_S", "kGridIq3S", 4), ("IQ1_S", "kGridIq1S", 2)]
@@ -22,16 +24,6 @@ def packed(kind, bits):
     indices = np.searchsorted(np.array(kind.grid_map, dtype=np.float32), rows)
     assert (np.array(kind.grid_map)[indices] == rows).all(), kind
     return (indices << (bits * np.arange(rows.shape[1]))).sum(axis=1)
-
-
-def filled(entries):
-    lines, line = [], ""
-    for entry in entries:
-        if len(line) + len(entry) + 1 > 118:
-            lines.append(line)
-            line = ""
-        line += (" " if line else "") + entry
-    return lines + [line]
 
 
 def main():

@@ -16,6 +16,7 @@
 #include "format/sentencepiece.h"
 #include "format/tokenizer.h"
 #include "model/model_config.h"
+#include "same_tensors.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -215,20 +216,7 @@ INSTANTIATE_TEST_SUITE_P(All, GgufImport, testing::Values("smollm", "llama3", "q
 
 TEST_P(GgufImport, TensorsAreBitIdenticalToTransformers) {
   const auto expected = SafetensorsIndex::open_file(kFixtures / (std::string(GetParam()) + ".expected.safetensors"));
-  const auto found = SafetensorsIndex::open_model(out_);
-  const File expected_file = File::open_read(expected.files()[0], IoMode::Buffered);
-  const File found_file = File::open_read(found.files()[0], IoMode::Buffered);
-  ASSERT_EQ(found.entries().size(), expected.entries().size());
-  for (const SafetensorsEntry& entry : expected.entries()) {
-    const SafetensorsEntry* ours = found.find(entry.name);
-    ASSERT_NE(ours, nullptr) << entry.name;
-    EXPECT_EQ(ours->shape, entry.shape) << entry.name;
-    EXPECT_EQ(ours->dtype, entry.dtype) << entry.name;
-    std::vector<std::byte> a(entry.bytes), b(ours->bytes);
-    expected_file.read(entry.offset, a);
-    found_file.read(ours->offset, b);
-    EXPECT_EQ(a, b) << entry.name;
-  }
+  expect_same_tensors(SafetensorsIndex::open_model(out_), expected);
 }
 
 TEST_P(GgufImport, TokenizerIsTheOneTheLibraryWrites) {

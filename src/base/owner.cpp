@@ -117,7 +117,6 @@ DirectoryOwner::DirectoryOwner(const fs::path& directory, const Terms& terms)
     if (!locked_) refuse_if_another_was_later(terms.beat_seconds);
   } catch (...) {
     close(fd_);
-    if (directory_fd_ >= 0) close(directory_fd_);
     throw;
   }
   if (!locked_) beating_ = std::thread([this, seconds = terms.beat_seconds] { go_on_beating(seconds); });
@@ -145,9 +144,8 @@ void DirectoryOwner::lock(const Terms& terms) {
   locked_ = locked_ && terms.locks_hold;
   if (!locked_) return;
   // The directory itself is locked too, as people remove files that look left over.
-  directory_fd_ = open(directory_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (directory_fd_ >= 0 && flock(directory_fd_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-    close(directory_fd_);
+  directory_lock_ = FileLock::unused(directory_);
+  if (!directory_lock_.holds() && FileLock::is_used(directory_)) {
     unlink(file_.c_str());
     close(fd_);
     user_error(
@@ -228,7 +226,6 @@ DirectoryOwner::~DirectoryOwner() {
   }
   if (!lost_) unlink(file_.c_str());
   close(fd_);
-  if (directory_fd_ >= 0) close(directory_fd_);
   if (made_.empty() || lost_) return;
   std::error_code ignored;
   for (fs::path path = fs::absolute(directory_);; path = path.parent_path()) {

@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "base/file_lock.h"
+
 namespace snug {
 
 // Whether a lock of flock() holds for every process that can see the directory. The kernel drops it with the process,
@@ -50,7 +52,8 @@ class DirectoryOwner {
   std::filesystem::path directory_, file_;
   std::filesystem::path made_;  // the topmost directory that was made; empty if none was
   std::string started_;
-  int fd_ = -1, directory_fd_ = -1;
+  int fd_ = -1;
+  FileLock directory_lock_;
   bool locked_ = false;  // for all who can see the directory
   std::mutex mutex_;
   std::condition_variable ended_;

@@ -6,6 +6,7 @@
 #include "cli/corpus.h"
 #include "cli/job.h"
 #include "cli/prompting.h"
+#include "cli/run_directory.h"
 #include "cli/text.h"
 #include "cli/use.h"
 #include "format/model_path.h"
@@ -44,26 +45,15 @@ void refuse_without_effect(const Options& options, std::optional<GgufFileType> t
                  type ? "a model without an adapter" : "--format adapter");
 }
 
-// A directory is replaced only if an export wrote all that is in it.
-void refuse_to_replace(const Options& options) {
-  const fs::path out = options.out;
-  if (!options.overwrite || !fs::is_directory(out)) return;
-  for (const auto& entry : fs::directory_iterator(out)) {
-    const std::string name = entry.path().filename().string();
-    if (!entry.is_regular_file() || (name != kModelfile && !name.ends_with(".gguf")))
-      user_error("{}: holds '{}', which no export wrote; --overwrite replaces nothing else", options.out, name);
-  }
-}
-
 // Copies what lies beside the weights of a model to `to`, as they are asked to be: with --template, or what the adapter
 // was trained with.
-void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtraFiles& beside) {
+void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtraFiles& write_extra) {
   fs::create_directory(to);
   for (const std::string& name : side_files(model)) {
     fs::create_directories((to / name).parent_path());
     fs::copy_file(model / name, to / name);
   }
-  beside(to);
+  write_extra(to);
 }
 
 // How Ollama asks the model whose files lie in `files`.
@@ -88,7 +78,7 @@ Modelfile modelfile_of(const Options& options, const fs::path& files, std::vecto
 
 // The name of a model's directory, of its file, or of the last part of its id.
 std::string title_of(const fs::path& model) {
-  const fs::path name = (model.has_filename() ? model : model.parent_path()).filename();
+  const fs::path name = last_name(model);
   return name.extension() == ".gguf" ? name.stem().string() : name.string();
 }
 
@@ -106,14 +96,14 @@ void report(const Options& options, const CommandFlags& flags, const fs::path& f
 std::vector<std::string> write_export(const Options& options, std::optional<GgufFileType> type,
                                       const fs::path& directory, const fs::path& name) {
   const fs::path files = directory / "files", given = model_as_given(options);  // the first for the time being
-  const WriteExtraFiles beside = write_adapters_format(options);
+  const WriteExtraFiles write_extra = write_adapters_format(options);
   fs::path weights = options.model;
   if (merges(options, type)) {
     use_model(plan_use(make_job(options, Purpose::Merge), options, nullptr), options, nullptr,
-              [&](Session& session) { export_model(session, files, options.model, Existing::Refuse, beside); });
+              [&](Session& session) { export_model(session, files, options.model, Existing::Refuse, write_extra); });
     weights = files;
   } else {
-    copy_side_files(options.model, files, beside);
+    copy_side_files(options.model, files, write_extra);
   }
   std::vector<std::string> notes;
   try {
@@ -139,7 +129,13 @@ int export_command(Options options, const CommandFlags& flags) {
   if (options.out.empty()) user_error("--out is required: the directory to be made");
   const auto type = asked_type(options, flags);
   refuse_without_effect(options, type);
-  refuse_to_replace(options);
+  refuse_to_replace(
+      options,
+      [](const fs::directory_entry& entry) {
+        const fs::path part = entry.path().filename();
+        return entry.is_regular_file() && (part == kModelfile || part.extension() == ".gguf");
+      },
+      "which no export wrote");
   const fs::path name = type ? "model.gguf" : "adapter.gguf";
   PendingDirectory pending(options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   const std::vector<std::string> notes = write_export(options, type, pending.path(), name);

@@ -11,6 +11,7 @@
 #include "cli/launch.h"
 #include "cli/numerics.h"
 #include "cli/saving.h"
+#include "cli/text.h"
 #include "format/peft.h"
 #include "format/prompt_format.h"
 #include "model/model_config.h"
@@ -116,12 +117,6 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
 }
 
 namespace {
-
-// The last name of a path or a hub's id.
-std::string last_name(const std::string& path) {
-  const auto normal = std::filesystem::path(path).lexically_normal();
-  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
-}
 
 // A line where the adapter was trained on another model, or on other weights, than these: as its snug.json tells, or
 // where it has none, as PEFT names the base.

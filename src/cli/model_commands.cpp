@@ -87,20 +87,17 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
 }
 
 // A directory is replaced only if all that is in it belongs to a model: whatever else lies there is somebody's.
-void refuse_to_replace(const Options& options, const std::vector<std::string>& inputs) {
+void refuse_to_replace_model(const Options& options, const std::vector<std::string>& inputs) {
   const std::filesystem::path out = options.out;
-  refuse_runs_own(out);
-  if (!options.overwrite || !std::filesystem::is_directory(out)) return;
   const std::vector<std::string> known = side_files(out);
-  for (const auto& entry : std::filesystem::directory_iterator(out)) {
+  const auto is_part = [&](const std::filesystem::directory_entry& entry) {
     const std::string name = entry.path().filename().string();
     const bool weights = name.starts_with("model") && (name.ends_with(".safetensors") || name.ends_with(".json"));
-    const bool templates = name == kAdditionalTemplates && entry.is_directory();
-    const bool part = entry.is_regular_file() && (weights || std::ranges::find(known, name) != known.end());
-    if (!part && !templates)
-      user_error("{}: holds '{}', which is no part of a model directory; --overwrite replaces nothing else",
-                 options.out, name);
-  }
+    return (name == kAdditionalTemplates && entry.is_directory()) ||
+           (entry.is_regular_file() && (weights || std::ranges::find(known, name) != known.end()));
+  };
+  refuse_to_replace(options, is_part, "which is no part of a model directory");
+  if (!options.overwrite || !std::filesystem::is_directory(out)) return;
   for (const std::string& input : inputs)
     if (std::filesystem::weakly_canonical(input) == std::filesystem::weakly_canonical(out))
       user_error("{}: is read by this command, it cannot be replaced at the same time", options.out);
@@ -110,7 +107,7 @@ void refuse_to_replace(const Options& options, const std::vector<std::string>& i
 
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
-  refuse_to_replace(options, {});
+  refuse_to_replace_model(options, {});
   const std::vector<std::string> notes =
       import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", flags.file, note));
@@ -183,7 +180,7 @@ namespace {
 
 // Of a run of all weights, the model that was made of one of its checkpoints.
 int copy_checkpoint(const Options& options, const CommandFlags& flags) {
-  refuse_to_replace(options, {options.model});
+  refuse_to_replace_model(options, {options.model});
   if (options.flags.contains("base_format"))
     user_error("base_format: found {}, expected nothing: a checkpoint of all weights is written in its base's formats",
                options.base_format.value_or(""));
@@ -211,7 +208,7 @@ int merge_command(Options options, const CommandFlags& flags) {
     user_error(
         "--adapter is required: the PEFT directory to be merged; of a run of all weights --model RUN --checkpoint "
         "step-N, best or last");
-  refuse_to_replace(options, {options.model, options.adapter});
+  refuse_to_replace_model(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
   { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
   const WriteExtraFiles write_extra = write_adapters_format(options);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/say.h"
+#include "cli/text.h"
 
 namespace snug {
 namespace {
@@ -93,8 +94,7 @@ std::string default_out(const Options& options) {
   const std::time_t now = std::time(nullptr);
   char date[32];
   std::strftime(date, sizeof date, "%Y-%m-%d-%H%M%S", std::localtime(&now));
-  const auto model = fs::absolute(model_as_given(options)).lexically_normal();
-  return fmt::format("runs/{}-{}", date, (model.has_filename() ? model : model.parent_path()).filename().string());
+  return fmt::format("runs/{}-{}", date, last_name(fs::absolute(model_as_given(options))));
 }
 
 std::unique_ptr<DirectoryOwner> own_out(const Options& options) {
@@ -115,6 +115,17 @@ void refuse_runs_own(const fs::path& out) {
     if (is_file(parent / kJob) && std::ranges::find(kResults, path.filename().string()) != std::end(kResults))
       user_error("--out: found '{}', which is the run's in {}: it writes and removes '{}'; expected another directory",
                  out.string(), parent.string(), path.filename().string());
+}
+
+void refuse_to_replace(const Options& options, const std::function<bool(const fs::directory_entry&)>& is_part,
+                       std::string_view otherwise) {
+  const fs::path out = options.out;
+  refuse_runs_own(out);
+  if (!options.overwrite || !fs::is_directory(out)) return;
+  for (const auto& entry : fs::directory_iterator(out))
+    if (!is_part(entry))
+      user_error("{}: holds '{}', {}; --overwrite replaces nothing else", options.out, entry.path().filename().string(),
+                 otherwise);
 }
 
 void refuse_out(const Options& options) {

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
+#include <string_view>
 
 #include "base/heartbeat.h"
 #include "base/owner.h"
@@ -29,6 +31,11 @@ void refuse_out(const Options& options);
 
 // UserError where a directory to be written is what some run writes and removes, or lies in that.
 void refuse_runs_own(const std::filesystem::path& out);
+// The same of a command that makes --out, and where --overwrite would replace what is no part of what such a command
+// makes. `otherwise` says so: "which no export wrote".
+void refuse_to_replace(const Options& options,
+                       const std::function<bool(const std::filesystem::directory_entry&)>& is_part,
+                       std::string_view otherwise);
 
 // Removes the run that is there; what says that it is one goes last.
 void clear_run(const std::string& out, const Heartbeat& heartbeat);

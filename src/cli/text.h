@@ -20,6 +20,12 @@ namespace snug {
 inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 inline std::string to_line(const nlohmann::ordered_json& json) { return json.dump(-1, ' ', false, kReplace); }
 
+// The last name of a path or of a hub's id, whether or not a slash ends it.
+inline std::string last_name(const std::filesystem::path& path) {
+  const std::filesystem::path normal = path.lexically_normal();
+  return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
+}
+
 // What `f` returns; a UserError of it gets `place` before its text.
 template <class F>
 auto at_place(const std::string& place, F&& f) {

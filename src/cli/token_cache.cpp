@@ -24,12 +24,6 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRoomLock = "room.lock";
 
-// "a.jsonl", "a.jsonl and 2 more"
-std::string names_of(const DataOptions& data) {
-  const size_t more = data.files.size() - 1;
-  return data.files[0].string() + (more > 0 ? fmt::format(" and {} more", more) : "");
-}
-
 // Hashing must be cheaper than encoding, which takes kCheaper times as long for a byte, or longer on few threads. Of a
 // file whose first records alone are read, about kRecord bytes are encoded for each, and all are hashed.
 bool is_worth_keeping(const DataOptions& data, uint64_t least) {
@@ -102,7 +96,7 @@ class Entry {
     Dataset dataset = encode(noted);
     const std::string refused = turn.lock.holds() ? keep(dataset, notes) : turn.refused;
     if (!refused.empty())
-      note(fmt::format("{}: its token ids are not kept for later runs: {}", names_of(data_), refused));
+      note(fmt::format("{}: its token ids are not kept for later runs: {}", names_of_files(data_.files), refused));
     return dataset;
   }
 
@@ -136,7 +130,7 @@ class Entry {
 
   void say_waiting() const {
     if (is_first_process())
-      say(fmt::format("{}: another process encodes the same data to {}: waits for it\n", names_of(data_),
+      say(fmt::format("{}: another process encodes the same data to {}: waits for it\n", names_of_files(data_.files),
                       path_.string()));
   }
 
@@ -155,7 +149,7 @@ class Entry {
     fs::last_write_time(path_, fs::file_time_type::clock::now(), ignored);  // used now, as make_room() asks
     for (const DatasetNote& line : found->notes)
       note(line.file < 0 ? line.text : data_.files[static_cast<size_t>(line.file)].string() + line.text);
-    note(fmt::format("{}: its {} token ids are those that an earlier run has kept in {}", names_of(data_),
+    note(fmt::format("{}: its {} token ids are those that an earlier run has kept in {}", names_of_files(data_.files),
                      found->dataset.tokens(), path_.string()));
     return std::move(found->dataset);
   }
@@ -170,8 +164,8 @@ class Entry {
       PendingFile pending(path_, IoMode::Buffered);
       DatasetFile::write(dataset, notes, key_, pending.file(), data_.heartbeat);
       pending.publish();
-      note(fmt::format("{}: its {} token ids are kept for later runs in {} ({})", names_of(data_), dataset.tokens(),
-                       path_.string(), format_size(bytes)));
+      note(fmt::format("{}: its {} token ids are kept for later runs in {} ({})", names_of_files(data_.files),
+                       dataset.tokens(), path_.string(), format_size(bytes)));
       return "";
     } catch (const std::runtime_error& error) {  // of ours, and of the file system's library
       return error.what();
@@ -241,7 +235,7 @@ Dataset load_dataset_cached(const Options& options, const DataOptions& data, con
   std::optional<Entry> entry;
   std::string refused;
   try {
-    const fs::path cache = cache_directory(options, names_of(data) + ": is encoded by every run");
+    const fs::path cache = cache_directory(options, names_of_files(data.files) + ": is encoded by every run");
     std::string state = state_of(data.files);
     entry.emplace(options, data, token_cache_key(data, *encoder, tokenizer), std::move(state), cache);
   } catch (const std::runtime_error& error) {  // of ours, and of the file system's library

@@ -5,8 +5,6 @@
 #include <zstd_errors.h>
 
 #include <algorithm>
-#include <array>
-#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -146,28 +144,7 @@ class ZstdSource : public CompressedSource {
 
 }  // namespace
 
-namespace {
-
-// UserError where the file's first bytes are none of the format's; what is shorter is left to its reader.
-void require_compressed(const std::filesystem::path& path, Compression compression) {
-  std::array<std::byte, 4> head{};
-  if (File::open_read(path, IoMode::Buffered).read_to_end(0, head) < head.size()) return;
-  const auto is = [&](std::initializer_list<int> magic) {
-    return std::ranges::equal(magic, std::span(head).first(magic.size()), {}, {},
-                              [](std::byte b) { return std::to_integer<int>(b); });
-  };
-  const bool skippable = (head[0] & std::byte{0xf0}) == std::byte{0x50} && head[1] == std::byte{0x2a} &&
-                         head[2] == std::byte{0x4d} && head[3] == std::byte{0x18};
-  if (compression == Compression::Gzip ? is({0x1f, 0x8b}) : is({0x28, 0xb5, 0x2f, 0xfd}) || skippable) return;
-  const std::string ending = path.extension().string();
-  user_error("{}: found bytes that {} did not write, expected what its name says: without {} it is read as it lies",
-             path.string(), compression == Compression::Gzip ? "gzip" : "zstd", ending);
-}
-
-}  // namespace
-
 std::unique_ptr<ByteSource> ByteSource::open(const std::filesystem::path& path, Compression compression) {
-  if (compression == Compression::Gzip || compression == Compression::Zstd) require_compressed(path, compression);
   if (compression == Compression::Gzip) return std::make_unique<GzipSource>(path);
   if (compression == Compression::Zstd) return std::make_unique<ZstdSource>(path);
   return std::make_unique<PlainSource>(path);

@@ -196,8 +196,14 @@ DataFiles find_data_files(const std::vector<std::string>& paths) {
   return out;
 }
 
+std::string names_of_files(const std::vector<fs::path>& files) {
+  return files[0].string() + (files.size() > 1 ? fmt::format(" and {} more", files.size() - 1) : "");
+}
+
 void refuse_foreign_bytes(std::span<const std::byte> bytes, const std::string& name, DataFileType type, bool inner) {
   using namespace std::string_view_literals;
+  constexpr std::string_view kGzipMagic = "\x1f\x8b", kZstdMagic = "\x28\xb5\x2f\xfd";
+  constexpr size_t kMagicBytes = 4;  // what is shorter is left to its reader
   const std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto begins = [&](std::string_view magic) { return head.starts_with(magic); };
   const auto refuse = [&](std::string_view found, std::string_view advice) {
@@ -206,10 +212,10 @@ void refuse_foreign_bytes(std::span<const std::byte> bytes, const std::string& n
   if (begins("version https://git-lfs.github.com/spec")) {
     refuse("a Git LFS pointer, not the file that it stands for", "fetch it with 'git lfs pull'");
   }
-  if (begins("\x1f\x8b") && (inner || type.compression != Compression::Gzip)) {
+  if (begins(kGzipMagic) && (inner || type.compression != Compression::Gzip)) {
     refuse("bytes compressed by gzip", inner ? "unpack it once" : "name it so: .gz behind its ending");
   }
-  if (begins("\x28\xb5\x2f\xfd") && (inner || type.compression != Compression::Zstd)) {
+  if (begins(kZstdMagic) && (inner || type.compression != Compression::Zstd)) {
     refuse("bytes compressed by zstd", inner ? "unpack it once" : "name it so: .zst behind its ending");
   }
   if (begins("PAR1") && type.kind != FileKind::Parquet) refuse("a Parquet file", "name it .parquet");
@@ -222,6 +228,13 @@ void refuse_foreign_bytes(std::span<const std::byte> bytes, const std::string& n
   if (head.size() > 262 && head.substr(257, 5) == "ustar") refuse("a tar archive", "unpack it");
   if (begins("\xff\xfe") || begins("\xfe\xff"))
     refuse("text in UTF-16", "write it in UTF-8 (iconv -f UTF-16 -t UTF-8)");
+  if (inner || type.compression == Compression::None || head.size() < kMagicBytes) return;
+  // A frame that zstd skips begins with one of sixteen bytes.
+  const bool skippable = (bytes[0] & std::byte{0xf0}) == std::byte{0x50} && head.substr(1).starts_with("\x2a\x4d\x18");
+  const bool gzip = type.compression == Compression::Gzip;
+  if (gzip ? !begins(kGzipMagic) : !begins(kZstdMagic) && !skippable)
+    user_error("{}: found bytes that {} did not write, expected what its name says: without {} it is read as it lies",
+               name, gzip ? "gzip" : "zstd", fs::path(name).extension().string());
 }
 
 }  // namespace snug

@@ -39,8 +39,11 @@ struct DataFiles {
 // written by save_to_disk() of the datasets library.
 DataFiles find_data_files(const std::vector<std::string>& paths);
 
-// UserError if a file's first bytes show that it is something else than its name says: compressed, Parquet, Arrow, an
-// archive, a Git LFS pointer, UTF-16. `bytes` are those after decompression where `inner` is true.
+// "a.jsonl", "a.jsonl and 2 more": of files, at least one.
+std::string names_of_files(const std::vector<std::filesystem::path>& files);
+
+// UserError if a file's first bytes show that it is something else than its name says: compressed or not, Parquet,
+// Arrow, an archive, a Git LFS pointer, UTF-16. `bytes` are those after decompression where `inner` is true.
 void refuse_foreign_bytes(std::span<const std::byte> bytes, const std::string& name, DataFileType type, bool inner);
 
 }  // namespace snug

@@ -10,6 +10,7 @@
 #include "base/error.h"
 #include "base/parallel.h"
 #include "base/rng.h"
+#include "data/data_files.h"
 #include "data/record_keys.h"
 #include "data/seen_keys.h"
 
@@ -262,9 +263,7 @@ struct SeenNames {
 
 // UserError for a field or a role that options name and that no record of any file has.
 void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOptions& options) {
-  const std::string files =
-      fmt::format("{}{}", options.files[0].string(),
-                  options.files.size() > 1 ? fmt::format(" and {} more", options.files.size() - 1) : "");
+  const std::string files = names_of_files(options.files);
   const auto unseen = [](const std::vector<bool>& all) {
     return static_cast<size_t>(std::find(all.begin(), all.end(), false) - all.begin());
   };

@@ -30,6 +30,12 @@ const GgufArchitecture* gguf_architecture_of(std::string_view class_name);
 // All names, for messages.
 std::string gguf_architecture_names();
 
+// Whether a layer has rotary embedding: SmolLM3's fourths have none, as llama.cpp has them, which no key says.
+inline constexpr int64_t kGgufNoRopeInterval = 4;
+inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer) {
+  return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
+}
+
 // What decides the tensors of a model.
 struct GgufSizes {
   const GgufArchitecture* architecture = nullptr;

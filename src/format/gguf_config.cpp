@@ -15,8 +15,6 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr std::string_view kArchitecture = "general.architecture";
-// SmolLM3's layers without rotary embedding, as llama.cpp has them: no key says so.
-constexpr int64_t kNoRopeInterval = 4;
 
 const GgufArchitecture& architecture_of(const GgufHeader& header) {
   const GgufArchitecture* found = find_gguf_architecture(header.string(kArchitecture));
@@ -126,10 +124,10 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
   if (kind.name == "qwen3") config["attention_bias"] = false;
   if (kind.name != "smollm3") return;
   config["attention_bias"] = config["mlp_bias"] = config["use_sliding_window"] = false;
-  config["no_rope_layer_interval"] = kNoRopeInterval;
+  config["no_rope_layer_interval"] = kGgufNoRopeInterval;
   OrderedJson with_rope = OrderedJson::array();
   for (int64_t layer = 0; layer < config["num_hidden_layers"]; ++layer)
-    with_rope.push_back((layer + 1) % kNoRopeInterval != 0 ? 1 : 0);
+    with_rope.push_back(gguf_layer_has_rope(kind, layer) ? 1 : 0);
   config["no_rope_layers"] = std::move(with_rope);
 }
 

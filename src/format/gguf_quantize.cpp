@@ -103,6 +103,23 @@ Line fitted(const std::array<float, 32>& weights, const float* x, const std::arr
   return line.minimum < 0 ? Line{wxq / wqq, 0} : line;
 }
 
+// The codes from 0 to `highest` that are nearest to `by (x + offset)`.
+std::array<float, 32> codes_of(const float* x, float by, float offset, float highest) {
+  std::array<float, 32> q;
+  for (size_t i = 0; i < 32; ++i) q[i] = std::clamp(std::nearbyint(by * (x[i] + offset)), 0.0f, highest);
+  return q;
+}
+
+// The weighted squares of what codes on a line err by.
+float error_of(const std::array<float, 32>& weights, const float* x, const std::array<float, 32>& q, const Line& line) {
+  float error = 0;
+  for (size_t i = 0; i < 32; ++i) {
+    const float difference = line.scale * q[i] - line.minimum - x[i];
+    error += weights[i] * difference * difference;
+  }
+  return error;
+}
+
 // Steps of so many sizes are tried for a group: from one value less than the codes have to one more.
 constexpr int kTries = 21;
 // Then so often the codes that are nearest to the best line make another, while that is better.
@@ -115,15 +132,10 @@ class LineSearch {
 
   // Tries the line through the codes of `by (x + offset)`. Returns whether it is better than the best so far.
   bool take(float by, float offset) {
-    std::array<float, 32> q;
-    for (size_t i = 0; i < 32; ++i) q[i] = std::clamp(std::nearbyint(by * (x_[i] + offset)), 0.0f, highest_);
+    const std::array<float, 32> q = codes_of(x_, by, offset, highest_);
     const Line line = fitted(weights_, x_, q);
     if (line.scale <= 0) return false;
-    float error = 0;
-    for (size_t i = 0; i < 32; ++i) {
-      const float difference = line.scale * q[i] - line.minimum - x_[i];
-      error += weights_[i] * difference * difference;
-    }
+    const float error = error_of(weights_, x_, q, line);
     if (error >= least_) return false;
     least_ = error;
     best_ = line;
@@ -164,14 +176,8 @@ CodedLine coded(const float* x, const Line& line, const Line& units, float highe
   float least = INFINITY;
   for (int32_t s = std::max(0, scale - 1); s <= std::min(63, scale + 1); ++s) {
     for (int32_t m = std::max(0, minimum - 1); m <= std::min(63, minimum + 1); ++m) {
-      const float step = units.scale * static_cast<float>(s), offset = units.minimum * static_cast<float>(m);
-      const float by = inverse(step);
-      float error = 0;
-      for (size_t i = 0; i < 32; ++i) {
-        const float q = std::clamp(std::nearbyint(by * (x[i] + offset)), 0.0f, highest);
-        const float difference = step * q - offset - x[i];
-        error += weights[i] * difference * difference;
-      }
+      const Line tried{units.scale * static_cast<float>(s), units.minimum * static_cast<float>(m)};
+      const float error = error_of(weights, x, codes_of(x, inverse(tried.scale), tried.minimum, highest), tried);
       if (error >= least) continue;
       least = error;
       best = {static_cast<uint32_t>(s), static_cast<uint32_t>(m)};

@@ -180,7 +180,6 @@ class JsonTokenizer {
     std::map<std::string, size_t, std::less<>> ids;
     for (size_t id = 0; id < vocabulary_.tokens.size(); ++id) ids.emplace(vocabulary_.tokens[id], id);
     const auto merges = this->merges();
-    SentencePieces pieces;
     const auto last = -static_cast<float>(merges.size());
     for (size_t id = 0; id < vocabulary_.tokens.size(); ++id) {
       const std::string& text = vocabulary_.tokens[id];

@@ -27,9 +27,6 @@ double original_length(const JsonObject& config, const JsonObject& rope, int64_t
   return object.number("original_max_position_embeddings", 1, kMaxLength, static_cast<double>(max_position));
 }
 
-// Of 0.1 weight ln(scale) + 1, by which Yarn sharpens attention.
-double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
-
 void parse_llama3(const JsonObject& rope, RopeParameters& out) {
   out.low_freq_factor = rope.number("low_freq_factor", 1e-3, kMaxFactor);
   out.high_freq_factor = rope.number("high_freq_factor", 1e-3, kMaxFactor);
@@ -44,7 +41,7 @@ void parse_yarn(const JsonObject& rope, RopeParameters& out) {
   out.truncate = rope.boolean("truncate", true);
   const double weight = rope.number("mscale", 0, kMaxFactor, 0), all = rope.number("mscale_all_dim", 0, kMaxFactor, 0);
   const double usual = weight > 0 && all > 0 ? yarn_magnitude(out.factor, weight) / yarn_magnitude(out.factor, all)
-                                             : yarn_magnitude(out.factor, 1);
+                                             : yarn_magnitude(out.factor);
   out.attention_factor = rope.number("attention_factor", 0, kMaxFactor, usual);
 }
 
@@ -69,6 +66,8 @@ void parse_longrope(const JsonObject& rope, int64_t head_dim, RopeParameters& ou
 std::string_view name(RopeType type) {
   return std::ranges::find(kTypes, type, &std::pair<std::string_view, RopeType>::second)->first;
 }
+
+double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
 
 RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;

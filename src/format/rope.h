@@ -34,6 +34,9 @@ struct RopeParameters {
   std::vector<double> short_factor{}, long_factor{};
 };
 
+// By what Yarn multiplies cos and sin, so that attention is sharper: 0.1 weight ln(scale) + 1.
+double yarn_magnitude(double scale, double weight = 1);
+
 // "default", "llama3": as configurations spell it.
 std::string_view name(RopeType type);
 

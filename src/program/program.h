@@ -94,7 +94,7 @@ struct Op {
   Attrs attrs;
   Lane lane = Lane::Compute;
   std::vector<Operand> operands;
-  int32_t pass = 0;           // whose facts it sees, where a program is for several passes
+  int32_t pass = 0;           // whose scalars it sees, where a program is for several passes
   int64_t min_loss_rows = 0;  // skipped (as if done at once) in a pass with fewer loss rows than this
   OpId retire = 0;          // its buffers stay reserved until this op of its program has been issued; at least its own
   std::vector<Wait> waits;  // filled by sync(), never written by hand

@@ -7,12 +7,9 @@
 namespace snug {
 namespace {
 
-// SmolLM3's layers without rotary embedding, as llama.cpp has them: no key says so.
-constexpr size_t kNoRopeInterval = 4;
-
 // Of an attention factor that Yarn has by its own formula, which is llama.cpp's too.
 bool is_usual(const RopeParameters& yarn) {
-  return yarn.truncate && std::abs(yarn.attention_factor - (1 + 0.1 * std::log(yarn.factor))) < 1e-6;
+  return yarn.truncate && std::abs(yarn.attention_factor - yarn_magnitude(yarn.factor)) < 1e-6;
 }
 
 void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {
@@ -44,8 +41,8 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
       user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
     };
     if (layer.window != 0 && !windows) refuse(fmt::format("sees {} tokens", layer.window));
-    const bool rope = kind->name != "smollm3" || (i + 1) % kNoRopeInterval != 0;
-    if (layer.rope != rope) refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
+    if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i)))
+      refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
     if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
     if (layer.gate_up.bias && !kind->may_have_biases) refuse("has biases in its MLP");
     if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias) refuse("has biases on q, k and v");

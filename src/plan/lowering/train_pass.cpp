@@ -259,7 +259,7 @@ class TrainProgram {
 
   // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
   // so many layers to come has to do. They are dealt out among the ops since then: in one lump they would hold the
-  // lanes' buffers for the time of all of them, and the walk with that. Their facts are of this pass.
+  // lanes' buffers for the time of all of them, and the walk with that. Their scalars are of this pass.
   void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
     const int64_t tiles = std::min(waiting, (updates_.remaining() + layers - 1) / layers);
     if (tiles == 0) return;

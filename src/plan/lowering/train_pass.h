@@ -23,8 +23,8 @@ PassPosition position_of(int64_t pass, int64_t passes);
 // Forward and backward of the passes, of a shape of the cut, which follow each other in the step: each reads a batch
 // from the host and adds to loss and gradients in `step`. Several go through each layer together, one after the other,
 // so that its weights come once for all of them and its sums need no room beyond it. With a pending update each group
-// is updated first, from what the step before left in `step`; the facts of those ops are of a pass more (Op::pass), the
-// step's before. Groups that JobContext::updates_early() are updated as soon as their gradients are complete.
+// is updated first, from what the step before left in `step`; the scalars of those ops are of a pass more (Op::pass),
+// the step's before. Groups that JobContext::updates_early() are updated as soon as their gradients are complete.
 void lower_passes(const JobContext& job, ProgramId program, const Cut& cut, int shape,
                   const std::vector<PassPosition>& positions, const StepBuffers& step, bool pending_update);
 
