@@ -67,8 +67,8 @@ std::vector<std::string> learning_notes(const BlockStream& stream, const ModelSp
                     wanted, steps, steps - 1));
   constexpr int64_t kFew = 50;
   if (steps < kFew)
-    notes.push_back(
-        fmt::format("{} steps are few for a learning rate to rise and fall; a smaller --batch-size makes more", steps));
+    notes.push_back(fmt::format("{} few for a learning rate to rise and fall; a smaller --batch-size makes more",
+                                steps == 1 ? "1 step is" : fmt::format("{} steps are", steps)));
   return notes;
 }
 
