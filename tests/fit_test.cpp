@@ -94,7 +94,7 @@ TEST(Fit, PinnedChoicesAreKept) {
 }
 
 // Without prices the fastest of all that fit is chosen; with prices the simplest of those within the margin of it, or
-// what is simpler still.
+// what is simpler still. Here as there a hundredth of the time decides nothing.
 TEST(Fit, IsAsFastAsTheBestOfAllThatFitOrWithPricesAsSimpleAsAnyNearIt) {
   for (const bool full : {false, true})
     for (const int ranks : {1, 2}) {
@@ -131,7 +131,7 @@ TEST(Fit, IsAsFastAsTheBestOfAllThatFitOrWithPricesAsSimpleAsAnyNearIt) {
             EXPECT_LE(fastest, 1.01 * best->seconds) << job;
             EXPECT_LE(chosen(result).step_seconds, margin * 1.01 * best->seconds) << job;
             if (planner == &fitter) continue;
-            const BruteForce::Tried* simplest = all.simplest(caps, margin * std::min(fastest, best->seconds));
+            const BruteForce::Tried* simplest = all.simplest(caps, margin / 1.01 * std::min(fastest, best->seconds));
             if (simplest) {
               EXPECT_LE(complexity_of(chosen(result), caps), simplest->complexity(caps))
                   << job << "; chosen " << chosen(result).words << ", simplest " << simplest->words();
