@@ -232,7 +232,7 @@ TEST(Adapters, WithMoreThanEvenHalvesAreNotTrained) {
   Changed("uneven").refused("key 'rank_pattern': training", Purpose::Train);
   Changed("uneven").set("rank_pattern", nullptr).refused("key 'alpha_pattern'", Purpose::Train);
   Changed("saved").refused("key 'modules_to_save': training", Purpose::Train);
-  Changed("grown").refused("beside the adapter: training it is not there yet", Purpose::Train);
+  Changed("grown").refused("beside the adapter: training it is not supported yet", Purpose::Train);
   Changed("tokens").refused("key 'trainable_token_indices': training", Purpose::Train);
   Changed("biases").refused("key 'bias': training", Purpose::Train);
 }

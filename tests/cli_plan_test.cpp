@@ -79,7 +79,7 @@ TEST_F(Cli, PlanLooksAtNodesElsewhere) {
   expect_refusal(job("plan", {"--nodes", "2"}), {"nodes", "found 2", "a divisor of 1, the number of --ranks"});
 }
 
-// Two hosts of four cards: what connects them, what a step waits for, what each rank needs.
+// Two nodes of four cards: what connects them, what a step waits for, what each rank needs.
 TEST_F(Cli, PlanTakesAsManyBlocksAsRanksCanShareAndRanksAsHostsCan) {
   const fs::path model = fs::path(SNUG_FIXTURES) / "configs/llama-3-8b";
   const Words many{"plan", "--model", model, "--machine", "8xH100", "--nodes", "4"};
@@ -118,9 +118,9 @@ TEST_F(Cli, PlanSaysWhereRanksAreAndWhatTheyWaitFor) {
     return all;
   };
   const std::string text = run(words).out;
-  EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its host; 2 hosts of 4, 45.0 GB/s"));
+  EXPECT_THAT(text, HasSubstr("8 x H100, 171.4 GB/s to each from the others of its node; 2 nodes of 4, 45.0 GB/s"));
   EXPECT_THAT(text, HasSubstr(" a rank), estimated from 4xH100: its maker's figures as far as an H200"));
-  EXPECT_THAT(run(with({"--machine", "H100"})).out, HasSubstr("2 x H100; 2 hosts of 1, 45.0 GB/s"));
+  EXPECT_THAT(run(with({"--machine", "H100"})).out, HasSubstr("2 x H100; 2 nodes of 1, 45.0 GB/s"));
   EXPECT_THAT(text, HasSubstr("  links       busy "));
   EXPECT_THAT(text, HasSubstr("all 8 need in arenas: device "));
   const auto two = nlohmann::json::parse(run(with({"--json"})).out),

@@ -328,7 +328,7 @@ TEST_F(Data, FormatNamesAreThoseOfTheOption) {
   for (const char* format : {"alpaca", "sharegpt", "messages", "text", "tokens"}) {
     EXPECT_EQ(name(data_format_from_name(format)), format);
   }
-  EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("preference"); }, "objectives are not there yet"));
+  EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("preference"); }, "objectives are not supported yet"));
   EXPECT_TRUE(fails_with<UserError>([] { data_format_from_name("csv"); }, "found 'csv', expected alpaca"));
   DataOptions o = options("a.txt", "a");
   o.format = DataFormat::Alpaca;

@@ -387,7 +387,7 @@ TEST(Fit, CountsTheOpsOfAnArrangement) {
 }
 
 // A machine where every op takes a second, whatever it does.
-Pricing a_second_an_op(Lanes lanes) {
+Pricing a_second_an_op(LaneMode lanes) {
   Pricing pricing;
   pricing.lanes = lanes;
   pricing.machine.disk.read = pricing.machine.disk.write = pricing.machine.link = 1e18;
@@ -432,7 +432,7 @@ TEST(StepSeconds, OneAfterTheOtherTheyAddUp) {
     JobSpec spec = job();
     spec.cut.passes = passes;
     const Compiled compiled = compile(spec, CpuFacts());
-    EXPECT_NEAR(step_seconds(compiled, a_second_an_op(Lanes::Inline)), ops_of_step(compiled), 1e-6);
+    EXPECT_NEAR(step_seconds(compiled, a_second_an_op(LaneMode::Inline)), ops_of_step(compiled), 1e-6);
   }
 }
 
@@ -444,7 +444,7 @@ TEST(StepSeconds, LanesOverlap) {
   for (const int64_t passes : {1, 3, 4, 5, 9}) {
     spec.cut.passes = passes;
     const Compiled compiled = compile(spec, CpuFacts());
-    const double seconds = step_seconds(compiled, a_second_an_op(Lanes::Threads));
+    const double seconds = step_seconds(compiled, a_second_an_op(LaneMode::Threads));
     double computing = 0;
     auto count = [&](Task task) {
       for (const Op& op : compiled.set.programs[compiled.at(task)].ops) computing += op.lane == Lane::Compute;
@@ -465,13 +465,13 @@ TEST(StepSeconds, WhatAStepWaitsForIsNamed) {
   for (ActivationPolicy& policy : spec.strategy.activations) policy[ActivationClass::LayerInput] = Retention::Offload;
   const Compiled compiled = compile(spec, CpuFacts());
   double sum = 0;
-  const std::vector<Bound> one_by_one = bounds_of_step(compiled, a_second_an_op(Lanes::Inline));
+  const std::vector<Bound> one_by_one = bounds_of_step(compiled, a_second_an_op(LaneMode::Inline));
   for (const Bound& bound : one_by_one) {
     EXPECT_GE(bound.adds, bound.busy - 1e-9) << bound.what;
     sum += bound.adds;
   }
-  EXPECT_NEAR(sum, step_seconds(compiled, a_second_an_op(Lanes::Inline)), 1e-6);
-  const std::vector<Bound> overlapped = bounds_of_step(compiled, a_second_an_op(Lanes::Threads));
+  EXPECT_NEAR(sum, step_seconds(compiled, a_second_an_op(LaneMode::Inline)), 1e-6);
+  const std::vector<Bound> overlapped = bounds_of_step(compiled, a_second_an_op(LaneMode::Threads));
   ASSERT_EQ(overlapped.size(), 3u);
   EXPECT_EQ(overlapped[0].what, "computing");
   const auto bus = std::ranges::find(overlapped, "bus", &Bound::what);
@@ -485,20 +485,21 @@ TEST(Fit, PricesLanesAsTheyRun) {
   Choices choices;
   choices.batch_size = 4;
   choices.states = Offload{1, Space::Host};
-  for (const Arrangement& a : fit(job(), choices, {}, CpuFacts(), a_second_an_op(Lanes::Inline)).tried) {
+  for (const Arrangement& a : fit(job(), choices, {}, CpuFacts(), a_second_an_op(LaneMode::Inline)).tried) {
     JobSpec spec = job();
     spec.cut = a.cut;
     spec.strategy = a.strategy;
-    EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a_second_an_op(Lanes::Threads)));
+    EXPECT_EQ(a.step_seconds, step_seconds(compile(spec, CpuFacts()), a_second_an_op(LaneMode::Threads)));
   }
   for (const int ranks : {1, 2})
-    EXPECT_EQ(lanes_of(plain_strategy(job().table), Cut{.ranks = ranks}), ranks == 1 ? Lanes::Inline : Lanes::Threads);
+    EXPECT_EQ(lanes_of(plain_strategy(job().table), Cut{.ranks = ranks}),
+              ranks == 1 ? LaneMode::Inline : LaneMode::Threads);
 }
 
 TEST(Fit, OrdersByTheGivenMachine) {
   Choices choices;
   choices.batch_size = 4;
-  const FitResult result = fit(job(), choices, {}, CpuFacts(), a_second_an_op(Lanes::Inline));
+  const FitResult result = fit(job(), choices, {}, CpuFacts(), a_second_an_op(LaneMode::Inline));
   EXPECT_TRUE(std::ranges::is_sorted(result.tried, {}, &Arrangement::step_seconds));
   EXPECT_GT(result.tried.size(), 1u);
   for (const Arrangement& a : result.tried) {

@@ -207,8 +207,8 @@ Machine with_a_card() {
                         .shared_bus = {0.5e9, 1.5e9},
                         .copies = {1ull << 27, 2e10, 4},
                         .nccl = {1ull << 26, 1e10, 16},
-                        .host_link = 1e10,
-                        .host_latency = 1e-4,
+                        .node_link = 1e10,
+                        .node_latency = 1e-4,
                         .rates = machine.teams[0]};
   machine.cards->rates.op_seconds = 0;
   machine.cards->rates.copy = {{1}, {4e9}};
@@ -218,16 +218,16 @@ Machine with_a_card() {
 
 TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
   const Machine machine = with_a_card();
-  auto copied = [&](Space from, Space to, const Hosts& hosts = {}) {
+  auto copied = [&](Space from, Space to, const Nodes& nodes = {}) {
     const Priced op = op_of(Copy{}, {{DType::F32, {1 << 20}}, {DType::F32, {1 << 20}}}, {from, to});
-    return seconds(op.op, op.set.buffers, machine, 1, hosts) / (1 << 22);
+    return seconds(op.op, op.set.buffers, machine, 1, nodes) / (1 << 22);
   };
   EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device), 1e-9);
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host), 0.5e-9);
-  const Hosts both({2, 1, 0}, 2);
+  const Nodes both({2, 1, 0}, 2);
   EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device, both), 2e-9);
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Host, both), 1 / 1.5e9);
-  EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device, Hosts({2, 1, 0}, 1)), 1e-9) << "each alone on its host";
+  EXPECT_DOUBLE_EQ(copied(Space::Host, Space::Device, Nodes({2, 1, 0}, 1)), 1e-9) << "each alone on its host";
   EXPECT_DOUBLE_EQ(copied(Space::Device, Space::Device), 0.5e-9);  // read and written
   EXPECT_DOUBLE_EQ(copied(Space::Disk, Space::Host), 0.5e-9);
   const Priced gather = op_of(AllGather{}, {{DType::BF16, {500}}, {DType::BF16, {1000}}});
@@ -248,7 +248,7 @@ TEST(Machine, WhereItHasCardsTheyAreTheDevice) {
 // Of 50.56 GB/s; shares as pairs and four cards were seen to have.
 TEST(Machine, TheBusOfANamedMachineIsSharedByThoseWhoAreAtIt) {
   const auto expect_bus = [](const char* name, int ranks, double into, double back) {
-    const Bus bus = Hosts({ranks, 1, 0}, ranks).bus(*builtin_machine(name)->cards);
+    const Bus bus = Nodes({ranks, 1, 0}, ranks).bus(*builtin_machine(name)->cards);
     EXPECT_DOUBLE_EQ(bus.to_device / 50.56e9, into) << name << ' ' << ranks;
     EXPECT_DOUBLE_EQ(bus.from_device / 50.56e9, back) << name << ' ' << ranks;
   };
@@ -265,17 +265,17 @@ TEST(Machine, CollectivesOverHostsTakeWhatTheirSlowerLinkDoes) {
   Machine machine = with_a_card();
   machine.cards->copies.rate = 4e10;
   machine.cards->nccl.rate = 2e10;
-  auto seconds_of = [&](const Attrs& attrs, int64_t part, int64_t members, const Hosts& hosts) {
+  auto seconds_of = [&](const Attrs& attrs, int64_t part, int64_t members, const Nodes& nodes) {
     const bool gathers = std::holds_alternative<AllGather>(attrs);
     const Shape in = gathers ? Shape{part} : Shape{members, part}, out = gathers ? Shape{members * part} : in;
     const Priced op = op_of(attrs, {{DType::U8, in}, {DType::U8, out}});
-    return seconds(op.op, op.set.buffers, machine, 1, hosts);
+    return seconds(op.op, op.set.buffers, machine, 1, nodes);
   };
   constexpr int64_t kPart = 1'000'000'000;
-  const Hosts eight({8, 1, 0}, 4), hybrid({8, 2, 0}, 4), uneven({6, 1, 0}, 4), across({8, 4, 0}, 4), one({8, 1, 0}, 8);
+  const Nodes eight({8, 1, 0}, 4), hybrid({8, 2, 0}, 4), uneven({6, 1, 0}, 4), across({8, 4, 0}, 4), one({8, 1, 0}, 8);
   // In rings: 4 of 7 parts come from the other host, a quarter of them by each card; all 7 go round within the host.
   EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, eight), 7 / 20.0 + 1e-4);
-  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, Hosts({8, 1, 0}, 1)), 7 / 10.0 + 7e-4);
+  EXPECT_DOUBLE_EQ(seconds_of(AllGather{Ranks::Replica}, kPart, 8, Nodes({8, 1, 0}, 1)), 7 / 10.0 + 7e-4);
   // Everybody's own: 4 parts over the slow link, at the same time as 3 within.
   EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, eight), 4 / 10.0 + 1e-4);
   EXPECT_DOUBLE_EQ(seconds_of(Exchange{}, kPart, 8, one), 7 / 40.0) << "by copies";

@@ -217,8 +217,8 @@ TEST_F(Prompting, WhatARecordOfAPromptAsksForIsRefusedAndTheRestIsNamed) {
   for (const auto& [key, expected] :
        {std::pair("system", "a system text"), std::pair("messages", "'snug chat'"),
         std::pair("temperature", "--temper"), std::pair("max_tokens", "--max-new-tokens"),
-        std::pair("max_new_tokens", "--max-new-tokens"), std::pair("top_p", "not there yet"),
-        std::pair("seed", "--seed"), std::pair("stop", "not there yet")}) {
+        std::pair("max_new_tokens", "--max-new-tokens"), std::pair("top_p", "not supported yet"),
+        std::pair("seed", "--seed"), std::pair("stop", "not supported yet")}) {
     put(at("p.jsonl"), json({{"prompt", "Hi"}}).dump() + "\n" + json({{"prompt", "Hi"}, {key, "x"}}).dump());
     expect_refusal(generate,
                    {std::string("p.jsonl, line 2, key '") + key + "': found \"x\", expected none: ", expected});

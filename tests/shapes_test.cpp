@@ -49,7 +49,7 @@ TEST_F(Shapes, KeysThatChangeWhatIsLearntAreRefused) {
       {kChats, {"Tools"}, "expected 'tools'; --columns tools=Tools names it"},
       {kAll, {"tool_calls", "function_call", "functions", "toolCalls"}, "calls are 'tool_calls' of an assistant's"},
       {kAll, {"reasoning_content", "thinking", "reasoning-content", "cot"}, "thinking is 'reasoning_content' or"},
-      {kAll, {"image", "images", "audio", "videos", "image_url"}, "images, sound and video are not there yet"},
+      {kAll, {"image", "images", "audio", "videos", "image_url"}, "images, sound and video are not supported yet"},
       {kAll, {"documents"}, "documents"},
       {kAll, {"weights", "sample_weight", "loss_scale"}, "--columns weight=FIELD"},
       {kAll, {"chat_template_kwargs"}, "what a template is told beside messages is not rendered yet"},
@@ -163,7 +163,7 @@ TEST_F(Shapes, ARecordMayWeighNothing) {
     options_.train_on = TrainOn::Assistant;
     for (const Json& weight : {Json(0.5), Json(2), Json(-1), Json("x"), Json::array({1})}) {
       EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "key 'weight': found"));
-      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "0 or 1: other weights are not there yet"));
+      EXPECT_TRUE(refused(with(kRecords.at(shape), "weight", weight), "0 or 1: other weights are not supported yet"));
     }
   }
   options_.shape.columns = {{"weight", "w"}};
@@ -355,7 +355,7 @@ TEST_F(Shapes, PartsOfAMessageAreTextAlone) {
   };
   EXPECT_THAT(read(message(R"({"type": "text", "text": "b", "image": null})").c_str()), ElementsAre("<user\nab>\n"));
   EXPECT_TRUE(refused(message(R"({"type": "image_url", "image_url": {"url": "x"}})").c_str(),
-                      "images, sound and video are not there yet"));
+                      "images, sound and video are not supported yet"));
   EXPECT_TRUE(refused(message(R"({"type": "text", "text": "b", "image": "x"})").c_str(), "key 'content[1].image'"));
   EXPECT_TRUE(
       refused(message(R"({"type": "thinking", "thinking": "x"})").c_str(),

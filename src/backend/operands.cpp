@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace snug {
 
 void Operands::refuse(std::string_view reason) const {
@@ -69,7 +71,7 @@ Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands) {
     found.scales.plain = operands.vector("scales", {DType::F32}, blocks).as<float>();
   } else {
     found.scales.codes = operands.vector("scale codes", {DType::U8}, blocks).as<uint8_t>();
-    const int64_t groups = (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock;
+    const int64_t groups = ceil_div(blocks, kNf4ScaleBlock);
     found.scales.block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();
     found.scales.offset = operands.vector("offset", {DType::F32}, 1).as<float>();
   }

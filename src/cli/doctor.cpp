@@ -93,8 +93,8 @@ std::string memory_text(const Machine& machine) {
                             bytes_text(link.rate), format_size(link.bytes),
                             link.blocks > 0 ? fmt::format(" and up to {} blocks of threads", link.blocks) : "");
     text +=
-        fmt::format("{:<13} {} to each GPU from other hosts, {:.0f} us for each: said by the makers, not measured\n",
-                    "network", bytes_text(cards->host_link), 1e6 * cards->host_latency);
+        fmt::format("{:<13} {} to each GPU from other nodes, {:.0f} us for each: said by the makers, not measured\n",
+                    "network", bytes_text(cards->node_link), 1e6 * cards->node_latency);
     text += fmt::format("{:<13} {} to a GPU, {} back, both at once (PCIe 4: 25, PCIe 5: 51)\n", "bus",
                         bytes_text(cards->bus.to_device), bytes_text(cards->bus.from_device));
     if (cards->count > 1)

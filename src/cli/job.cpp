@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "cli/launch.h"
 #include "cli/numerics.h"
 #include "cli/saving.h"
@@ -22,14 +23,6 @@
 
 namespace snug {
 namespace {
-
-uint64_t missing(const Need& need) { return need.bytes - std::min(need.bytes, need.allowed); }
-
-// The need that most is missing for.
-Need tightest(const Footprint& rank, int ranks, const Caps& caps) {
-  const std::vector<Need> all = needs(rank, ranks, caps);
-  return *std::ranges::max_element(all, {}, missing);
-}
 
 // What context, libraries and the process itself took of the host on H200s, beside the arenas: with one rank, with each
 // further one, and for each op that a rank has bound, with what the driver has for it.
@@ -105,7 +98,7 @@ void refuse_other_adapters(Options options) {
 void refuse_to_train(const AdapterFiles& files) {
   for (const std::string& param : files.replaced())
     user_error(
-        "{}: holds '{}' beside the adapter: training it is not there yet; eval, generate, chat and merge read it",
+        "{}: holds '{}' beside the adapter: training it is not supported yet; eval, generate, chat and merge read it",
         files.index.files()[0].string(), param);
 }
 
@@ -217,7 +210,7 @@ int64_t batch_of(const Options& options) {
   constexpr int64_t kBatch = 16;
   if (options.batch_size > 0) return options.batch_size;
   const int64_t ranks = options.ranks;
-  if (!options.micro_batch_size || !options.gradient_accumulation_steps) return (kBatch + ranks - 1) / ranks * ranks;
+  if (!options.micro_batch_size || !options.gradient_accumulation_steps) return round_up(kBatch, ranks);
   const int64_t micro = *options.micro_batch_size, passes = *options.gradient_accumulation_steps;
   if (micro > kMaxBatch || passes > kMaxBatch || micro * passes > kMaxBatch / ranks)
     user_error(
@@ -417,7 +410,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, PlanMode m
   const int own_threads = thread_count(options, *caps.node_ranks, launched != nullptr);
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(own_threads));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
-  pricing.hosts = Hosts({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks,
+  pricing.nodes = Nodes({static_cast<int>(options.ranks), static_cast<int>(options.replicas), 0}, *caps.node_ranks,
                         launched != nullptr);
   if (launched) take_cores(locals * pricing.threads);
   set_threads(pricing.threads);
@@ -478,7 +471,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
   if (planned.mode == PlanMode::Run && std::ranges::any_of(needs_of(there), missing)) return "";
   std::vector<std::string> caps;
   for (const Need& need : needs_of(planned.caps)) {
-    if (missing(need) == 0) continue;
+    if (need.missing() == 0) continue;
     const OptionSpec& option = find_option(std::string(need.option), "advice");
     if (option.get(options) != fmt::format("{}", need.allowed)) return "";
     caps.push_back(fmt::format("{} {}", option.flag(), size_for_option(need.bytes)));
@@ -491,7 +484,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
 void require_fit(const Planned& planned, const Options& options) {
   if (planned.fit.chosen) return;
   const Arrangement& least = planned.shown();
-  const Need need = tightest(least.forecast, least.cut.ranks, planned.caps);
+  const Need need = tightest_need(least.forecast, least.cut.ranks, planned.caps);
   std::vector<std::string> changes;
   for (const Change& change : planned.changes) changes.push_back(change.option);
   std::vector<std::string> helps;
@@ -504,7 +497,7 @@ void require_fit(const Planned& planned, const Options& options) {
   auto spelt = [](uint64_t bytes) { return fmt::format("{} bytes ({})", bytes, format_size(bytes)); };
   throw CapacityError(fmt::format("what comes nearest ({}) needs {} of {}, {} are {}: {} short, at {}; {}", least.words,
                                   spelt(need.bytes), need.what, spelt(need.allowed), limit_word(options, need),
-                                  format_size(missing(need)), least.forecast.peak_sites[index(need.space)],
+                                  format_size(need.missing()), least.forecast.peak_sites[index(need.space)],
                                   fmt::join(helps, "; ")));
 }
 
@@ -522,7 +515,7 @@ Session rank_session(const Planned& planned, const Options& options, int rank, i
   Compiled compiled = rank == 0 ? planned.compiled : compile(spec, *planned.target.facts());
   raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);  // as planned, on every rank
   // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
-  const LaneMode lanes = lanes_of(spec.strategy, spec.cut) == Lanes::Threads ? LaneMode::Threads : LaneMode::Inline;
+  const LaneMode lanes = lanes_of(spec.strategy, spec.cut);
   return Session(
       std::move(spec), std::move(compiled),
       {.threads = threads, .lanes = lanes, .comm = comm, .disk_directory = disk_directory(options), .backend = [&] {

@@ -2,8 +2,8 @@
 #pragma once
 
 #include "cli/advice.h"
+#include "cli/limits.h"
 #include "cli/options.h"
-#include "cli/room.h"
 #include "cli/target.h"
 #include "format/prompt_format.h"
 #include "plan/search/fit.h"

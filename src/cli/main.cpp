@@ -17,7 +17,7 @@
 #include "cli/job.h"
 #include "cli/job_file.h"
 #include "cli/launch.h"
-#include "cli/room.h"
+#include "cli/limits.h"
 #include "cli/target.h"
 
 namespace {
@@ -187,7 +187,7 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
   const auto command = std::ranges::find(all, word, &Command::name);
   if (command == all.end()) {
     if (std::ranges::find(kLaterCommands, word) != kLaterCommands.end())
-      user_error("command line: 'snug {}' is not there yet in this version", word);
+      user_error("command line: 'snug {}' is not supported yet in this version", word);
     std::vector<std::string> names;
     for (const Command& known : all) names.push_back(known.name);
     user_error("command line: found {}, expected a command: {}; 'snug --help' says more",

@@ -45,11 +45,11 @@ constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"seed", "none: --seed is for all prompts"},
     {"top_p top_k min_p typical_p repetition_penalty frequency_penalty presence_penalty do_sample num_beams stop "
      "stop_sequences stop_token_ids logit_bias logprobs n num_return_sequences response_format",
-     "none: it is not there yet"},
-    {"system system_prompt system_message", "none: prompts with a system text are not there yet"},
+     "none: it is not supported yet"},
+    {"system system_prompt system_message", "none: prompts with a system text are not supported yet"},
     {"messages conversations history", "none: a prompt is one text, under 'prompt'; 'snug chat' is for several turns"},
-    {"tools functions tool_choice", "none: tools are not there yet"},
-    {"image images image_url audio video", "none: images, sound and video are not there yet"},
+    {"tools functions tool_choice", "none: tools are not supported yet"},
+    {"image images image_url audio video", "none: images, sound and video are not supported yet"},
     {"chat_template chat_template_kwargs enable_thinking add_generation_prompt",
      "none: --template is for all prompts, and thinking is not rendered yet"}};
 

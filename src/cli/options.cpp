@@ -99,7 +99,7 @@ bool comes_later(const std::string& key, const std::string& value) {
 }
 
 std::string parse_word(const std::string& text, const std::string& key, const std::vector<std::string>& words) {
-  if (comes_later(key, text)) user_error("{}: '{}' is not there yet in this version", key, text);
+  if (comes_later(key, text)) user_error("{}: '{}' is not supported yet in this version", key, text);
   if (std::ranges::find(words, text) == words.end())
     user_error("{}: found '{}', expected one of {}", key, text, fmt::join(words, ", "));
   return text;

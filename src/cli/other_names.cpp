@@ -17,7 +17,7 @@ constexpr std::string_view kRanks = "mpirun, or nothing, starts the processes: '
 constexpr std::string_view kSharding = "what is sharded and offloaded is chosen so that it fits";
 constexpr std::string_view kCommand = "what is done is the command: 'snug train', 'snug eval', 'snug generate'";
 constexpr std::string_view kLogs = "steps are written to metrics.jsonl in 'out' and to standard error";
-constexpr std::string_view kLater = "it is not there yet in this version";
+constexpr std::string_view kLater = "it is not supported yet in this version";
 constexpr std::string_view kTrainOn = "'assistant' (the default) or 'all'";
 constexpr std::string_view kTrain = "every reply carries loss but one whose message has 'train: false'";
 constexpr std::string_view kEndOfTurn = "an end-of-turn token carries loss where its reply does";
@@ -192,7 +192,7 @@ constexpr OtherName kNames[] = {
     {"peft_type", "method", "'lora' or 'full'"},
     {"use_lora", "method", "'lora' (the default) or 'full'"},
     {"use_peft", "method", "'lora' (the default) or 'full'"},
-    {"stage", "", "the objective is supervised fine-tuning, others are not there yet"},
+    {"stage", "", "the objective is supervised fine-tuning, others are not supported yet"},
     {"task_type", "", "the model is a causal language model"},
     {"lora_r", "lora_rank", ""},
     {"r", "lora_rank", ""},
@@ -209,10 +209,10 @@ constexpr OtherName kNames[] = {
     {"init_lora_weights", "", kInit},
     {"freeze_trainable_layers", "", kAllLayers},
     {"freeze_layers", "", kAllLayers},
-    {"use_dora", "", "DoRA is not there yet in this version"},
-    {"modules_to_save", "", "modules trained whole beside adapters are not there yet in this version"},
-    {"lora_modules_to_save", "", "modules trained whole beside adapters are not there yet in this version"},
-    {"additional_target", "", "modules trained whole beside adapters are not there yet in this version"},
+    {"use_dora", "", "DoRA is not supported yet in this version"},
+    {"modules_to_save", "", "modules trained whole beside adapters are not supported yet in this version"},
+    {"lora_modules_to_save", "", "modules trained whole beside adapters are not supported yet in this version"},
+    {"additional_target", "", "modules trained whole beside adapters are not supported yet in this version"},
     {"lora_bias", "", "biases are not trained beside adapters"},
     {"loraplus_lr_ratio", "", "one learning rate is for all of an adapter"},
     {"neftune_noise_alpha", "", "no noise is added to embeddings"},

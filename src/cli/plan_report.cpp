@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "base/hash.h"
+#include "base/rounding.h"
 #include "cli/kernel_report.h"
 #include "cli/saving.h"
 #include "plan/search/simplicity.h"
@@ -17,9 +18,9 @@ uint64_t driver_bytes(const Planned& planned, Space space) {
 }
 
 int node_ranks(const Planned& planned) { return planned.caps.ranks_of_node(planned.shown().cut.ranks); }
-int hosts_of(const Planned& planned) {
-  const int ranks = planned.shown().cut.ranks, ranks_per_host = node_ranks(planned);
-  return (ranks + ranks_per_host - 1) / ranks_per_host;
+int nodes_of(const Planned& planned) {
+  const int ranks = planned.shown().cut.ranks, ranks_per_node = node_ranks(planned);
+  return ceil_div(ranks, ranks_per_node);
 }
 
 // Of all ranks of a node; the host's with its files in memory.
@@ -211,12 +212,12 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
-// Hosts with more cards are rare.
-constexpr int kMostOfUsualHosts = 16;
+// Nodes with more cards are rare.
+constexpr int kMostRanksOfANode = 16;
 
-// Bytes a second that a card takes from those of its host, and from others', where there are any.
+// Bytes a second that a card takes from the others of its node, and from those of other nodes, where there are any.
 struct Links {
-  std::optional<double> own_host, other_hosts;
+  std::optional<double> own_node, other_nodes;
 };
 
 // Of a job of several cards.
@@ -224,21 +225,21 @@ std::optional<Links> links_of(const Planned& planned) {
   if (!planned.target.cuda() || planned.shown().cut.ranks == 1) return std::nullopt;
   const Cards& cards = *planned.target.machine()->cards;
   Links links;
-  if (node_ranks(planned) > 1) links.own_host = planned.pricing.hosts.link(cards).rate;
-  if (hosts_of(planned) > 1) links.other_hosts = cards.host_link;
+  if (node_ranks(planned) > 1) links.own_node = planned.pricing.nodes.link(cards).rate;
+  if (nodes_of(planned) > 1) links.other_nodes = cards.node_link;
   return links;
 }
 
 // Where the ranks are, and what connects them.
 std::string links_text(const Planned& planned, const Links& links) {
-  const int ranks_per_host = node_ranks(planned), hosts = hosts_of(planned);
+  const int ranks_per_node = node_ranks(planned), nodes = nodes_of(planned);
   std::string text =
       fmt::format("{:<13} {} x {}", "cards", planned.shown().cut.ranks, planned.target.machine()->cards->name);
-  if (links.own_host) text += fmt::format(", {:.1f} GB/s to each from the others of its host", *links.own_host / 1e9);
-  if (hosts == 1 && ranks_per_host > kMostOfUsualHosts) text += "; all on one host: --nodes says of how many they are";
-  if (links.other_hosts)
-    text += fmt::format("; {} hosts of {}, {:.1f} GB/s to each from other hosts", hosts, ranks_per_host,
-                        *links.other_hosts / 1e9);
+  if (links.own_node) text += fmt::format(", {:.1f} GB/s to each from the others of its node", *links.own_node / 1e9);
+  if (nodes == 1 && ranks_per_node > kMostRanksOfANode) text += "; all on one node: --nodes says of how many they are";
+  if (links.other_nodes)
+    text += fmt::format("; {} nodes of {}, {:.1f} GB/s to each from other nodes", nodes, ranks_per_node,
+                        *links.other_nodes / 1e9);
   return text + "\n";
 }
 
@@ -246,8 +247,8 @@ nlohmann::ordered_json links_json(const Links& links) {
   const auto rounded = [](const std::optional<double>& rate) -> nlohmann::ordered_json {
     return rate ? nlohmann::ordered_json(std::llround(*rate)) : nullptr;
   };
-  return {{"from_own_host_bytes_per_second", rounded(links.own_host)},
-          {"from_other_hosts_bytes_per_second", rounded(links.other_hosts)}};
+  return {{"from_own_host_bytes_per_second", rounded(links.own_node)},
+          {"from_other_hosts_bytes_per_second", rounded(links.other_nodes)}};
 }
 
 // "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
@@ -347,7 +348,7 @@ std::string saved_text(const SavingPlan& saving, const Options& options) {
 std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
   const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
                  there = planned.caps.disk_bytes;
-  const bool known = planned.mode == PlanMode::Look && hosts_of(planned) == 1 && !options.disk_memory &&
+  const bool known = planned.mode == PlanMode::Look && nodes_of(planned) == 1 && !options.disk_memory &&
                      options.disk_dir.empty() && !options.resume && !options.overwrite;
   if (!known || saving.saved_bytes() + offloaded <= there) return "";
   const std::string_view help = saving.what_keeps_fewer();
@@ -405,7 +406,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   json["assumed_memory"] = nlohmann::ordered_json::array();
   for (const Space space : assumed_spaces(planned)) json["assumed_memory"].push_back(name(space));
   json["ranks"] = ranks_json(planned.fit.ranks);
-  json["node"]["count"] = hosts_of(planned);
+  json["node"]["count"] = nodes_of(planned);
   json["node"]["ranks"] = node_ranks(planned);
   for (const Space space : kSpaces)
     json["node"][fmt::format("{}_bytes", name(space))] = node_bytes(planned, a.forecast, space);

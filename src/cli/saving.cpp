@@ -1,6 +1,7 @@
 #include "cli/saving.h"
 
 #include "base/disk.h"
+#include "base/rounding.h"
 #include "format/side_files.h"
 #include "train/export.h"
 
@@ -13,7 +14,7 @@ constexpr uint64_t kSmallFiles = 64 << 10;
 // Of so many steps, at most: the last step saves in any case.
 int64_t saves_of(const Cadence& cadence, int64_t steps) {
   if (cadence.unit != Cadence::Unit::Steps) return steps;
-  return cadence.count == 0 ? 1 : (steps + cadence.count - 1) / cadence.count;
+  return cadence.count == 0 ? 1 : ceil_div(steps, cadence.count);
 }
 
 // What is copied into the directory of a whole model.

@@ -49,7 +49,7 @@ std::string content_of(const JsonObject& message, const std::string& key, const 
     const JsonObject part(content[i], within, fmt::format("{}[{}]", key, i));
     const std::string type = part.string("type");
     for (const char* medium : {"image", "audio", "video", "input_image", "input_audio", "file"}) {
-      if (type.starts_with(medium)) part.fail("type", "\"text\": images, sound and video are not there yet");
+      if (type.starts_with(medium)) part.fail("type", "\"text\": images, sound and video are not supported yet");
     }
     if (type != "text") part.fail("type", "\"text\": other parts are not rendered yet");
     check_keys(

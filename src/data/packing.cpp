@@ -6,13 +6,12 @@
 
 #include "base/error.h"
 #include "base/limits.h"
+#include "base/rounding.h"
 
 namespace snug {
 namespace {
 
 constexpr size_t kOpenBlocks = 64;
-
-int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b != 0); }
 
 int64_t counted_labels(const Dataset& dataset, const DocumentSpan& d) {
   return dataset.loss_tokens(d.sample, int64_t{d.begin} + 1, int64_t{d.begin} + d.length);

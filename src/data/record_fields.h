@@ -62,7 +62,7 @@ class RecordFields {
 bool read_flag(const JsonObject& object, std::string_view key, std::string_view expected);
 
 // What a weight is expected to be.
-constexpr std::string_view kWeights = "0 or 1: other weights are not there yet";
+constexpr std::string_view kWeights = "0 or 1: other weights are not supported yet";
 
 // Adds the record's own system text, if it has one, as a turn.
 void add_system(const RecordFields& fields, Conversation& out);

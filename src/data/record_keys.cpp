@@ -51,7 +51,7 @@ constexpr RefusedKeys kRefused[] = {
     {kEverywhere,
      "image images image_path image_paths image_file image_files image_url image_urls img imgs pixel_values audio "
      "audios audio_path audio_paths input_audio speech video videos video_path video_paths media file_data",
-     "none: images, sound and video are not there yet"},
+     "none: images, sound and video are not supported yet"},
     {kRecords | kMessage, "documents retrieved_documents",
      "none: documents that a template sets beside the messages are not rendered yet"},
     {bit(KeysOf::Alpaca), "context contexts passage passages",
@@ -93,7 +93,7 @@ constexpr RefusedKeys kRefused[] = {
      "segment_id seg_id segment_idx segment_index sample_id sample_ids sample_idx example_id",
      kWhereDocumentsBegin, When::IsList},
     {bit(KeysOf::Tokens), "decoder_input_ids advantages logprobs log_probs old_logprobs",
-     "none: what it would do is not there yet"},
+     "none: what it would do is not supported yet"},
     {kChats | bit(KeysOf::Text), "labels", "none: labels stand beside 'input_ids'"},
     {kMessage, "train_detail training_detail loss_scale loss_weight loss_weights weights sample_weight",
      "'weight', 0 or 1, or 'train' or 'loss', true or false, of the whole message"},

@@ -276,7 +276,7 @@ DataFormat data_format_from_name(std::string_view name) {
   for (const auto& [format, spelt] : kFormats) {
     if (spelt == name) return format;
   }
-  if (name == "preference") user_error("data_format: preference objectives are not there yet");
+  if (name == "preference") user_error("data_format: preference objectives are not supported yet");
   user_error("data_format: found '{}', expected alpaca, sharegpt, messages, text or tokens", name);
 }
 

@@ -20,12 +20,6 @@ namespace snug {
 // Does what a HostTask asks with the arena bytes it names; may set counts in the scalars for the ops after it.
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, RuntimeScalars&)>;
 
-// One thread for everything, in issue order; or one for each lane, ordered by waits alone (Host tasks stay on the
-// thread that issues). Results are the same to the bit. A backend with streams has lanes of its own: then one thread
-// issues in order, streams wait for each other (collectives are launches like others), and host tasks and the disk's
-// ops run when what they wait for is done.
-enum class LaneMode : uint8_t { Inline, Threads };
-
 class Executor {
  public:
   // Binds every op of every program. `comm`: for collectives; none for one rank. `threads`: of the team that computes.

@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/rounding.h"
 #include "format/json.h"
 #include "format/load.h"
 #include "tensor/codebook.h"
@@ -98,7 +99,7 @@ StoredWeight find_nf4(const SafetensorsIndex& index, const SafetensorsEntry& wei
   if (!state.nested) return stored;
   check_codebook(index, weight, name + ".nested_quant_map", kSignedMap);
   stored.block_scales = &require(index, weight, name + ".nested_absmax");
-  check_form(index, *stored.block_scales, "F32", {(blocks + kScaleBlock - 1) / kScaleBlock}, "one for 256 scales");
+  check_form(index, *stored.block_scales, "F32", {ceil_div(blocks, kScaleBlock)}, "one for 256 scales");
   return stored;
 }
 

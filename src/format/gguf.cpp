@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "format/load.h"
 #include "format/unicode.h"
 
@@ -200,7 +201,7 @@ class GgufParser {
   void place_tensors() {
     const auto alignment = static_cast<uint64_t>(header_.integer("general.alignment", 8, kMaxAlignment, 32));
     if (!std::has_single_bit(alignment)) header_.fail("general.alignment", "a power of two");
-    const uint64_t data_begin = (position_ + alignment - 1) / alignment * alignment;
+    const uint64_t data_begin = round_up(position_, alignment);
     for (GgufTensor& tensor : header_.tensors_) {
       const uint64_t room = file_bytes_ - std::min(data_begin, file_bytes_);
       if (tensor.offset % alignment != 0 || tensor.offset > room || tensor.bytes > room - tensor.offset) {

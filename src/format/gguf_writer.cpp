@@ -1,6 +1,7 @@
 #include "format/gguf_writer.h"
 
 #include "base/error.h"
+#include "base/rounding.h"
 
 namespace snug {
 namespace {
@@ -19,7 +20,7 @@ void append_text(std::string& out, std::string_view text) {
   out += text;
 }
 
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t aligned(uint64_t bytes) { return round_up(bytes, kAlignment); }
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 
 #include "base/error.h"
 #include "base/file.h"
+#include "base/rounding.h"
 #include "format/json.h"
 #include "format/load.h"
 #include "format/torch_file.h"
@@ -361,7 +362,7 @@ SafetensorsLayout layout_safetensors(std::span<const SafetensorsTensor> tensors)
     entry = {{"dtype", file_spelling(dtype)}, {"shape", sizes}, {"data_offsets", {begin, end}}};
   }
   std::string json = header.dump();
-  const uint64_t data_begin = (8 + json.size() + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+  const uint64_t data_begin = round_up(8 + json.size(), kDirectAlignment);
   json.resize(data_begin - 8, ' ');
   for (uint64_t length = json.size(), i = 0; i < 8; ++i) layout.header += static_cast<char>(length >> (8 * i) & 0xff);
   layout.header += json;

@@ -10,6 +10,7 @@
 #include "backend/cuda/facts.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "measure/op_timer.h"
 
 namespace snug {
@@ -216,7 +217,7 @@ std::vector<Sample> samples(DType t, int64_t rows) {
        all},
       {AdapterBackward{1, {{0}, {4 * cols}}},
        OperandList().r(t, broad).r(t, {4 * cols, 16}).r(t, {rows / 4, 16}).w(t, {rows / 4, 16}).w(t, {4 * cols, 16})},
-      {NormPartials{}, OperandList().r(t, flat).w(f32, {(count + kUnit - 1) / kUnit})},
+      {NormPartials{}, OperandList().r(t, flat).w(f32, {ceil_div(count, kUnit)})},
   };
   AdamW adamw{.split = t == DType::BF16};
   OperandList operands;

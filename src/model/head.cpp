@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "model/norm.h"
 
 namespace snug {
@@ -35,7 +36,7 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
   Emitter& e = b.emitter();
   const int64_t vocabulary = projection.shape.rows();
   // Rows of whole cache lines, whatever the vocabulary.
-  const int64_t padded = (vocabulary + kRowElements - 1) / kRowElements * kRowElements;
+  const int64_t padded = round_up(vocabulary, kRowElements);
   for (int64_t begin = 0; begin < b.tokens(); begin += head.chunk_rows) {
     const int64_t end = std::min(begin + head.chunk_rows, b.tokens());
     const Operand logits = columns(e.tensor("logits", b.compute(), {end - begin, padded}, Role::Logits), 0, vocabulary);

@@ -171,7 +171,8 @@ ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bo
 
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source) {
   const auto refuse = [&](std::string_view key, std::string_view what) {
-    user_error("{}, key '{}': training {} is not there yet; eval, generate, chat and merge read it", source, key, what);
+    user_error("{}, key '{}': training {} is not supported yet; eval, generate, chat and merge read it", source, key,
+               what);
   };
   if (!adapter.modules_to_save.empty()) refuse("modules_to_save", "modules that are saved whole");
   if (!adapter.trainable_token_indices.empty()) refuse("trainable_token_indices", "rows of an embedding");

@@ -6,6 +6,7 @@
 #include <numeric>
 #include <span>
 
+#include "base/rounding.h"
 #include "program/liveness.h"
 
 namespace snug {
@@ -191,7 +192,7 @@ class Packer {
     const uint64_t alignment = buffer.space == Space::Device ? alignment_ : std::max(alignment_, kDirectIo);
     check(buffer.bytes <= std::numeric_limits<uint64_t>::max() - alignment, "buffer '{}' has {} bytes", buffer.name,
           buffer.bytes);
-    return (buffer.bytes + alignment - 1) / alignment * alignment;
+    return round_up(buffer.bytes, alignment);
   }
 
   bool persistent(BufferId b, Space space) const {

@@ -19,6 +19,12 @@ inline constexpr std::array kSpaces{Space::Device, Space::Host, Space::Disk};
 enum class Lane : uint8_t { Compute, Gather, Reduce, CopyIn, CopyOut, DiskIn, DiskOut, Host };
 inline constexpr size_t kLanes = 8;
 
+// Says which threads run the lanes: Inline is one thread for all of them, in issue order; Threads is one for each lane,
+// ordered by waits alone, beside the team that computes (Host tasks stay on the thread that issues). Results are equal
+// to the bit. A backend with streams has lanes of its own: then one thread issues in order, streams wait for each other
+// (collectives are launches like others), and host tasks and the disk's ops run when what they wait for is done.
+enum class LaneMode : uint8_t { Inline, Threads };
+
 // How long a buffer's bytes are its own. Program: within the one program that uses it. Carried: from the program that
 // makes it to the last that uses it, found by liveness over the programs' successors (it may wrap round a ring).
 // Persistent: always.

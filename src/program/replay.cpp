@@ -130,7 +130,7 @@ class Collective {
 };
 
 // One rank's part in one run of a collective.
-struct SyncPoint {
+struct CollectiveState {
   bool begun = false;
   std::vector<int> to_take;  // places, the next one last
 };
@@ -315,10 +315,10 @@ class Replay {
 
   // ---- Collectives ----
 
-  std::vector<SyncPoint>& points_of(size_t id) {
-    std::vector<SyncPoint>& points = sync_points_[id];
-    points.resize(ranks_.size());
-    return points;
+  std::vector<CollectiveState>& states_of(size_t id) {
+    std::vector<CollectiveState>& states = collective_states_[id];
+    states.resize(ranks_.size());
+    return states;
   }
 
   template <class F>
@@ -330,21 +330,21 @@ class Replay {
 
   // This rank if it has a step to make, else one that it waits for.
   size_t next_rank(size_t rank, size_t id) {
-    std::vector<SyncPoint>& points = points_of(id);
-    if (!points[rank].begun) return rank;
+    std::vector<CollectiveState>& states = states_of(id);
+    if (!states[rank].begun) return rank;
     size_t not_begun = rank, not_done = rank;
     for_each_rank(rank, id, [&](size_t other, int) {
-      if (!points[other].begun) not_begun = other;
-      if (!points[other].to_take.empty()) not_done = other;
+      if (!states[other].begun) not_begun = other;
+      if (!states[other].to_take.empty()) not_done = other;
     });
-    return not_begun != rank ? not_begun : points[rank].to_take.empty() ? not_done : rank;
+    return not_begun != rank ? not_begun : states[rank].to_take.empty() ? not_done : rank;
   }
 
   // Begins the collective, or takes one rank's row.
   void meet(size_t rank, size_t id) {
     const Collective& collective = *this->collective(executions_[id]);
-    std::vector<SyncPoint>& points = points_of(id);
-    SyncPoint& mine = points[rank];
+    std::vector<CollectiveState>& states = states_of(id);
+    CollectiveState& mine = states[rank];
     if (!mine.begun) {
       mine.begun = true;
       for_each_rank(rank, id, [&](size_t other, int place) {
@@ -362,14 +362,15 @@ class Replay {
     }
     bool all = true;
     for_each_rank(rank, id,
-                  [&](size_t other, int) { all = all && points[other].begun && points[other].to_take.empty(); });
+                  [&](size_t other, int) { all = all && states[other].begun && states[other].to_take.empty(); });
     if (!all) return;
     for_each_rank(rank, id, [&](size_t other, int place) {
       const Row own = collective.row(seen_by(other), place);
       if (collective.in_place()) write(other, id, own.to, own.to_begin, own.to_end);
       finish(other, id);
     });
-    if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; })) sync_points_.erase(id);
+    if (std::ranges::all_of(ranks_, [&](const RankState& state) { return state.done[id]; }))
+      collective_states_.erase(id);
   }
 
   const ProgramSet& set_;
@@ -385,7 +386,7 @@ class Replay {
   std::vector<size_t> first_;                                        // by position in the sequence: first execution
   std::array<std::vector<size_t>, kLanes> lanes_;                    // executions
   std::vector<RankState> ranks_;
-  std::map<size_t, std::vector<SyncPoint>> sync_points_;  // by execution, rank
+  std::map<size_t, std::vector<CollectiveState>> collective_states_;  // by execution, rank
   std::array<std::vector<Actor>, 2> candidates_;
   ReplayResult result_;
 };

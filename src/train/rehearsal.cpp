@@ -9,6 +9,7 @@
 #include <random>
 
 #include "base/disk.h"
+#include "base/rounding.h"
 #include "train/checkpoint.h"
 
 namespace snug {
@@ -103,7 +104,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
     const uint64_t saved = std::max(saving.replaces ? 0 : one, most - std::min(most, there));
     const uint64_t freed = saving.replaces ? bytes_in(saving.out / "adapter") + bytes_in(saving.out / "model") : 0;
     const uint64_t exported = saving.export_bytes - std::min(saving.export_bytes, freed);
-    const uint64_t count = (saved + one - 1) / one;
+    const uint64_t count = ceil_div(saved, one);
     require_free({{saving.out, exported, fmt::format("an export of {} bytes", exported)},
                   {root, saved, fmt::format("{} checkpoint{} of {} bytes", count, count == 1 ? "" : "s", one)},
                   {existing_part(saving.offload_directory), saving.offloaded_bytes,

@@ -10,6 +10,7 @@
 #include "backend/cpu/runs.h"
 #include "backend/master.h"
 #include "base/rng.h"
+#include "base/rounding.h"
 #include "tensor/codebook.h"
 #include "tensor/step_scalars.h"
 
@@ -177,7 +178,7 @@ Launch update(const AdamW& adamw, const TensorView& gradient, Weight weight, Sta
 
 Launch bind_adamw(const AdamW& adamw, Operands operands) {
   const TensorView gradient = operands.dense("g", kActivation);
-  const int64_t n = gradient.count(), blocks = (n + kStateBlock - 1) / kStateBlock;
+  const int64_t n = gradient.count(), blocks = ceil_div(n, kStateBlock);
   const bool bit8 = adamw.format == StateFormat::Bit8;
   operands.expect(!bit8 || !adamw.split, "8-bit state has no 'lo'");
   operands.expect(adamw.first % kStateBlock == 0, "element {} starts no block of {}", adamw.first, kStateBlock);

@@ -3,6 +3,7 @@
 #include "backend/cpu/attention_tiles.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/runs.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -66,7 +67,7 @@ class TiledAttentionBackward {
     int64_t tile = 0;
     for (int64_t d = 0; d < documents; d++) {
       scratch_.document_tiles[d] = static_cast<int32_t>(tile);
-      tile += (documents_[d + 1] - documents_[d] + kTile - 1) / kTile;
+      tile += ceil_div(documents_[d + 1] - documents_[d], kTile);
     }
     scratch_.document_tiles[documents] = static_cast<int32_t>(tiles);
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "backend/cpu/tile_product.h"
+#include "base/rounding.h"
 #include "program/program.h"
 #include "tensor/view.h"
 
@@ -140,7 +141,7 @@ class ScratchWalk {
   template <class T>
   T* take(int64_t count) {
     std::byte* part = start_ ? start_ + bytes_ : nullptr;
-    bytes_ += (static_cast<uint64_t>(count) * sizeof(T) + kAlign - 1) / kAlign * kAlign;
+    bytes_ += round_up(static_cast<uint64_t>(count) * sizeof(T), kAlign);
     return reinterpret_cast<T*>(part);
   }
   uint64_t bytes() const { return bytes_; }

@@ -3,6 +3,7 @@
 #include "backend/cpu/attention_tiles.h"
 #include "backend/cpu/products.h"
 #include "backend/cpu/runs.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -22,7 +23,7 @@ class TiledCachedAttention {
         out_(views[2]) {}
 
   void run(int64_t position) {
-    const int64_t tiles = (columns_.group * tokens_ + kTile - 1) / kTile;
+    const int64_t tiles = ceil_div(columns_.group * tokens_, kTile);
     share(tiles * columns_.kv_heads,
           [&](int64_t i) { attend(i % columns_.kv_heads, i / columns_.kv_heads * kTile, position); });
   }

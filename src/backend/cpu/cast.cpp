@@ -5,6 +5,7 @@
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
 #include "backend/master.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -53,7 +54,7 @@ Launch bind_transpose(Operands operands) {
   operands.done();
   return [rows = y.rows(), cols = y.cols(), from = Rows<uint8_t>(x), to = Rows<uint8_t>(y)](const RuntimeScalars&) {
     constexpr int64_t kTile = 64;
-    share((rows + kTile - 1) / kTile, [&](int64_t tile) {
+    share(ceil_div(rows, kTile), [&](int64_t tile) {
       const int64_t begin = tile * kTile, end = std::min(rows, begin + kTile);
       for (int64_t col = 0; col < cols; col++)
         for (int64_t row = begin; row < end; row++) to[row][col] = from[col][row];

@@ -3,6 +3,7 @@
 
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 
@@ -11,7 +12,7 @@ namespace snug::cpu {
 template <class T, class S>
 void sum_columns(const Rows<T>& x, int64_t rows, int64_t cols, S* sum) {
   constexpr int64_t kTile = 64, kBlock = 64;
-  share((cols + kTile - 1) / kTile, [&](int64_t tile) {
+  share(ceil_div(cols, kTile), [&](int64_t tile) {
     const int64_t begin = tile * kTile, width = std::min(kTile, cols - begin);
     float total[kTile] = {};
     for (int64_t first = 0; first < rows; first += kBlock) {

@@ -4,6 +4,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -80,7 +81,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
         check_indices("embedding_backward", ids, runtime.segments, dtable.rows());
         if (!embedding.accumulate) clear(to, dtable.rows(), cols);
         constexpr int64_t kTile = 512;  // frequent tokens are many rows: several threads share one
-        const int64_t tiles = (cols + kTile - 1) / kTile;
+        const int64_t tiles = ceil_div(cols, kTile);
         share(runtime.segments * tiles, [&](int64_t i) {
           const int64_t segment = i / tiles, begin = i % tiles * kTile;
           add_run(from, order + starts[segment], starts[segment + 1] - starts[segment], begin,

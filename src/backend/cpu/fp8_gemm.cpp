@@ -5,6 +5,7 @@
 #include "backend/cpu/products.h"
 #include "backend/cpu/runs.h"
 #include "backend/product.h"
+#include "base/rounding.h"
 #include "tensor/codebook.h"
 
 namespace snug::cpu {
@@ -12,7 +13,7 @@ namespace {
 
 constexpr uint64_t kAlignment = 64;
 
-uint64_t aligned(uint64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+uint64_t aligned(uint64_t bytes) { return round_up(bytes, kAlignment); }
 
 // What lies in the scratch, one after the other: both factors and the sums; the product's own scratch follows.
 struct Inner {

@@ -9,6 +9,7 @@
 #include "backend/cpu/matmul.h"
 #include "backend/cpu/products.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -37,12 +38,12 @@ Addresses addresses_of(const Product& p, std::span<const TensorView> views) {
 // B costs little, small enough that A's rows stay in the cache.
 struct Parts {
   explicit Parts(const Product& p) : rows(even_part(p.m, 256)), cols(even_part(p.n, 320)) {
-    down = (p.m + rows - 1) / rows;
-    across = (p.n + cols - 1) / cols;
+    down = ceil_div(p.m, rows);
+    across = ceil_div(p.n, cols);
   }
   static int64_t even_part(int64_t total, int64_t most) {
-    const int64_t parts = (total + most - 1) / most;
-    const int64_t even = (total + parts - 1) / parts;
+    const int64_t parts = ceil_div(total, most);
+    const int64_t even = ceil_div(total, parts);
     return std::min(total, (even + 31) / 32 * 32);
   }
   int64_t count() const { return down * across; }

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace snug::cpu {
 namespace {
 
@@ -94,7 +96,7 @@ std::optional<Matmul> Matmul::make(const MatmulSpec& spec) {
   if (made.whole_) return made;
   if (!bf16) return std::nullopt;
   Widened& widened = made.widened_;
-  widened.slices = (spec.k + kSliceMost - 1) / kSliceMost;
+  widened.slices = ceil_div(spec.k, kSliceMost);
   widened.slice_k = std::min(spec.k, kSliceMost);
   widened.first_k = spec.k - (widened.slices - 1) * widened.slice_k;
   widened.first = LibraryMatmul::make(slice_spec(spec, widened.first_k, false));

@@ -2,6 +2,7 @@
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
 #include "backend/cpu/columns.h"
 #include "backend/cpu/kernels.h"
+#include "base/rounding.h"
 
 namespace snug::cpu {
 namespace {
@@ -63,7 +64,7 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
 }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t rows, int64_t cols) {
-  const int64_t blocks = (rows + kPartialRows - 1) / kPartialRows;
+  const int64_t blocks = ceil_div(rows, kPartialRows);
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 
@@ -83,7 +84,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=](const RuntimeScalars&) {
         const Rows<T> dy_rows(dy), x_rows(x), dx_rows(dx);
-        const int64_t blocks = (rows + kPartialRows - 1) / kPartialRows;
+        const int64_t blocks = ceil_div(rows, kPartialRows);
         share(blocks, [&](int64_t block) {
           float* const sums = norm.gain_gradient ? partial + block * cols : nullptr;
           if (sums) std::fill_n(sums, cols, 0.0f);

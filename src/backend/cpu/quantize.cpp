@@ -9,6 +9,7 @@
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
+#include "base/rounding.h"
 #include "tensor/codebook.h"
 
 namespace snug::cpu {
@@ -239,7 +240,7 @@ Launch bind_quantize(const Quantize& quantize, Operands operands) {
 
 Launch bind_quantize_scales(Operands operands) {
   const TensorView x = operands.dense("scales", {DType::F32});
-  const int64_t count = x.count(), groups = (count + kScaleBlock - 1) / kScaleBlock;
+  const int64_t count = x.count(), groups = ceil_div(count, kScaleBlock);
   const float* const offset = operands.vector("offset", {DType::F32}, 1).as<float>();
   uint8_t* const codes = operands.vector("codes", {DType::U8}, count).as<uint8_t>();
   float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();

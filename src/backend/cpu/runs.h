@@ -5,6 +5,7 @@
 #include <functional>
 
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "tensor/view.h"
 
 namespace snug::cpu {
@@ -36,7 +37,7 @@ inline constexpr int64_t kPiece = 16384;  // elements that are worth handing to 
 template <class Body>
 void share_rows(int64_t rows, int64_t cols, const Body& body) {
   const int64_t together = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, cols));
-  share((rows + together - 1) / together, [&](int64_t piece) {
+  share(ceil_div(rows, together), [&](int64_t piece) {
     const int64_t end = std::min(rows, (piece + 1) * together);
     for (int64_t row = piece * together; row < end; row++) body(row);
   });
@@ -60,7 +61,7 @@ void share_runs(const Extent& extent, const Body& body) {
     share_rows(extent.rows, extent.cols, [&](int64_t row) { body(row, 0, extent.cols); });
     return;
   }
-  const int64_t pieces = (extent.cols + kPiece - 1) / kPiece;
+  const int64_t pieces = ceil_div(extent.cols, kPiece);
   share(extent.rows * pieces, [&](int64_t i) {
     const int64_t begin = i % pieces * kPiece;
     body(i / pieces, begin, std::min(extent.cols, begin + kPiece));

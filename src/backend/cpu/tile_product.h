@@ -7,6 +7,7 @@
 
 #include <cstdint>
 
+#include "base/rounding.h"
 #include "tensor/dtype.h"
 
 namespace snug::cpu {
@@ -16,7 +17,7 @@ inline constexpr int64_t kGroup = 4 / static_cast<int64_t>(sizeof(T));
 
 // Rows, columns and the dimension summed over are multiples of this: whoever packs a tile fills up with zeros.
 inline constexpr int64_t kTileStep = 32;
-constexpr int64_t round_up_to_step(int64_t size) { return (size + kTileStep - 1) / kTileStep * kTileStep; }
+constexpr int64_t round_up_to_step(int64_t size) { return round_up(size, kTileStep); }
 
 // Has to be alive on the thread that calls tile_product(): it readies the processor's matrix unit where there is one.
 // Not across calls of another library's products.

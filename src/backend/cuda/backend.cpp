@@ -15,6 +15,7 @@
 #include "backend/shortage.h"
 #include "base/memory.h"
 #include "base/parallel.h"
+#include "base/rounding.h"
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
 
@@ -228,7 +229,7 @@ void* reserve_host(uint64_t bytes) {
   if (start == MAP_FAILED) device_error("{}: {}", what, std::strerror(errno));
   madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
   constexpr uint64_t kPiece = 64 << 20, kPage = 4096;
-  parallel_for(static_cast<int64_t>((bytes + kPiece - 1) / kPiece), [&](int64_t piece) {
+  parallel_for(static_cast<int64_t>(ceil_div(bytes, kPiece)), [&](int64_t piece) {
     const uint64_t begin = static_cast<uint64_t>(piece) * kPiece, end = std::min(bytes, begin + kPiece);
     for (uint64_t at = begin; at < end; at += kPage) static_cast<volatile char*>(start)[at] = 0;
   });

@@ -2,6 +2,7 @@
 
 #include <charconv>
 
+#include "base/rounding.h"
 #include "program/adapter.h"
 #include "program/swiglu_gemm.h"
 
@@ -226,7 +227,7 @@ SNUG_INSTANTIATE(TensorView)
 #undef SNUG_INSTANTIATE
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols) {
-  const int64_t block_rows = norm_block_rows(rows, cols, dtype), blocks = (rows + block_rows - 1) / block_rows;
+  const int64_t block_rows = norm_block_rows(rows, cols, dtype), blocks = ceil_div(rows, block_rows);
   return norm.gain_gradient ? static_cast<uint64_t>(blocks * cols) * sizeof(float) : 0;
 }
 
@@ -255,19 +256,18 @@ uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, in
 
 int64_t adapter_column_blocks(const AdaptedParts& parts) {
   int64_t blocks = 0;
-  for (size_t p = 0; p < parts.end.size(); p++)
-    blocks += (parts.end[p] - parts.begin[p] + kAdapterCols - 1) / kAdapterCols;
+  for (size_t p = 0; p < parts.end.size(); p++) blocks += ceil_div(parts.end[p] - parts.begin[p], kAdapterCols);
   return blocks;
 }
 
 int64_t adapter_ranges(int64_t rows, int64_t column_blocks) {
   constexpr int64_t kAtOnce = 132;
-  const int64_t most = std::max<int64_t>(1, (rows + kAdapterRows - 1) / kAdapterRows);
+  const int64_t most = std::max<int64_t>(1, ceil_div(rows, kAdapterRows));
   int64_t best = 1;
   double best_fill = 0;
   for (int64_t rounds = 1; rounds <= 4 && best_fill < 0.95; rounds++) {
     const int64_t ranges = std::clamp<int64_t>(rounds * kAtOnce / std::max<int64_t>(column_blocks, 1), 1, most);
-    const int64_t blocks = ranges * column_blocks, slots = (blocks + kAtOnce - 1) / kAtOnce * kAtOnce;
+    const int64_t blocks = ranges * column_blocks, slots = round_up(blocks, kAtOnce);
     const double fill = static_cast<double>(blocks) / static_cast<double>(std::max<int64_t>(slots, 1));
     if (fill > best_fill) {
       best = ranges;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "backend/product.h"
+#include "base/rounding.h"
 #include "program/facts.h"
 
 namespace snug {
@@ -60,7 +61,7 @@ inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 // whose blocks fetch rows ahead, as many as 128 multiprocessors work on at their fastest.
 constexpr int64_t norm_block_rows(int64_t rows, int64_t cols, DType dtype) {
   const int64_t most = dtype != DType::BF16 || cols > 8192 ? 1024 : cols > 2048 ? 128 : 512;
-  return std::max<int64_t>(8, (rows + most - 1) / most);
+  return std::max<int64_t>(8, ceil_div(rows, most));
 }
 
 uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, DType dtype, int64_t rows, int64_t cols);

@@ -53,7 +53,7 @@ struct Kept {
 constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
-constexpr double kReachedHostLink = 0.9, kHostLatency = 38e-6;
+constexpr double kReachedNodeLink = 0.9, kNodeLatency = 38e-6;
 // Attention of heads of 128 on Hopper, as a part of the rate of large products, by the length of documents, as an H100
 // ran it; and of what those do, what heads of other sizes do over documents of 2,048 tokens.
 const RateCurve kAttention{{512, 2048, 16384}, {0.4, 0.68, 0.79}},
@@ -109,8 +109,8 @@ Cards cards_of(const Model& model, int count) {
   cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink)} : cards.nccl;
   cards.bus = {bus, bus};
   cards.shared_bus = {at_once(bus, kSharedInto), at_once(bus, kSharedBack)};
-  cards.host_link = kReachedHostLink * 1e9 * model.host_gb;
-  cards.host_latency = kHostLatency;
+  cards.node_link = kReachedNodeLink * 1e9 * model.host_gb;
+  cards.node_latency = kNodeLatency;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
   // By rows and columns with scales of their own, which cuBLASLt has there alone.

@@ -164,7 +164,7 @@ std::string site_of(const Compiled& compiled, const MemoryPlan::Peak& peak) {
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing) {
   const int threads = pricing.one_by_one() || op.lane == Lane::Compute ? pricing.threads : 1;
-  return seconds(op, buffers, pricing.machine, threads, pricing.hosts, pricing.facts.get());
+  return seconds(op, buffers, pricing.machine, threads, pricing.nodes, pricing.facts.get());
 }
 
 double step_seconds(const Compiled& compiled, const Pricing& pricing) {

@@ -30,14 +30,14 @@ Forecast forecast(const Compiled& compiled);
 struct Pricing {
   Machine machine = rough_machine();
   int threads = 1;                         // of the team that computes
-  Lanes lanes = Lanes::Inline;             // where there are no cards, whose lanes are streams
-  Hosts hosts{};                           // where the ranks are
+  LaneMode lanes = LaneMode::Inline;       // where there are no cards, whose lanes are streams
+  Nodes nodes{};                           // where the ranks are
   std::shared_ptr<const OpFacts> facts{};  // what kernels run; nothing: those of the rough machine
   std::string file{};                      // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
   // Ops follow each other, and each has the whole team.
-  bool one_by_one() const { return lanes == Lanes::Inline && !machine.cards; }
+  bool one_by_one() const { return lanes == LaneMode::Inline && !machine.cards; }
 };
 
 // Seconds of an op by itself; `buffers` are its program set's.

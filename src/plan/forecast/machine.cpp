@@ -47,27 +47,27 @@ constexpr int kAtOnce = 4;
 // to 0.6 back on H200s, with 2,048 to 16,384 tokens.
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
 
-// As those of them see it that are the fewest on their host.
-Hosts::Group group_of(const Topology& one, Ranks who, int ranks_per_host) {
+// Returns the group as those of its ranks see it that are the fewest on their node.
+Nodes::Group group_of(const Topology& one, Ranks who, int ranks_per_node) {
   const int count = one.count(who);
-  std::map<int, int> members;  // by host
-  Hosts::Group group{0, count, 0, count == one.ranks};
+  std::map<int, int> members;  // by node
+  Nodes::Group group{0, count, 0, count == one.ranks};
   for (int place = 0; place < count; place++) {
     const int rank = one.rank_at(who, place);
-    members[rank / ranks_per_host]++;
+    members[rank / ranks_per_node]++;
     group.in_order = group.in_order && rank == place;
   }
-  group.hosts = static_cast<int>(members.size());
-  for (const auto& [host, there] : members) group.here = std::min(group.here, there);
-  if (count > 1) group.elsewhere = static_cast<double>(count - group.here) / (count - 1);
+  group.nodes = static_cast<int>(members.size());
+  for (const auto& [node, there] : members) group.own_node = std::min(group.own_node, there);
+  if (count > 1) group.remote = static_cast<double>(count - group.own_node) / (count - 1);
   return group;
 }
 
-class Pricing {
+class OpForecast {
  public:
-  Pricing(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
-          const Hosts& hosts, const OpFacts* facts)
-      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), hosts_(hosts), facts_(facts), work_(work(op)) {}
+  OpForecast(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, const Rates& rates,
+             const Nodes& nodes, const OpFacts* facts)
+      : op_(op), buffers_(buffers), machine_(machine), rates_(rates), nodes_(nodes), facts_(facts), work_(work(op)) {}
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
@@ -108,7 +108,7 @@ class Pricing {
     if (from == Space::Disk) return bytes_of(op_.operands[0]) / machine_.disk.read;
     if (to == Space::Disk) return bytes_of(op_.operands[1]) / machine_.disk.write;
     if (machine_.cards && from != to) {
-      const Bus bus = hosts_.bus(*machine_.cards);
+      const Bus bus = nodes_.bus(*machine_.cards);
       return bytes_of(op_.operands[0]) / (to == Space::Device ? bus.to_device : bus.from_device);
     }
     return work_.bytes / rates_.copy.at(work_.bytes);
@@ -117,12 +117,12 @@ class Pricing {
   double operator()(const WriteFile&) const { return bytes_of(op_.operands[0]) / machine_.disk.write; }
 
   double operator()(const AllGather& gather) const {
-    const Hosts::Group& group = hosts_.group(gather.ranks);
+    const Nodes::Group& group = nodes_.group(gather.ranks);
     return collective(bytes_of(op_.operands[1]) - bytes_of(op_.operands[0]), group, group.in_order);
   }
   double operator()(const Exchange&) const {
     const auto ranks = static_cast<double>(op_.operands[1].shape.rows());
-    return collective(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, hosts_.group(Ranks::Everyone), false);
+    return collective(bytes_of(op_.operands[1]) * (ranks - 1) / ranks, nodes_.group(Ranks::Everyone), false);
   }
 
   template <class Other>
@@ -141,13 +141,13 @@ class Pricing {
   }
 
   // `taken`: bytes from all others.
-  double collective(double taken, const Hosts::Group& group, bool in_rings) const {
+  double collective(double taken, const Nodes::Group& group, bool in_rings) const {
     if (!machine_.cards) return taken / machine_.link;
     const Cards& cards = *machine_.cards;
-    const double far = taken * group.elsewhere, near = taken - far;
-    const double of_host = in_rings ? taken : near, of_others = in_rings ? far / group.here : far;
-    return std::max(of_host / hosts_.link(cards).rate, of_others / cards.host_link) +
-           (group.hosts - 1) * cards.host_latency;
+    const double far = taken * group.remote, near = taken - far;
+    const double of_node = in_rings ? taken : near, of_others = in_rings ? far / group.own_node : far;
+    return std::max(of_node / nodes_.link(cards).rate, of_others / cards.node_link) +
+           (group.nodes - 1) * cards.node_latency;
   }
   double roughly(double flops) const {
     return std::max(work_.flops / flops, work_.bytes / rates_.copy.at(work_.bytes));
@@ -172,7 +172,7 @@ class Pricing {
     Op one;
     one.attrs = call.attrs;
     one.operands = call.operands;
-    return std::visit(Pricing(one, buffers_, machine_, rates_, hosts_, facts_), one.attrs);
+    return std::visit(OpForecast(one, buffers_, machine_, rates_, nodes_, facts_), one.attrs);
   }
   // As one op after the other.
   template <class Kind>
@@ -254,7 +254,7 @@ class Pricing {
   const std::vector<Buffer>& buffers_;
   const Machine& machine_;
   const Rates& rates_;
-  const Hosts& hosts_;
+  const Nodes& nodes_;
   const OpFacts* const facts_;
   Work work_;
 };
@@ -281,7 +281,7 @@ Machine rough_machine() {
   return machine;
 }
 
-Hosts::Hosts(const Topology& ranks, int ranks_per_host, bool several_processes)
+Nodes::Nodes(const Topology& ranks, int ranks_per_node, bool several_processes)
     : several_processes_(several_processes) {
   for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
     // One rank of each group.
@@ -289,24 +289,24 @@ Hosts::Hosts(const Topology& ranks, int ranks_per_host, bool several_processes)
                                                                        : who == Ranks::Peers ? ranks.shards()
                                                                                              : 1;
     for (int rank = 0; rank < end; rank += step) {
-      const Group seen = group_of(ranks.seen_by(rank), who, ranks_per_host);
+      const Group seen = group_of(ranks.seen_by(rank), who, ranks_per_node);
       Group& group = groups_[static_cast<size_t>(who)];
-      if (rank == 0 || seen.elsewhere > group.elsewhere) group = seen;
+      if (rank == 0 || seen.remote > group.remote) group = seen;
     }
   }
 }
 
-Bus Hosts::bus(const Cards& cards) const {
-  const int most = std::min(cards.count, kAtOnce), here = std::min(group(Ranks::Everyone).here, most);
-  if (here == 1) return cards.bus;
+Bus Nodes::bus(const Cards& cards) const {
+  const int most = std::min(cards.count, kAtOnce), ranks = std::min(group(Ranks::Everyone).own_node, most);
+  if (ranks == 1) return cards.bus;
   return {cards.shared_bus.to_device,
-          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, static_cast<double>(here - 1) / (most - 1))};
+          std::lerp(cards.bus.from_device, cards.shared_bus.from_device, static_cast<double>(ranks - 1) / (most - 1))};
 }
 
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
-               const Hosts& hosts, const OpFacts* facts) {
+               const Nodes& nodes, const OpFacts* facts) {
   const auto& teams = machine.teams;
-  const auto of = [&](const Rates& rates) { return Pricing(op, buffers, machine, rates, hosts, facts).seconds(); };
+  const auto of = [&](const Rates& rates) { return OpForecast(op, buffers, machine, rates, nodes, facts).seconds(); };
   if (machine.cards) return of(machine.cards->rates);
   const auto above = std::ranges::lower_bound(teams, threads, {}, &TeamRates::threads);
   if (above == teams.end()) return of(teams.back());

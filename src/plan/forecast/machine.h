@@ -80,8 +80,8 @@ struct Cards {
   // What carries collectives: of ranks of one process the faster.
   bool by_copies() const { return copies.rate >= nccl.rate; }
   const CardLink& link(bool several_processes) const { return several_processes || !by_copies() ? nccl : copies; }
-  double host_link = 0;     // bytes a second from cards of other hosts; of the makers, nobody measures it
-  double host_latency = 0;  // seconds that a collective takes for each further host, likewise
+  double node_link = 0;     // bytes a second from cards of other nodes: the makers' figure, which nobody measures
+  double node_latency = 0;  // seconds that a collective takes for each further node: the makers' figure
   Rates rates;
   std::string condition{};  // right after they were measured, for readers: "driver 580.82, 61 C, 1755 MHz, ..."
 };
@@ -117,25 +117,25 @@ bool is_known_card(std::string_view name);
 // "RTX4090, A100-40GB, ..."
 std::string builtin_machine_names();
 
-// Where ranks are: rank r on host r / ranks_per_host; all on one, unless said.
-class Hosts {
+// Says on which nodes the ranks are: rank r is on node r / ranks_per_node. By default all are on one.
+class Nodes {
  public:
-  Hosts() = default;
-  Hosts(const Topology& ranks, int ranks_per_host, bool several_processes = false);
+  Nodes() = default;
+  Nodes(const Topology& ranks, int ranks_per_node, bool several_processes = false);
 
-  // Of those who take part in a collective: as a rank sees them that has the most of them on other hosts.
+  // The ranks that take part in a collective, as the rank sees them that has the most of them on other nodes.
   struct Group {
-    int hosts = 1;         // they are on
-    int here = 1;          // on the rank's own
-    double elsewhere = 0;  // share of what the rank takes that comes from other hosts
-    bool in_order = true;  // all ranks, by their numbers
+    int nodes = 1;         // that they are on
+    int own_node = 1;      // ranks on the rank's own node
+    double remote = 0;     // share of what the rank takes that comes from other nodes
+    bool in_order = true;  // these are all ranks, by their numbers
   };
   const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
-  // Of a rank's card: what comes to it falls with a second rank of its host and no further, what goes back evenly with
-  // each up to the fourth.
+  // Returns the bus of a rank's card: the rate to it falls with a second rank of its node and no further, the rate back
+  // evenly with each up to the fourth.
   Bus bus(const Cards& cards) const;
   const CardLink& link(const Cards& cards) const {
-    return cards.link(several_processes_ || group(Ranks::Everyone).hosts > 1);
+    return cards.link(several_processes_ || group(Ranks::Everyone).nodes > 1);
   }
 
  private:
@@ -145,12 +145,12 @@ class Hosts {
 
 // Seconds of an op on a card, if the machine has any, else on so many threads: an overhead, and what its operations or
 // its bytes take at the machine's rates. Between two measured teams rates grow evenly, beyond them they stay.
-// `buffers`: of the op's program set. Between cards of several hosts a collective takes what its slower link does: what
-// all ranks gather in the order of their numbers goes round in rings, so that a host takes it once, by all of its
+// `buffers`: of the op's program set. Between cards of several nodes a collective takes what its slower link does: what
+// all ranks gather in the order of their numbers goes round in rings, so that a node takes it once, by all of its
 // cards; of anything else every card takes its own from everybody. Ranks on the CPU have one link. `facts` say what
 // kernels run; without them, what can be made of other ops is.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Machine& machine, int threads,
-               const Hosts& hosts = {}, const OpFacts* facts = nullptr);
+               const Nodes& nodes = {}, const OpFacts* facts = nullptr);
 
 // JSON, and back: UserError, with `source` (the file's name), for anything that write_machine() would not have written
 // but white space, the order of keys, and other numbers.

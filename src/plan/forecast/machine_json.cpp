@@ -278,8 +278,8 @@ std::string write_machine(const Machine& machine) {
                      {"nccl_bytes", machine.cards->nccl.bytes},
                      {"nccl_bytes_per_second", rounded(machine.cards->nccl.rate)},
                      {"nccl_blocks", machine.cards->nccl.blocks},
-                     {"host_link_bytes_per_second", rounded(machine.cards->host_link)},
-                     {"host_latency_seconds", rounded(machine.cards->host_latency)},
+                     {"host_link_bytes_per_second", rounded(machine.cards->node_link)},
+                     {"host_latency_seconds", rounded(machine.cards->node_latency)},
                      {"rates", rates_json(machine.cards->rates)},
                      {"condition", machine.cards->condition}};
   return json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
+
 namespace snug {
-namespace {
-
-int64_t rounded_up(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
-
-}  // namespace
+namespace {}  // namespace
 
 Span intersection(const Span& a, const Span& b) { return {std::max(a.begin, b.begin), std::min(a.end, b.end)}; }
 
@@ -26,7 +24,7 @@ Layout::Layout(const ParamTable& table, const Topology& topology, const std::vec
     }
     Segment& segment = segments_[index(param.group, kind)];
     if (!joined) {
-      segment.elements = rounded_up(segment.elements, unit_of(kind));
+      segment.elements = round_up(segment.elements, unit_of(kind));
       segment.runs.push_back({static_cast<ParamId>(i), 0, {segment.elements, segment.elements}});
     }
     spans_.push_back({segment.elements, segment.elements + param.shape.count()});
@@ -39,8 +37,8 @@ Layout::Layout(const ParamTable& table, const Topology& topology, const std::vec
   for (int g = 0; g < table.group_count(); g++)
     for (const SegmentKind kind : kSegmentKinds) {
       Segment& segment = segments_[index(g, kind)];
-      segment.used = rounded_up(segment.elements, unit_of(kind));
-      segment.elements = rounded_up(segment.used, topology.ranks * unit_of(kind));
+      segment.used = round_up(segment.elements, unit_of(kind));
+      segment.elements = round_up(segment.used, topology.ranks * unit_of(kind));
     }
 }
 

@@ -1,10 +1,12 @@
 #include "plan/layout/storage.h"
 
+#include "base/rounding.h"
+
 namespace snug {
 namespace {
 
 Operand slice(const Operand& array, int64_t start, int64_t block, const Span& span) {
-  return elements(array, (span.begin - start) / block, (span.end - start + block - 1) / block);
+  return elements(array, (span.begin - start) / block, ceil_div(span.end - start, block));
 }
 
 }  // namespace

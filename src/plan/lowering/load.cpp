@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "base/rounding.h"
 #include "model/rope.h"
 #include "plan/lowering/placement.h"
 
@@ -10,8 +11,6 @@ namespace snug {
 namespace {
 
 constexpr int64_t kFillTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
-
-int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 // The elements of a parameter that this rank owns, in its segment.
 Span owned(const JobContext& job, ParamId id) {

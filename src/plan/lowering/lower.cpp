@@ -1,6 +1,7 @@
 #include "plan/lowering/lower.h"
 
 #include "base/limits.h"
+#include "base/rounding.h"
 #include "plan/lowering/placement.h"
 
 namespace snug {
@@ -15,7 +16,7 @@ class HostArrays {
     for (const ArrayField& field : fields_) {
       offsets_.push_back(bytes_);
       const int64_t bytes = field.shape.count() * static_cast<int64_t>(element_bytes(field.dtype));
-      bytes_ += (bytes + kArrayAlignment - 1) / kArrayAlignment * kArrayAlignment;
+      bytes_ += round_up(bytes, kArrayAlignment);
     }
   }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/rounding.h"
 #include "plan/lowering/load.h"
 
 namespace snug {
@@ -32,7 +33,7 @@ struct Kept {
 // blocks.
 Kept kept_array(const JobContext& job, const Layout::Run& run, const Span& owned, const ShardedArray& array,
                 std::string_view array_name) {
-  const auto blocks = [&](int64_t element) { return (element + array.block - 1) / array.block; };
+  const auto blocks = [&](int64_t element) { return ceil_div(element, array.block); };
   Kept kept{slice(array, owned), {}};
   for (ParamId id = run.first; id < run.first + run.count; id++) {
     const Span param = job.layout().span(id);

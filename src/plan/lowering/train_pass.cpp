@@ -1,5 +1,6 @@
 #include "plan/lowering/train_pass.h"
 
+#include "base/rounding.h"
 #include "plan/lowering/lower.h"
 #include "plan/lowering/placement.h"
 #include "plan/lowering/update.h"
@@ -261,7 +262,7 @@ class TrainProgram {
   // so many layers to come has to do. They are dealt out among the ops since then: in one lump they would hold the
   // lanes' buffers for the time of all of them, and the walk with that. Their scalars are of this pass.
   void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
-    const int64_t tiles = std::min(waiting, (updates_.remaining() + layers - 1) / layers);
+    const int64_t tiles = std::min(waiting, ceil_div(updates_.remaining(), layers));
     if (tiles == 0) return;
     std::vector<Op>& ops = emitter_.program().ops;
     const size_t middle = ops.size();

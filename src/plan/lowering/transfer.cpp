@@ -4,6 +4,7 @@
 #include <bit>
 #include <numeric>
 
+#include "base/rounding.h"
 #include "plan/lowering/placement.h"
 
 namespace snug {
@@ -100,8 +101,7 @@ void give(Emitter& e, const Operand& to, const Stored& stored) {
 
 uint64_t OutputFiles::disk_bytes() const {
   uint64_t bytes = index_json.size();
-  for (const SafetensorsLayout& layout : layouts)
-    bytes += (layout.file_bytes + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
+  for (const SafetensorsLayout& layout : layouts) bytes += round_up(layout.file_bytes, kDirectAlignment);
   return bytes;
 }
 
@@ -146,7 +146,7 @@ void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::v
   std::vector<Stretch> stretches;
   for (const Incoming& in : incoming) stretches.push_back({in.place, in.count, in.block});
   for (const Range& range : cut_into_ranges(stretches, most)) {
-    const uint64_t whole = (range.end + kDirectIo - 1) / kDirectIo * kDirectIo;
+    const uint64_t whole = round_up(range.end, kDirectIo);
     const uint64_t bytes = std::min(whole, file_bytes[static_cast<size_t>(range.file)]) - range.begin;
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);

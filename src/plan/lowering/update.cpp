@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/rounding.h"
 #include "plan/lowering/lower.h"
 #include "plan/lowering/placement.h"
 
@@ -39,10 +40,10 @@ void emit_partials(const JobContext& job, Emitter& emitter, int group, const Ope
     if (span.count() == 0) continue;
     const int64_t first = units + (span.begin - part.begin) / kUnit;
     emitter.scope("norm." + job.table[run.first].name);
-    emitter.op("partials", NormPartials{},
-               {read(slice(here, part.begin, span)),
-                write(elements(partials, first, first + (span.count() + kUnit - 1) / kUnit))},
-               lane);
+    emitter.op(
+        "partials", NormPartials{},
+        {read(slice(here, part.begin, span)), write(elements(partials, first, first + ceil_div(span.count(), kUnit)))},
+        lane);
   }
 }
 
@@ -96,7 +97,7 @@ class Update {
 
   void note_units(int group, const Layout::Run& run) {
     const Span units = units_of(job_, group);
-    const int64_t per_rank = units.count(), end = (run.span.end + kUnit - 1) / kUnit;
+    const int64_t per_rank = units.count(), end = ceil_div(run.span.end, kUnit);
     for (int64_t unit = run.span.begin / kUnit; unit < end;) {
       const int64_t rank = unit / per_rank, next = std::min(end, (rank + 1) * per_rank);
       const int64_t shift = rank * columns_ + units.begin - rank * per_rank;
@@ -249,13 +250,13 @@ void GroupUpdates::emit_tiles(std::vector<Tile> tiles) {
 // Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
 void GroupUpdates::fetch_tile(Tile& tile) {
   emitter_.scope("update." + job_.table[tile.run->first].name);
-  const Span whole{tile.span.begin, (tile.span.end + kUnit - 1) / kUnit * kUnit};
+  const Span whole{tile.span.begin, round_up(tile.span.end, kUnit)};
   const Operand gradient = slice(tile.gradient, updated(tile.group).span.begin, whole);
   tile.operands.push_back(read(elements(fetch(emitter_, "gradient", gradient, Role::Gradient), 0, tile.span.count())));
   auto add = [&](const Operand& value, const ShardedArray& target) {
     const Operand stored = slice(target, whole);
     if (value.buffer != stored.buffer) tile.writebacks.emplace_back(value, stored);
-    tile.operands.push_back(update(elements(value, 0, (tile.span.count() + target.block - 1) / target.block)));
+    tile.operands.push_back(update(elements(value, 0, ceil_div(tile.span.count(), target.block))));
   };
   add(fetch_weights(tile, whole), job_.storage.values(tile.group, SegmentKind::Trained));
   const std::vector<Array>&states = job_.storage.states(tile.group), &next = job_.storage.next_states(tile.group);

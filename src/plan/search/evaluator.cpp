@@ -98,8 +98,8 @@ Strategy Evaluator::strategy(const Point& p) const {
   Strategy strategy = baseline(choices_, p.stage, spec_.table);
   strategy.layer_major = p.layer_major;
   strategy.defer_updates = p.deferred;
-  for (size_t d = 0; d < p.at.size(); d++) options(p)[d].set(strategy, p.at[d]);
-  if (p.reach == Reach::Near || lanes_of(strategy, p.cut) == Lanes::Inline) return strategy;
+  for (size_t d = 0; d < p.positions.size(); d++) options(p)[d].set(strategy, p.positions[d]);
+  if (p.reach == Reach::Near || lanes_of(strategy, p.cut) == LaneMode::Inline) return strategy;
   const bool ahead = p.reach == Reach::FarAhead;
   if (ahead) strategy.gather_ahead = kGroupsAhead;
   strategy.retire_lag = ahead ? kOpsWhereAhead : kOpsBehind;
@@ -120,14 +120,14 @@ double Evaluator::seconds_of(const Compiled& compiled, const JobSpec& job) const
   return step_seconds(compiled, pricing);
 }
 
-void Evaluator::look(Look& look) const {
-  const Compiled compiled = compile(look.job, facts_);
-  look.evaluation.ops = compiled.set.op_count();
-  look.evaluation.seconds = seconds_of(compiled, look.job);
-  look.evaluation.arena_bytes = compiled.plan.reserved_bytes;
+void Evaluator::compile(Pending& pending) const {
+  const Compiled compiled = snug::compile(pending.job, facts_);
+  pending.evaluation.ops = compiled.set.op_count();
+  pending.evaluation.seconds = seconds_of(compiled, pending.job);
+  pending.evaluation.arena_bytes = compiled.plan.reserved_bytes;
   for (const Buffer& buffer : compiled.set.buffers)
-    if (buffer.life == Life::Persistent) look.evaluation.persistent[index(buffer.space)] += buffer.bytes;
-  look.evaluation.update_fullest =
+    if (buffer.life == Life::Persistent) pending.evaluation.persistent[index(buffer.space)] += buffer.bytes;
+  pending.evaluation.update_fullest =
       compiled.has(Task::Update) && compiled.plan.peak[index(Space::Device)].program == compiled.at(Task::Update);
 }
 
@@ -137,33 +137,33 @@ void Evaluator::note(uint64_t ops) {
   call(heartbeat_);
 }
 
-void Evaluator::look_at(const std::vector<Point>& points) {
-  std::vector<Look> looks;
+void Evaluator::evaluate_all(const std::vector<Point>& points) {
+  std::vector<Pending> all;
   for (const Point& p : points) {
     std::string key = key_of(p.cut, strategy(p));
-    if (evaluations_.contains(key) || std::ranges::count(looks, key, &Look::key) > 0) continue;
-    looks.push_back({std::move(key), job(p, true), {}, {}});
+    if (evaluations_.contains(key) || std::ranges::count(all, key, &Pending::key) > 0) continue;
+    all.push_back({std::move(key), job(p, true), {}, {}});
   }
   std::atomic<size_t> next = 0;
   const int team = threads();
   auto work = [&] {
     set_threads(team);  // which kernels' scratch depends on
-    for (size_t i = next++; i < looks.size(); i = next++) try {
-        look(looks[i]);
+    for (size_t i = next++; i < all.size(); i = next++) try {
+        compile(all[i]);
       } catch (...) {
-        looks[i].error = std::current_exception();
+        all[i].error = std::current_exception();
       }
   };
   {
     std::vector<std::jthread> helpers;
     const size_t most = ops_ > kLongOps * compiled_ ? kMostThreads : 1;
-    for (size_t t = 1; t < std::min({looks.size(), static_cast<size_t>(team), most}); t++) helpers.emplace_back(work);
+    for (size_t t = 1; t < std::min({all.size(), static_cast<size_t>(team), most}); t++) helpers.emplace_back(work);
     work();
   }
-  for (Look& look : looks) {
-    if (look.error) std::rethrow_exception(look.error);
-    evaluations_.emplace(std::move(look.key), look.evaluation);
-    note(look.evaluation.ops);
+  for (Pending& pending : all) {
+    if (pending.error) std::rethrow_exception(pending.error);
+    evaluations_.emplace(std::move(pending.key), pending.evaluation);
+    note(pending.evaluation.ops);
   }
 }
 
@@ -171,7 +171,7 @@ const Evaluation& Evaluator::evaluate(const Point& p) {
   const std::string key = key_of(p.cut, strategy(p));
   auto known = evaluations_.find(key);
   if (known == evaluations_.end()) {
-    look_at({p});
+    evaluate_all({p});
     known = evaluations_.find(key);
   }
   return known->second;

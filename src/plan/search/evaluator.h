@@ -20,7 +20,7 @@ struct Point {
   int stage = 0;
   bool layer_major = false, deferred = false;
   Reach reach = Reach::Near;
-  std::vector<int64_t> at;
+  std::vector<int64_t> positions;  // of the options, in their order
 };
 
 // What the search looks at: of a step alone.
@@ -45,7 +45,7 @@ class Evaluator {
   Strategy strategy(const Point& p) const;
   const Evaluation& evaluate(const Point& p);
   // The same for several at once, on as many threads as there are (a few at most).
-  void look_at(const std::vector<Point>& points);
+  void evaluate_all(const std::vector<Point>& points);
   // With loading, saving and evaluating: arenas of the fullest rank, ops of the first.
   const Footprint& whole(const Point& p);
   // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
@@ -61,13 +61,13 @@ class Evaluator {
 
  private:
   JobSpec job(const Point& p, bool outline) const;
-  struct Look {
+  struct Pending {
     std::string key;
     JobSpec job;
     Evaluation evaluation;
     std::exception_ptr error;
   };
-  void look(Look& look) const;
+  void compile(Pending& pending) const;
   void note(uint64_t ops);
   double seconds_of(const Compiled& compiled, const JobSpec& job) const;
 

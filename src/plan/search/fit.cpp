@@ -33,7 +33,7 @@ constexpr size_t kRefinements = 60;
 constexpr uint64_t kOtherOrder = 1'200'000;
 
 // Ops of an arrangement that takes long to compile.
-constexpr uint64_t kDearOps = 15'000;
+constexpr uint64_t kExpensiveOps = 15'000;
 
 // Layers of all passes of a program in layer-major order, beyond which it takes too long to compile.
 constexpr int64_t kMostLayers = 256;
@@ -64,8 +64,8 @@ class Fitter::Search {
     reducer_.set_caps(caps);
     solver_.forget();
     std::vector<Candidate> all = search();
-    if (is_priced_) simplifier_.look();
-    if (std::ranges::none_of(all, &Candidate::fits)) look_for_host(all, caps);
+    if (is_priced_) simplifier_.search();
+    if (std::ranges::none_of(all, &Candidate::fits)) search_for_host(all, caps);
     for (;;) {  // ends: what does not fit has more around its steps than any before
       FitResult result = choose(all);
       if (result.chosen) reducer_.note_around(result.compiled, evaluate(chosen_));
@@ -86,7 +86,8 @@ class Fitter::Search {
     reducer_.set_rough(true);
     const std::vector<Cut>& cuts = evaluator_.cuts();
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
-    const std::ptrdiff_t beside = evaluator_.ops() > kDearOps * evaluator_.compiled() || chosen_.layer_major ? 0 : 1;
+    const std::ptrdiff_t beside =
+        evaluator_.ops() > kExpensiveOps * evaluator_.compiled() || chosen_.layer_major ? 0 : 1;
     std::optional<Candidate> best = solver_.adjusted(chosen_);
     if (const auto other = fastest_ ? solver_.adjusted(*fastest_) : std::nullopt;
         other && (!best || other->seconds < best->seconds))
@@ -128,7 +129,7 @@ class Fitter::Search {
     size_t arrangements = 0;
   };
   Effort effort() const { return {evaluator_.ops(), evaluator_.compiled()}; }
-  bool tired(const Effort& since) const {
+  bool out_of_effort(const Effort& since) const {
     return evaluator_.ops() - since.ops > kRefining || evaluator_.compiled() - since.arrangements > kRefinements;
   }
 
@@ -145,11 +146,11 @@ class Fitter::Search {
     std::vector<Candidate> all;
     const auto any_fits = [&] { return std::ranges::any_of(all, &Candidate::fits); };
     const Reach first = choices_.speculate ? Reach::FarAhead : Reach::Near;
-    for (const int stage : stages()) climb(stage, first, all);
+    for (const int stage : stages()) search_cuts(stage, first, all);
     for (const int stage : stages())
-      if (first != Reach::Near && !any_fits()) climb(stage, Reach::Near, all);
+      if (first != Reach::Near && !any_fits()) search_cuts(stage, Reach::Near, all);
     if (!any_fits()) return all;
-    look_beside(all);
+    try_single_options(all);
     const bool late = reducer_.spent();
     if (late) reducer_.allow(kRefining);  // however long it took to find these, they are worked on for a while
     improve(all);
@@ -161,7 +162,7 @@ class Fitter::Search {
   // Memory options are enabled one by one, each for what its bytes cost beside those enabled before: cheap ones that
   // are not enough may be followed by dear ones, where one that costs more would have done by itself. Where weights may
   // be shared by all ranks they are here, by themselves and beside each of the others, as that leaves these less to do.
-  void look_beside(std::vector<Candidate>& all) {
+  void try_single_options(std::vector<Candidate>& all) {
     const auto seconds = [](const Candidate& found) { return found.fits ? found.seconds : kNoLimit; };
     const Candidate best = *std::ranges::min_element(all, {}, seconds);
     if (enabled_of(best.point).empty()) return;
@@ -176,7 +177,7 @@ class Fitter::Search {
     if (const auto shard = std::ranges::find(options, MemoryOption::Kind::Shard, &MemoryOption::kind);
         shard != options.end()) {
       sharded = {static_cast<size_t>(shard - options.begin())};
-      p.at[sharded[0]] = shard->most;
+      p.positions[sharded[0]] = shard->most;
       consider(reducer_.helping(p));
     }
     for (const size_t d : reducer_.helping(p)) {
@@ -190,7 +191,7 @@ class Fitter::Search {
   }
 
   // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
-  void look_for_host(std::vector<Candidate>& all, Caps caps) {
+  void search_for_host(std::vector<Candidate>& all, Caps caps) {
     const uint64_t allowed = std::exchange(caps.host_bytes, Caps{}.host_bytes);
     reducer_.set_caps(caps);
     const auto found =
@@ -214,7 +215,7 @@ class Fitter::Search {
         before = effort();
         if (reducer_.spent()) reducer_.allow(kRefining);
       }
-      if (reducer_.spent() || tired(before)) break;
+      if (reducer_.spent() || out_of_effort(before)) break;
       solver_.work_out(all[i]);
       refine(all[i], before, false);
     }
@@ -231,12 +232,12 @@ class Fitter::Search {
 
   // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be enabled to
   // make room. The largest is looked at in any case, as a single pass needs no accumulators, and is compiled soonest.
-  void climb(int stage, Reach reach, std::vector<Candidate>& all) {
+  void search_cuts(int stage, Reach reach, std::vector<Candidate>& all) {
     const std::vector<Cut>& cuts = evaluator_.cuts();
     std::vector<Point> baseline;
     for (const Cut& cut : cuts) baseline.push_back(evaluator_.baseline_point(cut, stage));
     for (Point& p : baseline) p.reach = reach;
-    evaluator_.look_at(baseline);
+    evaluator_.evaluate_all(baseline);
     int worse = 0;
     for (size_t i = 0; i < cuts.size(); i++) {
       const double limit = solver_.fastest() / equal_time_;
@@ -259,13 +260,13 @@ class Fitter::Search {
         SideEffects::Allow;  // until something does not fit: then no more of the host than it has
     for (bool better = true; std::exchange(better, false);)
       for (const size_t d : partly ? dearest_first(best.point) : enabled_of(best.point)) {
-        const int64_t now = best.point.at[d];
+        const int64_t now = best.point.positions[d];
         for (const int64_t left : {an_eighth_less(now), now / 2, int64_t{0}}) {
-          if (tired(before)) return;
-          if (left >= best.point.at[d] || (left > 0 && !partly)) continue;
+          if (out_of_effort(before)) return;
+          if (left >= best.point.positions[d] || (left > 0 && !partly)) continue;
           const double limit = kBetter * best.seconds;
           Point less = best.point;
-          less.at[d] = left;
+          less.positions[d] = left;
           const std::vector<size_t> others = without(reducer_.helping(less), d);
           Candidate found = solver_.solved(less, others, enabled_of(less), partly ? limit : kNoLimit, side_effects);
           if (partly && !found.fits && found.seconds < limit && side_effects == SideEffects::Allow) {
@@ -283,13 +284,13 @@ class Fitter::Search {
   std::vector<size_t> dearest_first(const Point& p) {
     const auto less = [&](size_t d) {
       Point less = p;
-      less.at[d] = an_eighth_less(p.at[d]);
+      less.positions[d] = an_eighth_less(p.positions[d]);
       return less;
     };
     std::vector<size_t> enabled = enabled_of(p);
     std::vector<Point> points;
     for (const size_t d : enabled) points.push_back(less(d));
-    evaluator_.look_at(points);
+    evaluator_.evaluate_all(points);
     std::ranges::stable_sort(enabled, {}, [&](size_t d) { return evaluate(less(d)).seconds; });
     return enabled;
   }
@@ -329,7 +330,7 @@ class Fitter::Search {
   // The fastest in other orders, where transfers can hide behind computing.
   void vary(std::vector<Candidate>& all) {
     Candidate best = *std::ranges::min_element(all, {}, &Candidate::seconds);
-    if (lanes_of(evaluator_.strategy(best.point), best.point.cut) == Lanes::Inline) return;
+    if (lanes_of(evaluator_.strategy(best.point), best.point.cut) == LaneMode::Inline) return;
     reducer_.set_rough(true);
     auto consider = [&](const Candidate& other) {
       if (!other.fits || other.seconds >= kBetter * best.seconds) return;

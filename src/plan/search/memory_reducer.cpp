@@ -20,8 +20,6 @@ constexpr double kNegligible = 0.001;
 // Positions looked at for the farthest that a place allows.
 constexpr int kLooks = 4;
 
-double excess_of(const Need& need) { return static_cast<double>(need.bytes) - static_cast<double>(need.allowed); }
-
 // Whether they move the same bytes.
 bool akin(const MemoryOption& a, const MemoryOption& b) {
   const auto values = [](const MemoryOption& option) {
@@ -68,15 +66,14 @@ void MemoryReducer::note_around(const Compiled& whole, const Evaluation& step) {
         std::max(around_.arena_bytes[space], whole.plan.reserved_bytes[space] - step.persistent[space]);
 }
 
-// The need beyond its cap by most, or nearest to it. MemoryScope::Node: of all of them.
+// Returns the need of the scope that is beyond its cap by the most bytes, or nearest to it.
 Need MemoryReducer::tightest(const Point& p, MemoryScope scope) {
   const Footprint rank = footprint(p);
   if (scope == MemoryScope::Device)
     return {"the device of a rank", caps_.taken(rank, Space::Device), caps_.device_bytes};
-  const std::vector<Need> all = needs(rank, ranks_, caps_);
-  return *std::ranges::max_element(all, {}, excess_of);
+  return tightest_need(rank, ranks_, caps_);
 }
-double MemoryReducer::excess(const Point& p, MemoryScope scope) { return excess_of(tightest(p, scope)); }
+double MemoryReducer::excess(const Point& p, MemoryScope scope) { return tightest(p, scope).excess(); }
 
 // On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
 std::vector<size_t> MemoryReducer::helping(const Point& p, MemoryScope scope) const {
@@ -97,19 +94,19 @@ std::vector<size_t> MemoryReducer::computing(const Point& p) const {
 
 std::vector<size_t> MemoryReducer::helping(const Point& p) const {
   if (!device_is_apart()) return helping(p, MemoryScope::Node);
-  std::vector<size_t> all(p.at.size());
+  std::vector<size_t> all(p.positions.size());
   std::iota(all.begin(), all.end(), size_t{0});
   return all;
 }
 
 Point MemoryReducer::all_on(Point p) const {
-  for (const size_t d : helping(p)) p.at[d] = options(p)[d].most;
+  for (const size_t d : helping(p)) p.positions[d] = options(p)[d].most;
   return p;
 }
 
 bool MemoryReducer::is_hopeless(const Point& baseline, double share) {
   Point computed = baseline;
-  for (const size_t d : computing(computed)) computed.at[d] = options(computed)[d].most;
+  for (const size_t d : computing(computed)) computed.positions[d] = options(computed)[d].most;
   Footprint least = footprint(all_on(baseline));
   for (const Footprint& other : {footprint(computed), footprint(baseline)}) {
     least.ops = std::min(least.ops, other.ops);
@@ -118,13 +115,13 @@ bool MemoryReducer::is_hopeless(const Point& baseline, double share) {
   }
   least.arena_bytes[index(Space::Disk)] = 0;
   return std::ranges::any_of(needs(least, ranks_, caps_), [&](const Need& need) {
-    return excess_of(need) > share * static_cast<double>(need.allowed);
+    return need.excess() > share * static_cast<double>(need.allowed);
   });
 }
 
 bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled,
                            double limit, SideEffects side_effects) {
-  std::erase_if(left, [&](size_t d) { return p.at[d] == options(p)[d].most; });
+  std::erase_if(left, [&](size_t d) { return p.positions[d] == options(p)[d].most; });
   std::vector<size_t> useless;  // as the others stand now
   while (!kept(p, scope)) {
     if (evaluator_.evaluate(p).seconds >= limit) return false;
@@ -132,7 +129,7 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
       p = all_on(p);
       return kept(p, scope);
     }
-    look_at_offers(p, left, scope);
+    evaluate_offers(p, left, scope);
     std::optional<Offer> best;
     size_t chosen = 0;
     for (const size_t d : left) {
@@ -145,23 +142,23 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
     }
     if (!best) return false;
     Point q = p;
-    q.at[chosen] = std::max(p.at[chosen], best->position);
+    q.positions[chosen] = std::max(p.positions[chosen], best->position);
     if (excess(q, scope) >= excess(p, scope)) {  // an offer of another cut, or with other options on
       best = measured_offer(p, chosen, scope);
       if (!best) {
         useless.push_back(chosen);
         continue;
       }
-      q.at[chosen] = best->position;
+      q.positions[chosen] = best->position;
     }
     std::erase(left, chosen);
     if (side_effects == SideEffects::Forbid) {
-      q.at[chosen] = most_that_keeps(p, chosen, q.at[chosen]);
+      q.positions[chosen] = most_that_keeps(p, chosen, q.positions[chosen]);
       if (excess(q, scope) >= excess(p, scope)) continue;
     }
     useless.clear();
     enabled.push_back(chosen);
-    const int64_t before = std::exchange(p.at[chosen], q.at[chosen]);
+    const int64_t before = std::exchange(p.positions[chosen], q.positions[chosen]);
     if (kept(p, scope)) set_to_least(p, chosen, before, scope);
   }
   return true;
@@ -191,8 +188,8 @@ std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, si
   std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
                                  int(scope), before.update_fullest, tightest(p, scope).what, d);
   std::string all = kind;
-  for (size_t other = 0; other < p.at.size(); other++) {
-    if (p.at[other] == 0) continue;
+  for (size_t other = 0; other < p.positions.size(); other++) {
+    if (p.positions[other] == 0) continue;
     all += fmt::format(" {}", other);
     if (akin(options(p)[other], options(p)[d])) kind += fmt::format(" {}", other);
   }
@@ -200,15 +197,15 @@ std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, si
 }
 
 // Compiles at once what measuring the offers of these options begins with.
-void MemoryReducer::look_at_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
+void MemoryReducer::evaluate_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
   std::vector<Point> points;
   for (const size_t d : left) {
     const auto [kind, all] = offer_keys(p, d, scope);
     if (worthless_.contains(all) || offers_.contains(kind)) continue;
     points.push_back(p);
-    points.back().at[d] = options(p)[d].most;
+    points.back().positions[d] = options(p)[d].most;
   }
-  evaluator_.look_at(points);
+  evaluator_.evaluate_all(points);
 }
 
 // Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
@@ -217,15 +214,15 @@ void MemoryReducer::look_at_offers(const Point& p, const std::vector<size_t>& le
 std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
   const MemoryOption& option = options(p)[d];
   const double seconds = evaluator_.evaluate(p).seconds, over = excess(p, scope);
-  const int64_t at = p.at[d];
+  const int64_t at = p.positions[d];
   const int64_t part = option.kind == MemoryOption::Kind::Recompute ? option.most - 1 : std::midpoint(at, option.most);
   for (const int64_t position : {option.most, part}) {
-    p.at[d] = std::max(at, position);
+    p.positions[d] = std::max(at, position);
     const double freed = over - excess(p, scope);
     if (freed <= 0) continue;
     const double price = (evaluator_.evaluate(p).seconds - seconds) / freed;
     return Offer{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
-                 p.at[d]};
+                 p.positions[d]};
   }
   return std::nullopt;
 }
@@ -236,15 +233,15 @@ std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_
 void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact) {
   auto at = [&](int64_t position) {
     Point q = p;
-    q.at[d] = position;
+    q.positions[d] = position;
     return excess(q, scope);
   };
-  int64_t enough = p.at[d];
+  int64_t enough = p.positions[d];
   auto matters = [&] {
     Point q = p;
-    q.at[d] = too_few;
+    q.positions[d] = too_few;
     const double best = evaluator_.evaluate(q).seconds;
-    q.at[d] = enough;
+    q.positions[d] = enough;
     return evaluator_.evaluate(q).seconds > (1 + kNegligible) * best;
   };
   for (int looks = 0; enough - too_few > 1 && (exact || (rough_ ? looks == 0 : matters())); looks++) {
@@ -254,19 +251,19 @@ void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScop
     const int64_t position = std::clamp(guess, too_few + 1, enough - 1);
     (at(position) <= 0 ? enough : too_few) = position;
   }
-  p.at[d] = enough;
+  p.positions[d] = enough;
 }
 
 // About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
 int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
-  int64_t kept = p.at[d];
+  int64_t kept = p.positions[d];
   const std::vector<Need> now = needs(footprint(p), ranks_, caps_);
   const auto beyond = [&](int64_t at) {
-    p.at[d] = at;
+    p.positions[d] = at;
     double most = std::numeric_limits<double>::lowest();
     for (const Need& need : needs(footprint(p), ranks_, caps_)) {
       const auto before = std::ranges::find(now, need.what, &Need::what);
-      if (before == now.end() || excess_of(*before) <= 0) most = std::max(most, excess_of(need));
+      if (before == now.end() || before->excess() <= 0) most = std::max(most, need.excess());
     }
     return most;
   };
@@ -284,8 +281,8 @@ int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
 
 bool MemoryReducer::extend(Point& p, size_t d) {
   const int64_t most = options(p)[d].most;
-  for (int64_t by = 1; p.at[d] < most; by *= 2) {
-    const int64_t before = std::exchange(p.at[d], std::min(p.at[d] + by, most));
+  for (int64_t by = 1; p.positions[d] < most; by *= 2) {
+    const int64_t before = std::exchange(p.positions[d], std::min(p.positions[d] + by, most));
     if (!kept(p, MemoryScope::Node)) continue;
     set_to_least(p, d, before, MemoryScope::Node);
     return true;
@@ -296,14 +293,14 @@ bool MemoryReducer::extend(Point& p, size_t d) {
 void MemoryReducer::retract(Point& p, size_t d, bool exact) {
   auto suffices = [&](int64_t position) {
     Point q = p;
-    q.at[d] = position;
+    q.positions[d] = position;
     return kept(q, MemoryScope::Node);
   };
-  if (p.at[d] == 0 || !suffices(p.at[d] - 1)) return;
-  p.at[d]--;
-  if (p.at[d] > 0 && suffices(0))
-    p.at[d] = 0;
-  else if (p.at[d] > 0)
+  if (p.positions[d] == 0 || !suffices(p.positions[d] - 1)) return;
+  p.positions[d]--;
+  if (p.positions[d] > 0 && suffices(0))
+    p.positions[d] = 0;
+  else if (p.positions[d] > 0)
     set_to_least(p, d, 0, MemoryScope::Node, exact);
 }
 

@@ -81,7 +81,7 @@ class MemoryReducer {
   std::optional<Offer> offer_of(const Point& p, size_t d, MemoryScope scope);
   std::optional<Offer> measured_offer(Point p, size_t d, MemoryScope scope);
   std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, MemoryScope scope);
-  void look_at_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope);
+  void evaluate_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope);
   void set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact = false);
   int64_t most_that_keeps(Point p, size_t d, int64_t position);
 

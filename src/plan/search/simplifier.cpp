@@ -57,7 +57,7 @@ std::optional<Candidate> Simplifier::simplest() {
   return best;
 }
 
-void Simplifier::look() {
+void Simplifier::search() {
   std::optional<Candidate> simplest = this->simplest();
   if (!simplest || reducer_.complexity_of(simplest->point).parts == 0) return;
   const uint64_t budget = std::max(kLeastOps, evaluator_.ops() / kShare);
@@ -65,7 +65,7 @@ void Simplifier::look() {
   reducer_.allow(budget + kReserve);
   reducer_.set_rough(true);
   limit_ = margin_ * candidates().front().seconds;
-  look_without_offloading();
+  search_without_offloading();
   simplest = this->simplest();
   const Candidate fastest = candidates().front();
   turn_off(*simplest);
@@ -73,17 +73,17 @@ void Simplifier::look() {
   // What is left is taken back as far as goes, what moves first.
   Point least = this->simplest()->point;
   for (const size_t d : enabled_of(least) | std::views::reverse)
-    if (!tired()) reducer_.retract(least, d, true);
+    if (!out_of_effort()) reducer_.retract(least, d, true);
   if (reducer_.kept(least, MemoryScope::Node)) solver_.judged(least, true);
   reducer_.set_rough(false);
 }
 
-void Simplifier::look_without_offloading() {
+void Simplifier::search_without_offloading() {
   std::set<int> stages;  // those that the search has gone into
   for (const Candidate& found : solver_.fitting()) stages.insert(found.point.stage);
   for (const int stage : stages)
     for (const Cut& cut : evaluator_.cuts()) {
-      if (tired()) return;
+      if (out_of_effort()) return;
       const Point p = evaluator_.baseline_point(cut, stage);
       if (evaluator_.evaluate(p).seconds <= limit_) consider(p, reducer_.computing(p));
     }
@@ -108,19 +108,19 @@ void Simplifier::turn_off(Candidate from) {
     from = *found;
     return true;
   };
-  for (bool better = true; std::exchange(better, false) && !tired();) {
+  for (bool better = true; std::exchange(better, false) && !out_of_effort();) {
     const std::vector<size_t> enabled = enabled_of(from.point);
     for (const size_t d : enabled | std::views::reverse) {
-      if (tired()) return;
+      if (out_of_effort()) return;
       Point less = from.point;
-      less.at[d] = 0;
+      less.positions[d] = 0;
       better = simpler(less, without(enabled, d));
       if (better) break;
     }
   }
   const auto plainly = [&](auto Point::*order, auto value) {
     Point p = from.point;
-    if (std::exchange(p.*order, value) != value && !tired()) simpler(p, enabled_of(p));
+    if (std::exchange(p.*order, value) != value && !out_of_effort()) simpler(p, enabled_of(p));
   };
   if (!choices_.layer_major) plainly(&Point::layer_major, false);
   plainly(&Point::deferred, false);

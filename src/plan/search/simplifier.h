@@ -19,15 +19,15 @@ class Simplifier {
   // nothing, in each cut and stage; and the fastest and the simplest without each of the things that they turn on, as
   // long as that makes them simpler. Compiles a small part of what was compiled before. The solver keeps what it
   // finds.
-  void look();
+  void search();
   // Returns, of all that the solver has judged and that fits as caps are known now, the simplest within the margin of
   // the fastest; of those that are equally simple the fastest, and of equal times the smallest. Nothing if none fits.
   std::optional<Candidate> simplest();
 
  private:
   std::vector<Candidate> candidates();
-  bool tired() const { return evaluator_.ops() >= stop_at_; }
-  void look_without_offloading();
+  bool out_of_effort() const { return evaluator_.ops() >= stop_at_; }
+  void search_without_offloading();
   void turn_off(Candidate from);
   std::optional<Candidate> consider(const Point& p, const std::vector<size_t>& left);
 

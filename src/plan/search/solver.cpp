@@ -15,14 +15,14 @@ constexpr double kHopeless = 0.25;
 }  // namespace
 
 Point baseline(Point p) {
-  std::ranges::fill(p.at, 0);
+  std::ranges::fill(p.positions, 0);
   return p;
 }
 
 std::vector<size_t> enabled_of(const Point& p) {
   std::vector<size_t> enabled;
-  for (size_t d = 0; d < p.at.size(); d++)
-    if (p.at[d] > 0) enabled.push_back(d);
+  for (size_t d = 0; d < p.positions.size(); d++)
+    if (p.positions[d] > 0) enabled.push_back(d);
   return enabled;
 }
 
@@ -84,7 +84,7 @@ std::optional<Candidate> Solver::by_the_host(const Point& baseline) {
   const Candidate all = kept(baseline, helping);
   for (const size_t d : enabled_of(all.point)) {
     Point less = all.point;
-    less.at[d] = 0;
+    less.positions[d] = 0;
     if (const Candidate found = kept(less, without(helping, d)); found.fits) return found;
   }
   for (const size_t d : helping) {

@@ -81,9 +81,9 @@ bool offloads(const Strategy& strategy, Space space) {
          std::ranges::any_of(strategy.groups, away);
 }
 
-Lanes lanes_of(const Strategy& strategy, const Cut& cut) {
+LaneMode lanes_of(const Strategy& strategy, const Cut& cut) {
   const bool overlaps = cut.ranks > 1 || offloads(strategy, Space::Host) || offloads(strategy, Space::Disk);
-  return overlaps ? Lanes::Threads : Lanes::Inline;
+  return overlaps ? LaneMode::Threads : LaneMode::Inline;
 }
 
 int zero_stage(const Strategy& strategy) {

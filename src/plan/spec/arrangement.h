@@ -98,11 +98,8 @@ int zero_stage(const Strategy& strategy);
 // Returns whether anything waits in this space, Host or Disk.
 bool offloads(const Strategy& strategy, Space space);
 
-// How lanes are run: one after the other in issue order, or each by a thread of its own beside the team that computes.
-enum class Lanes : uint8_t { Inline, Threads };
-
-// Threads where there is something to overlap with the computing: transfers of what waits elsewhere, or collectives.
-// What runs and what prices it both ask here.
-Lanes lanes_of(const Strategy& strategy, const Cut& cut);
+// Returns Threads where there is something to overlap with the computing: transfers of offloaded arrays, or
+// collectives. What runs and what prices it both ask here.
+LaneMode lanes_of(const Strategy& strategy, const Cut& cut);
 
 }  // namespace snug

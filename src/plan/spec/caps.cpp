@@ -36,6 +36,10 @@ std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps) {
   return needs;
 }
 
+Need tightest_need(const Footprint& rank, int ranks, const Caps& caps) {
+  return *std::ranges::max_element(needs(rank, ranks, caps), {}, &Need::excess);
+}
+
 bool fits(const Footprint& rank, int ranks, const Caps& caps) {
   return std::ranges::all_of(needs(rank, ranks, caps), [](const Need& n) { return n.bytes <= n.allowed; });
 }

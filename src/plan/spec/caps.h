@@ -46,14 +46,20 @@ struct Caps {
 
 // What an arrangement takes of one thing that is capped.
 struct Need {
+  // Returns the bytes beyond the cap; negative where it is kept.
+  double excess() const { return static_cast<double>(bytes) - static_cast<double>(allowed); }
+  uint64_t missing() const { return bytes - std::min(bytes, allowed); }
+
   std::string what;  // "the device of a rank"
   uint64_t bytes = 0, allowed = 0;
   Space space = Space::Device;                // whose arena it is, or most of it
   std::string_view option = "device-memory";  // that caps it
   std::string limit{};                        // Caps::host_limit, of the host
 };
-// Of every cap that is not implied by another.
+// Returns what is needed under every cap that is not implied by another.
 std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps);
+// Returns the need that is beyond its cap by the most bytes, or nearest to it.
+Need tightest_need(const Footprint& rank, int ranks, const Caps& caps);
 bool fits(const Footprint& rank, int ranks, const Caps& caps);
 
 }  // namespace snug

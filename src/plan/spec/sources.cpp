@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file.h"
 #include "base/hash.h"
+#include "base/rounding.h"
 #include "format/bnb.h"
 #include "format/load.h"
 #include "format/model_path.h"
@@ -384,9 +385,9 @@ class Finder {
     sources_.format = nf4 ? BaseFormat::Nf4 : BaseFormat::Int8;
     sources_.plain_scales = nf4 && !nested;
     if (!nf4) return QuantizedSource{assumed(DType::I8, count), assumed(DType::F32, param.shape.rows())};
-    const int64_t blocks = (count + kNf4Block - 1) / kNf4Block;
+    const int64_t blocks = ceil_div(count, kNf4Block);
     QuantizedSource place{assumed(DType::U8, count / 2), assumed(nested ? DType::U8 : DType::F32, blocks)};
-    if (nested) place.block_scales = assumed(DType::F32, (blocks + kNf4ScaleBlock - 1) / kNf4ScaleBlock);
+    if (nested) place.block_scales = assumed(DType::F32, ceil_div(blocks, kNf4ScaleBlock));
     return place;
   }
 

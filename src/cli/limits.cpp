@@ -1,4 +1,4 @@
-#include "cli/room.h"
+#include "cli/limits.h"
 
 #include <pthread.h>
 #include <sys/resource.h>
@@ -60,14 +60,14 @@ uint64_t left_to_arenas(const MemoryLimit& limit, const Options& options, const 
   return times * (limit.left - std::min(limit.left, reserve));
 }
 
-// What is free on the machine in question, of its memory and of its disk, and what leaves no more of memory.
-struct Room {
+// What is free on the machine that is planned for, in bytes, and the name of the limit that leaves no more memory.
+struct FreeResources {
   uint64_t memory = 0, disk = 0;
   std::string limit{};
 };
 
-Room room_here(const Options& options, const Processes& processes) {
-  Room room{.memory = UINT64_MAX};
+FreeResources free_here(const Options& options, const Processes& processes) {
+  FreeResources found{.memory = UINT64_MAX};
   // Of a run that goes on or is replaced: what is there is among what it will have saved. It counts to the machine and
   // to control groups, not to a process.
   uint64_t replaced = 0;
@@ -77,13 +77,13 @@ Room room_here(const Options& options, const Processes& processes) {
   for (const MemoryLimit& limit : memory_limits()) {
     const uint64_t left =
         left_to_arenas(limit, options, processes) + (limit.of == MemoryLimit::Of::Process ? 0 : replaced);
-    if (left < room.memory) {
-      room.memory = left;
-      room.limit = limit.of == MemoryLimit::Of::Machine ? "" : limit.name;
+    if (left < found.memory) {
+      found.memory = left;
+      found.limit = limit.of == MemoryLimit::Of::Machine ? "" : limit.name;
     }
   }
-  room.disk = free_bytes(existing_part(disk_directory(options)));
-  return room;
+  found.disk = free_bytes(existing_part(disk_directory(options)));
+  return found;
 }
 
 }  // namespace
@@ -109,13 +109,13 @@ void require_room_for_process(int threads) {
 }
 
 Caps caps_of(const Options& options, const Target& target, PlanMode mode, const Processes& processes) {
-  const bool look = mode == PlanMode::Look, elsewhere = look && !options.machine.empty();
-  Room room;
-  if (elsewhere) {
+  const bool look = mode == PlanMode::Look, other_machine = look && !options.machine.empty();
+  FreeResources found;
+  if (other_machine) {
     const Machine& there = *target.machine();
-    room = {there.free_bytes - std::min(there.free_bytes, kSystemReserve), there.disk.free_bytes};
+    found = {there.free_bytes - std::min(there.free_bytes, kSystemReserve), there.disk.free_bytes};
   } else {
-    room = room_here(options, processes);
+    found = free_here(options, processes);
   }
   // Who only looks may say more than is free here; a card that is named has what it has.
   const bool named_card = target.cuda() && !options.machine.empty();
@@ -123,15 +123,15 @@ Caps caps_of(const Options& options, const Target& target, PlanMode mode, const 
     return given && beyond ? *given : std::min(given.value_or(there), there);
   };
   Caps caps;
-  caps.host_bytes = cap(options.host_memory, room.memory, look);
-  if (options.host_memory != caps.host_bytes) caps.host_limit = room.limit;
-  caps.disk_bytes = cap(options.disk_memory, room.disk, look);
-  const bool named = elsewhere && builtin_machine(options.machine);
+  caps.host_bytes = cap(options.host_memory, found.memory, look);
+  if (options.host_memory != caps.host_bytes) caps.host_limit = found.limit;
+  caps.disk_bytes = cap(options.disk_memory, found.disk, look);
+  const bool named = other_machine && builtin_machine(options.machine);
   caps.host_is_assumed = named && !options.host_memory;
   caps.disk_is_assumed = named && !options.disk_memory;
-  caps.disk_is_memory = !elsewhere && is_in_memory(existing_part(disk_directory(options)));
+  caps.disk_is_memory = !other_machine && is_in_memory(existing_part(disk_directory(options)));
   caps.shared = !target.cuda();
-  uint64_t device = room.memory;
+  uint64_t device = found.memory;
   if (target.cuda()) {
     const Cards& cards = *target.machine()->cards;
     device = cards.free_bytes;
