@@ -68,6 +68,12 @@ class Cli : public ::testing::Test {
   }
 
   Outcome run(const Words& words) const { return finish(start(words)); }
+  // Runs what must succeed.
+  Outcome run_well(const Words& words) const {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 0) << ::testing::PrintToString(words) << outcome.err;
+    return outcome;
+  }
 
   // Returns when the run has written so many lines of metrics; gives up after a minute.
   void wait_for_steps(size_t count) const {

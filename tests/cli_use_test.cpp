@@ -114,6 +114,51 @@ TEST_F(Use, RepliesAreTheSameOnHoweverManyRanks) {
     }
 }
 
+TEST_F(Use, AReplyEndsBeforeAStopTextOnEveryRank) {
+  const Words more{"--template", "chatml", "--max-new-tokens", "12"};
+  const auto ask = [&](const Words& words) {
+    return nlohmann::json::parse(run_well(command("generate", with(with({"--prompt", "Hello"}, more), words))).out);
+  };
+  const nlohmann::json whole = ask({});
+  const std::string text = whole["text"];
+  const auto begins = [&](size_t i) { return (static_cast<unsigned char>(text[i]) & 0xc0) != 0x80; };
+  size_t at = 4, end = 0;  // a character in the middle
+  while (!begins(at)) at++;
+  for (end = at + 1; !begins(end);) end++;
+  const std::string stop = text.substr(at, end - at);
+  for (const std::string ranks : {"1", "2"}) {
+    const Words stops{"--stop", "never said", "--stop", stop, "--ranks", ranks};
+    const nlohmann::json cut = ask(stops);
+    EXPECT_EQ(cut["text"], text.substr(0, text.find(stop)));
+    EXPECT_LT(cut["ids"].size(), whole["ids"].size());
+    const Outcome talk = run_with_input(command("chat", with(more, stops)), "Hello\n");
+    EXPECT_EQ(nlohmann::json::parse(talk.out)["text"], cut["text"]) << talk.err;
+  }
+  expect_refusal(command("generate", with(more, {"--prompt", "Hello", "--stop", ""})), {"stop: found an empty text"});
+}
+
+TEST_F(Use, ASystemTextIsInTheTemplateOrRefused) {
+  const auto ask = [&](const std::string& chat_template, const Words& words) {
+    return command("generate",
+                   with({"--prompt", "Hello", "--max-new-tokens", "6", "--template", chat_template}, words));
+  };
+  const std::string with_system = run_well(ask("chatml", {"--system", "Be brief."})).out;
+  EXPECT_NE(with_system, run_well(ask("chatml", {})).out);
+  const Words talk{"--template", "chatml", "--max-new-tokens", "6", "--system", "Be brief."};
+  EXPECT_EQ(run_with_input(command("chat", talk), "Hello\n").out, with_system);
+  expect_refusal(ask("none", {"--system", "Be brief."}), {"system: found a text", "--template"});
+}
+
+TEST_F(Use, OptionsOfDrawingAreRefusedWhereNothingIsDrawn) {
+  const Words ask = command("generate", {"--template", "none", "--prompt", "Hello", "--max-new-tokens", "24"});
+  for (const auto& [option, value, key] : {std::tuple("--top-k", "5", "top_k"), std::tuple("--top-p", "0.9", "top_p"),
+                                           std::tuple("--min-p", "0.1", "min_p")})
+    expect_refusal(with(ask, {option, value}), {key, "with --temperature 0"});
+  const std::string likeliest = run_well(ask).out;
+  EXPECT_EQ(run_well(with(ask, {"--temperature", "2", "--top-k", "1"})).out, likeliest);
+  EXPECT_NE(run_well(with(ask, {"--repetition-penalty", "50"})).out, likeliest);
+}
+
 TEST_F(Use, ATalkIsTheSameOnHoweverManyRanks) {
   const Outcome asked =
       run(command("generate", {"--template", "chatml", "--prompt", "Hello", "--max-new-tokens", "6"}));

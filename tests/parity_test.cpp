@@ -82,7 +82,7 @@ TEST_P(Parity, GenerationAfterALongPromptAgrees) {
   spec.cache_positions = static_cast<int64_t>(prompt.size() + reply.size());
   TinySession session(spec, 1);
   session.load();
-  Generator generator(session, {static_cast<int64_t>(reply.size()), 0, 0, {}});
+  Generator generator(session, {static_cast<int64_t>(reply.size()), {}, {}});
   EXPECT_EQ(generator.generate(prompt), reply);
   const std::vector<float> decoded = generator.score(prompt);
   std::vector<float> logits;

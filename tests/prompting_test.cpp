@@ -215,10 +215,9 @@ TEST_F(Prompting, WhatARecordOfAPromptAsksForIsRefusedAndTheRestIsNamed) {
   const Words generate{"generate",         "--model", "base",      "--init", "random",    "--prompts", "p.jsonl",
                        "--max-new-tokens", "1",       "--threads", "1",      "--compute", "fp32"};
   for (const auto& [key, expected] :
-       {std::pair("system", "a system text"), std::pair("messages", "'snug chat'"),
-        std::pair("temperature", "--temper"), std::pair("max_tokens", "--max-new-tokens"),
-        std::pair("max_new_tokens", "--max-new-tokens"), std::pair("top_p", "not supported yet"),
-        std::pair("seed", "--seed"), std::pair("stop", "not supported yet")}) {
+       {std::pair("system", "--system"), std::pair("messages", "'snug chat'"), std::pair("temperature", "--temper"),
+        std::pair("max_tokens", "--max-new-tokens"), std::pair("max_new_tokens", "--max-new-tokens"),
+        std::pair("top_p", "--temper"), std::pair("seed", "seed"), std::pair("stop", "--stop")}) {
     put(at("p.jsonl"), json({{"prompt", "Hi"}}).dump() + "\n" + json({{"prompt", "Hi"}, {key, "x"}}).dump());
     expect_refusal(generate,
                    {std::string("p.jsonl, line 2, key '") + key + "': found \"x\", expected none: ", expected});

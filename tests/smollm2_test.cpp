@@ -76,7 +76,7 @@ TEST_F(SmolLM2, GreedyContinuationsAreThoseOfTransformers) {
   spec.cache_positions = 256;
   Session session(std::move(spec), 2);
   session.load();
-  Generator generator(session, {24, 0, 0, {}});
+  Generator generator(session, {24, {}, {}});
   ASSERT_EQ(expected["generations"].size(), 20u);
   for (const auto& generation : expected["generations"]) {
     const std::string prompt = generation["prompt"];

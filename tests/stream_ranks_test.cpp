@@ -124,7 +124,7 @@ TEST_P(StreamRanks, RepliesAreTheSameHoweverTheModelIsHeld) {
           spec, a,
           [&](Session& session) {
             session.load();
-            Generator generator(session, {10, 0.7, 5, {}});
+            Generator generator(session, {10, {.temperature = 0.7, .seed = 5}, {}});
             const std::vector<int32_t> reply = generator.generate(prompt);
             const std::lock_guard lock(mutex);
             if (expected.empty()) expected = reply;

@@ -33,11 +33,6 @@ class Tokens : public Cli {
                                   "--eval-every", "0", "--max-samples", "20000"},
                                  more));
   }
-  Outcome run_well(const Words& words) const {
-    const Outcome outcome = run(words);
-    EXPECT_EQ(outcome.code, 0) << ::testing::PrintToString(words) << outcome.err;
-    return outcome;
-  }
   // Without the lines of the cache itself.
   static std::string other_lines(const Outcome& outcome) {
     std::string others;

@@ -79,7 +79,7 @@ TEST_P(UseOnRanks, RepliesAreThoseOfOneRank) {
       std::mutex mutex;
       on_ranks(spec, a, [&](Session& session) {
         session.load();
-        Generator generator(session, {static_cast<int64_t>(length), temperature, 7, {}});
+        Generator generator(session, {static_cast<int64_t>(length), {.temperature = temperature, .seed = 7}, {}});
         const std::vector<int32_t> first = generator.generate(prompt);
         const std::lock_guard lock(mutex);
         EXPECT_EQ(first.size(), length);
@@ -101,7 +101,7 @@ TEST(Conversation, GoesOnWhereItStands) {
   a.zero = 3;
   on_ranks(spec, a, [&](Session& session) {
     session.load();
-    Generator generator(session, {8, 0, 7, {}});
+    Generator generator(session, {8, {}, {}});
     std::vector<int32_t> talk(prompt.begin(), prompt.end() - 20);
     for (int turn = 0; turn < 3; turn++) {
       const std::vector<int32_t> reply = generator.reply(talk);

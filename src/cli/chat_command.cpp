@@ -12,9 +12,9 @@
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
+#include "cli/reply_text.h"
 #include "cli/text.h"
 #include "cli/use.h"
-#include "train/generate.h"
 
 namespace snug {
 namespace {
@@ -91,16 +91,12 @@ class Dialogue {
     }
   }
 
-  void show(int32_t token) {
+  void show(std::string_view text) {
     if (json_) return;
-    if (!stream_) stream_.emplace(encoder_.stream());
-    const std::string text = stream_->next(token);
     std::fwrite(text.data(), 1, text.size(), stdout);
     std::fflush(stdout);
   }
-  void end_reply(const std::vector<int32_t>& reply) {
-    stream_.reset();
-    const std::string text = encoder_.decode(reply);
+  void end_reply(const std::string& text, const std::vector<int32_t>& reply) {
     if (json_)
       fmt::print("{}\n", to_line({{"prompt", turns_.back().content}, {"text", text}, {"ids", reply}}));
     else
@@ -119,7 +115,6 @@ class Dialogue {
   bool json_, terminal_ = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
   Lines lines_;
   std::vector<Message> turns_;
-  std::optional<TokenStream> stream_;  // of the reply that is being shown
 };
 
 // What rank 0 heard, on all ranks.
@@ -139,26 +134,31 @@ int chat_command(Options options, const CommandFlags& flags) {
     user_error("max_new_tokens: found {}, expected less than --sequence-length, {}: the tokens of a conversation",
                flags.max_new_tokens, options.sequence_length);
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options);
+  const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) say_lines(encoder.format().notes);
   spec.cache_positions = options.sequence_length;
   spec.cut.sequence_length = 1;
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(position_notes(options.sequence_length, "--sequence-length", planned.spec.model));
-    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     Dialogue dialogue(encoder, options.sequence_length - flags.max_new_tokens, flags.json);
-    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, encoder.stop_tokens()});
+    Generator generator(session, generate_options(options, flags, encoder));
     while (true) {
       const std::vector<int32_t> prompt = listen(session.comm(), dialogue);
       if (prompt.empty()) break;
       const bool speaks = session.rank() == 0;
+      ReplyText text(encoder.stream(), flags.stop);
       const std::vector<int32_t> reply = generator.reply(prompt, [&](int32_t token) {
-        if (speaks) dialogue.show(token);
+        const bool goes_on = text.add(token);
+        if (speaks) dialogue.show(text.next(!goes_on));
+        return goes_on;
       });
-      if (speaks) dialogue.end_reply(reply);
+      if (!speaks) continue;
+      dialogue.show(text.next(true));
+      dialogue.end_reply(text.text(), reply);
     }
   });
   return 0;

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "cli/options.h"
+#include "train/sampling.h"
 
 namespace snug {
 
@@ -10,8 +11,10 @@ struct CommandFlags {
   bool json = false, verbose = false;  // the second: plan
   std::vector<std::string> prompts;    // generate
   std::string prompts_file;
-  int64_t max_new_tokens = 256;
-  double temperature = 0;
+  int64_t max_new_tokens = 256;      // generate and chat, as the next three
+  SamplingOptions sampling;          // but the seed, which is an option
+  std::vector<std::string> stop;     // texts that end a reply
+  std::string system;                // the system text of every conversation
   std::string file;                  // import: the GGUF file
   std::string disk_directory = ".";  // doctor: whose disk is measured
   std::string format = "q8_0";       // export

@@ -468,7 +468,7 @@ std::string caps_that_fit(const Planned& planned, const Options& options) {
   there.host_bytes = planned.free.host_bytes;
   there.disk_bytes = planned.free.disk_bytes;
   const auto needs_of = [&](const Caps& caps) { return needs(least.forecast, least.cut.ranks, caps); };
-  if (planned.mode == PlanMode::Run && std::ranges::any_of(needs_of(there), missing)) return "";
+  if (planned.mode == PlanMode::Run && std::ranges::any_of(needs_of(there), &Need::missing)) return "";
   std::vector<std::string> caps;
   for (const Need& need : needs_of(planned.caps)) {
     if (need.missing() == 0) continue;

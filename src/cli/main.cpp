@@ -107,11 +107,26 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   }
   if (command == "generate" || command == "chat") {
     app.add_option("--max-new-tokens", given.flags.max_new_tokens, "(256)")->check(CLI::Range(1, 1 << 20));
-    app.add_option("--temperature", given.flags.temperature, "0 = always the likeliest token (0)")
-        ->check(CLI::Range(0.0, 100.0))
-        ->check([](const std::string& text) {
-          return std::isnan(std::strtod(text.c_str(), nullptr)) ? "found no number, expected 0 to 100" : "";
-        });
+    SamplingOptions& sampling = given.flags.sampling;
+    const auto number = [&](const char* name, double& value, double least, double most, const char* help) {
+      app.add_option(name, value, help)->check(CLI::Range(least, most))->check([=](const std::string& text) {
+        return std::isnan(std::strtod(text.c_str(), nullptr))
+                   ? fmt::format("found no number, expected {} to {}", least, most)
+                   : "";
+      });
+    };
+    number("--temperature", sampling.temperature, 0, 100, "0 = always the likeliest token (0)");
+    app.add_option("--top-k", sampling.top_k, "draw from so many of the likeliest tokens; 0 = from all (0)")
+        ->check(CLI::Range(0, 1 << 24));
+    number("--top-p", sampling.top_p, 1e-9, 1,
+           "draw from the fewest of the likeliest tokens that have this probability (1)");
+    number("--min-p", sampling.min_p, 0, 1,
+           "draw from tokens that are at least this part as likely as the likeliest (0)");
+    number("--repetition-penalty", sampling.repetition_penalty, 0.01, 100,
+           "above 1, tokens that the text holds already become less likely (1)");
+    app.add_option("--stop", given.flags.stop, "a text at which replies end, before it; may be repeated")
+        ->allow_extra_args(false);
+    app.add_option("--system", given.flags.system, "the system text of every conversation")->allow_extra_args(false);
   }
   if (command == "export")
     app.add_option("--format", given.flags.format,

@@ -16,6 +16,7 @@
 #include "cli/learning.h"
 #include "cli/no_effect.h"
 #include "cli/prompting.h"
+#include "cli/reply_text.h"
 #include "cli/run_directory.h"
 #include "cli/text.h"
 #include "cli/use.h"
@@ -23,7 +24,6 @@
 #include "format/gguf_import.h"
 #include "format/json.h"
 #include "train/export.h"
-#include "train/generate.h"
 
 namespace snug {
 namespace {
@@ -41,12 +41,13 @@ struct Prompt {
 // Keys of a file of prompts that ask for something, divided by blanks, and what does it.
 constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"max_new_tokens max_tokens max_completion_tokens max_length", "none: --max-new-tokens is for all prompts"},
-    {"temperature", "none: --temperature is for all prompts"},
-    {"seed", "none: --seed is for all prompts"},
-    {"top_p top_k min_p typical_p repetition_penalty frequency_penalty presence_penalty do_sample num_beams stop "
-     "stop_sequences stop_token_ids logit_bias logprobs n num_return_sequences response_format",
+    {"temperature top_p top_k min_p repetition_penalty seed",
+     "none: the option of this name (--temperature, --seed, ...) is for all prompts"},
+    {"stop stop_sequences", "none: --stop is for all prompts"},
+    {"typical_p frequency_penalty presence_penalty do_sample num_beams stop_token_ids logit_bias logprobs n "
+     "num_return_sequences response_format",
      "none: it is not supported yet"},
-    {"system system_prompt system_message", "none: prompts with a system text are not supported yet"},
+    {"system system_prompt system_message", "none: --system is for all prompts"},
     {"messages conversations history", "none: a prompt is one text, under 'prompt'; 'snug chat' is for several turns"},
     {"tools functions tool_choice", "none: tools are not supported yet"},
     {"image images image_url audio video", "none: images, sound and video are not supported yet"},
@@ -246,7 +247,7 @@ int generate_command(Options options, const CommandFlags& flags) {
     user_error("{}: found no prompt, expected at least one", flags.prompts_file);
   if (prompts.empty()) user_error("--prompt or --prompts is required: what is to be completed");
   JobSpec spec = make_job(options, Purpose::Generate);
-  const PromptEncoder encoder(options);
+  const PromptEncoder encoder(options, flags.system);
   if (!comm || comm->topology().rank == 0) {
     say_lines(encoder.format().notes);
     if (!note.empty()) say_lines({note});
@@ -259,27 +260,26 @@ int generate_command(Options options, const CommandFlags& flags) {
   }
   spec.cache_positions = static_cast<int64_t>(longest) + flags.max_new_tokens;
   spec.cut.sequence_length = 1;
-  const std::vector<int64_t> stop = encoder.stop_tokens();
   const Planned planned = plan_use(std::move(spec), options, comm.get());
   if (!comm || comm->topology().rank == 0) {
     say_lines(
         position_notes(planned.spec.cache_positions, "the longest prompt with --max-new-tokens:", planned.spec.model));
-    say_lines(options_without_effect(options, {.draws_nothing = flags.temperature == 0}));
+    say_lines(options_without_effect(options, {.draws_nothing = flags.sampling.temperature == 0}));
   }
   use_model(planned, options, std::move(comm), [&](Session& session) {
     session.agree("the prompts", std::accumulate(encoded.begin(), encoded.end(), uint64_t{0},
                                                  [](uint64_t hash, const std::vector<int32_t>& prompt) {
                                                    return hash_of(std::span(prompt), hash);
                                                  }));
-    Generator generator(session, {flags.max_new_tokens, flags.temperature, options.seed, stop});
+    Generator generator(session, generate_options(options, flags, encoder));
     for (size_t i = 0; i < prompts.size(); i++) {
-      const std::vector<int32_t> reply = generator.generate(encoded[i]);
+      ReplyText text(encoder.stream(), flags.stop);
+      const std::vector<int32_t> reply = generator.generate(encoded[i], [&](int32_t token) { return text.add(token); });
       if (session.rank() != 0) continue;
-      const std::string text = encoder.decode(reply);
       if (flags.json) {
-        fmt::print("{}\n", to_line({{"prompt", prompts[i].text}, {"text", text}, {"ids", reply}}));
+        fmt::print("{}\n", to_line({{"prompt", prompts[i].text}, {"text", text.text()}, {"ids", reply}}));
       } else {
-        fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i].text, text);
+        fmt::print("{}{}\n{}\n", i ? "\n" : "", prompts[i].text, text.text());
       }
       std::fflush(stdout);
     }

@@ -75,11 +75,15 @@ PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, 
   return format;
 }
 
-PromptEncoder::PromptEncoder(const Options& options)
+PromptEncoder::PromptEncoder(const Options& options, const std::string& system)
     : model_(model_tokens(options)),
+      system_(system),
       tokenizer_(Tokenizer::load(tokenizer_directory(options))),
       format_(prompt_format_of(options, model_, &tokenizer_)) {
-  format_.for_prompts();
+  const ChatTemplate* const chat = format_.for_prompts();
+  if (system.empty() || (chat && chat->name() != "none")) return;
+  user_error("system: found a text, expected none: {} is asked without a chat template, which --template names",
+             options.model);
 }
 
 std::vector<int32_t> PromptEncoder::encode(const std::string& prompt, const std::string& place) const {
@@ -117,7 +121,10 @@ std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) co
   if (!chat) {
     add(turns.back().content);
   } else {
-    for (const Piece& piece : chat->render(turns, true)) add(piece.text);
+    std::vector<Message> all;
+    if (!system_.empty()) all.push_back({ChatRole::System, system_});
+    all.insert(all.end(), turns.begin(), turns.end());
+    for (const Piece& piece : chat->render(all, true)) add(piece.text);
   }
   const std::vector<int32_t>& prefix = tokenizer_.prefix();
   const bool habit = (!chat || chat->bos_by_habit()) && !prefix.empty();
@@ -125,7 +132,5 @@ std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) co
   if (habit && (ids.empty() || ids.front() != prefix.front())) ids.insert(ids.begin(), prefix.begin(), prefix.end());
   return ids;
 }
-
-std::string PromptEncoder::decode(std::span<const int32_t> ids) const { return tokenizer_.decode(ids, true); }
 
 }  // namespace snug

@@ -53,15 +53,15 @@ PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, 
 // Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.
 class PromptEncoder {
  public:
-  // UserError where the model has a template that it cannot be asked by.
-  explicit PromptEncoder(const Options& options);
+  // `system`: the text that every conversation begins with, if it is not empty. UserError where the model has a
+  // template that it cannot be asked by, and where there is a system text and no template.
+  explicit PromptEncoder(const Options& options, const std::string& system = "");
   // Of several BOS at the beginning one is left, which a line says. UserError that names `place` for broken UTF-8, a
   // prompt without tokens, or a token that the model has no row for.
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place) const;
   // The same of a conversation that ends with a user's turn; without a template of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;
-  std::string decode(std::span<const int32_t> ids) const;
-  // The same of a reply token by token, without special tokens. Refers to this.
+  // Decodes a reply token by token, without special tokens. It refers to this.
   TokenStream stream() const { return {tokenizer_, /*skip_special=*/true}; }
   const PromptFormat& format() const { return format_; }
   // What ends a reply, for Generator.
@@ -71,6 +71,7 @@ class PromptEncoder {
   std::vector<int32_t> tokens_of(std::span<const Message> turns) const;
 
   ModelTokens model_;
+  std::string system_;
   Tokenizer tokenizer_;
   PromptFormat format_;
 };

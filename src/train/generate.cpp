@@ -1,14 +1,13 @@
 #include "train/generate.h"
 
 #include <algorithm>
-#include <cmath>
 
-#include "base/rng.h"
 #include "tensor/batch.h"
 
 namespace snug {
 
-Generator::Generator(Session& session, GenerateOptions options) : session_(session), options_(std::move(options)) {
+Generator::Generator(Session& session, GenerateOptions options)
+    : session_(session), options_(std::move(options)), sampler_(options_.sampling) {
   session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const TokenViews tokens = token_views(views);
     for (size_t i = 0; i < tokens.ids.size(); i++) {
@@ -24,13 +23,12 @@ Generator::Generator(Session& session, GenerateOptions options) : session_(sessi
   });
 }
 
-std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt,
-                                         const std::function<void(int32_t)>& on_token) {
+std::vector<int32_t> Generator::generate(std::span<const int32_t> prompt, const TokenHandler& on_token) {
   cached_.clear();
   return reply(prompt, on_token);
 }
 
-std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token) {
+std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const TokenHandler& on_token) {
   check(!prompt.empty() &&
             static_cast<int64_t>(prompt.size()) + options_.max_new_tokens <= session_.spec().cache_positions,
         "a prompt of {} tokens and {} new ones, caches of {}", prompt.size(), options_.max_new_tokens,
@@ -44,13 +42,15 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const std
     feed(count > 1 ? Task::Prefill : Task::Decode, prompt.first(count));
     prompt = prompt.subspan(count);
   }
-  std::vector<int32_t> reply;
+  std::vector<int32_t> reply, text = cached_;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
-    const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(choose(draws_++)) : 0;
+    const uint64_t draw = draws_++;
+    const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(sampler_.choose(logits_, text, draw)) : 0;
     const auto token = static_cast<int32_t>(session_.as_rank_0(chosen, "the choice of a token"));
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
     reply.push_back(token);
-    if (on_token) on_token(token);
+    text.push_back(token);
+    if (on_token && !on_token(token)) break;
     if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) feed(Task::Decode, std::span(reply).last(1));
   }
   return reply;
@@ -72,20 +72,6 @@ void Generator::feed(Task task, std::span<const int32_t> tokens) {
   runtime.position = std::ssize(cached_);
   session_.run(task, runtime);
   cached_.insert(cached_.end(), tokens.begin(), tokens.end());
-}
-
-int32_t Generator::choose(uint64_t draw) {
-  const auto best = std::ranges::max_element(logits_);
-  if (options_.temperature <= 0) return static_cast<int32_t>(best - logits_.begin());
-  double total = 0;
-  std::vector<double> weights(logits_.size());
-  for (size_t i = 0; i < logits_.size(); i++)
-    total += weights[i] =
-        std::exp((static_cast<double>(logits_[i]) - static_cast<double>(*best)) / options_.temperature);
-  double left = total * static_cast<double>(Random(options_.seed, RandomPurpose::Sampling).uniform(draw));
-  for (size_t i = 0; i < weights.size(); i++)
-    if ((left -= weights[i]) < 0) return static_cast<int32_t>(i);
-  return static_cast<int32_t>(best - logits_.begin());
 }
 
 }  // namespace snug

@@ -5,14 +5,17 @@
 #include <span>
 #include <vector>
 
+#include "train/sampling.h"
 #include "train/session.h"
 
 namespace snug {
 
+// Sees each token as it comes; returns whether the reply goes on behind it. All ranks ask, and must say the same.
+using TokenHandler = std::function<bool(int32_t)>;
+
 struct GenerateOptions {
   int64_t max_new_tokens = 256;
-  double temperature = 0;  // 0: the likeliest token (the lowest id among equals)
-  uint64_t seed = 42;
+  SamplingOptions sampling;
   std::vector<int64_t> stop;  // tokens that end a reply; they are not part of it
 };
 
@@ -22,12 +25,12 @@ class Generator {
  public:
   Generator(Session& session, GenerateOptions options);
 
-  // The new tokens, from empty caches. `on_token` sees each as it comes. prompt.size() + max_new_tokens may not exceed
-  // the session's cache_positions, and a prompt has at least one token; InternalError otherwise.
-  std::vector<int32_t> generate(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token = {});
-  // The same of a prompt that may begin with what was fed or generated last: what the caches have of it is not fed
-  // again.
-  std::vector<int32_t> reply(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token = {});
+  // Returns the new tokens, from empty caches. prompt.size() + max_new_tokens may not exceed the session's
+  // cache_positions, and a prompt has at least one token; InternalError otherwise.
+  std::vector<int32_t> generate(std::span<const int32_t> prompt, const TokenHandler& on_token = {});
+  // Returns the new tokens of a prompt that may begin with what was fed or generated last: what the caches have of it
+  // is not fed again.
+  std::vector<int32_t> reply(std::span<const int32_t> prompt, const TokenHandler& on_token = {});
 
   // The logits after every token of a prompt, one row after the other.
   std::vector<float> score(std::span<const int32_t> prompt);
@@ -35,13 +38,13 @@ class Generator {
  private:
   // Runs tokens through the model, behind those in the caches; logits_ are the last one's.
   void feed(Task task, std::span<const int32_t> tokens);
-  int32_t choose(uint64_t draw);
 
   Session& session_;
   GenerateOptions options_;
   std::vector<int32_t> cached_;   // the tokens that caches hold
   std::span<const int32_t> fed_;  // by the program that runs
   std::vector<float> logits_;
+  Sampler sampler_;
   uint64_t draws_ = 0;
 };
 

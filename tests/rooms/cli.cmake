@@ -33,6 +33,7 @@ add_test(NAME scaling_test_of_70b COMMAND scaling_test --gtest_also_run_disabled
 set_tests_properties(scaling_test_of_70b PROPERTIES LABELS "slow;nightly")
 set_tests_properties(scaling_test scaling_test_of_70b PROPERTIES PROCESSORS 2)
 set_tests_properties(unequal_ranks_test PROPERTIES LABELS slow)
+snug_test(reply_text_test ROOMS cli)
 snug_test(options_test ROOMS cli)
 snug_test(adapter_test ROOMS cli)
 snug_test(doctor_test ROOMS cli)

@@ -44,13 +44,13 @@ constexpr std::array kModels{
 constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
                  kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
 // What is kept of that by several at once: of the bus, into each and back; of NVLink, by copies and by NCCL.
-struct Kept {
+struct SharedRate {
   double by_two, by_four;
 };
 // Six pairs of H100s and H200s had 34 to 47 GB/s into each and 37 to 50 back, in the mean these shares, which buses
 // half as wide are taken to have as well. Four H200s had 45 and 34: of what comes in they are taken to have no more
 // than two.
-constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
+constexpr SharedRate kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedNodeLink = 0.9, kNodeLatency = 38e-6;
@@ -100,12 +100,12 @@ Cards cards_of(const Model& model, int count) {
   cards.free_bytes = static_cast<uint64_t>(model.free_gib * 0x1p30);
   cards.driver_bytes = kDriverBytes;
   const bool linked = model.link_gb > model.pci_gb;
-  const auto at_once = [count](double alone, const Kept& kept) {
+  const auto at_once = [count](double alone, const SharedRate& kept) {
     if (count < 2) return alone;
     return alone * std::lerp(kept.by_two, kept.by_four, std::min((count - 2) / 2.0, 1.0));
   };
   const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
-  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, linked ? kSharedNccl : Kept{1, 1}), kNcclBlocks};
+  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, linked ? kSharedNccl : SharedRate{1, 1}), kNcclBlocks};
   cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink)} : cards.nccl;
   cards.bus = {bus, bus};
   cards.shared_bus = {at_once(bus, kSharedInto), at_once(bus, kSharedBack)};

@@ -54,8 +54,8 @@ class Loader {
         else
           plain(id);
       e_.scope(fmt::format("group.{}.load", g));
-      lower_reads(e_, incoming_, file_bytes_, most);
-      incoming_.clear();
+      lower_reads(e_, reads_, file_bytes_, most);
+      reads_.clear();
       if (twice_quantised()) quantize_scales(g);
       end_table(g);
       allgather_group(g);
@@ -87,7 +87,7 @@ class Loader {
     const auto* const pieces = std::get_if<RangedSource>(&source(id));
     for_pieces(
         pieces ? *pieces : RangedSource{{0, std::get<TensorPlace>(source(id))}}, mine,
-        [&](const Span& part, const TensorPlace& place) { incoming_.push_back(stored_as(e_, stored(part), place)); });
+        [&](const Span& part, const TensorPlace& place) { reads_.push_back(stored_as(e_, stored(part), place)); });
   }
 
   const ParamSource& source(ParamId id) const { return sources_[static_cast<size_t>(id)]; }
@@ -146,9 +146,9 @@ class Loader {
     if (const auto* fill = std::get_if<RandomFill>(&source(id))) return draw(id, mine, whole, *fill);
     TensorPlace place = std::get<TensorPlace>(source(id));
     place.offset += static_cast<uint64_t>(whole.begin) * element_bytes(place.dtype);
-    incoming_.push_back({place, whole.count(), unit, [=, this](const Operand& piece, int64_t first) {
-                           encode(id, mine, piece, whole.begin + first);
-                         }});
+    reads_.push_back({place, whole.count(), unit, [=, this](const Operand& piece, int64_t first) {
+                        encode(id, mine, piece, whole.begin + first);
+                      }});
   }
 
   // Of the numbers that a model without quantized linears would have.
@@ -199,7 +199,7 @@ class Loader {
   void read_codes(ParamId id, const Span& mine, const QuantizedSource& from) {
     auto read_array = [&](size_t i, TensorPlace place) {
       place.offset += static_cast<uint64_t>(mine.begin / array(id, i).block) * element_bytes(place.dtype);
-      incoming_.push_back(stored_as(e_, {stored(id, i, mine)}, place));
+      reads_.push_back(stored_as(e_, {stored(id, i, mine)}, place));
     };
     read_array(0, from.codes);
     if (!by_rows()) {
@@ -211,7 +211,7 @@ class Loader {
     const Span rows{ceil_div(mine.begin, cols), ceil_div(mine.end, cols)};
     TensorPlace place = from.scales;
     place.offset += static_cast<uint64_t>(rows.begin) * element_bytes(place.dtype);
-    if (rows.count() > 0) incoming_.push_back(stored_as(e_, {elements(table_slot(id), rows.begin, rows.end)}, place));
+    if (rows.count() > 0) reads_.push_back(stored_as(e_, {elements(table_slot(id), rows.begin, rows.end)}, place));
   }
 
   // Sums of units are each rank's own, their sum in the tree is the same on all; each then codes its own scales.
@@ -300,7 +300,7 @@ class Loader {
   Emitter e_;
   const std::vector<ParamSource>& sources_;
   const std::vector<uint64_t>& file_bytes_;
-  std::vector<Incoming> incoming_;     // of the group in hand
+  std::vector<TensorRead> reads_;      // of the group in hand
   std::map<ParamId, Operand> scales_;  //   this rank's, before they are quantized
   Operand table_;                      //   what this rank finds of the table
 };

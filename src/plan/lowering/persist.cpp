@@ -20,7 +20,7 @@ void allgather_trained(const JobContext& job, Emitter& e) {
 }
 
 // What a rank owns of one array of one run: a transfer. Files know it by parameters, as a fusion would rename runs.
-struct Kept {
+struct SavedArray {
   struct Values {
     std::string name;  // "<parameter>.<array>"
     Span span;         // of the parameter's values in the array
@@ -31,31 +31,31 @@ struct Kept {
 
 // A value that stands for a block of elements is the parameter's in which the block begins; parts and runs begin with
 // blocks.
-Kept kept_array(const JobContext& job, const Layout::Run& run, const Span& owned, const ShardedArray& array,
-                std::string_view array_name) {
+SavedArray saved_array(const JobContext& job, const Layout::Run& run, const Span& owned, const ShardedArray& array,
+                       std::string_view array_name) {
   const auto blocks = [&](int64_t element) { return ceil_div(element, array.block); };
-  Kept kept{slice(array, owned), {}};
+  SavedArray result{slice(array, owned), {}};
   for (ParamId id = run.first; id < run.first + run.count; id++) {
     const Span param = job.layout().span(id);
     const int64_t first = blocks(param.begin);
     const Span values = intersection({first, blocks(param.end)}, {blocks(owned.begin), blocks(owned.end)});
     if (values.count() > 0)
-      kept.values.push_back(
+      result.values.push_back(
           {fmt::format("{}.{}", job.table[id].name, array_name), {values.begin - first, values.end - first}});
   }
-  return kept;
+  return result;
 }
 
-std::vector<Kept> kept_arrays(const JobContext& job) {
-  std::vector<Kept> all;
+std::vector<SavedArray> saved_arrays(const JobContext& job) {
+  std::vector<SavedArray> all;
   for (int g = 0; g < job.table.group_count(); g++) {
     const Layout::Segment& segment = job.layout().segment(g, SegmentKind::Trained);
     for (const Layout::Run& run : segment.runs) {
       const Span owned = intersection(run.span, job.layout().part(segment.elements));
       if (owned.count() == 0) continue;
-      all.push_back(kept_array(job, run, owned, job.storage.values(g, SegmentKind::Trained), "value"));
+      all.push_back(saved_array(job, run, owned, job.storage.values(g, SegmentKind::Trained), "value"));
       for (const Array& state : job.storage.states(g))
-        all.push_back(kept_array(job, run, owned, state.sharded, state.name));
+        all.push_back(saved_array(job, run, owned, state.sharded, state.name));
     }
   }
   return all;
@@ -79,11 +79,11 @@ Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
   std::vector<size_t> first;  // by transfer: its first tensor, behind which the others lie
   Output output;
-  for (const Kept& kept : kept_arrays(job)) {
-    const DType dtype = kept.stored.dtype;
+  for (const SavedArray& array : saved_arrays(job)) {
+    const DType dtype = array.stored.dtype;
     first.push_back(tensors.size());
-    output.transfers.push_back({{kept.stored}, {0, 0, dtype}});
-    for (const Kept::Values& values : kept.values)
+    output.transfers.push_back({{array.stored}, {0, 0, dtype}});
+    for (const SavedArray::Values& values : array.values)
       tensors.push_back({fmt::format("{}@{}", values.name, values.span.begin), dtype, {values.span.count()}});
   }
   output.files.names = {state_file_name(job.topology().rank, job.topology().ranks)};
@@ -98,9 +98,9 @@ SavedState assumed_saved_state(const JobContext& job) {
   saved.files = {output.files.names[0]};
   saved.file_bytes = {output.files.layouts[0].file_bytes};
   size_t next = 0;
-  for (const Kept& kept : kept_arrays(job)) {
+  for (const SavedArray& array : saved_arrays(job)) {
     TensorPlace place = output.transfers[next++].place;
-    for (const Kept::Values& values : kept.values) {
+    for (const SavedArray::Values& values : array.values) {
       saved.arrays[values.name].push_back({values.span, place});
       place.offset += static_cast<uint64_t>(values.span.count()) * element_bytes(place.dtype);
     }
@@ -157,7 +157,7 @@ struct FileRange {
 
 // Adds where a parameter's values lie, which are an array's from `at` on; joins what continues in the file, so that it
 // is read as it was written.
-void append_ranges(std::vector<FileRange>& all, int64_t at, const Kept::Values& values, DType dtype,
+void append_ranges(std::vector<FileRange>& all, int64_t at, const SavedArray::Values& values, DType dtype,
                    const SavedState& saved) {
   int64_t next = values.span.begin;  // what stands before it was found
   const auto found = saved.arrays.find(values.name);
@@ -187,19 +187,19 @@ void append_ranges(std::vector<FileRange>& all, int64_t at, const Kept::Values& 
 
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved) {
   Emitter e(job.set, program, job.facts);
-  std::vector<Incoming> incoming;
-  for (const Kept& kept : kept_arrays(job)) {
+  std::vector<TensorRead> reads;
+  for (const SavedArray& array : saved_arrays(job)) {
     std::vector<FileRange> all;
     int64_t at = 0;
-    for (const Kept::Values& values : kept.values) {
-      append_ranges(all, at, values, kept.stored.dtype, saved);
+    for (const SavedArray::Values& values : array.values) {
+      append_ranges(all, at, values, array.stored.dtype, saved);
       at += values.span.count();
     }
     for (const FileRange& found : all)
-      incoming.push_back(stored_as(e, {elements(kept.stored, found.values.begin, found.values.end)}, found.place));
+      reads.push_back(stored_as(e, {elements(array.stored, found.values.begin, found.values.end)}, found.place));
   }
   e.scope("files");
-  lower_reads(e, incoming, saved.file_bytes, range_bytes(saved.file_bytes, job.topology().ranks));
+  lower_reads(e, reads, saved.file_bytes, range_bytes(saved.file_bytes, job.topology().ranks));
   allgather_trained(job, e);
   let_staging_overlap(e.program());
 }

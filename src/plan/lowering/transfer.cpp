@@ -14,14 +14,14 @@ namespace {
 constexpr int64_t kStagingLag = 8;
 
 // Elements of a tensor of a file, of which `block` at a time are not split.
-struct Stretch {
+struct TensorRange {
   TensorPlace place;
   int64_t count, block;
 };
 
-// Elements [begin, end) of a stretch, and where they lie in a staged range.
+// Elements [begin, end) of a tensor, and where they lie in a staged range.
 struct Piece {
-  size_t stretch;
+  size_t tensor;
   int64_t begin, end;
   uint64_t at;  // bytes from the range's start
 };
@@ -34,14 +34,14 @@ struct Range {
 
 uint64_t floor_to(uint64_t x, uint64_t multiple) { return x / multiple * multiple; }
 
-// Cuts stretches, in file order, into ranges of at most `most` bytes that start on direct I/O's boundaries.
-std::vector<Range> cut_into_ranges(const std::vector<Stretch>& stretches, uint64_t most) {
-  std::vector<size_t> order(stretches.size());
+// Cuts tensors, in file order, into ranges of at most `most` bytes that start on direct I/O's boundaries.
+std::vector<Range> cut_into_ranges(const std::vector<TensorRange>& tensors, uint64_t most) {
+  std::vector<size_t> order(tensors.size());
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(stretches[i].place.file, stretches[i].place.offset); });
+  std::ranges::sort(order, {}, [&](size_t i) { return std::pair(tensors[i].place.file, tensors[i].place.offset); });
   std::vector<Range> ranges;
   for (const size_t index : order) {
-    const auto& [place, count, block] = stretches[index];
+    const auto& [place, count, block] = tensors[index];
     const uint64_t size = element_bytes(place.dtype);
     for (int64_t i = 0; i < count;) {
       const uint64_t at = place.offset + static_cast<uint64_t>(i) * size;
@@ -82,7 +82,7 @@ Stored part(const Stored& stored, int64_t begin, int64_t end) {
   return some;
 }
 
-void give(Emitter& e, const Operand& to, const Stored& stored) {
+void emit_conversion(Emitter& e, const Operand& to, const Stored& stored) {
   Operand values = fetch(e, "values", stored.values, Role::Staging);
   if (to.dtype == values.dtype) {
     e.op("copy", Copy{}, {read(values), to});
@@ -123,7 +123,7 @@ uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks) {
   return range_bytes(std::accumulate(file_bytes.begin(), file_bytes.end(), uint64_t{0}) / static_cast<uint64_t>(ranks));
 }
 
-Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
+TensorRead stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
   return {place, stored.values.shape.count(), 1,
           [&e, stored, dtype = place.dtype](const Operand& piece, int64_t first) {
             const int64_t end = first + piece.shape.count();
@@ -141,11 +141,11 @@ Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place) {
           }};
 }
 
-void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
+void lower_reads(Emitter& e, const std::vector<TensorRead>& reads, const std::vector<uint64_t>& file_bytes,
                  uint64_t most) {
-  std::vector<Stretch> stretches;
-  for (const Incoming& in : incoming) stretches.push_back({in.place, in.count, in.block});
-  for (const Range& range : cut_into_ranges(stretches, most)) {
+  std::vector<TensorRange> tensors;
+  for (const TensorRead& in : reads) tensors.push_back({in.place, in.count, in.block});
+  for (const Range& range : cut_into_ranges(tensors, most)) {
     const uint64_t whole = round_up(range.end, kDirectIo);
     const uint64_t bytes = std::min(whole, file_bytes[static_cast<size_t>(range.file)]) - range.begin;
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
@@ -153,8 +153,8 @@ void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::v
     e.op("read", ReadFile{range.file, range.begin}, {write(host)}, Lane::DiskIn);
     e.op("fetch", Copy{}, {read(host), write(device)}, Lane::CopyIn);
     for (const Piece& piece : range.pieces) {
-      const Incoming& in = incoming[piece.stretch];
-      in.take(staged(device, piece, in.place.dtype), piece.begin);
+      const TensorRead& in = reads[piece.tensor];
+      in.consume(staged(device, piece, in.place.dtype), piece.begin);
     }
   }
 }
@@ -168,21 +168,21 @@ void lower_writes(Emitter& e, Output output, const Resolve& resolve) {
     e.op("header", HostTask{HostJob::FillHeader, file}, {write(header)}, Lane::Host);
     e.op("write", WriteFile{file, 0}, {read(header)}, Lane::DiskOut);
   }
-  std::vector<Stretch> stretches;
+  std::vector<TensorRange> tensors;
   uint64_t total = 0;
   for (const Transfer& t : output.transfers) {
-    stretches.push_back({t.place, t.stored.values.shape.count(), 1});
-    total += static_cast<uint64_t>(stretches.back().count) * element_bytes(t.place.dtype);
+    tensors.push_back({t.place, t.stored.values.shape.count(), 1});
+    total += static_cast<uint64_t>(tensors.back().count) * element_bytes(t.place.dtype);
   }
-  for (const Range& range : cut_into_ranges(stretches, range_bytes(total))) {
+  for (const Range& range : cut_into_ranges(tensors, range_bytes(total))) {
     const uint64_t bytes = range.end - range.begin;
     const Operand device = staging_buffer(e, "range", bytes, Space::Device);
     const Operand host = staging_buffer(e, "range.host", bytes, Space::Host);
     for (const Piece& piece : range.pieces) {
-      const Transfer& transfer = output.transfers[piece.stretch];
+      const Transfer& transfer = output.transfers[piece.tensor];
       const Stored stored =
           resolve ? resolve(transfer, piece.begin, piece.end) : part(transfer.stored, piece.begin, piece.end);
-      give(e, write(staged(device, piece, transfer.place.dtype)), stored);
+      emit_conversion(e, write(staged(device, piece, transfer.place.dtype)), stored);
     }
     e.op("store", Copy{}, {read(device), write(host)}, Lane::CopyOut);
     e.op("write", WriteFile{range.file, range.begin}, {read(host)}, Lane::DiskOut);

@@ -25,15 +25,15 @@ struct Transfer {
 };
 
 // Elements that come from a file, and what is made of them.
-struct Incoming {
+struct TensorRead {
   TensorPlace place;
   int64_t count = 0;
   int64_t block = 1;  // they come in pieces of multiples of this; only the last may be short
   // Emits what becomes of a piece: a vector on the device, at any byte, whose first is element `first`.
-  std::function<void(const Operand& piece, int64_t first)> take;
+  std::function<void(const Operand& piece, int64_t first)> consume;
 };
 // What is stored in the file's values, converted where its type is another. `e` is kept.
-Incoming stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
+TensorRead stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
 
 // Bytes of a range, of all that a program moves: long enough for a disk and a bus to run at full rate, and for the
 // programs of large models, whose ranges would be tens of thousands, longer.
@@ -59,7 +59,7 @@ Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors,
 
 // Reads ranges of at most `most` bytes of the files (ReadFile ops name a file by index), in their order, and takes what
 // comes. `file_bytes`: the size of each file, as range ends are clipped to it.
-void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
+void lower_reads(Emitter& e, const std::vector<TensorRead>& reads, const std::vector<uint64_t>& file_bytes,
                  uint64_t most);
 // Reserves staging a while beyond its last use, so that reading, copying and converting overlap: when all is emitted.
 void let_staging_overlap(Program& program);

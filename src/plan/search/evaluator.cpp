@@ -120,8 +120,8 @@ double Evaluator::seconds_of(const Compiled& compiled, const JobSpec& job) const
   return step_seconds(compiled, pricing);
 }
 
-void Evaluator::compile(Pending& pending) const {
-  const Compiled compiled = snug::compile(pending.job, facts_);
+void Evaluator::evaluate(Pending& pending) const {
+  const Compiled compiled = compile(pending.job, facts_);
   pending.evaluation.ops = compiled.set.op_count();
   pending.evaluation.seconds = seconds_of(compiled, pending.job);
   pending.evaluation.arena_bytes = compiled.plan.reserved_bytes;
@@ -149,7 +149,7 @@ void Evaluator::evaluate_all(const std::vector<Point>& points) {
   auto work = [&] {
     set_threads(team);  // which kernels' scratch depends on
     for (size_t i = next++; i < all.size(); i = next++) try {
-        compile(all[i]);
+        evaluate(all[i]);
       } catch (...) {
         all[i].error = std::current_exception();
       }

@@ -67,7 +67,7 @@ class Evaluator {
     Evaluation evaluation;
     std::exception_ptr error;
   };
-  void compile(Pending& pending) const;
+  void evaluate(Pending& pending) const;
   void note(uint64_t ops);
   double seconds_of(const Compiled& compiled, const JobSpec& job) const;
 

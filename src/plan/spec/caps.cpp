@@ -37,7 +37,8 @@ std::vector<Need> needs(const Footprint& rank, int ranks, const Caps& caps) {
 }
 
 Need tightest_need(const Footprint& rank, int ranks, const Caps& caps) {
-  return *std::ranges::max_element(needs(rank, ranks, caps), {}, &Need::excess);
+  const std::vector<Need> all = needs(rank, ranks, caps);
+  return *std::ranges::max_element(all, {}, &Need::excess);
 }
 
 bool fits(const Footprint& rank, int ranks, const Caps& caps) {
