@@ -24,7 +24,8 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, GlmConfig, LlamaConfig, MistralConfig,
+                          Phi3Config, Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
 
 VOCABULARY = 997
 STEPS = 10
@@ -135,6 +136,35 @@ FAMILIES = {
     "llama_longrope": {  # samples are short for it, and what is generated is long
         "config": LlamaConfig(hidden_size=32, intermediate_size=66, num_attention_heads=2, num_key_value_heads=1,
                               head_dim=16, rope_parameters=ROPES["longrope"], tie_word_embeddings=True, **LLAMA),
+        "dtype": torch.bfloat16,
+    },
+    "phi3": {  # linears are fused, half of a head turns, tokens see eleven
+        "config": Phi3Config(hidden_size=48, intermediate_size=100, num_attention_heads=3, num_key_value_heads=1,
+                             sliding_window=11, tie_word_embeddings=False, original_max_position_embeddings=64,
+                             rope_parameters={"rope_type": "longrope", "rope_theta": 10000.0,
+                                              "partial_rotary_factor": 0.5, "original_max_position_embeddings": 64,
+                                              "short_factor": [1.0, 1.05, 1.2, 1.5],
+                                              "long_factor": [1.0, 1.6, 5.0, 16.0]}, **COMMON),
+        "dtype": torch.bfloat16,
+        "linears": ["qkv_proj", "o_proj", "gate_up_proj", "down_proj"],
+    },
+    "glm": {  # gate and up are fused, neighbours in half of a head turn
+        "config": GlmConfig(hidden_size=44, intermediate_size=90, num_attention_heads=2, num_key_value_heads=1,
+                            head_dim=16, rope_parameters=rope(10000.0) | {"partial_rotary_factor": 0.5},
+                            tie_word_embeddings=False, **COMMON),
+        "dtype": torch.bfloat16,
+        "linears": ["q_proj", "k_proj", "v_proj", "o_proj", "gate_up_proj", "down_proj"],
+    },
+    "ernie4_5": {  # neighbours turn
+        "config": Ernie4_5Config(hidden_size=40, intermediate_size=84, num_attention_heads=4, num_key_value_heads=2,
+                                 head_dim=12, use_bias=True, rope_parameters=rope(10000.0), tie_word_embeddings=True,
+                                 **COMMON),
+        "dtype": torch.bfloat16,
+    },
+    "seed_oss": {
+        "config": SeedOssConfig(hidden_size=52, intermediate_size=88, num_attention_heads=3, num_key_value_heads=1,
+                                head_dim=14, attention_dropout=0.0, residual_dropout=0.0, rope_parameters=rope(10000.0),
+                                tie_word_embeddings=False, **COMMON),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip
@@ -325,7 +355,8 @@ def full_training(folder, samples):
     model = load_model(folder, torch.float32)
     result = train(model, samples, learning_rate=1e-3, weight_decay=0.1)
     kept = ["model.norm.weight", "model.layers.0.self_attn.k_proj.weight", "model.layers.0.self_attn.q_proj.bias",
-            "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias"]  # fmt: skip
+            "model.layers.1.mlp.down_proj.weight", "model.layers.1.mlp.up_proj.bias",
+            "model.layers.0.self_attn.qkv_proj.weight", "model.layers.1.mlp.gate_up_proj.weight"]  # fmt: skip
     return {f"final.{n}": p.detach() for n, p in model.named_parameters() if n in kept}, result
 
 
@@ -363,7 +394,7 @@ def write_family(folder, family, samples, seed):
     final, full = full_training(folder, samples)
     tensors |= final
     reference = {"loss": loss, "loss_tokens": loss_tokens(samples), "full": full}
-    adapters = [("adapter_init", "lora", LINEARS, False)]
+    adapters = [("adapter_init", "lora", family.get("linears", LINEARS), False)]
     if folder.name == "llama":
         adapters.append(("adapter_qv", "lora_qv", ["q_proj", "v_proj"], True))
     for adapter, key, targets, rslora in adapters:

@@ -21,8 +21,9 @@ JobSpec job(const Family& family, bool full) {
   spec.model = read_model_config(kModel).spec;
   for (LayerSpec& layer : spec.model.layers) layer.qkv.bias = family.qkv_bias;
   spec.model.tied = family.tied;
-  spec.table = full ? full_parameters(spec.model, true)
-                    : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.table =
+      full ? full_parameters(spec.model, true)
+           : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)}, true);
   spec.sources = find_sources(spec.table, {.model = kModel, .adapter = std::nullopt});
   spec.evaluate = true;
   return spec;

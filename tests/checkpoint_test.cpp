@@ -246,8 +246,8 @@ TEST(Export, AnAdapterThatWasNotTrainedComesBackBitExact) {
   const TempDirectory directory;
   Session session(job(true, DType::BF16), 1);
   session.load();
-  export_adapter(session, directory.path() / "adapter", {.rank = 4, .alpha = 8, .target_modules = linear_names()},
-                 "base");
+  export_adapter(session, directory.path() / "adapter",
+                 {.rank = 4, .alpha = 8, .target_modules = linear_names(session.spec().model)}, "base");
   EXPECT_EQ(read_tensors(directory.path() / "adapter/adapter_model.safetensors"),
             read_tensors(models() / "qwen2/adapter_init/adapter_model.safetensors"));
 }
@@ -262,8 +262,8 @@ TEST(Merge, TheMergedModelHasTheLossOfBaseAndAdapter) {
   spec.cut.micro_batch = 12;
   const auto samples = tiny_samples();
   for (int64_t number = 1; number <= 5; number++) trainer.step(step_samples(samples, number, 1), number, 1e-2);
-  export_adapter(trained, directory.path() / "adapter", {.rank = 4, .alpha = 8, .target_modules = linear_names()},
-                 "base");
+  export_adapter(trained, directory.path() / "adapter",
+                 {.rank = 4, .alpha = 8, .target_modules = linear_names(trained.spec().model)}, "base");
 
   auto evaluate = [&](JobSpec job) {
     job.purpose = Purpose::Evaluate;

@@ -288,7 +288,7 @@ TEST(Fit, ChoosesBetweenComputingAgainAndOffloading) {
   spec.model = read_model_config(model).spec;
   spec.model.layers.resize(6);
   spec.cut.sequence_length = 2048;
-  spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names()}, true);
+  spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names(spec.model)}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   Choices choices;
   choices.batch_size = choices.micro_batch.emplace(4);

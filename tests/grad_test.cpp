@@ -145,16 +145,18 @@ TEST(Grad, Dropout) {
 }
 
 TEST(Grad, Rope) {
-  const HeadShape shape{3, 1, 6};  // four heads that turn
+  const HeadShape shape{3, 1, 8};  // four heads that turn, of which six elements do
   const RopeTable attrs{{1, 0.2f, 0.04f}, 1.25f};
   const std::vector<int32_t> positions{0, 1, 2, 0, 9};
-  Array table = zeros({10, 6}), at = indices(positions), x = random({5, 24}, 1);
-  Array dx = random({5, 24}, 2), dy = dx;
-  run(attrs, {&table});
-  run(Rope{6, true}, {&dx, &at, &table});
-  auto c = matrix(x);
-  const auto loss = [&] { return contract(ref::rope(c, shape, positions, attrs).data, dy); };
-  expect_near(dx, ref::complex_step(c.data, loss), "dx");
+  for (const bool interleaved : {false, true}) {
+    Array table = zeros({10, 6}), at = indices(positions), x = random({5, 32}, 1);
+    Array dx = random({5, 32}, 2), dy = dx;
+    run(attrs, {&table});
+    run(Rope{8, true, interleaved}, {&dx, &at, &table});
+    auto c = matrix(x);
+    const auto loss = [&] { return contract(ref::rope(c, shape, positions, attrs, interleaved).data, dy); };
+    expect_near(dx, ref::complex_step(c.data, loss), "dx");
+  }
 }
 
 // Also with grouped heads; several documents, one of a single token; tokens outside any.

@@ -8,6 +8,7 @@
 #include "format/side_files.h"
 #include "model/families.h"
 #include "model/model_config.h"
+#include "model/params.h"
 #include "temp_directory.h"
 
 namespace snug {
@@ -148,6 +149,37 @@ TEST(HfConfig, LayerTypesSayWhichLayersSeeTheWindow) {
   EXPECT_TRUE(fails());
 }
 
+TEST(HfConfig, PartOfAHeadTurnsWhereTheFileOrTheFamilySaysSo) {
+  Json config = parse_json(R"({"model_type": "phi3", "hidden_size": 64, "intermediate_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 10})",
+                           "x");
+  EXPECT_EQ(parse(config.dump()).spec.rope.dim, 0);
+  config["partial_rotary_factor"] = 0.75;
+  EXPECT_EQ(parse(config.dump()).spec.rope.dim, 12);
+  config["rope_parameters"] = {{"rope_type", "default"}, {"rope_theta", 10000}, {"partial_rotary_factor", 0.5}};
+  const ModelSpec spec = parse(config.dump()).spec;
+  EXPECT_EQ(spec.rope.dim, 8);
+  EXPECT_THAT(linear_names(spec), ElementsAre("qkv_proj", "o_proj", "gate_up_proj", "down_proj"));
+  config.erase("partial_rotary_factor");
+  config.erase("rope_parameters");
+  config["model_type"] = "glm";
+  EXPECT_EQ(parse(config.dump()).spec.rope.dim, 64);  // of heads of 128
+}
+
+// Early files of Phi-3 call it "su" or "yarn", and its class has an original length of 4096.
+TEST(HfConfig, Phi3sRopeIsLongRopeUnderEachOfItsNames) {
+  Json config = parse_json(R"({"model_type": "phi3", "hidden_size": 32, "intermediate_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 10, "max_position_embeddings": 131072})",
+                           "x");
+  for (const char* type : {"su", "yarn", "longrope"}) {
+    config["rope_scaling"] = {{"type", type}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 4, 8}}};
+    const RopeParameters rope = parse(config.dump()).spec.rope;
+    EXPECT_EQ(rope.type, RopeType::LongRope);
+    EXPECT_EQ(rope.original_max_position, 4096);
+    EXPECT_EQ(rope.factor, 32);
+  }
+}
+
 // As transformers' MistralConfig has it.
 TEST(HfConfig, MistralHasItsWindowOnEveryLayer) {
   Json config = parse_json(R"({"model_type": "mistral", "hidden_size": 160, "intermediate_size": 16,
@@ -248,7 +280,8 @@ TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
        "'quantization_config.llm_int8_has_fp16_weight': found true"},
       {"num_experts", 8, "'num_experts': found 8"},
       {"num_local_experts", 8, "'num_local_experts'"},
-      {"partial_rotary_factor", 0.5, "'partial_rotary_factor'"},
+      {"partial_rotary_factor", 0.02,
+       "'partial_rotary_factor': found 0.02, expected a share of the 64 elements of a head"},
       {"rope_scaling", {{"type", "linear"}}, "key 'rope_scaling.factor' is missing"},
       {"rope_scaling", {{"type", "xpos"}, {"factor", 2.0}}, "'rope_scaling.type': found \"xpos\""},
       {"rope_scaling", {{"rope_type", "yarn"}, {"factor", 0.5}}, "'rope_scaling.factor': found 0.5"},

@@ -48,9 +48,10 @@ std::string rows(const Table& table) {
   JobSpec spec;
   spec.outline = true;
   spec.model = read_model_config(std::filesystem::path(SNUG_FIXTURES) / "configs" / table.model).spec;
-  spec.table = table.full
-                   ? full_parameters(spec.model, true)
-                   : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.table =
+      table.full
+          ? full_parameters(spec.model, true)
+          : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)}, true);
   std::string text;
   for (const int ranks : table.ranks)
     for (const int stage : ranks == 1 ? std::vector{0} : std::vector{0, 1, 2, 3}) {

@@ -120,6 +120,16 @@ inline void add_rope(OpCases& cases) {
                        {inout("x", t, {11, 40}, uniform(), 2), in("positions", DType::I32, {11}, integers(0, 9)),
                         in("table", DType::F32, {9, 10})},
                        {}});
+      // Part of a head turns, or neighbours: in elements alone, and in groups of them.
+      for (const bool interleaved : {false, true})
+        for (const auto& [dim, turned] : {std::pair(10, 6), std::pair(10, 10), std::pair(32, 16), std::pair(64, 64)})
+          if (interleaved || turned < dim)
+            cases.push_back({fmt::format("rope.{}.{}.{}of{}.{}", name(t), interleaved ? "neighbours" : "halves", turned,
+                                         dim, backward ? "backward" : "forward"),
+                             Rope{dim, backward, interleaved},
+                             {inout("x", t, {11, 4 * dim}, uniform()),
+                              in("positions", DType::I32, {11}, integers(0, 9)), in("table", DType::F32, {9, turned})},
+                             {}});
     }
 }
 

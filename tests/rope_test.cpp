@@ -17,7 +17,7 @@ TEST(Rope, EveryTypeTurnsAsTransformersDoes) {
   for (const Json& one : cases) {
     SCOPED_TRACE(one["name"].get<std::string>() + " " + one["positions"].dump());
     const Json config{{"rope_parameters", one["rope_parameters"]}};
-    const RopeParameters rope = parse_rope(JsonObject(config, "config.json"), 1, 16, 256);
+    const RopeParameters rope = parse_rope(JsonObject(config, "config.json"), {.theta = 1}, 16, 256);
     EXPECT_EQ(name(rope.type), one["rope_parameters"]["rope_type"].get<std::string>());
     const RopeTable table = rope_table(rope, 16, one["positions"]);
     EXPECT_EQ(table.magnitude, one["factor"].get<float>());

@@ -19,7 +19,7 @@ JobSpec job() {
   spec.model = read_model_config(model).spec;
   spec.model.layers.resize(4);
   spec.cut.sequence_length = 512;
-  spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names()}, true);
+  spec.table = lora_parameters(spec.model, {.rank = 8, .alpha = 8, .target_modules = linear_names(spec.model)}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.outline = true;
   return spec;

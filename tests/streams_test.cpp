@@ -103,7 +103,8 @@ TEST_P(StreamsTest, StrategiesAndOrdersChangeNoBit) {
 TEST(Streams, StrategiesChangeNoBitOfWideLayers) {
   using Names = std::vector<std::string>;
   for (const std::optional<Names>& adapted :
-       {std::optional(linear_names()), std::optional<Names>(), std::optional(Names{"q_proj", "v_proj"}),
+       {std::optional(Names{"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        std::optional<Names>(), std::optional(Names{"q_proj", "v_proj"}),
         std::optional(Names{"gate_proj", "down_proj"})}) {
     SCOPED_TRACE(adapted ? fmt::format("{}", fmt::join(*adapted, ", ")) : "all weights");
     JobSpec spec = wide_job(adapted);

@@ -61,7 +61,7 @@ PeftConfig adapter_of(const Options& options) {
   config.rslora = options.lora_rslora;
   config.dropout = options.lora_dropout;
   config.target_modules = options.lora_targets;
-  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names();
+  if (config.target_modules == std::vector<std::string>{"all"}) config.target_modules = linear_names(model);
   return plain_adapter(model, config, "lora_targets");
 }
 

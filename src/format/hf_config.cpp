@@ -149,10 +149,11 @@ void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   }
 }
 
-std::vector<std::string> parse_dropout(const JsonObject& config) {
+std::vector<std::string> parse_dropout(const JsonObject& config, const HfFamily& family) {
   std::vector<std::string> found;
   for (const std::string_view key : kDropoutKeys) {
-    if (const double share = config.number(key, 0, 1, 0.0); share != 0)
+    const double usual = key == "attention_dropout" || key == "residual_dropout" ? family.dropout : 0;
+    if (const double share = config.number(key, 0, 1, usual); share != 0)
       found.push_back(fmt::format("{} {}", key, share));
   }
   return found;
@@ -206,7 +207,8 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
   parse_sizes(config, family, result);
-  result.rope = parse_rope(config, family.rope_theta, result.head_dim, result.max_position);
+  result.rope = parse_rope(config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position},
+                           result.head_dim, result.max_position);
   refuse_unsupported(config, family);
   result.quantization = parse_quantization(config);
   result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, family.rms_norm_eps);
@@ -214,7 +216,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   const TokenIds tokens(config, "config.json", result.vocabulary, result.notes);
   result.bos = tokens.one("bos_token_id", family.bos);
   result.eos = tokens.several("eos_token_id", family.eos);
-  result.dropout = parse_dropout(config);
+  result.dropout = parse_dropout(config, family);
   for (const char* key : {"num_nextn_predict_layers", "mtp_num_hidden_layers", "num_mtp_layers"})
     result.prediction_layers = std::max(result.prediction_layers, config.integer(key, 0, kMaxLayers, 0));
   result.dtype = parse_dtype(config);

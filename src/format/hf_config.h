@@ -29,7 +29,9 @@ struct HfFamily {
   std::optional<int64_t> head_dim{};  // nothing: hidden_size / heads
   int64_t max_position = 2048;
   double rms_norm_eps = 1e-6, rope_theta = 10000;
+  double partial_rotary_factor = 1, original_max_position = 0;  // RopeDefaults
   bool tie_word_embeddings = false;
+  double dropout = 0;  // attention_dropout and residual_dropout
   std::optional<int64_t> bos{}, eos{};
   // Keys that every other family refuses where they ask for another layer or another sum: this one reads them itself,
   // or passes over them as its class does.

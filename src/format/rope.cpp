@@ -22,9 +22,19 @@ constexpr std::array kTypes{std::pair{std::string_view("default"), RopeType::Def
                             std::pair{std::string_view("su"), RopeType::LongRope}};  // as Phi-3 spelt it
 
 // The original length stands at the top level too, where Phi-3 has it; there it counts.
-double original_length(const JsonObject& config, const JsonObject& rope, int64_t max_position) {
+double original_length(const JsonObject& config, const JsonObject& rope, double usual) {
   const JsonObject& object = config.has("original_max_position_embeddings") ? config : rope;
-  return object.number("original_max_position_embeddings", 1, kMaxLength, static_cast<double>(max_position));
+  return object.number("original_max_position_embeddings", 1, kMaxLength, usual);
+}
+
+// Returns how many of a head's elements turn.
+int64_t rotary_dim(const JsonObject& object, int64_t head_dim, double usual) {
+  const double share = object.number("partial_rotary_factor", 0, 1, usual);
+  const auto dim = static_cast<int64_t>(static_cast<double>(head_dim) * share);
+  if (dim < 2 || dim % 2 != 0)
+    object.fail("partial_rotary_factor",
+                fmt::format("a share of the {} elements of a head that is an even number", head_dim));
+  return dim;
 }
 
 void parse_llama3(const JsonObject& rope, RopeParameters& out) {
@@ -54,9 +64,9 @@ std::vector<double> factors(const JsonObject& rope, std::string_view key, int64_
   return list.get<std::vector<double>>();
 }
 
-void parse_longrope(const JsonObject& rope, int64_t head_dim, RopeParameters& out) {
-  out.short_factor = factors(rope, "short_factor", head_dim / 2);
-  out.long_factor = factors(rope, "long_factor", head_dim / 2);
+void parse_longrope(const JsonObject& rope, int64_t dim, RopeParameters& out) {
+  out.short_factor = factors(rope, "short_factor", dim / 2);
+  out.long_factor = factors(rope, "long_factor", dim / 2);
   const double usual = out.factor <= 1 ? 1 : std::sqrt(1 + std::log(out.factor) / std::log(out.original_max_position));
   out.attention_factor = rope.number("attention_factor", 0, kMaxFactor, usual);
 }
@@ -69,25 +79,29 @@ std::string_view name(RopeType type) {
 
 double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
 
-RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position) {
+RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults, int64_t head_dim,
+                          int64_t max_position) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;
   RopeParameters out;
-  out.theta = config.number("rope_theta", kMinTheta, kMaxTheta, theta);
+  out.theta = config.number("rope_theta", kMinTheta, kMaxTheta, defaults.theta);
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
-  if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
+  const bool nested = config.has(key) && config.object(key).has("partial_rotary_factor");
+  const int64_t dim = rotary_dim(nested ? config.object(key) : config, head_dim, defaults.partial_rotary_factor);
+  out.dim = dim == head_dim ? 0 : dim;
   if (!config.has(key)) return out;
   if (config.has("rope_parameters") && config.has("rope_scaling") &&
       config.at("rope_parameters") != config.at("rope_scaling"))
     config.fail("rope_scaling", "nothing beside rope_parameters, or the same");
   const JsonObject rope = config.object(key);
   out.theta = rope.number("rope_theta", kMinTheta, kMaxTheta, out.theta);
-  if (rope.number("partial_rotary_factor", 0, 1, 1.0) != 1) rope.fail("partial_rotary_factor", "1");
   const char* type_key = rope.has("rope_type") ? "rope_type" : "type";  // "type" is the older spelling
   const std::string type = rope.string(type_key, "default");
   const auto found = std::ranges::find(kTypes, type, &std::pair<std::string_view, RopeType>::first);
   if (found == kTypes.end())
     rope.fail(type_key, "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\" or \"longrope\"");
   out.type = found->second;
+  // Early files of Phi-3 call it so.
+  if (out.type == RopeType::Yarn && rope.has("long_factor")) out.type = RopeType::LongRope;
   for (const char* other : {"mrope_section", "xdrope_section"})
     if (rope.has(other)) rope.fail(other, "none: positions of a text have one number");
   if (out.type == RopeType::Default) return out;
@@ -95,7 +109,9 @@ RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_d
   if (out.type == RopeType::Dynamic)
     out.original_max_position = static_cast<double>(max_position);
   else if (out.type != RopeType::Linear)
-    out.original_max_position = original_length(config, rope, max_position);
+    out.original_max_position = original_length(
+        config, rope,
+        defaults.original_max_position > 0 ? defaults.original_max_position : static_cast<double>(max_position));
   // Yarn and LongRope may leave the factor to the two lengths.
   const bool by_lengths = out.type == RopeType::LongRope || out.type == RopeType::Yarn;
   const std::optional<double> ratio =
@@ -104,7 +120,7 @@ RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_d
   out.factor = rope.number("factor", 1, kMaxFactor, ratio);
   if (out.type == RopeType::Llama3) parse_llama3(rope, out);
   if (out.type == RopeType::Yarn) parse_yarn(rope, out);
-  if (out.type == RopeType::LongRope) parse_longrope(rope, head_dim, out);
+  if (out.type == RopeType::LongRope) parse_longrope(rope, dim, out);
   return out;
 }
 

@@ -32,6 +32,14 @@ struct RopeParameters {
   bool truncate = true;  // Yarn's borders are whole pairs
   double attention_factor = 1;
   std::vector<double> short_factor{}, long_factor{};
+  int64_t dim = 0;  // leading elements of a head that turn, an even number; 0: all
+};
+
+// What a family's configuration class has for keys that are absent.
+struct RopeDefaults {
+  double theta = 10000;
+  double partial_rotary_factor = 1;  // the share of a head that turns
+  double original_max_position = 0;  // 0: max_position_embeddings
 };
 
 // By what Yarn multiplies cos and sin, so that attention is sharper: 0.1 weight ln(scale) + 1.
@@ -41,8 +49,9 @@ double yarn_magnitude(double scale, double weight = 1);
 std::string_view name(RopeType type);
 
 // Reads them from a configuration. transformers 5 keeps all in `rope_parameters`; 4 had `rope_theta`, and
-// `rope_scaling` for the rest. `theta` stands where there is none, `max_position` where an original length is not said.
-// UserError naming key, found and expected for a type that is not one of these, and for a number out of range.
-RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position);
+// `rope_scaling` for the rest. UserError naming key, found and expected for a type that is not one of these, and for a
+// number out of range.
+RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults, int64_t head_dim,
+                          int64_t max_position);
 
 }  // namespace snug

@@ -13,20 +13,20 @@ int64_t narrowing(int64_t window, int64_t tokens) { return window < tokens ? win
 
 class RopeNode : public Node {
  public:
-  RopeNode(const View& x, int64_t dim, const Operand& positions, const Operand& table)
-      : x_(x), dim_(dim), positions_(read(positions)), table_(read(table)) {}
+  RopeNode(const View& x, const Rope& op, const Operand& positions, const Operand& table)
+      : x_(x), op_(op), positions_(read(positions)), table_(read(table)) {}
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
-    b.emitter().op("rope", Rope{dim_}, {update(columns(outputs[0], x_.begin, x_.end)), positions_, table_});
+    b.emitter().op("rope", op_, {update(columns(outputs[0], x_.begin, x_.end)), positions_, table_});
   }
   void backward(Builder& b) override {
     const Operand dx = columns(b.gradient_in_place(x_.value), x_.begin, x_.end);
-    b.emitter().op("rope.backward", Rope{dim_, true}, {dx, positions_, table_});
+    b.emitter().op("rope.backward", Rope{op_.dim, true, op_.interleaved}, {dx, positions_, table_});
   }
 
  private:
   View x_;
-  int64_t dim_;
+  Rope op_;
   Operand positions_, table_;
 };
 
@@ -72,8 +72,8 @@ class CachedAttentionNode : public Node {
 
 }  // namespace
 
-void Builder::rope(const View& x, int64_t dim, const Operand& positions, const Operand& table) {
-  record_in_place(std::make_unique<RopeNode>(x, dim, positions, table), x.value);
+void Builder::rope(const View& x, const Rope& op, const Operand& positions, const Operand& table) {
+  record_in_place(std::make_unique<RopeNode>(x, op, positions, table), x.value);
 }
 
 Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,

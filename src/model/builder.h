@@ -88,7 +88,7 @@ class Builder {
   // silu(gate) up, of gate and up side by side.
   Value swiglu(Value gate_up);
   // Turns heads of `dim` columns in place: their bytes become the result.
-  void rope(const View& x, int64_t dim, const Operand& positions, const Operand& table);
+  void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
   // `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
   Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,
                   int64_t longest, int64_t window);

@@ -12,7 +12,8 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   View q{qkv, 0, queries}, k{qkv, queries, queries + keys};
   const View v{qkv, queries + keys, queries + 2 * keys};
   if (params.query_norm.gain != kNoParam) std::tie(q, k) = b.head_norms(q, params.query_norm, k, params.key_norm);
-  if (spec.rope) b.rope({q.value, q.begin, k.end}, heads.dim, context.positions, context.rope_table);
+  if (spec.rope)
+    b.rope({q.value, q.begin, k.end}, {heads.dim, false, spec.rope_interleaved}, context.positions, context.rope_table);
   const Value attention = context.cache
                               ? b.cached_attention(q, k, v, heads, *context.cache, spec.window)
                               : b.attention(q, k, v, heads, context.documents, context.longest_document, spec.window);

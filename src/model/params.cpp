@@ -151,9 +151,13 @@ int64_t ParamTable::count(bool trainable_only) const {
   return total;
 }
 
-const std::vector<std::string>& linear_names() {
-  static const std::vector<std::string> names{"q_proj",    "k_proj",  "v_proj",   "o_proj",
-                                              "gate_proj", "up_proj", "down_proj"};
+std::vector<std::string> linear_names(const ModelSpec& model) {
+  std::vector<std::string> names;
+  for (const LayerSpec& layer : model.layers)
+    for (const LinearSpec* linear : {&layer.qkv, &layer.o, &layer.gate_up, &layer.down})
+      for (const LinearPart& part : linear->parts)
+        if (std::string name = part.module.substr(part.module.rfind('.') + 1); std::ranges::count(names, name) == 0)
+          names.push_back(std::move(name));
   return names;
 }
 
@@ -165,7 +169,7 @@ ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bo
   ParamTable table = TableBuilder(model, &adapter, trainable).build();
   if (!std::ranges::any_of(table.params, &ParamSpec::adapter))
     user_error("adapter's targets: found none among the model's linears, whose names end with {}",
-               fmt::join(linear_names(), ", "));
+               fmt::join(linear_names(model), ", "));
   return table;
 }
 
@@ -193,7 +197,7 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
           return std::ranges::any_of(paths.second, [&](const std::string& path) { return ends_path(path, name); });
         }))
       user_error("adapter's target '{}': found no such linear in the model, expected names among {}", name,
-                 fmt::join(linear_names(), ", "));
+                 fmt::join(linear_names(model), ", "));
   PeftConfig plain{.base_model = adapter.base_model,
                    .rank = adapter.rank,
                    .alpha = adapter.alpha,

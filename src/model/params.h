@@ -95,8 +95,8 @@ struct ParamTable {
   int64_t count(bool trainable_only) const;  // of elements
 };
 
-// The linears that can be adapted, as PEFT names them, in the order of a layer.
-const std::vector<std::string>& linear_names();
+// Returns the last names of the linears of a model's layers, as PEFT takes them for targets, in the order of a layer.
+std::vector<std::string> linear_names(const ModelSpec& model);
 
 // Full fine-tuning (or no training at all): every parameter the model's own.
 ParamTable full_parameters(const ModelSpec& model, bool trainable);

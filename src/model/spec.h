@@ -40,6 +40,8 @@ struct LayerSpec {
   HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
   int64_t window = 0;  // tokens that one sees, itself the last; 0: all before it
   bool rope = true;    // whether queries and keys are rotated by their positions
+  bool rope_interleaved =
+      false;  // whether neighbours are what turns together, not an element and one of the other half
   LinearSpec qkv, o, gate_up, down;
   NormSpec query_norm{}, key_norm{};  // of each head by itself, before rope; without a weight: none
 };

@@ -40,7 +40,7 @@ void visit_fields(R& shape, Visit&& visit) {
 template <RecordOf<RopeParameters> R, class Visit>
 void visit_fields(R& rope, Visit&& visit) {
   auto& [theta, type, factor, low_freq_factor, high_freq_factor, original_max_position, beta_fast, beta_slow, truncate,
-         attention_factor, short_factor, long_factor] = rope;
+         attention_factor, short_factor, long_factor, dim] = rope;
   visit("theta", theta);
   visit("type", type);
   visit("factor", factor);
@@ -53,16 +53,19 @@ void visit_fields(R& rope, Visit&& visit) {
   visit("attention_factor", attention_factor);
   visit("short_factor", short_factor);
   visit("long_factor", long_factor);
+  visit("dim", dim);
 }
 
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
-  auto& [attention_norm, mlp_norm, heads, window, rope, qkv, o, gate_up, down, query_norm, key_norm] = layer;
+  auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm] =
+      layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
   visit("sliding_window", window);
   visit("rope", rope);
+  visit("rope_interleaved", rope_interleaved);
   visit("qkv", qkv);
   visit("o", o);
   visit("gate_up", gate_up);

@@ -84,11 +84,12 @@ struct RopeTable {
   float magnitude = 1;
 };
 
-// Rotary embedding (Su et al., arXiv:2104.09864; halves, as Hugging Face has it) of heads side by side, in place;
-// backward turns the other way.   x rw [T, n dim] of any n, positions r [T] int32, table r [P, dim] fp32.
+// Rotary embedding (Su et al., arXiv:2104.09864) of heads of `dim` elements side by side, in place, of which the first
+// d turn: by halves, elements i and i + d / 2 (as Hugging Face most often has it), or interleaved, elements 2i and 2i +
+// 1; backward turns the other way.   x rw [T, n dim] of any n, positions r [T] int32, table r [P, d] fp32, d <= dim.
 struct Rope {
   int64_t dim = 0;
-  bool backward = false;
+  bool backward = false, interleaved = false;
 };
 
 // Causal attention within documents; head h reads key head h / (heads / kv_heads).   q r [T, heads * dim], k and v r

@@ -90,19 +90,19 @@ Matrix<S> swiglu(const Matrix<S>& gate_up) {
   return h;
 }
 
-// Turns queries and keys of qkv [T, width] by their positions; the other way if backward.
+// Turns queries and keys of qkv [T, width] by their positions: halves of the first elements of each head, or
+// neighbours.
 template <class S>
 Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> positions, const RopeTable& table,
-               bool backward = false) {
-  const int64_t half = shape.dim / 2;
+               bool interleaved = false) {
+  const int64_t half = std::ssize(table.frequencies);
   for (int64_t t = 0; t < qkv.rows; t++)
     for (int64_t h = 0; h < shape.heads + shape.kv_heads; h++)
       for (int64_t i = 0; i < half; i++) {
         const double angle = static_cast<double>(at(positions, t)) * at(table.frequencies, i);
-        const S c = std::cos(angle) * table.magnitude,
-                s = std::sin(angle) * (backward ? -table.magnitude : table.magnitude);
-        S& first = qkv(t, h * shape.dim + i);
-        S& second = qkv(t, h * shape.dim + i + half);
+        const S c = std::cos(angle) * table.magnitude, s = std::sin(angle) * table.magnitude;
+        S& first = qkv(t, h * shape.dim + (interleaved ? 2 * i : i));
+        S& second = qkv(t, h * shape.dim + (interleaved ? 2 * i + 1 : i + half));
         const S x1 = first, x2 = second;
         first = x1 * c - x2 * s;
         second = x2 * c + x1 * s;
@@ -209,6 +209,7 @@ struct Block {
   int64_t window = 0;                       // of attention
   bool rope = true;                         // of queries and keys
   std::vector<S> query_norm{}, key_norm{};  // of each of their heads, or none
+  bool rope_interleaved = false;            // neighbours turn together
 };
 
 template <class S>
@@ -267,7 +268,7 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
     keys = norm_heads(std::move(keys), block.key_norm, model.epsilon);
   }
   Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
-  if (block.rope) qkv = rope(std::move(qkv), model.heads, batch.positions, model.rope);
+  if (block.rope) qkv = rope(std::move(qkv), model.heads, batch.positions, model.rope, block.rope_interleaved);
   const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
   const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);

@@ -48,7 +48,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   const auto vector = [&](const std::string& name) { return matrix(name).data; };
   Decoder<S> model;
   model.heads = spec.layers.at(0).heads;
-  model.rope = rope_table(spec.rope, model.heads.dim, 1);
+  model.rope = rope_table(spec.rope, spec.rope.dim > 0 ? spec.rope.dim : model.heads.dim, 1);
   model.epsilon = spec.final_norm.epsilon;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
@@ -60,14 +60,29 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
       if (tensors.contains(at + name + ".bias")) l.bias = vector(at + name + ".bias");
       return l;
     };
+    // Rows [begin, end) of a linear that files have as one with others.
+    const auto rows_of = [&](const Linear<S>& whole, int64_t begin, int64_t end) {
+      Linear<S> part{Matrix<S>(end - begin, whole.weight.cols), {}, {}};
+      const auto first = whole.weight.data.begin() + begin * whole.weight.cols;
+      std::copy(first, first + (end - begin) * whole.weight.cols, part.weight.data.begin());
+      if (!whole.bias.empty()) part.bias.assign(whole.bias.begin() + begin, whole.bias.begin() + end);
+      return part;
+    };
+    const auto part = [&](const std::string& own, const std::string& fused, int64_t begin, int64_t end) {
+      return tensors.contains(at + own + ".weight") ? linear(own) : rows_of(linear(fused), begin, end);
+    };
+    const int64_t q = model.heads.query_columns(), k = q + model.heads.key_columns(), v = k + model.heads.key_columns();
+    const int64_t ffn = spec.layers[i].down.in;
     const auto head_norm = [&](const std::string& name) {
       return tensors.contains(at + name + ".weight") ? vector(at + name + ".weight") : std::vector<S>();
     };
-    model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
-                            linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
-                            linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope,
-                            head_norm("self_attn.q_norm"), head_norm("self_attn.k_norm")});
+    model.blocks.push_back(
+        {vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
+         part("self_attn.q_proj", "self_attn.qkv_proj", 0, q), part("self_attn.k_proj", "self_attn.qkv_proj", q, k),
+         part("self_attn.v_proj", "self_attn.qkv_proj", k, v), linear("self_attn.o_proj"),
+         part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn), part("mlp.up_proj", "mlp.gate_up_proj", ffn, 2 * ffn),
+         linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope, head_norm("self_attn.q_norm"),
+         head_norm("self_attn.k_norm"), spec.layers[i].rope_interleaved});
   }
   return model;
 }

@@ -153,12 +153,13 @@ class Reference {
   }
 
   void operator()(const Rope& op) {
-    const int64_t half = op.dim / 2;
+    const int64_t pairs = o_[2].cols() / 2;
     for (int64_t t = 0; t < o_[0].rows(); t++)
       for (int64_t begin = 0; begin < o_[0].cols(); begin += op.dim)
-        for (int64_t i = 0; i < half; i++) {
-          double &first = o_[0](t, begin + i), &second = o_[0](t, begin + i + half);
-          const double c = o_[2](o_[1].index(t), i), s = o_[2](o_[1].index(t), i + half) * (op.backward ? -1 : 1);
+        for (int64_t i = 0; i < pairs; i++) {
+          double &first = o_[0](t, begin + (op.interleaved ? 2 * i : i)),
+                 &second = o_[0](t, begin + (op.interleaved ? 2 * i + 1 : i + pairs));
+          const double c = o_[2](o_[1].index(t), i), s = o_[2](o_[1].index(t), i + pairs) * (op.backward ? -1 : 1);
           const double x1 = first, x2 = second;
           first = x1 * c - x2 * s;
           second = x2 * c + x1 * s;

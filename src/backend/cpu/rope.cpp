@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
+// Rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -7,14 +7,15 @@
 namespace snug::cpu {
 namespace {
 
-// dim / 2 pairs, `half` apart. sign: 1 forward, -1 backward.
-template <class T>
-void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t half) {
+// Turns `pairs` pairs of a head, whose elements are `pairs` apart, or neighbours. sign: 1 forward, -1 backward.
+template <bool kInterleaved, class T>
+void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t pairs) {
 #pragma omp simd
-  for (int64_t i = 0; i < half; i++) {
-    const float first = to_float(x[i]), second = to_float(x[i + half]), s = sign * sine[i];
-    store(x[i], first * cosine[i] - second * s);
-    store(x[i + half], second * cosine[i] + first * s);
+  for (int64_t i = 0; i < pairs; i++) {
+    T &one = x[kInterleaved ? 2 * i : i], &other = x[kInterleaved ? 2 * i + 1 : i + pairs];
+    const float first = to_float(one), second = to_float(other), s = sign * sine[i];
+    store(one, first * cosine[i] - second * s);
+    store(other, second * cosine[i] + first * s);
   }
 }
 
@@ -41,22 +42,27 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
 Launch bind_rope(const Rope& rope, Operands operands) {
   const int64_t dim = rope.dim;
   const TensorView view = operands.take("x", kActivation);
-  operands.expect(dim > 0 && dim % 2 == 0, "heads of {} elements, expected an even number", dim);
-  operands.expect(view.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(view.shape), dim);
+  operands.expect(dim > 0 && view.cols() % dim == 0, "'x' is {}, expected columns of heads of {}",
+                  to_string(view.shape), dim);
   const int32_t* const positions = operands.vector("positions", {DType::I32}, view.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() == dim, "'table' is {}, expected {} columns", to_string(table.shape), dim);
+  operands.expect(table.cols() % 2 == 0 && table.cols() <= dim,
+                  "'table' is {}, expected an even number up to {} of columns", to_string(table.shape), dim);
   operands.done();
   return dispatch_activation(view.dtype, [&]<class T>() -> Launch {
     return [=, x = Rows<T>(view), angles = Rows<float>(table)](const RuntimeScalars&) {
       for (int64_t t = 0; t < view.rows(); t++)
         check(0 <= positions[t] && positions[t] < table.rows(), "rope: position {} of token {} is beyond a table of {}",
               positions[t], t, table.rows());
-      const int64_t half = dim / 2;
+      const int64_t pairs = table.cols() / 2;
+      const float sign = rope.backward ? -1.0f : 1.0f;
       share_rows(view.rows(), view.cols(), [&](int64_t t) {
-        const float* cosine = angles[positions[t]];
+        const float *cosine = angles[positions[t]], *sine = cosine + pairs;
         for (int64_t first = 0; first < view.cols(); first += dim)
-          rotate(x[t] + first, cosine, cosine + half, rope.backward ? -1.0f : 1.0f, half);
+          if (rope.interleaved)
+            rotate<true>(x[t] + first, cosine, sine, sign, pairs);
+          else
+            rotate<false>(x[t] + first, cosine, sine, sign, pairs);
       });
     };
   });

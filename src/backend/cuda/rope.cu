@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
+// Rotary position embedding (Su et al., arXiv:2104.09864) of pairs of a head's elements:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cuda/device.cuh"
 
@@ -22,35 +22,40 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
   }
 }
 
-// A block turns a token: a thread a group of N pairs, in every so many heads.
-template <int N, class T>
+// A block turns a token: a thread a group of N pairs, in every so many heads. The elements of a pair are `pairs` apart,
+// or neighbours.
+template <bool kInterleaved, int N, class T>
 __global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
-                            int half, float sign) {
+                            int dim, int pairs, float sign) {
   const int64_t token = blockIdx.x;
-  const int groups = half / N, together = static_cast<int>(blockDim.x) / groups;
-  const int col = static_cast<int>(threadIdx.x) % groups * N, first = static_cast<int>(threadIdx.x) / groups;
+  const int groups = pairs / N, together = static_cast<int>(blockDim.x) / groups;
+  const int pair = static_cast<int>(threadIdx.x) % groups * N, first = static_cast<int>(threadIdx.x) / groups;
   if (first >= together) return;
   const int32_t position = positions[token];
   Pack<float, N> cosine, sine;
   if (position >= 0 && position < table_rows) {
-    cosine = load<N>(table.at(position, col));
-    sine = load<N>(table.at(position, col + half));
+    cosine = load<N>(table.at(position, pair));
+    sine = load<N>(table.at(position, pair + pairs));
   } else {
 #pragma unroll
     for (int k = 0; k < N; k++) cosine[k] = sine[k] = __int_as_float(0x7fffffff);
   }
 #pragma unroll 4
   for (int head = first; head < heads; head += together) {
-    T* const pairs = x.at(token, int64_t{2} * head * half + col);
-    auto one = load_floats<N>(pairs), two = load_floats<N>(pairs + half);
+    T* const one = x.at(token, int64_t{head} * dim + (kInterleaved ? 2 * pair : pair));
+    T* const other = one + (kInterleaved ? N : pairs);
+    auto low = load_floats<N>(one), high = load_floats<N>(other);
+    // Element i of the 2 N that were loaded.
+    const auto at = [&](int i) -> float& { return i < N ? low[i] : high[i - N]; };
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const float a = one[k], b = two[k], s = sign * sine[k];
-      one[k] = a * cosine[k] - b * s;
-      two[k] = b * cosine[k] + a * s;
+      float &x1 = at(kInterleaved ? 2 * k : k), &x2 = at(kInterleaved ? 2 * k + 1 : k + N);
+      const float a = x1, b = x2, s = sign * sine[k];
+      x1 = a * cosine[k] - b * s;
+      x2 = b * cosine[k] + a * s;
     }
-    save_floats<N>(pairs, one);
-    save_floats<N>(pairs + half, two);
+    save_floats<N>(one, low);
+    save_floats<N>(other, high);
   }
 }
 
@@ -75,22 +80,26 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands, cudaStream_t s
 Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream) {
   const int64_t dim = rope.dim;
   const TensorView x = operands.take("x", kActivation);
-  operands.expect(dim > 0 && dim % 2 == 0, "heads of {} elements, expected an even number", dim);
-  operands.expect(x.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(x.shape), dim);
+  operands.expect(dim > 0 && x.cols() % dim == 0, "'x' is {}, expected columns of heads of {}", to_string(x.shape),
+                  dim);
   const int32_t* const positions = operands.vector("positions", {DType::I32}, x.rows()).as<int32_t>();
   const TensorView table = operands.take("table", {DType::F32});
-  operands.expect(table.cols() == dim, "'table' is {}, expected {} columns", to_string(table.shape), dim);
-  operands.expect(dim <= 2 * kMaxHalf, "heads of {} elements, at most {} are supported", dim, 2 * kMaxHalf);
+  const int64_t most = std::min<int64_t>(dim, 2 * kMaxHalf), pairs = table.cols() / 2;
+  operands.expect(table.cols() % 2 == 0 && table.cols() <= most,
+                  "'table' is {}, expected an even number up to {} of columns", to_string(table.shape), most);
   operands.done();
-  const bool groups = wide({x, table}) && dim / 2 % kWide == 0;
+  const bool groups = wide({x, table}) && dim % kWide == 0 && pairs % kWide == 0;
+  const auto launch = [&]<bool kInterleaved, int N, class T>() -> Launch {
+    return [=](const RuntimeScalars&) {
+      rope_kernel<kInterleaved, N><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
+          Rows<T>(x), positions, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
+          static_cast<int>(dim), static_cast<int>(pairs), rope.backward ? -1.0f : 1.0f);
+      check_launch("rope");
+    };
+  };
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_wide(groups, [&]<int N>() -> Launch {
-      return [=](const RuntimeScalars&) {
-        rope_kernel<N><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
-            Rows<T>(x), positions, Rows<float>(table), table.rows(), static_cast<int>(x.cols() / dim),
-            static_cast<int>(dim / 2), rope.backward ? -1.0f : 1.0f);
-        check_launch("rope");
-      };
+      return rope.interleaved ? launch.template operator()<true, N, T>() : launch.template operator()<false, N, T>();
     });
   });
 }

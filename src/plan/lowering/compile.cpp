@@ -168,9 +168,10 @@ class Compiler {
 
   Operand make_rope_table() {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
-    const int64_t dim = spec_.model.layers.at(0).heads.dim;
+    int64_t dim = spec_.model.layers.at(0).heads.dim;
     for (const LayerSpec& layer : spec_.model.layers)
       check(layer.heads.dim == dim, "heads of {} and of {}: one rotary table has one width", dim, layer.heads.dim);
+    if (spec_.model.rope.dim > 0) dim = spec_.model.rope.dim;
     return new_tensor(result_.set, "rope_table", DType::F32, {positions, dim}, Role::Weight, Space::Device,
                       Life::Persistent);
   }
