@@ -279,9 +279,9 @@ TEST_F(Dtypes, APlanWithoutWeightsIsThatOfTheQuantisationThatTheConfigNames) {
   leave_out(tensors, down + ".weight");
   write_stored(at("some/model.safetensors"), tensors);
   EXPECT_EQ(weights(at("nf4"), "nf4"), weights(at("some"), ""));
-  quantisation["quant_method"] = "gptq";
+  quantisation["quant_method"] = "hqq";
   change_config("nf4", "quantization_config", quantisation);
-  expect_refusal({"plan", "--model", at("nf4"), "--sequence-length", "24"}, {"gptq", "bitsandbytes"});
+  expect_refusal({"plan", "--model", at("nf4"), "--sequence-length", "24"}, {"hqq", "bitsandbytes"});
 }
 
 TEST_F(Dtypes, WhatIsNarrowedIsSaid) {

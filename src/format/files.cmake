@@ -26,6 +26,10 @@ set(FILES_SOURCES
     peft.cpp
     peft_tensors.cpp
     pickle.cpp
+    quantization_config.cpp
+    quantized_import.cpp
+    quantized_reader.cpp
+    quantized_weights.cpp
     rope.cpp
     safetensors.cpp
     side_files.cpp

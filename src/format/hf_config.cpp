@@ -6,6 +6,7 @@
 
 #include "base/ascii.h"
 #include "base/error.h"
+#include "format/quantization_config.h"
 #include "format/token_ids.h"
 
 namespace snug {
@@ -170,13 +171,20 @@ std::vector<std::string> parse_left_out(const JsonObject& bnb) {
   return names;
 }
 
-std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
-  if (!config.has("quantization_config")) return std::nullopt;
-  const JsonObject bnb = config.object("quantization_config");
+std::optional<BnbQuantization> parse_bnb(const JsonObject& config, std::vector<std::string>& notes) {
+  const std::optional<JsonObject> found = find_quantization(config);
+  if (!found) return std::nullopt;
+  const JsonObject& bnb = *found;
+  if (const auto method = quantization_method(bnb)) {
+    notes.push_back(fmt::format("config.json: quantised by {}: read as the plain model that 'snug import' makes of it",
+                                name(*method)));
+    return std::nullopt;
+  }
   // Files from before there was a choice do not name the method.
   const bool in_4bit = bnb.boolean("load_in_4bit", false), in_8bit = bnb.boolean("load_in_8bit", false);
   if (bnb.string("quant_method", in_4bit || in_8bit ? "bitsandbytes" : "") != "bitsandbytes")
-    bnb.fail("quant_method", "\"bitsandbytes\": what other methods store is not read");
+    bnb.fail("quant_method",
+             "\"bitsandbytes\", \"gptq\", \"awq\", \"compressed-tensors\" or \"fp8\": what others store is not read");
   if (in_4bit == in_8bit) bnb.fail("load_in_4bit", "either this or load_in_8bit");
   if (in_8bit) {
     if (bnb.boolean("llm_int8_has_fp16_weight", false)) bnb.fail("llm_int8_has_fp16_weight", "false");
@@ -210,7 +218,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   result.rope = parse_rope(config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position},
                            result.head_dim, result.max_position);
   refuse_unsupported(config, family);
-  result.quantization = parse_quantization(config);
+  result.quantization = parse_bnb(config, result.notes);
   result.rms_norm_eps = config.number("rms_norm_eps", 1e-12, 1, family.rms_norm_eps);
   result.tie_word_embeddings = config.boolean("tie_word_embeddings", family.tie_word_embeddings);
   const TokenIds tokens(config, "config.json", result.vocabulary, result.notes);
