@@ -1,4 +1,6 @@
 // Models as they lie there: by other names, of other formats, with more in their files than the model has.
+#include <fmt/format.h>
+
 #include <cstring>
 
 #include "cli_fixture.h"
@@ -70,6 +72,91 @@ TEST_F(Inputs, AGgufFileIsImportedOnceToTheCache) {
   EXPECT_THAT(second.err, ::testing::Not(HasSubstr("imports it")));
   put(at("no.gguf"), "GGUF" + std::string(60, '\0'));
   expect_refusal(eval("no.gguf", {"--cache-dir", "cache"}), {"--model no.gguf: cannot import it: ", "version"});
+}
+
+// Those of tests/fixtures/quantized, with the losses that transformers finds.
+class Quantized : public Inputs {
+ protected:
+  void SetUp() override {
+    const auto ids = reference_["ids"].dump();
+    put(at("d.jsonl"), fmt::format(R"({{"input_ids": {}, "labels": {}}})", ids, ids));
+  }
+  void copy_model(const std::string& name) const {
+    fs::create_directory(at("m"));
+    for (const char* file : {"config.json", "model.safetensors"}) fs::copy(models_ / name / file, at("m"));
+  }
+  Words with_cache(const Words& words) const { return with(words, {"--cache-dir", "cache"}); }
+  Words train(const std::string& model, const Words& more) const {
+    return with_cache(
+        with({"train", "--model", model, "--data", "d.jsonl", "--sequence-length", "24", "--batch-size", "1",
+              "--max-steps", "2", "--threads", "1", "--compute", "fp32", "--out", "run", "--overwrite"},
+             more));
+  }
+
+  const fs::path models_ = kFixtures / "quantized";
+  const nlohmann::json reference_ = nlohmann::json::parse(text_of(models_ / "reference.json"));
+};
+
+TEST_F(Quantized, ModelsAreImportedOnceToTheCacheAndHaveTransformersLosses) {
+  for (const auto& [name, loss] : reference_["loss"].items()) {
+    const std::string model = models_ / name;
+    const Outcome first = run(with_cache(eval(model, {"--sequence-length", "24"})));
+    ASSERT_EQ(first.code, 0) << first.err;
+    EXPECT_NEAR(nlohmann::json::parse(first.out)["loss"], static_cast<double>(loss), 1e-5) << name;
+    EXPECT_THAT(first.err, HasSubstr("imports it to cache/"));
+    EXPECT_THAT(first.err, HasSubstr("7 weights are written in bf16"));
+    const Outcome second = run(with_cache(eval(model, {"--sequence-length", "24"})));
+    EXPECT_EQ(second.out, first.out);
+    EXPECT_THAT(second.err, HasSubstr("lies in cache/"));
+    EXPECT_THAT(second.err, ::testing::Not(HasSubstr("imports it")));
+  }
+}
+
+TEST_F(Quantized, AnImportedModelTrainsAsAPlainOne) {
+  const std::string model = models_ / "gptq4_order";
+  ASSERT_EQ(run({"import", model, "--out", "plain"}).code, 0);
+  for (const Words& more : {Words{"--method", "lora"}, {"--method", "full"}, {"--base-format", "nf4"}}) {
+    const Outcome here = run(train(model, more));
+    ASSERT_EQ(here.code, 0) << here.err;
+    const std::vector<double> found = losses("run");
+    const double tolerance = more[0] == "--method" ? 1e-5 : 0.1;  // nf4 rounds once more
+    EXPECT_NEAR(found[0], reference_["loss"]["gptq4_order"], tolerance);
+    EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("model: " + model + "\n"));
+    ASSERT_EQ(run(train("plain", more)).code, 0);
+    EXPECT_EQ(found, losses("run"));
+  }
+}
+
+TEST_F(Quantized, ImportRefusesAFamilyThatIsNotReadAndWhatItWouldReplace) {
+  copy_model("awq");
+  set_config("model_type", "deepseek_v3");
+  expect_refusal({"import", "m", "--out", "made"}, {"m/config.json, key 'model_type': found \"deepseek_v3\""});
+  expect_refusal(with_cache(eval("m")), {"--model m: cannot import it: m/config.json, key 'model_type'"});
+  set_config("model_type", "llama");
+  expect_refusal({"import", "m", "--out", "m", "--overwrite"}, {"m: is read by this command"});
+  set_config("quantization_config", {{"quant_method", "gptq"}, {"bits", 3}});
+  expect_refusal(with_cache(eval("m")), {"cannot import it: m/config.json, key 'quantization_config.bits'"});
+  EXPECT_FALSE(fs::exists(at("made")));
+  EXPECT_TRUE(fs::is_regular_file(at("m/model.safetensors")));
+}
+
+// Neither needs the values of weights.
+TEST_F(Quantized, TokensAndPlansFromTheConfigAloneNeedNoImport) {
+  copy_model("fp8_block");
+  fs::copy(kFixtures / "gguf/smollm.tokenizer.json", at("m/tokenizer.json"));
+  const Outcome tokens = run(with_cache({"tokenize", "--model", "m", "--data", "d.jsonl", "--json"}));
+  EXPECT_EQ(tokens.code, 0) << tokens.err;
+  const auto plan = [&] {
+    return run(with_cache({"plan", "--model", "m", "--sequence-length", "24", "--device", "cpu", "--json"}));
+  };
+  fs::remove(at("m/model.safetensors"));
+  const Outcome alone = plan();
+  ASSERT_EQ(alone.code, 0) << alone.err;
+  EXPECT_THAT(alone.err, HasSubstr("quantised by fp8: read as the plain model that 'snug import' makes of it"));
+  EXPECT_FALSE(fs::exists(at("cache")));
+  fs::copy(models_ / "fp8_block/model.safetensors", at("m"));
+  const auto weights = [](const Outcome& outcome) { return nlohmann::json::parse(outcome.out)["classes"]["weights"]; };
+  EXPECT_EQ(weights(plan()), weights(alone));
 }
 
 TEST_F(Inputs, AnIdOfTheHubStaysOneInWhatARunWrites) {

@@ -15,7 +15,7 @@ struct CommandFlags {
   SamplingOptions sampling;          // but the seed, which is an option
   std::vector<std::string> stop;     // texts that end a reply
   std::string system;                // the system text of every conversation
-  std::string file;                  // import: the GGUF file
+  std::string file;                  // import: the GGUF file or model
   std::string disk_directory = ".";  // doctor: whose disk is measured
   std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: standard input instead of a data set

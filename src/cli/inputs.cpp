@@ -6,9 +6,8 @@
 #include "base/file.h"
 #include "base/hash.h"
 #include "base/say.h"
-#include "cli/cache.h"
+#include "cli/import.h"
 #include "cli/launch.h"
-#include "format/gguf_import.h"
 #include "format/model_path.h"
 #include "format/peft.h"
 
@@ -16,37 +15,6 @@ namespace snug {
 namespace {
 
 namespace fs = std::filesystem;
-
-// ---- GGUF files -----------------------------------------------------------------------------------------------------
-
-// Of the bytes of all files of a model.
-uint64_t checksum_of(const std::vector<fs::path>& files) {
-  std::vector<uint64_t> checksums;
-  for (const fs::path& file : files) checksums.push_back(file_checksum(file));
-  return checksums.size() == 1 ? checksums[0] : hash_of(std::span<const uint64_t>(checksums));
-}
-
-// The model directory of a GGUF file: made once, under the hash of the file's bytes.
-fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
-  const std::vector<fs::path> files = gguf_files(file);
-  const fs::path directory = cache / fmt::format("gguf-{:016x}", checksum_of(files));
-  fs::path lock = directory;
-  lock += ".lock";
-  const FileLock held = FileLock::alone(lock, kOtherCache);
-  if (is_file(directory / "config.json")) return directory;
-  try {
-    read_gguf(files);  // what cannot be read is refused before anything is announced
-    if (is_first_process())
-      say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", file.string(),
-                      directory.string()));
-    const std::vector<std::string> notes = import_gguf(file, directory, Existing::Replace);
-    if (is_first_process())
-      for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", file.string(), note));
-  } catch (const UserError& refused) {
-    user_error("--model {}: cannot import it: {}", file.string(), refused.what());
-  }
-  return directory;
-}
 
 void find_input(std::string& path, std::string& given, const fs::path& directory, const char* option) {
   if (directory == path) return;
@@ -71,13 +39,12 @@ void take_adapters_base(Options& options) {
   if (is_first_process()) say(fmt::format("--model is {}, as {} says\n", base, file));
 }
 
-void find_inputs(Options& options) {
-  if (!options.model.empty())
-    find_input(options.model, options.given_model,
-               is_gguf_file(options.model)
-                   ? import_to_cache(options.model, cache_directory(options, options.model + ": is a GGUF file"))
-                   : find_model_directory(options.model),
-               "--model");
+void find_inputs(Options& options, bool weights) {
+  if (!options.model.empty()) {
+    const fs::path found = is_gguf_file(options.model) ? fs::path(options.model) : find_model_directory(options.model);
+    const bool imported = is_file(found) || (weights && options.init != "random" && must_be_imported(found));
+    find_input(options.model, options.given_model, imported ? import_to_cache(options, found) : found, "--model");
+  }
   if (!options.adapter.empty())
     find_input(options.adapter, options.given_adapter, find_adapter_directory(options.adapter), "--adapter");
 }

@@ -64,7 +64,10 @@ std::vector<Command> commands() {
        merge_command},
       {"export", "a model, or model + adapter -> a GGUF file for llama.cpp, and a Modelfile for Ollama",
        join(kModelKeys, {"template", "out", "overwrite"}), export_command},
-      {"import", "a GGUF file -> a model directory", {"out", "overwrite"}, import_command},
+      {"import",
+       "a GGUF file, or a model in GPTQ, AWQ, compressed-tensors or fp8 -> a plain model directory",
+       {"out", "overwrite"},
+       import_command},
       {"doctor",
        "measure this machine: a table, and a profile for --machine; about half a minute, with GPUs two, "
        "best on a quiet one",
@@ -94,7 +97,7 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
   if (command == "plan")
     app.add_flag("--verbose", given.flags.verbose, "every kind of op with its kernel, rate and seconds of a step");
   if (command == "import") {
-    app.add_option("file", given.flags.file, "the GGUF file")->required();
+    app.add_option("file", given.flags.file, "the GGUF file, or the directory or id of the model")->required();
   } else if (command == "doctor") {
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
   } else {
@@ -257,7 +260,7 @@ int dispatch(int argc, char** argv) {
         user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
       if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
       const bool text_alone = all[i].name == "tokenize" && given[i].flags.text;  // which takes the tokenizer, no more
-      if (!text_alone) find_inputs(options);
+      if (!text_alone) find_inputs(options, all[i].name != "tokenize");
       set_threads(thread_count(options));
       return all[i].run(options, given[i].flags);
     }

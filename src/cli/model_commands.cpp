@@ -12,6 +12,7 @@
 #include "base/say.h"
 #include "cli/checkpoint_choice.h"
 #include "cli/commands.h"
+#include "cli/import.h"
 #include "cli/launch.h"
 #include "cli/learning.h"
 #include "cli/no_effect.h"
@@ -21,8 +22,8 @@
 #include "cli/text.h"
 #include "cli/use.h"
 #include "data/record_keys.h"
-#include "format/gguf_import.h"
 #include "format/json.h"
+#include "format/model_path.h"
 #include "train/export.h"
 
 namespace snug {
@@ -108,9 +109,11 @@ void refuse_to_replace_model(const Options& options, const std::vector<std::stri
 
 int import_command(const Options& options, const CommandFlags& flags) {
   require_out(options);
-  refuse_to_replace_model(options, {});
+  const std::filesystem::path model =
+      is_file(flags.file) ? std::filesystem::path(flags.file) : find_model_directory(flags.file);
+  refuse_to_replace_model(options, {model.string()});
   const std::vector<std::string> notes =
-      import_gguf(flags.file, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
+      import_model(model, options.out, options.overwrite ? Existing::Replace : Existing::Refuse);
   for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", flags.file, note));
   if (flags.json)
     fmt::print("{}\n", to_line({{"out", options.out}}));

@@ -380,9 +380,10 @@ std::vector<OptionSpec> machine_specs() {
           "out", &O::out,
           "what is made: the run's directory (runs/<date>-<model>), the model's or export's, or doctor's profile "
           "(machine.json)"),
-      text_option("cache_dir", &O::cache_dir,
-                  "directory for what is made of GGUF files, checkpoints and large data, whose token ids are kept "
-                  "($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
+      text_option(
+          "cache_dir", &O::cache_dir,
+          "directory for what is made of GGUF files, quantised models, checkpoints and large data, whose token ids "
+          "are kept ($XDG_CACHE_HOME/snug, or ~/.cache/snug)"),
       bool_option("overwrite", &O::overwrite, "replace a run that is there, and token ids that are kept (false)"),
       bool_option("resume", &O::resume, "continue the run in out (false)"),
       cadence_option("log_every", &O::log_every, "steps between lines of progress (1)"),

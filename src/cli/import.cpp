@@ -1,0 +1,79 @@
+#include "cli/import.h"
+
+#include "base/error.h"
+#include "base/hash.h"
+#include "base/say.h"
+#include "cli/cache.h"
+#include "cli/launch.h"
+#include "format/gguf_import.h"
+#include "format/quantized_import.h"
+#include "format/side_files.h"
+#include "model/model_config.h"
+
+namespace snug {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<fs::path> files_of(const fs::path& model) {
+  if (is_file(model)) return gguf_files(model);
+  std::vector<fs::path> files = SafetensorsIndex::open_model(model).files();
+  for (const std::string& name : side_files(model)) files.push_back(model / name);
+  return files;
+}
+
+// Of the bytes of all files.
+uint64_t checksum_of(const std::vector<fs::path>& files) {
+  std::vector<uint64_t> checksums;
+  for (const fs::path& file : files) checksums.push_back(file_checksum(file));
+  return checksums.size() == 1 ? checksums[0] : hash_of(std::span<const uint64_t>(checksums));
+}
+
+// What cannot be read is refused before anything is announced.
+void refuse_unreadable(const fs::path& model) {
+  if (is_file(model)) {
+    read_gguf(gguf_files(model));
+  } else {
+    parse_model_config(plain_config(model), (model / "config.json").string());
+    check_quantized(model);
+  }
+}
+
+std::vector<std::string> import_readable(const fs::path& model, const fs::path& out, Existing existing) {
+  return is_file(model) ? import_gguf(model, out, existing) : import_quantized(model, out, existing);
+}
+
+}  // namespace
+
+bool must_be_imported(const fs::path& directory) {
+  return SafetensorsIndex::is_in(directory) && quantized_by(directory).has_value();
+}
+
+std::vector<std::string> import_model(const fs::path& model, const fs::path& out, Existing existing) {
+  refuse_unreadable(model);
+  return import_readable(model, out, existing);
+}
+
+fs::path import_to_cache(const Options& options, const fs::path& model) {
+  const std::string kind = is_file(model) ? "gguf" : std::string(name(*quantized_by(model)));
+  const fs::path cache = cache_directory(options, fmt::format("{}: is stored as {}", model.string(), kind));
+  const fs::path directory = cache / fmt::format("{}-{:016x}", kind, checksum_of(files_of(model)));
+  fs::path lock = directory;
+  lock += ".lock";
+  const FileLock held = FileLock::alone(lock, kOtherCache);
+  if (is_file(directory / "config.json")) return directory;
+  try {
+    refuse_unreadable(model);
+    if (is_first_process())
+      say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", model.string(),
+                      directory.string()));
+    const std::vector<std::string> notes = import_readable(model, directory, Existing::Replace);
+    if (is_first_process())
+      for (const std::string& note : notes) say(fmt::format("note: {}: {}\n", model.string(), note));
+  } catch (const UserError& refused) {
+    user_error("--model {}: cannot import it: {}", model.string(), refused.what());
+  }
+  return directory;
+}
+
+}  // namespace snug

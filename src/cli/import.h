@@ -1,0 +1,25 @@
+// Models that are made plain before they are used: GGUF files, and those in GPTQ, AWQ, compressed-tensors or fp8.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "base/file.h"
+#include "cli/options.h"
+
+namespace snug {
+
+// Whether a model directory holds weights in one of those formats.
+bool must_be_imported(const std::filesystem::path& directory);
+
+// Makes a model directory of a GGUF file or a model directory in one of those formats, as import_gguf() and
+// import_quantized() do. UserError for a family that is not read, before anything is written.
+std::vector<std::string> import_model(const std::filesystem::path& model, const std::filesystem::path& out,
+                                      Existing existing);
+
+// The model directory of such a model in --cache-dir: made once, under the hash of its files' bytes, and said on
+// standard error.
+std::filesystem::path import_to_cache(const Options& options, const std::filesystem::path& model);
+
+}  // namespace snug
