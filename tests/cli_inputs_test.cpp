@@ -112,6 +112,28 @@ TEST_F(Quantized, ModelsAreImportedOnceToTheCacheAndHaveTransformersLosses) {
   }
 }
 
+TEST_F(Quantized, ABiasThatTheModelHasNoPlaceForIsPassedOverIfItIsZero) {
+  copy_model("awq");
+  set_config("attention_bias", false);
+  const Outcome refused = run(with_cache(eval("m", {"--sequence-length", "24"})));
+  EXPECT_EQ(refused.code, 2);
+  EXPECT_THAT(refused.err, HasSubstr("'model.layers.0.self_attn.k_proj.bias', which config.json has no place for"));
+  std::string file = text_of(at("m/model.safetensors"));
+  uint64_t length = 0;
+  std::memcpy(&length, file.data(), sizeof(length));
+  const auto header = nlohmann::json::parse(file.substr(8, length));
+  for (const auto& [name, entry] : header.items()) {
+    if (!name.ends_with(".bias")) continue;
+    const size_t begin = entry["data_offsets"][0], end = entry["data_offsets"][1];
+    file.replace(8 + length + begin, end - begin, end - begin, '\0');
+  }
+  put(at("m/model.safetensors"), file);
+  const Outcome outcome = run(with_cache(eval("m", {"--sequence-length", "24"})));
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err,
+              HasSubstr("passed over, a bias of zeros: 'model.layers.0.self_attn.k_proj.bias' and 3 more"));
+}
+
 TEST_F(Quantized, AnImportedModelTrainsAsAPlainOne) {
   const std::string model = models_ / "gptq4_order";
   ASSERT_EQ(run({"import", model, "--out", "plain"}).code, 0);

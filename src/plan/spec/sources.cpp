@@ -245,7 +245,17 @@ class Finder {
                                                       ".v_scale",
                                                       ".input_scale"};
     if (std::ranges::any_of(kTails, [&](std::string_view tail) { return name.ends_with(tail); })) return kBesideCodes;
+    if (name.ends_with(".bias") && is_zero(index, *index.find(name))) return "a bias of zeros";
     return "";
+  }
+
+  // Programs that quantise give linears without a bias one all the same.
+  static bool is_zero(const SafetensorsIndex& index, const SafetensorsEntry& entry) {
+    constexpr uint64_t kMostBytes = 4 << 20;
+    if (!entry.dtype || entry.bytes == 0 || entry.bytes > kMostBytes) return false;
+    std::vector<std::byte> bytes(entry.bytes);
+    File::open_read(index.files()[entry.file], IoMode::Buffered).read(entry.offset, bytes);
+    return std::ranges::all_of(bytes, [](std::byte byte) { return byte == std::byte{0}; });
   }
 
   // "model.layers.N." of a layer behind the last: as many as config.json says, or with the projection that only these
