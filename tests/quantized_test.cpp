@@ -167,9 +167,17 @@ TEST_F(Quantized, ShardsAreReadAndMissingOnesRefused) {
                       SafetensorsIndex::open_file(kFixtures / "awq" / "expected.safetensors"));
 }
 
-TEST_F(Quantized, AnOlderConfigMayNameTheObjectOtherwise) {
+TEST_F(Quantized, OlderConfigsMaySpellThingsOtherwise) {
+  copy("awq");
+  configure([](Json& config) {
+    Json& quantization = config["quantization_config"];
+    quantization = {{"quant_method", "awq"}, {"w_bit", 4}, {"q_group_size", 16}, {"version", "GEMM"}};
+  });
+  import();
+  EXPECT_EQ(bytes_of(kDown + "weight"), bytes_of(kFixtures / "awq" / "expected.safetensors", kDown + "weight"));
   copy("packed4");
   configure([](Json& config) {
+    config["quantization_config"]["quantization_status"] = "frozen";
     config["compression_config"] = config["quantization_config"];
     config.erase("quantization_config");
   });
@@ -234,7 +242,8 @@ TEST_F(Quantized, RefusesFormatsThatAreNotRead) {
        {{"format", "sparse-24-bitmask"}},
        "found \"sparse-24-bitmask\", expected \"dense\""},
       {"packed4", "transform_config", {{"groups", 1}}, "'quantization_config.transform_config': found"},
-      {"packed4", "quantization_status", "frozen", "found \"frozen\", expected \"compressed\""},
+      {"awq", "checkpoint_format", "gemv_fast", "found \"gemv_fast\", expected \"gemm\""},
+      {"awq", "backend", "llm-awq", "found \"llm-awq\", expected \"autoawq\""},
       {"packed4", "config_groups", Json::object(), "'quantization_config.config_groups': found {}, expected a group"},
       {"float_tensor", "format", "nvfp4-pack-quantized",
        "found \"nvfp4-pack-quantized\", expected one of \"pack-quantized\""},

@@ -13,6 +13,7 @@ using enum QuantizationMethod;
 
 constexpr std::array<std::string_view, 4> kMethods{"gptq", "awq", "compressed-tensors", "fp8"};
 constexpr int64_t kMaxSize = int64_t{1} << 31;  // of a group or a block
+constexpr const char* kGroupSize = "group_size";
 
 // What would change the weights beside their codes.
 void refuse_other(const JsonObject& config, std::initializer_list<const char*> keys) {
@@ -22,10 +23,9 @@ void refuse_other(const JsonObject& config, std::initializer_list<const char*> k
 }
 
 // Groups of so many columns; -1 makes a row one group.
-void parse_group_size(const JsonObject& config, QuantizationConfig& result) {
-  constexpr const char* kKey = "group_size";
-  result.group_size = config.integer(kKey, -1, kMaxSize);
-  if (result.group_size == 0) config.fail(kKey, "-1, or 1 and more");
+void parse_group_size(const JsonObject& config, const char* key, QuantizationConfig& result) {
+  result.group_size = config.integer(key, -1, kMaxSize);
+  if (result.group_size == 0) config.fail(key, "-1, or 1 and more");
   result.strategy = result.group_size < 0 ? ScaleStrategy::Row : ScaleStrategy::Group;
   result.group_size = std::max<int64_t>(result.group_size, 0);
 }
@@ -38,7 +38,7 @@ void parse_bits(const JsonObject& config, const char* key, QuantizationConfig& r
 QuantizationConfig parse_gptq(const JsonObject& config) {
   QuantizationConfig result{.method = Gptq};
   parse_bits(config, "bits", result);
-  parse_group_size(config, result);
+  parse_group_size(config, kGroupSize, result);
   const char* key = config.has("checkpoint_format") ? "checkpoint_format" : "format";
   const std::string format = config.string(key, "gptq");
   if (format != "gptq" && format != "gptq_v2") config.fail(key, "\"gptq\" or \"gptq_v2\"");
@@ -47,17 +47,18 @@ QuantizationConfig parse_gptq(const JsonObject& config) {
   return result;
 }
 
+// Its keys have older names, and newer ones.
 QuantizationConfig parse_awq(const JsonObject& config) {
   QuantizationConfig result{.method = Awq};
   const char* bits = config.has("w_bit") ? "w_bit" : "bits";
   result.bits = config.integer(bits, 1, 32);
   if (result.bits != 4) config.fail(bits, "4");
-  parse_group_size(config, result);
-  const char* key = config.has("version") ? "version" : "format";
-  if (lower_case(config.string(key, "gemm")) != "gemm")
-    config.fail(key, "\"gemm\": other layouts of AWQ's weights are not read");
-  if (!config.boolean("zero_point", true)) config.fail("zero_point", "true");
+  parse_group_size(config, config.has("q_group_size") ? "q_group_size" : kGroupSize, result);
+  for (const char* key : {"version", "format", "checkpoint_format"})
+    if (lower_case(config.string(key, "gemm")) != "gemm")
+      config.fail(key, "\"gemm\": other layouts of AWQ's weights are not read");
   if (config.string("backend", "") == "llm-awq") config.fail("backend", "\"autoawq\": another layout is not read");
+  if (!config.boolean("zero_point", true)) config.fail("zero_point", "true");
   return result;
 }
 
@@ -97,7 +98,7 @@ QuantizationConfig parse_scheme(const JsonObject& weights, const JsonObject& nam
   if (weights.has("dynamic") && weights.at("dynamic") != false) weights.fail("dynamic", "false, of weights");
   std::string implied = "tensor";
   if (weights.has("group_size")) {
-    parse_group_size(weights, result);
+    parse_group_size(weights, kGroupSize, result);
     implied = result.strategy == ScaleStrategy::Group ? "group" : "channel";
   }
   const std::string strategy = weights.string("strategy", implied);
@@ -121,8 +122,6 @@ QuantizationConfig parse_compressed_tensors(const JsonObject& config) {
     const JsonObject sparsity = config.object("sparsity_config");
     if (sparsity.string("format", "dense") != "dense") sparsity.fail("format", "\"dense\"");
   }
-  if (config.string("quantization_status", "compressed") != "compressed")
-    config.fail("quantization_status", "\"compressed\"");
   const JsonObject groups = config.object("config_groups");
   std::optional<QuantizationConfig> result;
   for (const auto& [key, value] : groups.value().items()) {
