@@ -15,6 +15,7 @@ namespace {
 using Sizes = std::vector<int64_t>;
 
 constexpr int64_t kWordBits = 32;
+constexpr int64_t kMaxSize = (int64_t{1} << 31) - 1;  // of a weight's rows and columns: nonsense beyond
 
 // What tensors are called that stand beside codes, behind "x.".
 constexpr std::array<std::string_view, 3> kGptqParts{"qzeros", "scales", "g_idx"};
@@ -133,6 +134,8 @@ class Finder {
       find_gptq(weight);
     else
       find_other(weight);
+    if (weight.rows > kMaxSize || weight.cols > kMaxSize)
+      fail(codes, fmt::format("at most {} rows and columns, not [{}, {}]", kMaxSize, weight.rows, weight.cols));
     return weight;
   }
 
