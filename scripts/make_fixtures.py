@@ -24,7 +24,7 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
+from transformers import AutoModelForCausalLM, AutoTokenizer, GraniteConfig, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config, SmolLM3Config
 
 VOCABULARY = 997
 STEPS = 10
@@ -135,6 +135,13 @@ FAMILIES = {
     "llama_longrope": {  # samples are short for it, and what is generated is long
         "config": LlamaConfig(hidden_size=32, intermediate_size=66, num_attention_heads=2, num_key_value_heads=1,
                               head_dim=16, rope_parameters=ROPES["longrope"], tie_word_embeddings=True, **LLAMA),
+        "dtype": torch.bfloat16,
+    },
+    "granite": {  # every factor, far from what it would be without its key
+        "config": GraniteConfig(hidden_size=52, intermediate_size=94, num_attention_heads=2, num_key_value_heads=1,
+                                head_dim=26, rope_parameters=rope(10000.0), tie_word_embeddings=True,
+                                embedding_multiplier=12.0, attention_multiplier=0.1, residual_multiplier=0.22,
+                                logits_scaling=8.0, **LLAMA),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip

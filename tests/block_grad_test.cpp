@@ -147,7 +147,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"llama_bias", "adapter_init", Recompute::Block}, Case{"llama_yarn", {}, Recompute::Mlp},
                     Case{"smollm3", {}, Recompute::Attention}, Case{"smollm3", "adapter_init", Recompute::Block},
                     Case{"qwen3", {}, Recompute::None}, Case{"qwen3", {}, Recompute::Attention},
-                    Case{"qwen3", "adapter_init", Recompute::Block}));
+                    Case{"qwen3", "adapter_init", Recompute::Block}, Case{"granite", {}, Recompute::None},
+                    Case{"granite", {}, Recompute::Block}, Case{"granite", "adapter_init", Recompute::Mlp}));
 
 }  // namespace
 }  // namespace snug

@@ -215,6 +215,31 @@ TEST(HfConfig, SmolLm3HasRopeAndWindowsByLayer) {
   EXPECT_TRUE(fails("'no_rope_layer_interval': found 0"));
 }
 
+// As transformers' GraniteConfig has it: each factor is 1 where its key is absent, that of scores too.
+TEST(HfConfig, GraniteHasFactors) {
+  Json config = parse_json(R"({"model_type": "granite", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 10})",
+                           "x");
+  const ModelSpec plain = parse(config.dump()).spec;
+  EXPECT_EQ(plain.architecture, "GraniteForCausalLM");
+  EXPECT_EQ(plain.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(plain.layers[0].attention_scale, 1.0);
+  EXPECT_EQ(plain.layers[0].branch_factor, 1.0);
+  EXPECT_EQ(plain.embedding_factor, 1.0);
+  EXPECT_EQ(plain.logits_factor, 1.0);
+  config["attention_multiplier"] = 0.015625;
+  config["residual_multiplier"] = 0.22;
+  config["embedding_multiplier"] = 12;
+  config["logits_scaling"] = 8;
+  const ModelSpec spec = parse(config.dump()).spec;
+  EXPECT_EQ(spec.layers[1].attention_scale, 0.015625);
+  EXPECT_EQ(spec.layers[1].branch_factor, 0.22);
+  EXPECT_EQ(spec.embedding_factor, 12.0);
+  EXPECT_EQ(spec.logits_factor, 0.125);
+  config["logits_scaling"] = 0;
+  EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); }, "'logits_scaling': found 0"));
+}
+
 TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
   const struct {
     const char* key;

@@ -209,6 +209,14 @@ inline void add_pointwise(OpCases& cases) {
                      ColumnSum{},
                      {in("x", t, {203, 150}, uniform(), 9), out("sum", t, {150})},
                      {}});
+    for (const Shape& shape : {Shape{5, 33}, Shape{40, 4096}}) {
+      const auto suffix = fmt::format("{}.{}x{}", name(t), shape[0], shape[1]);
+      cases.push_back({"rescale." + suffix, Rescale{0.22f}, {in("x", t, shape, uniform(), 3), out("y", t, shape)}, {}});
+      cases.push_back({"rescale.addend." + suffix,
+                       Rescale{0.22f, true},
+                       {in("x", t, shape), in("c", t, shape, uniform(), 2), out("y", t, shape)},
+                       {}});
+    }
     for (const DType u : kActivations) {
       cases.push_back({fmt::format("accumulate.{}.to.{}", name(t), name(u)),
                        Accumulate{},

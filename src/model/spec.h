@@ -42,6 +42,8 @@ struct LayerSpec {
   bool rope = true;    // whether queries and keys are rotated by their positions
   LinearSpec qkv, o, gate_up, down;
   NormSpec query_norm{}, key_norm{};  // of each head by itself, before rope; without a weight: none
+  double attention_scale = 0;         // of scores; 0: 1 / sqrt(heads.dim)
+  double branch_factor = 1;           // of what attention and the MLP add to the residual stream
 };
 
 struct ModelSpec {
@@ -53,7 +55,9 @@ struct ModelSpec {
   std::string layer_prefix;     // "model.layers.", which a layer's number and a dot follow
   std::vector<LayerSpec> layers;
   NormSpec final_norm;
-  RopeParameters rope;  // of all layers that have one; heads have one dim
+  RopeParameters rope;          // of all layers that have one; heads have one dim
+  double embedding_factor = 1;  // of the embedding's rows, rounded to the products' dtype
+  double logits_factor = 1;     // of the logits
 
   int64_t positions = 0;  // of the longest document that the model was made for: decides nothing
 

@@ -167,6 +167,13 @@ struct SwiGluGemmBackward {
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
 struct Accumulate {};
 
+// y = factor x + c.   x r [m, n], c r [m, n] ? addend, y w [m, n] (it may be the very bytes of x or c); all of one
+// dtype, fp32 or bf16.
+struct Rescale {
+  float factor = 1;
+  bool addend = false;
+};
+
 // y = x with the dtype changed, to nearest even.   x r, y w: same shape, any two floating-point dtypes. x may start at
 // any byte (file bytes do).
 struct Cast {};
@@ -385,8 +392,8 @@ struct WriteFile {
 
 using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
                            AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
-                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Cast, Transpose, Copy, Fill,
-                           SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
+                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
+                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
                            ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 

@@ -55,6 +55,7 @@ constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_back
 constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result"); }
 constexpr auto describe(const SwiGluGemmBackward&) { return describe_as("swiglu_gemm_backward", "adapted", "restore"); }
 constexpr auto describe(const Accumulate&) { return describe_as("accumulate"); }
+constexpr auto describe(const Rescale&) { return describe_as("rescale", "factor", "addend"); }
 constexpr auto describe(const Cast&) { return describe_as("cast"); }
 constexpr auto describe(const Transpose&) { return describe_as("transpose"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }

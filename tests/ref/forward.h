@@ -209,6 +209,8 @@ struct Block {
   int64_t window = 0;                       // of attention
   bool rope = true;                         // of queries and keys
   std::vector<S> query_norm{}, key_norm{};  // of each of their heads, or none
+  double scale = 0;                         // of scores; 0: 1 / sqrt(dim)
+  double branch_factor = 1;                 // of what is added to the residual stream
 };
 
 template <class S>
@@ -220,6 +222,7 @@ struct Decoder {
   std::vector<Block<S>> blocks;
   std::vector<S> final_norm;  // [hidden]
   Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
+  double embedding_factor = 1, logits_factor = 1;
 };
 
 struct Batch {
@@ -251,9 +254,16 @@ Matrix<S> beside(std::initializer_list<Matrix<S>> parts) {
   return all;
 }
 
+// a + factor b.
 template <class S>
-Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
-  for (size_t i = 0; i < a.data.size(); i++) a.data[i] += b.data[i];
+Matrix<S> sum(Matrix<S> a, const Matrix<S>& b, double factor = 1) {
+  for (size_t i = 0; i < a.data.size(); i++) a.data[i] += factor * b.data[i];
+  return a;
+}
+
+template <class S>
+Matrix<S> scaled(Matrix<S> a, double factor) {
+  for (S& x : a.data) x *= factor;
   return a;
 }
 
@@ -268,18 +278,21 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
   }
   Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
   if (block.rope) qkv = rope(std::move(qkv), model.heads, batch.positions, model.rope);
-  const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
-  const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
+  const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
+  const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window).out;
+  const Matrix<S> r = sum(x, linear(block.o, attended), block.branch_factor);
   const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);
-  return sum(r, linear(block.down, swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}))));
+  return sum(r, linear(block.down, swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}))),
+             block.branch_factor);
 }
 
 // [T, V]
 template <class S>
 Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
-  Matrix<S> x = embedding(batch.ids, model.embedding);
+  Matrix<S> x = scaled(embedding(batch.ids, model.embedding), model.embedding_factor);
   for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
-  return linear(rms_norm(x, model.final_norm, model.epsilon), model.head.data.empty() ? model.embedding : model.head);
+  x = rms_norm(x, model.final_norm, model.epsilon);
+  return scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
 }
 
 // The sum of all losses times `scale` (1 / loss tokens of the step for their mean).

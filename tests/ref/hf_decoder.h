@@ -50,6 +50,8 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   model.heads = spec.layers.at(0).heads;
   model.rope = rope_table(spec.rope, model.heads.dim, 1);
   model.epsilon = spec.final_norm.epsilon;
+  model.embedding_factor = spec.embedding_factor;
+  model.logits_factor = spec.logits_factor;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
   if (!spec.tied) model.head = matrix("lm_head.weight");
@@ -67,7 +69,8 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
                             linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
                             linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope,
-                            head_norm("self_attn.q_norm"), head_norm("self_attn.k_norm")});
+                            head_norm("self_attn.q_norm"), head_norm("self_attn.k_norm"),
+                            spec.layers[i].attention_scale, spec.layers[i].branch_factor});
   }
   return model;
 }

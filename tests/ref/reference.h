@@ -285,6 +285,11 @@ class Reference {
     for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] += o_[0].values[i];
   }
 
+  void operator()(const Rescale& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++)
+      o_.back().values[i] = static_cast<double>(op.factor) * o_[0].values[i] + (op.addend ? o_[1].values[i] : 0);
+  }
+
   void operator()(const Cast&) { o_[1].values = o_[0].values; }
   void operator()(const Copy&) { o_[1].values = o_[0].values; }
   void operator()(const Fill&) { std::ranges::fill(o_[0].values, 0.0); }

@@ -41,6 +41,7 @@ struct Bind {
   Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return one_by_one(a); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
+  Launch operator()(const Rescale& a) const { return cpu::bind_rescale(a, operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
   Launch operator()(const Transpose&) const { return cpu::bind_transpose(operands); }
   Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }

@@ -15,6 +15,7 @@ uint64_t rms_norm_backward_scratch_bytes(const RmsNormBackward& norm, int64_t ro
 Launch bind_swiglu(Operands operands);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands);
 Launch bind_accumulate(Operands operands);
+Launch bind_rescale(const Rescale& rescale, Operands operands);
 
 Launch bind_cast(Operands operands);
 Launch bind_transpose(Operands operands);

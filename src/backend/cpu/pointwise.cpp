@@ -69,4 +69,23 @@ Launch bind_accumulate(Operands operands) {
   });
 }
 
+Launch bind_rescale(const Rescale& rescale, Operands operands) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView c = rescale.addend ? operands.matrix("c", {x.dtype}, x.rows(), x.cols()) : x;
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
+    return [from = Rows<T>(x), added = Rows<T>(c), to = Rows<T>(y), extent = Extent{x, c, y},
+            rescale](const RuntimeScalars&) {
+      share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+        const T *source = from[row], *addend = added[row];
+        T* target = to[row];
+#pragma omp simd
+        for (int64_t i = begin; i < end; i++)
+          store(target[i], rescale.factor * to_float(source[i]) + (rescale.addend ? to_float(addend[i]) : 0.0f));
+      });
+    };
+  });
+}
+
 }  // namespace snug::cpu

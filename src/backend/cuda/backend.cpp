@@ -49,6 +49,7 @@ struct Bind {
   Launch operator()(const SwiGluGemm& a) const { return fused(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return fused(a); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
+  Launch operator()(const Rescale& a) const { return cuda::bind_rescale(a, operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
   Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
   Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }

@@ -25,6 +25,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
 Launch bind_swiglu(Operands operands, cudaStream_t stream);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_accumulate(Operands operands, cudaStream_t stream);
+Launch bind_rescale(const Rescale& rescale, Operands operands, cudaStream_t stream);
 
 Launch bind_rope_table(const RopeTable& table, Operands operands, cudaStream_t stream);
 Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);

@@ -55,6 +55,21 @@ struct AccumulateBody {
   }
 };
 
+template <class T>
+struct RescaleBody {
+  Rows<T> x, c, y;
+  Rescale rescale;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    auto values = load_floats<N>(x.at(row, col));
+    Pack<float, N> added{};
+    if (rescale.addend) added = load_floats<N>(c.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = rescale.factor * values[k] + added[k];
+    save_floats<N>(y.at(row, col), values);
+  }
+};
+
 // Halves of rows must start where whole groups do.
 bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n % kWide == 0; }
 
@@ -98,6 +113,19 @@ Launch bind_accumulate(Operands operands, cudaStream_t stream) {
         launch_elements(stream, Extent{x, y}, wide({x, y}), AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y)});
       };
     });
+  });
+}
+
+Launch bind_rescale(const Rescale& rescale, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView c = rescale.addend ? operands.matrix("c", {x.dtype}, x.rows(), x.cols()) : x;
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
+    return [=](const RuntimeScalars&) {
+      launch_elements(stream, Extent{x, c, y}, wide({x, c, y}),
+                      RescaleBody<T>{Rows<T>(x), Rows<T>(c), Rows<T>(y), rescale});
+    };
   });
 }
 

@@ -53,7 +53,9 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
   return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
-HeadParams head_params(const JobContext& job) { return {job.table.final_norm, job.table.head, job.numerics.head_rows}; }
+HeadParams head_params(const JobContext& job) {
+  return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor), job.numerics.head_rows};
+}
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
   return {batch.positions, job.rope_table, batch.documents, cut.sequence_length, std::nullopt};
@@ -92,7 +94,7 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
   };
   const int embedding = job.table.group_of(job.table.embedding);
   prefetch_ahead(embedding);
-  Value x = b.embedding(ids, job.table.embedding);
+  Value x = b.embedding(ids, job.table.embedding, job.model.embedding_factor);
   b.forward();
   placement.release(embedding);
   for (size_t i = 0; i < job.table.layers.size(); i++) {

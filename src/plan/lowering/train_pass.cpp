@@ -155,7 +155,7 @@ class TrainProgram {
     prefetch_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
-      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
+      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, job_.model.embedding_factor, &pass.batch);
       builder.forward();
     }
     placement_.release(embedding_group());
