@@ -287,6 +287,19 @@ TEST(Tape, ABranchsFactorIsInItsGradients) {
   }
 }
 
+// Gains of 1 + weight, GELU, and norms after attention and the MLP, whose addend the residual stream is.
+TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.attention_post_norm = p.norm("attention_post_norm");
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    for (Norm* norm : {&block.attention_norm, &block.mlp_norm, &block.attention_post_norm, &block.mlp_post_norm})
+      norm->plus_one = true;
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = GateActivation::GeluTanh; }));
+  }
+}
+
 // Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.
 TEST(Tape, AValueWithTwoReadersHasTheSumOfTheirGradients) {
   Params p;

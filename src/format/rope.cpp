@@ -69,17 +69,29 @@ std::string_view name(RopeType type) {
 
 double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
 
-RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position) {
+bool has_rope_by_layers(const JsonObject& config) {
+  if (!config.has("rope_parameters")) return false;
+  const JsonObject rope = config.object("rope_parameters");
+  return rope.has("full_attention") || rope.has("sliding_attention");
+}
+
+RopeParameters parse_rope(const JsonObject& config, double theta, int64_t head_dim, int64_t max_position,
+                          std::string_view layers) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;
   RopeParameters out;
-  out.theta = config.number("rope_theta", kMinTheta, kMaxTheta, theta);
+  // At the top level it is that of layers that see all.
+  out.theta = layers == "full_attention" ? config.number("rope_theta", kMinTheta, kMaxTheta, theta) : theta;
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   if (config.number("partial_rotary_factor", 0, 1, 1.0) != 1) config.fail("partial_rotary_factor", "1");
   if (!config.has(key)) return out;
   if (config.has("rope_parameters") && config.has("rope_scaling") &&
       config.at("rope_parameters") != config.at("rope_scaling"))
     config.fail("rope_scaling", "nothing beside rope_parameters, or the same");
-  const JsonObject rope = config.object(key);
+  JsonObject rope = config.object(key);
+  if (has_rope_by_layers(config)) {
+    if (!rope.has(layers)) return out;
+    rope = rope.object(layers);
+  }
   out.theta = rope.number("rope_theta", kMinTheta, kMaxTheta, out.theta);
   if (rope.number("partial_rotary_factor", 0, 1, 1.0) != 1) rope.fail("partial_rotary_factor", "1");
   const char* type_key = rope.has("rope_type") ? "rope_type" : "type";  // "type" is the older spelling

@@ -81,15 +81,17 @@ class Builder {
   // The embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. `batch` is of a
   // pass that trains: without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
-  Value rms_norm(Value x, const Norm& norm);
+  // Normed rows (+ addend).
+  Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
+                 std::optional<Value> addend = std::nullopt);
   // Heads of queries and of keys, each normed by itself; the results lie side by side.
   std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
   // y = x W^T + bias (+ adapter) (+ addend).
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);
   // y = factor x + addend.
   Value scaled_sum(Value x, double factor, Value addend, ActivationClass kind);
-  // silu(gate) up, of gate and up side by side.
-  Value swiglu(Value gate_up);
+  // activation(gate) up, of gate and up side by side.
+  Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
   // Turns heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, int64_t dim, const Operand& positions, const Operand& table);
   // `scale`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).

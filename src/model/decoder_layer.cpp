@@ -6,11 +6,15 @@
 namespace snug {
 namespace {
 
-// Returns x plus what the branch's last linear makes of `inner`, as a value of this class.
-Value add_branch(Builder& b, Value inner, const Linear& last, const LayerSpec& spec, ActivationClass kind, Value x) {
-  if (spec.branch_factor == 1) return b.linear(inner, last, kind, x);
-  const Value branch = b.linear(inner, last, ActivationClass::AlwaysRecompute);
-  return b.scaled_sum(branch, spec.branch_factor, x, kind);
+// Returns x plus what the branch's last linear makes of `inner`, as a value of class `sum`. What is still to be normed
+// is of class `branch`.
+Value add_branch(Builder& b, const LayerSpec& spec, Value inner, const Linear& last, const Norm& norm,
+                 ActivationClass branch, ActivationClass sum, Value x) {
+  check(norm.gain == kNoParam || spec.branch_factor == 1, "a branch that is normed has a factor, {}",
+        spec.branch_factor);
+  if (norm.gain != kNoParam) return b.rms_norm(b.linear(inner, last, branch), norm, sum, x);
+  if (spec.branch_factor == 1) return b.linear(inner, last, sum, x);
+  return b.scaled_sum(b.linear(inner, last, ActivationClass::AlwaysRecompute), spec.branch_factor, x, sum);
 }
 
 }  // namespace
@@ -29,9 +33,11 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   const Value attention =
       context.cache ? b.cached_attention(q, k, v, heads, scale, *context.cache, spec.window)
                     : b.attention(q, k, v, heads, scale, context.documents, context.longest_document, spec.window);
-  const Value r = add_branch(b, attention, params.o, spec, ActivationClass::Residual, x);
+  const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
+                             ActivationClass::Residual, x);
   const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
-  return add_branch(b, b.swiglu(gate_up), params.down, spec, ActivationClass::LayerInput, r);
+  return add_branch(b, spec, b.swiglu(gate_up, spec.gate), params.down, params.mlp_post_norm, ActivationClass::Mlp,
+                    ActivationClass::LayerInput, r);
 }
 
 }  // namespace snug

@@ -81,7 +81,7 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
 
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
   norm_backward(
-      b, {.accumulate = false}, head.norm.gain,
+      b, {.accumulate = false}, head.norm,
       {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
 }

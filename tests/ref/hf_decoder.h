@@ -49,6 +49,8 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   Decoder<S> model;
   model.heads = spec.layers.at(0).heads;
   model.rope = rope_table(spec.rope, model.heads.dim, 1);
+  model.local_rope = rope_table(spec.local_rope, model.heads.dim, 1);
+  model.more = spec.final_norm.plus_one;
   model.epsilon = spec.final_norm.epsilon;
   model.embedding_factor = spec.embedding_factor;
   model.logits_factor = spec.logits_factor;
@@ -62,15 +64,14 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
       if (tensors.contains(at + name + ".bias")) l.bias = vector(at + name + ".bias");
       return l;
     };
-    const auto head_norm = [&](const std::string& name) {
-      return tensors.contains(at + name + ".weight") ? vector(at + name + ".weight") : std::vector<S>();
-    };
-    model.blocks.push_back({vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
-                            linear("self_attn.q_proj"), linear("self_attn.k_proj"), linear("self_attn.v_proj"),
-                            linear("self_attn.o_proj"), linear("mlp.gate_proj"), linear("mlp.up_proj"),
-                            linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope,
-                            head_norm("self_attn.q_norm"), head_norm("self_attn.k_norm"),
-                            spec.layers[i].attention_scale, spec.layers[i].branch_factor});
+    const LayerSpec& layer = spec.layers[i];
+    const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
+    model.blocks.push_back({norm(layer.attention_norm), norm(layer.mlp_norm), linear("self_attn.q_proj"),
+                            linear("self_attn.k_proj"), linear("self_attn.v_proj"), linear("self_attn.o_proj"),
+                            linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj"), layer.window,
+                            layer.rope, norm(layer.query_norm), norm(layer.key_norm), layer.attention_scale,
+                            layer.branch_factor, norm(layer.attention_post_norm), norm(layer.mlp_post_norm), layer.gate,
+                            layer.local_rope});
   }
   return model;
 }

@@ -173,7 +173,7 @@ class TrainProgram {
         pass.inputs.push_back(pass.x);
         const auto layer = static_cast<size_t>(i);
         pass.x = decoder_layer(builder, job_.model.layers[layer], job_.table.layers[layer],
-                               layer_context(job_, cut_, pass.batch), pass.x);
+                               layer_context(job_, cut_, pass.batch, layer), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload && reaches(i))
