@@ -14,7 +14,7 @@ import gguf
 import numpy as np
 from safetensors import safe_open
 
-INTERLEAVED = ("llama", "smollm3")  # architectures that keep rotary halves of q and k as neighbours
+INTERLEAVED = ("llama", "smollm3", "granite")  # architectures that keep rotary halves of q and k as neighbours
 WRITTEN = ("F32", "F16", "BF16", "Q8_0", "Q5_0", "Q5_1")
 
 
@@ -47,6 +47,8 @@ def main():
                 for part, count in heads.items():
                     if part in name and architecture in INTERLEAVED:
                         values = stored_order(values, count)
+                if architecture.startswith("gemma") and values.ndim == 1:
+                    values = values + 1  # files hold gains
                 if tensor.tensor_type.name in WRITTEN:
                     expected = gguf.quants.quantize(values, tensor.tensor_type)
                     assert expected.tobytes() == tensor.data.tobytes(), f"{name}: other bytes"

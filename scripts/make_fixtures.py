@@ -24,8 +24,9 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, GlmConfig, LlamaConfig, MistralConfig,
-                          Phi3Config, Qwen2Config, Qwen3Config, SeedOssConfig, SmolLM3Config)
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma3TextConfig, GemmaConfig, GlmConfig,
+                          GraniteConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SeedOssConfig,
+                          SmolLM3Config)
 
 VOCABULARY = 997
 STEPS = 10
@@ -167,6 +168,29 @@ FAMILIES = {
                                 tie_word_embeddings=False, **COMMON),
         "dtype": torch.bfloat16,
     },
+    "granite": {  # every factor, far from what it would be without its key
+        "config": GraniteConfig(hidden_size=52, intermediate_size=94, num_attention_heads=2, num_key_value_heads=1,
+                                head_dim=26, rope_parameters=rope(10000.0), tie_word_embeddings=True,
+                                embedding_multiplier=12.0, attention_multiplier=0.1, residual_multiplier=0.22,
+                                logits_scaling=8.0, **LLAMA),
+        "dtype": torch.bfloat16,
+    },
+    "gemma": {
+        "config": GemmaConfig(hidden_size=44, intermediate_size=86, num_attention_heads=3, num_key_value_heads=1,
+                              head_dim=18, **COMMON),
+        "dtype": torch.bfloat16,
+    },
+    "gemma3": {  # of three layers the second sees all, with a rope of its own; the scale is not the head's
+        "config": Gemma3TextConfig(hidden_size=48, intermediate_size=82, num_attention_heads=4, num_key_value_heads=2,
+                                   head_dim=14, query_pre_attn_scalar=24, sliding_window=7, attn_logit_softcapping=3.0,
+                                   layer_types=["sliding_attention", "full_attention", "sliding_attention"],
+                                   rope_parameters={
+                                       "full_attention": {"rope_type": "linear", "rope_theta": 1e6, "factor": 8.0},
+                                       "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                                   },
+                                   **COMMON | {"num_hidden_layers": 3}),
+        "dtype": torch.bfloat16,
+    },
 }  # fmt: skip
 
 LINEARS = ["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
@@ -270,7 +294,7 @@ def draw_weights(model, seed):
     for name, parameter in model.named_parameters():
         noise = torch.randn(parameter.shape, generator=generator)
         if "norm" in name:
-            parameter.data = 1 + 0.2 * noise
+            parameter.data = (0 if model.config.model_type.startswith("gemma") else 1) + 0.2 * noise
         elif name.endswith("bias"):
             parameter.data = 0.2 * noise
         elif "embed_tokens" in name or "lm_head" in name:

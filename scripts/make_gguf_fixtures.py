@@ -139,9 +139,13 @@ def linears(architecture, biases):
         yield f"{name}.weight", f"{module}.weight", (rows, columns)
         if biases:
             yield f"{name}.bias", f"{module}.bias", (rows,)
-    for name, module in (("attn_norm", "input_layernorm"), ("ffn_norm", "post_attention_layernorm")):
+    norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
+    if architecture == "gemma3":
+        norms |= {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
+                  "post_ffw_norm": "post_feedforward_layernorm"}
+    for name, module in norms.items():
         yield f"{name}.weight", f"{module}.weight", (HIDDEN,)
-    if architecture == "qwen3":
+    if architecture in ("qwen3", "gemma3"):
         yield "attn_q_norm.weight", "self_attn.q_norm.weight", (HEAD,)
         yield "attn_k_norm.weight", "self_attn.k_norm.weight", (HEAD,)
 
@@ -162,6 +166,11 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     writer.add_rope_freq_base(10000.0)
     if window:
         writer.add_sliding_window(window)
+    if architecture == "granite":
+        writer.add_attention_scale(0.125)
+        writer.add_embedding_scale(12.0)
+        writer.add_residual_scale(0.25)
+        writer.add_logit_scale(8.0)
     vocabulary = tokenizer(writer)
     tensors = [("token_embd.weight", "model.embed_tokens.weight", (vocabulary, HIDDEN)),
                ("output_norm.weight", "model.norm.weight", (HIDDEN,))]
@@ -173,10 +182,12 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
         kind = Type.F32 if len(shape) == 1 else kinds[i % len(kinds)]
         value = rng.standard_normal(shape).astype(np.float32)
         heads = {"attn_q.": HEADS, "attn_k.": KV_HEADS}.get(stored.split(".", 2)[-1][:7], 0)
-        turn = heads and architecture in ("llama", "smollm3")
+        turn = heads and architecture in ("llama", "smollm3", "granite")
         raw = gguf.quants.quantize(interleaved(value, heads) if turn else value, kind)
         writer.add_tensor(stored, raw, raw_dtype=kind)
         read = gguf.quants.dequantize(raw, kind).reshape(shape)
+        if architecture.startswith("gemma") and len(shape) == 1:
+            read = read - np.float32(1)  # files hold gains
         expected[module] = (shape, bf16(straight(read, heads) if turn else read))
     close(writer)
     write_expected(folder / f"{name}.expected.safetensors", expected)
@@ -281,6 +292,9 @@ def main():
     make_model(folder, "smollm3", "smollm3", lambda w: byte_tokenizer(w, "llama-bpe"), [Type.Q4_0, Type.BF16], layers=4)
     make_model(folder, "mistral", "llama", piece_tokenizer, [Type.Q5_1], window=7)
     make_model(folder, "llama_bias", "llama", piece_tokenizer, [Type.Q8_0, Type.F16], biases=True)
+    make_model(folder, "granite", "granite", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0])
+    make_model(folder, "gemma", "gemma", piece_tokenizer, [Type.Q8_0])
+    make_model(folder, "gemma3", "gemma3", piece_tokenizer, [Type.Q8_0, Type.F16], layers=7, window=7)
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 
 

@@ -240,7 +240,10 @@ INSTANTIATE_TEST_SUITE_P(
                     TinyCase{"llama", true, DType::F32, 2, BaseFormat::Nf4},
                     TinyCase{"qwen2", true, DType::BF16, 1, BaseFormat::Fp8},
                     TinyCase{"llama16", true, DType::BF16, 2, BaseFormat::Fp8, true},
-                    TinyCase{"llama16", false, DType::BF16, 2, BaseFormat::Plain, true}));
+                    TinyCase{"llama16", false, DType::BF16, 2, BaseFormat::Plain, true},
+                    TinyCase{"granite", true, DType::BF16, 2, BaseFormat::Int8},
+                    TinyCase{"granite", false, DType::F32, 1}, TinyCase{"gemma3", true, DType::BF16, 2},
+                    TinyCase{"gemma3", false, DType::F32, 2}));
 
 }  // namespace
 }  // namespace snug

@@ -66,8 +66,13 @@ std::unique_ptr<NamedDecoder> named_decoder(const std::string& family, const std
                            peft.alpha / static_cast<double>(peft.rank)};
       named->name_linear(at + module, *linear);
     }
-    named->parameters[at + "input_layernorm.weight"] = &block.attention_norm;
-    named->parameters[at + "post_attention_layernorm.weight"] = &block.mlp_norm;
+    const LayerSpec& layer = spec.layers[i];
+    for (const auto& [norm, weight] :
+         {std::pair(&layer.attention_norm, &block.attention_norm), std::pair(&layer.mlp_norm, &block.mlp_norm),
+          std::pair(&layer.query_norm, &block.query_norm), std::pair(&layer.key_norm, &block.key_norm),
+          std::pair(&layer.attention_post_norm, &block.attention_post_norm),
+          std::pair(&layer.mlp_post_norm, &block.mlp_post_norm)})
+      if (!weight->empty()) named->parameters[at + norm->weight] = weight;
   }
   return named;
 }
@@ -148,7 +153,11 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"smollm3", {}, Recompute::Attention}, Case{"smollm3", "adapter_init", Recompute::Block},
                     Case{"qwen3", {}, Recompute::None}, Case{"qwen3", {}, Recompute::Attention},
                     Case{"qwen3", "adapter_init", Recompute::Block}, Case{"ernie4_5", {}, Recompute::Attention},
-                    Case{"ernie4_5", "adapter_init", Recompute::None}));
+                    Case{"ernie4_5", "adapter_init", Recompute::None}, Case{"granite", {}, Recompute::None},
+                    Case{"granite", {}, Recompute::Block}, Case{"granite", "adapter_init", Recompute::Mlp},
+                    Case{"gemma", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::None},
+                    Case{"gemma3", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::Attention},
+                    Case{"gemma3", "adapter_init", Recompute::Block}, Case{"gemma3", "adapter_init", Recompute::None}));
 
 }  // namespace
 }  // namespace snug

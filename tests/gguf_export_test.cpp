@@ -128,7 +128,8 @@ class GgufExport : public testing::TestWithParam<const char*> {
   const fs::path model_ = directory_.path() / "model", file_ = directory_.path() / "x.gguf";
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufExport,
-                         testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias"));
+                         testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias",
+                                         "granite", "gemma", "gemma3"));
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {

@@ -62,7 +62,9 @@ class GgufModel : public testing::TestWithParam<const char*> {
   TempDirectory directory_;
   fs::path out_ = directory_.path() / "model";
 };
-INSTANTIATE_TEST_SUITE_P(All, GgufModel, testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "split"));
+INSTANTIATE_TEST_SUITE_P(All, GgufModel,
+                         testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma3",
+                                         "split"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -78,13 +80,37 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
   EXPECT_EQ(spec.architecture, model == "qwen3"     ? "Qwen3ForCausalLM"
                                : model == "smollm3" ? "SmolLM3ForCausalLM"
                                : model == "mistral" ? "MistralForCausalLM"
+                               : model == "granite" ? "GraniteForCausalLM"
+                               : model == "gemma"   ? "GemmaForCausalLM"
+                               : model == "gemma3"  ? "Gemma3ForCausalLM"
                                                     : "LlamaForCausalLM");
   EXPECT_EQ(spec.layers[0].qkv.bias, model == "llama_bias");
   EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
-  EXPECT_EQ(spec.layers[0].window, model == "mistral" ? 7 : 0);
+  EXPECT_EQ(spec.layers[0].window, model == "mistral" || model == "gemma3" ? 7 : 0);
   EXPECT_EQ(spec.layers.back().rope, model != "smollm3");
   EXPECT_TRUE(spec.tied);
   EXPECT_TRUE(config.notes.empty()) << config.notes[0];
+}
+
+TEST(GgufConfig, GranitesFactorsAreKeysOfTheFile) {
+  const TempDirectory directory;
+  import_gguf(kFixtures / "granite.gguf", directory.path() / "m", Existing::Refuse);
+  const ModelSpec spec = read_model_config(directory.path() / "m").spec;
+  EXPECT_EQ(spec.layers[0].attention_scale, 0.125);
+  EXPECT_EQ(spec.layers[0].branch_factor, 0.25);
+  EXPECT_EQ(spec.embedding_factor, 12.0);
+  EXPECT_EQ(spec.logits_factor, 0.125);
+}
+
+TEST(GgufConfig, EachSixthOfGemma3sLayersSeesAll) {
+  const TempDirectory directory;
+  import_gguf(kFixtures / "gemma3.gguf", directory.path() / "m", Existing::Refuse);
+  const ModelSpec spec = read_model_config(directory.path() / "m").spec;
+  for (size_t layer = 0; layer < 7; ++layer) {
+    EXPECT_EQ(spec.layers[layer].window, layer == 5 ? 0 : 7);
+    EXPECT_EQ(spec.layers[layer].local_rope, layer != 5);
+  }
+  EXPECT_EQ(spec.layers[0].attention_scale, 0.25) << "of heads of 16";
 }
 
 TEST(GgufNotes, SayWhatIsNarrowedAndWhatIsNotUsed) {

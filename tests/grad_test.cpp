@@ -97,13 +97,17 @@ TEST(Grad, RmsNorm) {
     const int64_t rows = shape[0], n = shape[1];
     Array x = random(shape, 1, -2, 2), gain = random({n}, 2), dy = random(shape, 3);
     Array y = zeros(shape), rstd = zeros({rows}), dx = zeros(shape), dgain = zeros({n});
-    run(RmsNorm{1e-3f}, {&x, &gain, &y, &rstd});
-    run(RmsNormBackward{.gain_gradient = true}, {&dy, &x, &gain, &rstd, &dx, &dgain});
+    for (const bool plus_one : {false, true}) {
+      run(RmsNorm{1e-3f, plus_one}, {&x, &gain, &y, &rstd});
+      run(RmsNormBackward{.gain_gradient = true, .plus_one = plus_one}, {&dy, &x, &gain, &rstd, &dx, &dgain});
 
-    auto cx = matrix(x), cgain = matrix(gain);
-    const auto loss = [&] { return contract(ref::rms_norm(cx, cgain.data, static_cast<double>(1e-3f)).data, dy); };
-    expect_near(dx, ref::complex_step(cx.data, loss), "dx");
-    expect_near(dgain, ref::complex_step(cgain.data, loss), "dgain");
+      auto cx = matrix(x), cgain = matrix(gain);
+      const auto loss = [&] {
+        return contract(ref::rms_norm(cx, cgain.data, static_cast<double>(1e-3f), plus_one).data, dy);
+      };
+      expect_near(dx, ref::complex_step(cx.data, loss), "dx");
+      expect_near(dgain, ref::complex_step(cgain.data, loss), "dgain");
+    }
   }
 }
 
@@ -123,9 +127,12 @@ TEST(Grad, RmsNormAddsToAGradientThatIsThere) {
 
 TEST(Grad, SwiGlu) {
   Array gate_up = random({7, 26}, 1, -6, 6), dh = random({7, 13}, 2), dgate_up = zeros({7, 26});
-  run(SwiGluBackward{}, {&dh, &gate_up, &dgate_up});
-  auto c = matrix(gate_up);
-  expect_near(dgate_up, ref::complex_step(c.data, [&] { return contract(ref::swiglu(c).data, dh); }), "dgate_up");
+  for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
+    run(SwiGluBackward{false, activation}, {&dh, &gate_up, &dgate_up});
+    auto c = matrix(gate_up);
+    const auto loss = [&] { return contract(ref::swiglu(c, activation).data, dh); };
+    expect_near(dgate_up, ref::complex_step(c.data, loss), "dgate_up");
+  }
 }
 
 // The op itself, over what comes back.

@@ -247,6 +247,106 @@ TEST(HfConfig, SmolLm3HasRopeAndWindowsByLayer) {
   EXPECT_TRUE(fails("'no_rope_layer_interval': found 0"));
 }
 
+// As transformers' GraniteConfig has it: each factor is 1 where its key is absent, that of scores too.
+TEST(HfConfig, GraniteHasFactors) {
+  Json config = parse_json(R"({"model_type": "granite", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 10})",
+                           "x");
+  const ModelSpec plain = parse(config.dump()).spec;
+  EXPECT_EQ(plain.architecture, "GraniteForCausalLM");
+  EXPECT_EQ(plain.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(plain.layers[0].attention_scale, 1.0);
+  EXPECT_EQ(plain.layers[0].branch_factor, 1.0);
+  EXPECT_EQ(plain.embedding_factor, 1.0);
+  EXPECT_EQ(plain.logits_factor, 1.0);
+  config["attention_multiplier"] = 0.015625;
+  config["residual_multiplier"] = 0.22;
+  config["embedding_multiplier"] = 12;
+  config["logits_scaling"] = 8;
+  const ModelSpec spec = parse(config.dump()).spec;
+  EXPECT_EQ(spec.layers[1].attention_scale, 0.015625);
+  EXPECT_EQ(spec.layers[1].branch_factor, 0.22);
+  EXPECT_EQ(spec.embedding_factor, 12.0);
+  EXPECT_EQ(spec.logits_factor, 0.125);
+  config["logits_scaling"] = 0;
+  EXPECT_TRUE(fails_with<UserError>([&] { parse(config.dump()); }, "'logits_scaling': found 0"));
+}
+
+// As transformers' GemmaConfig has it, but that "gelu" is tanh's, as it was when Gemma was trained.
+TEST(HfConfig, GemmasGateIsTanhGeluHoweverItIsSpelt) {
+  Json config = parse_json(R"({"model_type": "gemma", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 2, "num_attention_heads": 16, "vocab_size": 10})",
+                           "x");
+  const auto spec = [&] { return parse(config.dump()).spec; };
+  EXPECT_EQ(spec().layers[0].heads.dim, 256);
+  EXPECT_EQ(spec().layers[0].heads.kv_heads, 16);
+  EXPECT_TRUE(spec().tied);
+  EXPECT_TRUE(spec().final_norm.plus_one && spec().layers[1].mlp_norm.plus_one);
+  EXPECT_EQ(spec().embedding_factor, 4.0);
+  for (const char* word : {"gelu", "gelu_pytorch_tanh"}) {
+    config["hidden_act"] = word;
+    EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh) << word;
+  }
+  config["hidden_activation"] = nullptr;
+  EXPECT_EQ(spec().layers[0].gate, GateActivation::GeluTanh);
+  config["hidden_activation"] = "gelu";
+  EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_activation': found \"gelu\", expected \"gelu_pytorch_tanh\""));
+  config.erase("hidden_activation");
+  config["hidden_act"] = "silu";
+  EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_act': found \"silu\", expected \"gelu_pytorch_tanh\""));
+}
+
+// As transformers' Gemma3TextConfig has it.
+TEST(HfConfig, Gemma3HasTwoRopesAndWindowsByLayer) {
+  Json config = parse_json(R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 7, "num_attention_heads": 8, "vocab_size": 10})",
+                           "x");
+  const auto spec = [&] { return parse(config.dump()).spec; };
+  const ModelSpec usual = spec();
+  EXPECT_EQ(usual.architecture, "Gemma3ForCausalLM");
+  EXPECT_EQ(usual.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(usual.layers[0].heads.dim, 256);
+  EXPECT_EQ(usual.layers[0].attention_scale, 0.0625);
+  EXPECT_EQ(usual.layers[0].attention_post_norm.weight, "post_attention_layernorm.weight");
+  EXPECT_TRUE(usual.layers[0].attention_post_norm.plus_one && usual.layers[0].query_norm.plus_one);
+  EXPECT_EQ(usual.rope.theta, 1e6);
+  EXPECT_EQ(usual.local_rope.theta, 1e4);
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(4096, 4096, 4096, 4096, 4096, 0, 4096));
+  EXPECT_TRUE(usual.layers[0].local_rope && !usual.layers[5].local_rope);
+  config["sliding_window"] = 512;
+  config["sliding_window_pattern"] = 3;
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(512, 512, 0, 512, 512, 0, 512));
+  config["layer_types"] = std::vector<std::string>(7, "full_attention");
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 0, 0, 0, 0, 0, 0));
+  config["rope_theta"] = 5e5;  // as transformers 4 wrote it
+  config["rope_local_base_freq"] = 2e4;
+  config["rope_scaling"] = {{"rope_type", "linear"}, {"factor", 8.0}};
+  EXPECT_EQ(spec().rope.theta, 5e5);
+  EXPECT_EQ(spec().rope.factor, 8.0);
+  EXPECT_EQ(spec().local_rope.theta, 2e4);
+  EXPECT_EQ(spec().local_rope.type, RopeType::Default);
+  config.erase("rope_scaling");  // and 5 does
+  config["rope_parameters"] = {{"full_attention", {{"rope_type", "linear"}, {"factor", 4.0}, {"rope_theta", 7e5}}},
+                               {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 3e4}}}};
+  EXPECT_EQ(spec().rope.theta, 7e5);
+  EXPECT_EQ(spec().rope.factor, 4.0);
+  EXPECT_EQ(spec().local_rope.theta, 3e4);
+  config["rope_parameters"]["sliding_attention"].erase("rope_theta");
+  EXPECT_EQ(spec().local_rope.theta, 2e4) << "not the top level's rope_theta";
+  config["attn_logit_softcapping"] = 50.0;
+  spec();
+  config["final_logit_softcapping"] = 30.0;
+  EXPECT_TRUE(fails_with<UserError>(spec, "'final_logit_softcapping': found 30.0, expected 0 or nothing"));
+  config.erase("final_logit_softcapping");
+  config["use_bidirectional_attention"] = true;
+  EXPECT_TRUE(fails_with<UserError>(spec, "'use_bidirectional_attention': found true, expected false or nothing"));
+  config.erase("use_bidirectional_attention");
+  config["model_type"] = "llama";
+  config["num_attention_heads"] = 2;
+  config.erase("attn_logit_softcapping");
+  EXPECT_TRUE(fails_with<UserError>(spec, "found an object of 2 keys, expected those of all layers"));
+}
+
 TEST(HfConfig, RefusesWhatSnugDoesNotCompute) {
   const struct {
     const char* key;

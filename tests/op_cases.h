@@ -151,11 +151,12 @@ inline void add_norm(OpCases& cases) {
          {Shape{1, 1}, Shape{7, 72}, Shape{67, 33}, Shape{3, 4096}, Shape{3, 5000}, Shape{33000, 8}}) {
       const int64_t rows = shape[0], n = shape[1];
       const auto suffix = fmt::format("{}.{}x{}", name(t), rows, n);
-      cases.push_back({"rms_norm." + suffix,
-                       RmsNorm{1e-5f},
-                       {in("x", t, shape, uniform(-3, 3), 7), in("gain", t, {n}), out("y", t, shape),
-                        out("rstd", DType::F32, {rows})},
-                       {}});
+      for (const bool plus_one : {false, true})
+        cases.push_back({fmt::format("rms_norm.{}{}", suffix, plus_one ? ".plus_one" : ""),
+                         RmsNorm{1e-5f, plus_one},
+                         {in("x", t, shape, uniform(-3, 3), 7), in("gain", t, {n}), out("y", t, shape),
+                          out("rstd", DType::F32, {rows})},
+                         {}});
       for (const auto& [accumulate, restore] : {std::pair(false, false), {true, false}, {true, true}})
         for (const bool gain : {false, true}) {
           if (rows > 1000 && !(gain && accumulate && !restore)) continue;  // more rows than a part of the sum has
@@ -170,6 +171,9 @@ inline void add_norm(OpCases& cases) {
                    1e-4};  // rstd here is not x's own: terms up to 100 cancel
           if (gain) c.operands.push_back(out("dgain", DType::F32, {n}));
           cases.push_back(c);
+          c.name += ".plus_one";
+          std::get<RmsNormBackward>(c.attrs).plus_one = true;
+          cases.push_back(c);
         }
     }
   for (const DType t : kActivations)
@@ -177,10 +181,11 @@ inline void add_norm(OpCases& cases) {
       const Shape shape{37, heads * n};
       const auto suffix = fmt::format("{}.{}x{}heads{}", name(t), 37, heads, n);
       const auto x = in("x", t, shape, uniform(-3, 3), 7), gain = in("gain", t, {n});
-      cases.push_back({"rms_norm." + suffix,
-                       RmsNorm{1e-5f},
-                       {x, gain, out("y", t, shape, 3), out("rstd", DType::F32, {37 * heads})},
-                       {}});
+      for (const bool plus_one : {false, true})
+        cases.push_back({fmt::format("rms_norm.{}{}", suffix, plus_one ? ".plus_one" : ""),
+                         RmsNorm{1e-5f, plus_one},
+                         {x, gain, out("y", t, shape, 3), out("rstd", DType::F32, {37 * heads})},
+                         {}});
       for (const bool trained : {false, true}) {
         OpCase c{fmt::format("rms_norm_backward.{}{}", suffix, trained ? ".gain" : ""),
                  RmsNormBackward{false, trained},
@@ -190,6 +195,9 @@ inline void add_norm(OpCases& cases) {
                  4e-6,
                  1e-4};
         if (trained) c.operands.push_back(out("dgain", DType::F32, {n}));
+        cases.push_back(c);
+        c.name += ".plus_one";
+        std::get<RmsNormBackward>(c.attrs).plus_one = true;
         cases.push_back(c);
       }
     }
@@ -204,21 +212,30 @@ inline void add_pointwise(OpCases& cases) {
   // Where e^-x overflows or vanishes the limits are 0 and x.
   const Filling gates = strewn({0, -100, 100, -88.5, 88.5, -1e4, 1e4});
   for (const DType t : kActivations) {
-    cases.push_back({fmt::format("swiglu.{}", name(t)),
-                     SwiGlu{},
-                     {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)},
-                     {}});
-    for (const bool restore : {false, true})
-      cases.push_back({fmt::format("swiglu_backward.{}{}", name(t), restore ? ".restore" : ""),
-                       SwiGluBackward{restore},
-                       {restore ? inout("dh", t, {9, 35}, uniform(), 1) : in("dh", t, {9, 35}, uniform(), 1),
-                        in("gate_up", t, {9, 70}, gates), out("dgate_up", t, {9, 70}, 3)},
-                       {},
-                       2e-5});
+    for (const GateActivation activation : {GateActivation::Silu, GateActivation::GeluTanh}) {
+      const auto suffix = fmt::format("{}{}", name(t), activation == GateActivation::Silu ? "" : ".gelu");
+      cases.push_back(
+          {"swiglu." + suffix, SwiGlu{activation}, {in("gate_up", t, {9, 70}, gates, 1), out("h", t, {9, 35}, 2)}, {}});
+      for (const bool restore : {false, true})
+        cases.push_back({fmt::format("swiglu_backward.{}{}", suffix, restore ? ".restore" : ""),
+                         SwiGluBackward{restore, activation},
+                         {restore ? inout("dh", t, {9, 35}, uniform(), 1) : in("dh", t, {9, 35}, uniform(), 1),
+                          in("gate_up", t, {9, 70}, gates), out("dgate_up", t, {9, 70}, 3)},
+                         {},
+                         2e-5});
+    }
     cases.push_back({fmt::format("column_sum.{}", name(t)),
                      ColumnSum{},
                      {in("x", t, {203, 150}, uniform(), 9), out("sum", t, {150})},
                      {}});
+    for (const Shape& shape : {Shape{5, 33}, Shape{40, 4096}}) {
+      const auto suffix = fmt::format("{}.{}x{}", name(t), shape[0], shape[1]);
+      cases.push_back({"rescale." + suffix, Rescale{0.22f}, {in("x", t, shape, uniform(), 3), out("y", t, shape)}, {}});
+      cases.push_back({"rescale.addend." + suffix,
+                       Rescale{0.22f, true},
+                       {in("x", t, shape), in("c", t, shape, uniform(), 2), out("y", t, shape)},
+                       {}});
+    }
     for (const DType u : kActivations) {
       cases.push_back({fmt::format("accumulate.{}.to.{}", name(t), name(u)),
                        Accumulate{},

@@ -258,10 +258,12 @@ LayerParams decoder(Params& p, int64_t rank) {
   return block;
 }
 
-Layer layer_of(const LayerParams& block) {
-  return [&block](Builder& b, Value x) {
+Layer layer_of(const LayerParams& block, const std::function<void(LayerSpec&)>& change = nullptr) {
+  LayerSpec spec = decoder_spec();
+  if (change) change(spec);
+  return [&block, spec](Builder& b, Value x) {
     const Tape& t = *Tape::current;
-    return decoder_layer(b, decoder_spec(), block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
+    return decoder_layer(b, spec, block, {t.positions, t.rope_table, t.documents, kTokens, std::nullopt}, x);
   };
 }
 
@@ -275,6 +277,27 @@ TEST(Tape, AnAdaptersBackwardIsTheGradientOfItsForward) {
   Params p;
   const LayerParams block = decoder(p, 2);
   expect_gradients(p.table, layer_of(block));
+}
+
+TEST(Tape, ABranchsFactorIsInItsGradients) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    const LayerParams block = decoder(p, rank);
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.branch_factor = 0.3; }));
+  }
+}
+
+// Gains of 1 + weight, GELU, and norms after attention and the MLP, whose addend the residual stream is.
+TEST(Tape, ANormedBranchsBackwardIsTheGradientOfItsForward) {
+  for (const int64_t rank : {0, 2}) {
+    Params p;
+    LayerParams block = decoder(p, rank);
+    block.attention_post_norm = p.norm("attention_post_norm");
+    block.mlp_post_norm = p.norm("mlp_post_norm");
+    for (Norm* norm : {&block.attention_norm, &block.mlp_norm, &block.attention_post_norm, &block.mlp_post_norm})
+      norm->plus_one = true;
+    expect_gradients(p.table, layer_of(block, [](LayerSpec& spec) { spec.gate = GateActivation::GeluTanh; }));
+  }
 }
 
 // Two readers of the norm, as in parallel blocks: their contributions add up, and nothing is restored too early.

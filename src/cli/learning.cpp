@@ -46,11 +46,12 @@ std::vector<std::string> position_notes(int64_t tokens, std::string_view option,
   if (tokens > model.positions)
     notes.push_back(
         fmt::format("{} {} is beyond the {} positions that the model was made for", option, tokens, model.positions));
-  if (is_long(model.rope, tokens))
-    notes.push_back(
-        fmt::format("{} {} is beyond {}: positions of all texts are rotated as rope type {} has it for "
-                    "long ones",
-                    option, tokens, model.rope.original_max_position, name(model.rope.type)));
+  for (const RopeParameters& rope : {model.rope, model.local_rope})
+    if (is_long(rope, tokens))
+      notes.push_back(
+          fmt::format("{} {} is beyond {}: positions of all texts are rotated as rope type {} has it for "
+                      "long ones",
+                      option, tokens, rope.original_max_position, name(rope.type)));
   return notes;
 }
 

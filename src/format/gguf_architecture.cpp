@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 4> kArchitectures{{
+constexpr std::array<GgufArchitecture, 7> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -43,7 +43,39 @@ constexpr std::array<GgufArchitecture, 4> kArchitectures{{
      .qk_norms = false,
      .may_have_biases = false,
      .has_rope_factors = false},
+    {.name = "granite",
+     .model_type = "granite",
+     .class_name = "GraniteForCausalLM",
+     .interleaves_heads = true,
+     .qkv_bias = false,
+     .qk_norms = false,
+     .may_have_biases = false,
+     .has_rope_factors = false},
+    {.name = "gemma",
+     .model_type = "gemma",
+     .class_name = "GemmaForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .qk_norms = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .gemma = true},
+    {.name = "gemma3",
+     .model_type = "gemma3_text",
+     .class_name = "Gemma3ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .qk_norms = true,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .gemma = true,
+     .post_norms = true},
 }};
+
+// The gain of a norm, under both names.
+GgufTensorName gain(const GgufArchitecture& kind, std::string gguf, std::string hugging_face, int64_t size) {
+  return {std::move(gguf), std::move(hugging_face), {size}, 0, kind.gemma ? 1.0f : 0.0f};
+}
 
 // The tensors of one layer.
 class LayerNames {
@@ -57,25 +89,32 @@ class LayerNames {
     const int64_t queries = sizes_.heads * sizes_.head_dim, keys = sizes_.kv_heads * sizes_.head_dim;
     const int64_t head_rows = kind.interleaves_heads ? sizes_.head_dim : 0;
     const bool qkv_bias = kind.qkv_bias || sizes_.attention_biases;
-    add("attn_norm.weight", "input_layernorm.weight", {hidden});
+    add_gain("attn_norm.weight", "input_layernorm.weight", hidden);
     add_linear("attn_q", "self_attn.q_proj", queries, hidden, qkv_bias, head_rows);
     add_linear("attn_k", "self_attn.k_proj", keys, hidden, qkv_bias, head_rows);
     add_linear("attn_v", "self_attn.v_proj", keys, hidden, qkv_bias);
     if (kind.qk_norms) {
-      add("attn_q_norm.weight", "self_attn.q_norm.weight", {sizes_.head_dim});
-      add("attn_k_norm.weight", "self_attn.k_norm.weight", {sizes_.head_dim});
+      add_gain("attn_q_norm.weight", "self_attn.q_norm.weight", sizes_.head_dim);
+      add_gain("attn_k_norm.weight", "self_attn.k_norm.weight", sizes_.head_dim);
     }
     add_linear("attn_output", "self_attn.o_proj", hidden, queries, sizes_.attention_biases);
-    add("ffn_norm.weight", "post_attention_layernorm.weight", {hidden});
+    if (kind.post_norms) add_gain("post_attention_norm.weight", "post_attention_layernorm.weight", hidden);
+    add_gain("ffn_norm.weight",
+             kind.post_norms ? "pre_feedforward_layernorm.weight" : "post_attention_layernorm.weight", hidden);
     add_linear("ffn_gate", "mlp.gate_proj", inner, hidden, sizes_.mlp_biases);
     add_linear("ffn_up", "mlp.up_proj", inner, hidden, sizes_.mlp_biases);
     add_linear("ffn_down", "mlp.down_proj", hidden, inner, sizes_.mlp_biases);
+    if (kind.post_norms) add_gain("post_ffw_norm.weight", "post_feedforward_layernorm.weight", hidden);
   }
 
  private:
+  std::string gguf_name(std::string_view name) const { return fmt::format("blk.{}.{}", layer_, name); }
+  std::string model_name(std::string_view name) const { return fmt::format("model.layers.{}.{}", layer_, name); }
   void add(std::string_view gguf, std::string_view hugging_face, Shape shape, int64_t head_rows = 0) {
-    out_.push_back({fmt::format("blk.{}.{}", layer_, gguf), fmt::format("model.layers.{}.{}", layer_, hugging_face),
-                    shape, head_rows});
+    out_.push_back({gguf_name(gguf), model_name(hugging_face), shape, head_rows});
+  }
+  void add_gain(std::string_view gguf, std::string_view hugging_face, int64_t size) {
+    out_.push_back(gain(*sizes_.architecture, gguf_name(gguf), model_name(hugging_face), size));
   }
   void add_linear(const std::string& gguf, const std::string& hugging_face, int64_t rows, int64_t columns, bool bias,
                   int64_t head_rows = 0) {
@@ -112,7 +151,7 @@ std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes) {
   std::vector<GgufTensorName> names{
       {"token_embd.weight", "model.embed_tokens.weight", {sizes.vocabulary, sizes.hidden}}};
   for (int64_t layer = 0; layer < sizes.layers; ++layer) LayerNames(sizes, layer, names).add_all();
-  names.push_back({"output_norm.weight", "model.norm.weight", {sizes.hidden}});
+  names.push_back(gain(*sizes.architecture, "output_norm.weight", "model.norm.weight", sizes.hidden));
   if (sizes.own_head) names.push_back({"output.weight", "lm_head.weight", {sizes.vocabulary, sizes.hidden}});
   return names;
 }

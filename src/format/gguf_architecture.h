@@ -21,6 +21,8 @@ struct GgufArchitecture {
   bool qk_norms;                // norms each head of q and k
   bool may_have_biases;         // on all seven linears
   bool has_rope_factors;        // may have a tensor of what each rotary frequency is divided by
+  bool gemma = false;           // files hold gains, the model what they are more than 1; GELU in the MLP
+  bool post_norms = false;      // norms what attention and the MLP add
 };
 
 // Of an architecture's name; null for others.
@@ -36,6 +38,20 @@ inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer) {
   return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
 }
 
+// Whether a layer sees a window and has the rotary embedding of such layers: of Gemma 3's each sixth has neither.
+inline constexpr int64_t kGgufFullInterval = 6;
+inline bool gguf_layer_is_local(const GgufArchitecture& kind, int64_t layer) {
+  return kind.name == "gemma3" && (layer + 1) % kGgufFullInterval != 0;
+}
+// The base of these layers' rotary embedding.
+inline constexpr double kGgufLocalTheta = 10000;
+
+// Returns what Gemma 3's scores are divided by the root of: the size of a head, but in the 27B, which llama.cpp tells
+// by its 62 layers.
+inline int64_t gguf_score_divisor(int64_t layers, int64_t hidden, int64_t heads, int64_t head_dim) {
+  return layers == 62 ? hidden / heads : head_dim;
+}
+
 // What decides the tensors of a model.
 struct GgufSizes {
   const GgufArchitecture* architecture = nullptr;
@@ -49,6 +65,7 @@ struct GgufTensorName {
   std::string gguf, hugging_face;
   Shape shape;
   int64_t interleaved_head_rows = 0;  // rows of a head where its rows are interleaved; 0: rows keep their order
+  float more = 0;                     // than the model's the file's values are
 };
 
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";

@@ -1,6 +1,7 @@
 // config.json and generation_config.json of a GGUF file.
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <set>
 
 #include "base/error.h"
@@ -49,13 +50,25 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scaling.yarn_beta_slow",
                                                       "rope.scale_linear"};
 
+// Those of one architecture.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kOwnKeys{{
+    {"granite", "attention.scale"},
+    {"granite", "embedding_scale"},
+    {"granite", "residual_scale"},
+    {"granite", "logit_scale"},
+    {"gemma3", "attention.sliding_window_pattern"},
+    {"gemma3", "rope.freq_base_swa"},
+    {"gemma3", "final_logit_softcapping"},
+}};
+
 // Refuses what changes the mathematics of a dense decoder.
 void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) {
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", kind.name, suffix); };
   if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
-  if (kind.name != "llama" && header.integer(window, 0, INT64_MAX, 0) != 0) header.fail(window, "0 or nothing");
+  if (kind.name != "llama" && kind.name != "gemma3" && header.integer(window, 0, INT64_MAX, 0) != 0)
+    header.fail(window, "0 or nothing");
 }
 
 // The rotary frequencies' scaling as config.json has it; null for none.
@@ -104,6 +117,34 @@ int64_t find_vocabulary(const GgufHeader& header) {
   return embedding->shape[0];
 }
 
+// Granite's factors. One that is not there is 1, that of scores 1 / sqrt(head_dim).
+void add_factors(OrderedJson& config, const GgufHeader& header) {
+  const double usual = 1 / std::sqrt(config["head_dim"].get<double>());
+  config["attention_multiplier"] = header.number("granite.attention.scale", usual);
+  config["embedding_multiplier"] = header.number("granite.embedding_scale", 1.0);
+  config["residual_multiplier"] = header.number("granite.residual_scale", 1.0);
+  config["logits_scaling"] = header.number("granite.logit_scale", 1.0);
+  config["attention_bias"] = config["mlp_bias"] = false;
+}
+
+void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
+  config["attention_bias"] = false;
+  config["hidden_act"] = config["hidden_activation"] = "gelu_pytorch_tanh";
+  if (kind.name != "gemma3") return;
+  const int64_t layers = config["num_hidden_layers"];
+  header.integer("gemma3.attention.sliding_window_pattern", kGgufFullInterval, kGgufFullInterval, kGgufFullInterval);
+  config["sliding_window"] = header.integer("gemma3.attention.sliding_window", 1, kMaxPosition);
+  config["layer_types"] = OrderedJson::array();
+  for (int64_t layer = 0; layer < layers; ++layer)
+    config["layer_types"].push_back(gguf_layer_is_local(kind, layer) ? "sliding_attention" : "full_attention");
+  config["rope_local_base_freq"] = header.number("gemma3.rope.freq_base_swa", kGgufLocalTheta);
+  config["query_pre_attn_scalar"] =
+      gguf_score_divisor(layers, config["hidden_size"], config["num_attention_heads"], config["head_dim"]);
+  config["attn_logit_softcapping"] = nullptr;
+  const double cap = header.number("gemma3.final_logit_softcapping", 0.0);
+  config["final_logit_softcapping"] = cap == 0 ? OrderedJson() : OrderedJson(cap);
+}
+
 // The keys of one family.
 void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   const auto has_bias = [&](std::string_view linear) {
@@ -122,6 +163,8 @@ void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchi
   }
   if (kind.name == "qwen2" || kind.name == "qwen3") config["use_sliding_window"] = false;
   if (kind.name == "qwen3") config["attention_bias"] = false;
+  if (kind.name == "granite") add_factors(config, header);
+  if (kind.gemma) add_gemma_keys(config, header, kind);
   if (kind.name != "smollm3") return;
   config["attention_bias"] = config["mlp_bias"] = config["use_sliding_window"] = false;
   config["no_rope_layer_interval"] = kGgufNoRopeInterval;
@@ -184,11 +227,15 @@ std::string gguf_generation_config(const GgufHeader& header) {
 }
 
 std::vector<std::string> gguf_unused_keys(const GgufHeader& header) {
-  const std::string prefix = header.string(kArchitecture) + ".";
+  const std::string architecture = header.string(kArchitecture), prefix = architecture + ".";
   std::vector<std::string> unused;
-  for (const std::string_view key : header.keys())
-    if (key.starts_with(prefix) && std::ranges::find(kKnownKeys, key.substr(prefix.size())) == kKnownKeys.end())
+  for (const std::string_view key : header.keys()) {
+    if (!key.starts_with(prefix)) continue;
+    const std::string_view name = key.substr(prefix.size());
+    if (std::ranges::count(kKnownKeys, name) == 0 &&
+        std::ranges::count(kOwnKeys, std::pair(std::string_view(architecture), name)) == 0)
       unused.emplace_back(key);
+  }
   return unused;
 }
 

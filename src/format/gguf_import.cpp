@@ -60,7 +60,7 @@ class Converter {
       std::vector<BFloat16> values(static_cast<uint64_t>(count) * columns_);
       for (uint64_t i = 0; i < static_cast<uint64_t>(count); ++i) {
         dequantize(tensor_.type, std::span(stored_).subspan(i * stored_bytes_, stored_bytes_), row_);
-        for (uint64_t c = 0; c < columns_; ++c) values[i * columns_ + c] = BFloat16(row_[column(c)]);
+        for (uint64_t c = 0; c < columns_; ++c) values[i * columns_ + c] = BFloat16(row_[column(c)] - name_.more);
       }
       out.write(offset + static_cast<uint64_t>(first) * columns_ * sizeof(BFloat16), std::as_bytes(std::span(values)));
     }
@@ -155,7 +155,9 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   const std::string type = parsed["model_type"], class_name = parsed["architectures"][0];
   const HfFamily family{.model_type = type,
                         .architecture = class_name,
-                        .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window"}};
+                        .gelu = kind.gemma,
+                        .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window",
+                                     "embedding_multiplier", "residual_multiplier", "logits_scaling"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {

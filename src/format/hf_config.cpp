@@ -29,8 +29,9 @@ constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embe
                                                                           {"attn_logit_softcapping", 0},
                                                                           {"final_logit_softcapping", 0},
                                                                           {"clip_qkv", 0}}};
-constexpr std::array<std::string_view, 7> kSwitchKeys{
-    "use_qk_norm", "qk_norm", "qk_layernorm", "alibi", "use_parallel_residual", "attention_bias", "mlp_bias"};
+constexpr std::array<std::string_view, 8> kSwitchKeys{
+    "use_bidirectional_attention", "use_qk_norm",    "qk_norm", "qk_layernorm", "alibi",
+    "use_parallel_residual",       "attention_bias", "mlp_bias"};
 
 // Dropout as the families of models call it. Nothing but training has to do with it.
 constexpr std::array<std::string_view, 9> kDropoutKeys{
@@ -132,13 +133,24 @@ void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& res
   }
 }
 
+// "gelu" as Gemma's first files spell it was tanh's all the same, in what they were trained with; hidden_activation
+// came with the classes that take both at their word, and counts where both are there.
+void refuse_other_activations(const JsonObject& config, const HfFamily& family) {
+  const std::string_view key = family.gelu && config.has("hidden_activation") ? "hidden_activation" : "hidden_act";
+  const std::string_view usual = family.gelu ? "gelu_pytorch_tanh" : "silu";
+  const std::string_view other = !family.gelu ? "swish" : key == "hidden_act" ? "gelu" : usual;
+  const std::string found = config.string(key, std::string(usual));
+  if (found != usual && found != other) config.fail(key, fmt::format("\"{}\"", usual));
+}
+
 void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
-  const std::string activation = config.string("hidden_act", "silu");
-  if (activation != "silu" && activation != "swish") config.fail("hidden_act", "\"silu\"");
+  refuse_other_activations(config, family);
   // Whether a key is there and no business of the family's own.
   const auto stray = [&](std::string_view key) {
     return config.has(key) && std::ranges::find(family.own_keys, key) == family.own_keys.end();
   };
+  if (!std::ranges::count(family.own_keys, "rope_local_base_freq") && has_rope_by_layers(config))
+    config.fail("rope_parameters", "those of all layers");
   for (const std::string_view key : kExpertKeys) {
     if (stray(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
   }

@@ -33,6 +33,7 @@ struct HfFamily {
   bool tie_word_embeddings = false;
   double dropout = 0;  // attention_dropout and residual_dropout
   std::optional<int64_t> bos{}, eos{};
+  bool gelu = false;  // the MLP's gate goes through GELU by tanh, not through SiLU
   // Keys that every other family refuses where they ask for another layer or another sum: this one reads them itself,
   // or passes over them as its class does.
   std::vector<std::string_view> own_keys{};

@@ -79,11 +79,19 @@ std::string_view name(RopeType type) {
 
 double yarn_magnitude(double scale, double weight) { return scale <= 1 ? 1 : 0.1 * weight * std::log(scale) + 1; }
 
+bool has_rope_by_layers(const JsonObject& config) {
+  if (!config.has("rope_parameters")) return false;
+  const JsonObject rope = config.object("rope_parameters");
+  return rope.has("full_attention") || rope.has("sliding_attention");
+}
+
 RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults, int64_t head_dim,
-                          int64_t max_position) {
+                          int64_t max_position, std::string_view layers) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;
   RopeParameters out;
-  out.theta = config.number("rope_theta", kMinTheta, kMaxTheta, defaults.theta);
+  // At the top level it is that of layers that see all.
+  out.theta =
+      layers == "full_attention" ? config.number("rope_theta", kMinTheta, kMaxTheta, defaults.theta) : defaults.theta;
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
   const bool nested = config.has(key) && config.object(key).has("partial_rotary_factor");
   const int64_t dim = rotary_dim(nested ? config.object(key) : config, head_dim, defaults.partial_rotary_factor);
@@ -92,7 +100,11 @@ RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults
   if (config.has("rope_parameters") && config.has("rope_scaling") &&
       config.at("rope_parameters") != config.at("rope_scaling"))
     config.fail("rope_scaling", "nothing beside rope_parameters, or the same");
-  const JsonObject rope = config.object(key);
+  JsonObject rope = config.object(key);
+  if (has_rope_by_layers(config)) {
+    if (!rope.has(layers)) return out;
+    rope = rope.object(layers);
+  }
   out.theta = rope.number("rope_theta", kMinTheta, kMaxTheta, out.theta);
   const char* type_key = rope.has("rope_type") ? "rope_type" : "type";  // "type" is the older spelling
   const std::string type = rope.string(type_key, "default");

@@ -49,9 +49,12 @@ double yarn_magnitude(double scale, double weight = 1);
 std::string_view name(RopeType type);
 
 // Reads them from a configuration. transformers 5 keeps all in `rope_parameters`; 4 had `rope_theta`, and
-// `rope_scaling` for the rest. UserError naming key, found and expected for a type that is not one of these, and for a
-// number out of range.
+// `rope_scaling` for the rest. Where `rope_parameters` has an object for each type of layer, that of `layers` is read.
+// UserError naming key, found and expected for a type that is not one of these, and for a number out of range.
 RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults, int64_t head_dim,
-                          int64_t max_position);
+                          int64_t max_position, std::string_view layers = "full_attention");
+
+// Returns whether `rope_parameters` has an object for each type of layer.
+bool has_rope_by_layers(const JsonObject& config);
 
 }  // namespace snug

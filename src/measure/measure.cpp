@@ -203,6 +203,7 @@ std::vector<Sample> samples(DType t, int64_t rows) {
       {SwiGluBackward{}, OperandList().r(t, x).r(t, wide).w(t, wide)},
       {Rope{64}, OperandList().rw(t, x).r(i32, {rows}).r(f32, {512, 64})},
       {Accumulate{}, OperandList().r(t, flat).rw(f32, flat)},
+      {Rescale{.addend = true}, OperandList().r(t, x).r(t, x).w(t, x)},
       {SumRanks{}, OperandList().r(t, {1, count}).w(t, flat)},
       {Cast{}, OperandList().r(f32, flat).w(t, flat)},
       {Fill{}, OperandList().w(t, flat)},

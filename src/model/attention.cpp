@@ -1,12 +1,8 @@
 // Rotary embedding and attention.
-#include <cmath>
-
 #include "model/builder.h"
 
 namespace snug {
 namespace {
-
-float scale_of(const HeadShape& shape) { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.dim))); }
 
 // A window through which every token sees all there may be is none.
 int64_t narrowing(int64_t window, int64_t tokens) { return window < tokens ? window : 0; }
@@ -76,17 +72,17 @@ void Builder::rope(const View& x, const Rope& op, const Operand& positions, cons
   record_in_place(std::make_unique<RopeNode>(x, op, positions, table), x.value);
 }
 
-Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,
-                         int64_t longest, int64_t window) {
-  const Attention op{shape, scale_of(shape), longest, narrowing(window, longest)};
+Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+                         const Operand& documents, int64_t longest, int64_t window) {
+  const Attention op{shape, static_cast<float>(scale), longest, narrowing(window, longest)};
   return record(std::make_unique<AttentionNode>(op, q, k, v, documents), {q.value, k.value, v.value},
                 {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention},
                  {"lse", {shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
 }
 
-Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape,
+Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
                                 const Operand& cache, int64_t window) {
-  const CachedAttention op{shape, scale_of(shape), narrowing(window, cache.shape.rows())};
+  const CachedAttention op{shape, static_cast<float>(scale), narrowing(window, cache.shape.rows())};
   return record(std::make_unique<CachedAttentionNode>(op, q, k, v, cache), {q.value, k.value, v.value},
                 {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention}});
 }

@@ -78,23 +78,28 @@ class Builder {
 
   // ---- A layer's forward, recorded ----
 
-  // The embedding's rows of the batch's ids. `batch` is of a pass that trains: without it there is no gradient.
-  Value embedding(const Operand& ids, ParamId table, const BatchBuffers* batch = nullptr);
-  Value rms_norm(Value x, const Norm& norm);
+  // The embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. `batch` is of a
+  // pass that trains: without it there is no gradient.
+  Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
+  // Normed rows (+ addend).
+  Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
+                 std::optional<Value> addend = std::nullopt);
   // Heads of queries and of keys, each normed by itself; the results lie side by side.
   std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
   // y = x W^T + bias (+ adapter) (+ addend).
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);
-  // silu(gate) up, of gate and up side by side.
-  Value swiglu(Value gate_up);
+  // y = factor x + addend.
+  Value scaled_sum(Value x, double factor, Value addend, ActivationClass kind);
+  // activation(gate) up, of gate and up side by side.
+  Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
   // Turns heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
-  // `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
-  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& documents,
-                  int64_t longest, int64_t window);
+  // `scale`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
+  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+                  const Operand& documents, int64_t longest, int64_t window);
   // Attention over a cache of earlier tokens, to which these are added first.
-  Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, const Operand& cache,
-                         int64_t window);
+  Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+                         const Operand& cache, int64_t window);
 
   // ---- The walks ----
 

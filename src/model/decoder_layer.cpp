@@ -1,8 +1,23 @@
 #include "model/decoder_layer.h"
 
+#include <cmath>
 #include <tuple>
 
 namespace snug {
+namespace {
+
+// Returns x plus what the branch's last linear makes of `inner`, as a value of class `sum`. What is still to be normed
+// is of class `branch`.
+Value add_branch(Builder& b, const LayerSpec& spec, Value inner, const Linear& last, const Norm& norm,
+                 ActivationClass branch, ActivationClass sum, Value x) {
+  check(norm.gain == kNoParam || spec.branch_factor == 1, "a branch that is normed has a factor, {}",
+        spec.branch_factor);
+  if (norm.gain != kNoParam) return b.rms_norm(b.linear(inner, last, branch), norm, sum, x);
+  if (spec.branch_factor == 1) return b.linear(inner, last, sum, x);
+  return b.scaled_sum(b.linear(inner, last, ActivationClass::AlwaysRecompute), spec.branch_factor, x, sum);
+}
+
+}  // namespace
 
 Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params, const LayerContext& context,
                     Value x) {
@@ -14,12 +29,16 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   if (params.query_norm.gain != kNoParam) std::tie(q, k) = b.head_norms(q, params.query_norm, k, params.key_norm);
   if (spec.rope)
     b.rope({q.value, q.begin, k.end}, {heads.dim, false, spec.rope_interleaved}, context.positions, context.rope_table);
-  const Value attention = context.cache
-                              ? b.cached_attention(q, k, v, heads, *context.cache, spec.window)
-                              : b.attention(q, k, v, heads, context.documents, context.longest_document, spec.window);
-  const Value r = b.linear(attention, params.o, ActivationClass::Residual, x);
+  const double usual = 1 / std::sqrt(static_cast<double>(heads.dim));
+  const double scale = spec.attention_scale > 0 ? spec.attention_scale : usual;
+  const Value attention =
+      context.cache ? b.cached_attention(q, k, v, heads, scale, *context.cache, spec.window)
+                    : b.attention(q, k, v, heads, scale, context.documents, context.longest_document, spec.window);
+  const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
+                             ActivationClass::Residual, x);
   const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);
-  return b.linear(b.swiglu(gate_up), params.down, ActivationClass::LayerInput, r);
+  return add_branch(b, spec, b.swiglu(gate_up, spec.gate), params.down, params.mlp_post_norm, ActivationClass::Mlp,
+                    ActivationClass::LayerInput, r);
 }
 
 }  // namespace snug

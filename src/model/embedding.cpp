@@ -5,15 +5,18 @@ namespace {
 
 class EmbeddingNode : public Node {
  public:
-  EmbeddingNode(const Operand& ids, ParamId table, const BatchBuffers* batch) : ids_(read(ids)), table_(table) {
+  EmbeddingNode(const Operand& ids, ParamId table, float factor, const BatchBuffers* batch)
+      : ids_(read(ids)), table_(table), factor_(factor) {
     if (batch) batch_ = *batch;
   }
 
   void compute(Builder& b, std::span<const Operand> outputs) override {
     b.emitter().op("embedding", Embedding{}, {ids_, read(b.placement().stored(table_)), write(outputs[0])});
+    if (factor_ != 1) scale(b, "embedding.scale", outputs[0]);
   }
   // Where the head is the same table, its gradient is there already, and this one is added.
   void backward(Builder& b) override {
+    if (factor_ != 1) scale(b, "embedding.scale.backward", b.gradient_in_place(outputs[0]));
     Operand gradient = b.placement().gradient(table_, 1);
     if (b.table().head == table_) gradient = update(gradient);
     b.emitter().op("embedding.backward", EmbeddingBackward{gradient.reads()},
@@ -23,15 +26,22 @@ class EmbeddingNode : public Node {
   bool trains(const Builder& b) const override { return batch_ && b.trainable(table_); }
 
  private:
+  void scale(Builder& b, std::string_view site, const Operand& x) const {
+    b.emitter().op(site, Rescale{factor_}, {read(x), write(x)});
+  }
+
   Operand ids_;
   ParamId table_;
+  float factor_;
   std::optional<BatchBuffers> batch_;
 };
 
 }  // namespace
 
-Value Builder::embedding(const Operand& ids, ParamId table, const BatchBuffers* batch) {
-  return record(std::make_unique<EmbeddingNode>(ids, table, batch), {},
+Value Builder::embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch) {
+  auto rounded = static_cast<float>(factor);
+  if (compute_ == DType::BF16) rounded = static_cast<float>(BFloat16(rounded));
+  return record(std::make_unique<EmbeddingNode>(ids, table, rounded, batch), {},
                 {{"embedding", {tokens_, table_[table].shape.cols()}, compute_, ActivationClass::LayerInput}});
 }
 

@@ -1,6 +1,7 @@
 #include "model/families.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace snug {
 ModelSpec llama_decoder(const HfConfig& config) {
@@ -32,6 +33,26 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
   for (LayerSpec& layer : model.layers) {
     layer.qkv.bias = layer.o.bias = attention;
     layer.gate_up.bias = layer.down.bias = mlp;
+  }
+}
+
+void become_gemma(ModelSpec& model) {
+  model.embedding_factor = std::sqrt(static_cast<double>(model.hidden));
+  model.final_norm.plus_one = true;
+  for (LayerSpec& layer : model.layers) {
+    layer.gate = GateActivation::GeluTanh;
+    for (NormSpec* norm : {&layer.attention_norm, &layer.mlp_norm, &layer.query_norm, &layer.key_norm,
+                           &layer.attention_post_norm, &layer.mlp_post_norm})
+      norm->plus_one = !norm->weight.empty();
+  }
+}
+
+void add_post_norms(ModelSpec& model) {
+  for (LayerSpec& layer : model.layers) {
+    const double epsilon = layer.mlp_norm.epsilon;
+    layer.attention_post_norm = {"post_attention_layernorm.weight", epsilon};
+    layer.mlp_norm = {"pre_feedforward_layernorm.weight", epsilon};
+    layer.mlp_post_norm = {"post_feedforward_layernorm.weight", epsilon};
   }
 }
 

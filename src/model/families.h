@@ -28,6 +28,13 @@ ModelSpec llama_decoder(const HfConfig& config);
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
+// Makes all of the model's norms' gains 1 + the weight, its gates GELU's and the embedding's factor sqrt(hidden): what
+// all of Gemma has.
+void become_gemma(ModelSpec& model);
+
+// Gives each layer Gemma 2's and 3's norms before and after attention and the MLP.
+void add_post_norms(ModelSpec& model);
+
 // Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
 int64_t window_of(const JsonObject& json);
 

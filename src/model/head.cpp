@@ -40,7 +40,7 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
   for (int64_t begin = 0; begin < b.tokens(); begin += head.chunk_rows) {
     const int64_t end = std::min(begin + head.chunk_rows, b.tokens());
     const Operand logits = columns(e.tensor("logits", b.compute(), {end - begin, padded}, Role::Logits), 0, vocabulary);
-    e.op_if(first_row(begin), "project", Gemm{.transpose_b = true},
+    e.op_if(first_row(begin), "project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
     e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr},
             {update(logits), read(elements(batch.loss_targets, begin, end)),
@@ -69,18 +69,20 @@ void head_loss_and_gradient(Builder& b, Value x, const HeadParams& head, const B
   const Operand projection = b.placement().weight(head.projection, 1);
   e.op("clear_dnorm", Fill{}, {write(dnormed)});
   for_chunks(b, n, projection, head, batch, losses, [&](int64_t begin, int64_t end, const Operand& gradient) {
-    e.op_if(first_row(begin), "project.dx", Gemm{}, {gradient, read(projection), write(rows(dnormed, begin, end))});
+    e.op_if(first_row(begin), "project.dx", Gemm{.alpha = head.logits_factor},
+            {gradient, read(projection), write(rows(dnormed, begin, end))});
     if (!b.trainable(head.projection)) return;
     Operand target = b.placement().gradient(head.projection, 1);
     if (begin > 0) target = update(target);
-    e.op_if(first_row(begin), "project.dw", Gemm{.transpose_a = true, .addend = target.reads()},
+    e.op_if(first_row(begin), "project.dw",
+            Gemm{.transpose_a = true, .alpha = head.logits_factor, .addend = target.reads()},
             with_result({gradient, read(rows(n.normed, begin, end))}, target));
   });
   e.op("loss", LossSum{accumulate}, {read(losses), accumulate ? update(loss) : write(loss)});
 
   const Operand drows = e.tensor("drows", b.compute(), n.rows.shape);
   norm_backward(
-      b, {.accumulate = false}, head.norm.gain,
+      b, {.accumulate = false}, head.norm,
       {read(dnormed), read(n.rows), read(b.placement().weight(head.norm.gain, 1)), read(n.rstd), write(drows)});
   e.op("scatter_rows", ScatterRows{}, {read(drows), read(batch.loss_rows), b.gradient_to_add(x)});
 }
@@ -90,7 +92,8 @@ Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& 
   const Operand normed = norm_of_rows(b, x, head, row).normed;
   const Operand projection = b.placement().weight(head.projection, 1);
   const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
-  e.op("project", Gemm{.transpose_b = true}, {read(normed), read(projection), write(logits)});
+  e.op("project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
+       {read(normed), read(projection), write(logits)});
   return logits;
 }
 

@@ -132,7 +132,7 @@ void LinearNode::compute_gated(Builder& b, const Operand& gate_up, const std::op
   if (adapter) operands.insert(operands.end(), {adapter->u, *adapter->v});
   operands.push_back(write(gate_up));
   if (h) operands.push_back(write(*h));
-  b.emitter().op(linear_.site, SwiGluGemm{parts_of(linear_), h.has_value()}, operands);
+  b.emitter().op(linear_.site, SwiGluGemm{parts_of(linear_), h.has_value(), gated_.value()}, operands);
 }
 
 std::optional<LinearNode::AdapterTerm> LinearNode::adapter_term(Builder& b) const {

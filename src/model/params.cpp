@@ -48,7 +48,9 @@ class TableBuilder {
   // Without a weight there is none.
   Norm norm(const std::string& prefix, const NormSpec& spec, int64_t elements) {
     if (spec.weight.empty()) return {};
-    return {add(prefix + spec.weight, {elements}, false, false), spec.epsilon};
+    const ParamId gain = add(prefix + spec.weight, {elements}, false, false);
+    table_.params.back().initial = spec.plus_one ? 0.0f : 1.0f;
+    return {gain, spec.epsilon, spec.plus_one};
   }
 
   LayerParams layer_of(const LayerSpec& spec, const std::string& prefix) {
@@ -59,9 +61,11 @@ class TableBuilder {
     layer.query_norm = norm(prefix, spec.query_norm, spec.heads.dim);
     layer.key_norm = norm(prefix, spec.key_norm, spec.heads.dim);
     layer.o = linear(prefix, "o", spec.o);
+    layer.attention_post_norm = norm(prefix, spec.attention_post_norm, model_.hidden);
     layer.mlp_norm = norm(prefix, spec.mlp_norm, model_.hidden);
     layer.gate_up = linear(prefix, "gate_up", spec.gate_up);
     layer.down = linear(prefix, "down", spec.down);
+    layer.mlp_post_norm = norm(prefix, spec.mlp_post_norm, model_.hidden);
     return layer;
   }
 

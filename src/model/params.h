@@ -30,6 +30,7 @@ struct ParamSpec {
   int group = 0;  // of ParamTable::groups
   bool trainable = false;
   bool decay = false;    // weight decay applies: all but norms and biases
+  float initial = 0;     // of vectors: what untrained ones hold
   bool joined = false;   // its bytes follow the previous parameter's without a gap
   bool adapter = false;  // belongs to the adapter's files
   bool linear = false;   // the weight of a layer's linear: what a quantised base holds in fewer bits
@@ -63,6 +64,7 @@ struct Linear {
 struct Norm {
   ParamId gain = kNoParam;
   double epsilon = 0;
+  bool plus_one = false;
 };
 
 // What a layer has of parameters; its LayerSpec says the rest.
@@ -70,7 +72,7 @@ struct LayerParams {
   int group = 0;
   Norm attention_norm, mlp_norm;
   Linear qkv, o, gate_up, down;
-  Norm query_norm, key_norm;  // without gains: none
+  Norm query_norm, key_norm, attention_post_norm, mlp_post_norm;  // without gains: none
 
   std::array<const Linear*, 4> linears() const { return {&qkv, &o, &gate_up, &down}; }
 };

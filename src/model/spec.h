@@ -15,6 +15,7 @@ namespace snug {
 struct NormSpec {
   std::string weight;  // "input_layernorm.weight"
   double epsilon = 0;
+  bool plus_one = false;  // the gain is 1 + the weight
 };
 
 // One linear of the model.
@@ -34,7 +35,7 @@ struct LinearSpec {
   bool bias = false;
 };
 
-// A decoder layer: normed attention, then a normed SwiGLU MLP, each added to the residual stream.
+// A decoder layer: normed attention, then a normed MLP with a gate, each added to the residual stream.
 struct LayerSpec {
   NormSpec attention_norm, mlp_norm;
   HeadShape heads;     // kv_heads divides heads; heads * dim need not be the model's width
@@ -43,7 +44,12 @@ struct LayerSpec {
   bool rope_interleaved =
       false;  // whether neighbours are what turns together, not an element and one of the other half
   LinearSpec qkv, o, gate_up, down;
-  NormSpec query_norm{}, key_norm{};  // of each head by itself, before rope; without a weight: none
+  NormSpec query_norm{}, key_norm{};                // of each head by itself, before rope; without a weight: none
+  double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
+  double branch_factor = 1;                         // of what attention and the MLP add to the residual stream
+  NormSpec attention_post_norm{}, mlp_post_norm{};  // of what they add; without a weight: none
+  GateActivation gate = GateActivation::Silu;
+  bool local_rope = false;  // whether the rotary embedding is the model's local one
 };
 
 struct ModelSpec {
@@ -55,7 +61,9 @@ struct ModelSpec {
   std::string layer_prefix;     // "model.layers.", which a layer's number and a dot follow
   std::vector<LayerSpec> layers;
   NormSpec final_norm;
-  RopeParameters rope;  // of all layers that have one; heads have one dim
+  RopeParameters rope, local_rope{};  // of layers that have one; heads have one dim
+  double embedding_factor = 1;        // of the embedding's rows, rounded to the products' dtype
+  double logits_factor = 1;           // of the logits
 
   int64_t positions = 0;  // of the longest document that the model was made for: decides nothing
 

@@ -8,9 +8,10 @@ namespace snug {
 
 template <RecordOf<NormSpec> R, class Visit>
 void visit_fields(R& norm, Visit&& visit) {
-  auto& [weight, epsilon] = norm;
+  auto& [weight, epsilon, plus_one] = norm;
   visit("weight", weight);
   visit("epsilon", epsilon);
+  visit("plus_one", plus_one);
 }
 
 template <RecordOf<LinearPart> R, class Visit>
@@ -58,8 +59,8 @@ void visit_fields(R& rope, Visit&& visit) {
 
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
-  auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm] =
-      layer;
+  auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
+         attention_scale, branch_factor, attention_post_norm, mlp_post_norm, gate, local_rope] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -72,13 +73,19 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("down", down);
   visit("query_norm", query_norm);
   visit("key_norm", key_norm);
+  visit("attention_scale", attention_scale);
+  visit("branch_factor", branch_factor);
+  visit("attention_post_norm", attention_post_norm);
+  visit("mlp_post_norm", mlp_post_norm);
+  visit("gate", gate);
+  visit("local_rope", local_rope);
 }
 
 // Without the layers, whose fields add_fields() adds one by one. Not visited: how long the model's documents were.
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
-  auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, positions] =
-      model;
+  auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
+         embedding_factor, logits_factor, positions] = model;
   visit("architecture", architecture);
   visit("hidden_size", hidden);
   visit("vocab_size", vocabulary);
@@ -88,6 +95,9 @@ void visit_fields(R& model, Visit&& visit) {
   visit("layer_prefix", layer_prefix);
   visit("final_norm", final_norm);
   visit("rope", rope);
+  visit("local_rope", local_rope);
+  visit("embedding_factor", embedding_factor);
+  visit("logits_factor", logits_factor);
 }
 
 // Adds a model's fields: how many layers it has, and of these each field once; where they differ in it, with runs of

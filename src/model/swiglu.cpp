@@ -2,15 +2,15 @@
 
 namespace snug {
 
-Value Builder::swiglu(Value gate_up) {
+Value Builder::swiglu(Value gate_up, GateActivation activation) {
   const Shape wide = shape(gate_up);
-  return record(std::make_unique<SwiGluNode>(), {gate_up},
+  return record(std::make_unique<SwiGluNode>(activation), {gate_up},
                 {{"swiglu", {wide.rows(), wide.cols() / 2}, compute_, ActivationClass::AlwaysRecompute}});
 }
 
 void SwiGluNode::compute(Builder& b, std::span<const Operand> outputs) {
   const Operand gate_up = b.use(inputs[0]);
-  b.emitter().op("swiglu", SwiGlu{}, {read(gate_up), write(outputs[0])});
+  b.emitter().op("swiglu", SwiGlu{activation_}, {read(gate_up), write(outputs[0])});
 }
 
 void SwiGluNode::forward(Builder& b) {
@@ -28,9 +28,10 @@ void SwiGluNode::backward(Builder& b) {
       const std::vector<Operand> factors = after_->input_gradient_factors(b);
       std::vector<Operand> operands = factors;
       operands.insert(operands.end(), {kept, write(dgate_up), write(dh)});
-      b.emitter().op(after_->linear().site + ".dx", SwiGluGemmBackward{factors.size() > 2, restored}, operands);
+      b.emitter().op(after_->linear().site + ".dx", SwiGluGemmBackward{factors.size() > 2, restored, activation_},
+                     operands);
     } else {
-      b.emitter().op("swiglu.backward", SwiGluBackward{restored},
+      b.emitter().op("swiglu.backward", SwiGluBackward{restored, activation_},
                      {restored ? update(dh) : read(dh), kept, write(dgate_up)});
     }
     if (restored) b.set_current(h, read(dh));

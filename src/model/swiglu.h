@@ -1,4 +1,4 @@
-// SwiGLU, by itself or as a part of the products beside it.
+// SwiGLU and its kin, by itself or as a part of the products beside it.
 #pragma once
 
 #include "model/linear.h"
@@ -7,6 +7,8 @@ namespace snug {
 
 class SwiGluNode : public Node {
  public:
+  explicit SwiGluNode(GateActivation activation) : activation_(activation) {}
+
   void compute(Builder& b, std::span<const Operand> outputs) override;
   void forward(Builder& b) override;
   void backward(Builder& b) override;
@@ -14,7 +16,7 @@ class SwiGluNode : public Node {
 
   // The linear that makes gate and up: one op with it, forward.
   void fuse_forward(LinearNode& linear) {
-    linear.become_gated();
+    linear.become_gated(activation_);
     before_ = &linear;
   }
   // The only reader: one op with its input's gradient, backward.
@@ -24,6 +26,7 @@ class SwiGluNode : public Node {
   }
 
  private:
+  GateActivation activation_;
   LinearNode *before_ = nullptr, *after_ = nullptr;
 };
 

@@ -127,11 +127,13 @@ struct CachedAttention {
 
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------
 
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): y = gain x rstd, rstd = 1 / sqrt(mean(x^2) + epsilon).
+// RMSNorm (Zhang and Sennrich, arXiv:1910.07467): y = gain x rstd, rstd = 1 / sqrt(mean(x^2) + epsilon). With
+// `plus_one` the operand is gain - 1, and the sum is fp32's.
 // x r [T, n], gain r [n], y w [T, n], rstd w [T] fp32. Or by heads: x [T, k n], y likewise, rstd [T k]; every n values
 // of a row are normed by themselves, with the same gain.
 struct RmsNorm {
   float epsilon = 0;
+  bool plus_one = false;
 };
 
 // dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd. With
@@ -139,15 +141,22 @@ struct RmsNorm {
 // dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient. By heads, as
 // RmsNorm has them, nothing is restored.
 struct RmsNormBackward {
-  bool accumulate = false, gain_gradient = false, restore = false;
+  bool accumulate = false, gain_gradient = false, restore = false, plus_one = false;
 };
 
-// h = silu(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
-struct SwiGlu {};
+// What a gated linear unit (Shazeer, arXiv:2002.05202) does to its gate: SiLU, as SwiGLU has it, or GELU by tanh
+// (Hendrycks and Gimpel, arXiv:1606.08415), as GeGLU in Gemma.
+enum class GateActivation : uint8_t { Silu, GeluTanh };
+
+// h = activation(gate) up.   gate_up r [T, 2F] (gate columns first), h w [T, F].
+struct SwiGlu {
+  GateActivation activation = GateActivation::Silu;
+};
 
 // dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu gave it.
 struct SwiGluBackward {
   bool restore = false;
+  GateActivation activation = GateActivation::Silu;
 };
 
 // A linear without bias and the SwiGLU after it in one: gate_up is what the linear gives, rounded, h what SwiGlu makes
@@ -156,6 +165,7 @@ struct SwiGluBackward {
 struct SwiGluGemm {
   AdaptedParts parts{};  // none: no adapter
   bool result = true;
+  GateActivation activation = GateActivation::Silu;
 };
 
 // The way back through a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward.
@@ -163,10 +173,18 @@ struct SwiGluGemm {
 // with `restore` it ends as h.
 struct SwiGluGemmBackward {
   bool adapted = false, restore = false;
+  GateActivation activation = GateActivation::Silu;
 };
 
 // sum += x.   x r, sum rw; any two floating-point dtypes, computed in fp32.
 struct Accumulate {};
+
+// y = factor x + c.   x r [m, n], c r [m, n] ? addend, y w [m, n] (it may be the very bytes of x or c); all of one
+// dtype, fp32 or bf16.
+struct Rescale {
+  float factor = 1;
+  bool addend = false;
+};
 
 // y = x with the dtype changed, to nearest even.   x r, y w: same shape, any two floating-point dtypes. x may start at
 // any byte (file bytes do).
@@ -386,8 +404,8 @@ struct WriteFile {
 
 using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSum, RopeTable, Rope, Attention,
                            AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
-                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Cast, Transpose, Copy, Fill,
-                           SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
+                           SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
+                           Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
                            ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 

@@ -46,15 +46,18 @@ constexpr auto describe(const AttentionBackward&) {
 }
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
 constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale", "window"); }
-constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon"); }
+constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon", "plus_one"); }
 constexpr auto describe(const RmsNormBackward&) {
-  return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore");
+  return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore", "plus_one");
 }
-constexpr auto describe(const SwiGlu&) { return describe_as("swiglu"); }
-constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore"); }
-constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result"); }
-constexpr auto describe(const SwiGluGemmBackward&) { return describe_as("swiglu_gemm_backward", "adapted", "restore"); }
+constexpr auto describe(const SwiGlu&) { return describe_as("swiglu", "activation"); }
+constexpr auto describe(const SwiGluBackward&) { return describe_as("swiglu_backward", "restore", "activation"); }
+constexpr auto describe(const SwiGluGemm&) { return describe_as("swiglu_gemm", "parts", "result", "activation"); }
+constexpr auto describe(const SwiGluGemmBackward&) {
+  return describe_as("swiglu_gemm_backward", "adapted", "restore", "activation");
+}
 constexpr auto describe(const Accumulate&) { return describe_as("accumulate"); }
+constexpr auto describe(const Rescale&) { return describe_as("rescale", "factor", "addend"); }
 constexpr auto describe(const Cast&) { return describe_as("cast"); }
 constexpr auto describe(const Transpose&) { return describe_as("transpose"); }
 constexpr auto describe(const Copy&) { return describe_as("copy"); }
@@ -148,6 +151,8 @@ std::string field_text(std::string_view field, const T& value) {
     return fmt::format(" heads={}:{} dim={}", value.heads, value.kv_heads, value.dim);
   else if constexpr (std::is_same_v<T, AdaptedParts>)
     return fmt::format(" {}={}-{}", field, fmt::join(value.begin, ","), fmt::join(value.end, ","));
+  else if constexpr (std::is_same_v<T, GateActivation>)
+    return value == GateActivation::Silu ? "" : " gelu_tanh";
   else if constexpr (std::is_same_v<T, std::vector<float>>)
     return fmt::format(" {}={:.6g}", field, fmt::join(value, ","));
   else if constexpr (std::is_enum_v<T>)

@@ -16,7 +16,7 @@ std::vector<OpCall<View>> ops_of(const SwiGluGemm& op, std::span<const View> ope
     calls.push_back({AdaptedGemm{.transpose_b = true, .parts = op.parts}, std::move(linear)});
   else
     calls.push_back({Gemm{.transpose_b = true}, std::move(linear)});
-  if (op.result) calls.push_back({SwiGlu{}, {read(gate_up), operands[factors + 1]}});
+  if (op.result) calls.push_back({SwiGlu{op.activation}, {read(gate_up), operands[factors + 1]}});
   return calls;
 }
 
@@ -32,7 +32,7 @@ std::vector<OpCall<View>> ops_of(const SwiGluGemmBackward& op, std::span<const V
     calls.push_back({AdaptedGemm{}, std::move(linear)});
   else
     calls.push_back({Gemm{}, std::move(linear)});
-  calls.push_back({SwiGluBackward{op.restore}, {op.restore ? update(dh) : read(dh), gate_up, dgate_up}});
+  calls.push_back({SwiGluBackward{op.restore, op.activation}, {op.restore ? update(dh) : read(dh), gate_up, dgate_up}});
   return calls;
 }
 

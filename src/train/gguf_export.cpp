@@ -44,6 +44,8 @@ void write_tensor(const TensorRows& source, const GgufTensorName& tensor, GgufTy
     const int64_t count = std::min(chunk, rows - first);
     std::vector<float> values = source.read(first, count);
     refuse_values(values, type, tensor.hugging_face);
+    if (tensor.more != 0)
+      for (float& value : values) value += tensor.more;
     if (!matrix && tensor.interleaved_head_rows != 0) {
       const std::vector<float> straight = values;
       for (int64_t i = 0; i < columns; ++i)
@@ -107,6 +109,11 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
   }
   if (const int64_t window = spec.layers[0].window)
     writer.add_u32(key("attention.sliding_window"), static_cast<uint64_t>(window));
+  if (kind != "granite") return;
+  writer.add_f32(key("attention.scale"), spec.layers[0].attention_scale);
+  writer.add_f32(key("embedding_scale"), spec.embedding_factor);
+  writer.add_f32(key("residual_scale"), spec.layers[0].branch_factor);
+  writer.add_f32(key("logit_scale"), 1 / spec.logits_factor);
 }
 
 std::string types_note(const std::vector<GgufType>& types) {
@@ -207,7 +214,7 @@ std::vector<std::string> export_gguf_model(const fs::path& model, const fs::path
   if (!factors.empty()) out.write(layout.offset.back(), std::as_bytes(std::span(factors)));
   out.sync();
   notes.insert(notes.begin(), types_note(types));
-  if (config.spec.layers[0].window != 0)
+  if (config.spec.layers[0].window != 0 && sizes.architecture->name == "llama")
     notes.push_back(fmt::format("llama.cpp attends to all tokens, the model to the last {}: longer texts differ",
                                 config.spec.layers[0].window));
   return notes;

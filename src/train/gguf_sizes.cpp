@@ -22,6 +22,20 @@ void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const
                kind.name);
 }
 
+// What llama.cpp takes for granted of Gemma 3.
+void refuse_gemma3(const ModelSpec& spec, const std::string& source) {
+  const LayerSpec& layer = spec.layers.at(0);
+  const int64_t divisor =
+      gguf_score_divisor(static_cast<int64_t>(spec.layers.size()), spec.hidden, layer.heads.heads, layer.heads.dim);
+  if (std::abs(layer.attention_scale * std::sqrt(static_cast<double>(divisor)) - 1) > 1e-6)
+    user_error("{}, key 'query_pre_attn_scalar': found {:g}, expected {} in a GGUF file", source,
+               1 / (layer.attention_scale * layer.attention_scale), divisor);
+  if (spec.local_rope.type != RopeType::Default || spec.local_rope.theta != kGgufLocalTheta)
+    user_error(
+        "{}: found layers with a window whose rotary embedding is of type {} and base {:g}, expected {} in a GGUF file",
+        source, name(spec.local_rope.type), spec.local_rope.theta, kGgufLocalTheta);
+}
+
 }  // namespace
 
 GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& model) {
@@ -34,13 +48,17 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);
   const LayerSpec& first = spec.layers.at(0);
+  if (kind->name == "gemma3") refuse_gemma3(spec, source);
   const bool windows = spec.architecture == "MistralForCausalLM";
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const auto refuse = [&](std::string_view what) {
       user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
     };
-    if (layer.window != 0 && !windows) refuse(fmt::format("sees {} tokens", layer.window));
+    const bool local = gguf_layer_is_local(*kind, static_cast<int64_t>(i));
+    if (layer.window != 0 && !windows && !local) refuse(fmt::format("sees {} tokens", layer.window));
+    if (local && layer.window == 0) refuse("sees all tokens");
+    if (layer.local_rope != local) refuse("has the rotary embedding of another kind of layer");
     if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i)))
       refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
     if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");

@@ -54,15 +54,17 @@ Matrix<S> linear(const Matrix<S>& x, const Matrix<S>& w, const std::vector<S>& b
   return y;
 }
 
-// y = gain x / sqrt(mean(x^2) + epsilon), row by row; rstd, if given, takes the factors.
+// y = gain x / sqrt(mean(x^2) + epsilon), row by row, where gain is the weight and `more`; rstd, if given, takes the
+// factors.
 template <class S>
-Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& gain, double epsilon, std::vector<S>* rstd = nullptr) {
+Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& weight, double epsilon, double more = 0,
+                   std::vector<S>* rstd = nullptr) {
   Matrix<S> y(x.rows, x.cols);
   for (int64_t t = 0; t < x.rows; t++) {
     S squares = 0;
     for (int64_t i = 0; i < x.cols; i++) squares += x(t, i) * x(t, i);
     const S r = S(1) / std::sqrt(squares / S(static_cast<double>(x.cols)) + S(epsilon));
-    for (int64_t i = 0; i < x.cols; i++) y(t, i) = at(gain, i) * x(t, i) * r;
+    for (int64_t i = 0; i < x.cols; i++) y(t, i) = (at(weight, i) + more) * x(t, i) * r;
     if (rstd) rstd->push_back(r);
   }
   return y;
@@ -70,23 +72,26 @@ Matrix<S> rms_norm(const Matrix<S>& x, const std::vector<S>& gain, double epsilo
 
 // Every gain.size() values of a row by themselves.
 template <class S>
-Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon) {
+Matrix<S> norm_heads(Matrix<S> x, const std::vector<S>& gain, double epsilon, double more) {
   Matrix<S> heads(x.rows * x.cols / std::ssize(gain), std::ssize(gain));
   heads.data = std::move(x.data);
-  x.data = rms_norm(heads, gain, epsilon).data;
+  x.data = rms_norm(heads, gain, epsilon, more).data;
   return x;
 }
 
-// silu(gate) up.   gate_up [T, 2 F], gate columns first.
 template <class S>
-Matrix<S> swiglu(const Matrix<S>& gate_up) {
+S activated(GateActivation activation, const S& x) {
+  if (activation == GateActivation::Silu) return x / (S(1) + std::exp(-x));
+  return 0.5 * x * (S(1) + std::tanh(std::sqrt(2 / std::numbers::pi) * (x + 0.044715 * x * x * x)));
+}
+
+// activation(gate) up.   gate_up [T, 2 F], gate columns first.
+template <class S>
+Matrix<S> swiglu(const Matrix<S>& gate_up, GateActivation activation = GateActivation::Silu) {
   const int64_t n = gate_up.cols / 2;
   Matrix<S> h(gate_up.rows, n);
   for (int64_t t = 0; t < h.rows; t++)
-    for (int64_t i = 0; i < n; i++) {
-      const S gate = gate_up(t, i);
-      h(t, i) = gate / (S(1) + std::exp(-gate)) * gate_up(t, n + i);
-    }
+    for (int64_t i = 0; i < n; i++) h(t, i) = activated(activation, gate_up(t, i)) * gate_up(t, n + i);
   return h;
 }
 
@@ -203,24 +208,31 @@ struct Linear {
 
 template <class S>
 struct Block {
-  std::vector<S> attention_norm, mlp_norm;  // [hidden]
-  Linear<S> q, k, v, o;                     // in: hidden; o from heads dim to hidden
-  Linear<S> gate, up, down;                 // hidden to F, F to hidden
-  int64_t window = 0;                       // of attention
-  bool rope = true;                         // of queries and keys
-  std::vector<S> query_norm{}, key_norm{};  // of each of their heads, or none
-  bool rope_interleaved = false;            // neighbours turn together
+  std::vector<S> attention_norm, mlp_norm;                // [hidden]
+  Linear<S> q, k, v, o;                                   // in: hidden; o from heads dim to hidden
+  Linear<S> gate, up, down;                               // hidden to F, F to hidden
+  int64_t window = 0;                                     // of attention
+  bool rope = true;                                       // of queries and keys
+  std::vector<S> query_norm{}, key_norm{};                // of each of their heads, or none
+  double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
+  double branch_factor = 1;                               // of what is added to the residual stream
+  std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
+  GateActivation activation = GateActivation::Silu;       // of the gate
+  bool local_rope = false;
+  bool rope_interleaved = false;  // neighbours turn together
 };
 
 template <class S>
 struct Decoder {
   HeadShape heads;
-  RopeTable rope;
+  RopeTable rope, local_rope{};
   double epsilon = 1e-5;  // of every norm
+  double more = 0;        // beside every norm's weight
   Matrix<S> embedding;    // [V, hidden]
   std::vector<Block<S>> blocks;
   std::vector<S> final_norm;  // [hidden]
   Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
+  double embedding_factor = 1, logits_factor = 1;
 };
 
 struct Batch {
@@ -252,35 +264,50 @@ Matrix<S> beside(std::initializer_list<Matrix<S>> parts) {
   return all;
 }
 
+// a + factor b.
 template <class S>
-Matrix<S> sum(Matrix<S> a, const Matrix<S>& b) {
-  for (size_t i = 0; i < a.data.size(); i++) a.data[i] += b.data[i];
+Matrix<S> sum(Matrix<S> a, const Matrix<S>& b, double factor = 1) {
+  for (size_t i = 0; i < a.data.size(); i++) a.data[i] += factor * b.data[i];
+  return a;
+}
+
+template <class S>
+Matrix<S> scaled(Matrix<S> a, double factor) {
+  for (S& x : a.data) x *= factor;
   return a;
 }
 
 // x [T, hidden] through one block.
 template <class S>
 Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S>& x, const Batch& batch) {
-  const Matrix<S> n1 = rms_norm(x, block.attention_norm, model.epsilon);
+  const auto norm = [&](const Matrix<S>& from, const std::vector<S>& weight) {
+    return weight.empty() ? from : rms_norm(from, weight, model.epsilon, model.more);
+  };
+  const Matrix<S> n1 = norm(x, block.attention_norm);
   Matrix<S> queries = linear(block.q, n1), keys = linear(block.k, n1);
   if (!block.query_norm.empty()) {
-    queries = norm_heads(std::move(queries), block.query_norm, model.epsilon);
-    keys = norm_heads(std::move(keys), block.key_norm, model.epsilon);
+    queries = norm_heads(std::move(queries), block.query_norm, model.epsilon, model.more);
+    keys = norm_heads(std::move(keys), block.key_norm, model.epsilon, model.more);
   }
   Matrix<S> qkv = beside({queries, keys, linear(block.v, n1)});
-  if (block.rope) qkv = rope(std::move(qkv), model.heads, batch.positions, model.rope, block.rope_interleaved);
-  const double scale = 1 / std::sqrt(static_cast<double>(model.heads.dim));
-  const Matrix<S> r = sum(x, linear(block.o, attention(qkv, model.heads, scale, batch.documents, block.window).out));
-  const Matrix<S> n2 = rms_norm(r, block.mlp_norm, model.epsilon);
-  return sum(r, linear(block.down, swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}))));
+  if (block.rope)
+    qkv = rope(std::move(qkv), model.heads, batch.positions, block.local_rope ? model.local_rope : model.rope,
+               block.rope_interleaved);
+  const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
+  const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window).out;
+  const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.branch_factor);
+  const Matrix<S> n2 = norm(r, block.mlp_norm);
+  const Matrix<S> h = swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}), block.activation);
+  return sum(r, norm(linear(block.down, h), block.mlp_post_norm), block.branch_factor);
 }
 
 // [T, V]
 template <class S>
 Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
-  Matrix<S> x = embedding(batch.ids, model.embedding);
+  Matrix<S> x = scaled(embedding(batch.ids, model.embedding), model.embedding_factor);
   for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
-  return linear(rms_norm(x, model.final_norm, model.epsilon), model.head.data.empty() ? model.embedding : model.head);
+  x = rms_norm(x, model.final_norm, model.epsilon, model.more);
+  return scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
 }
 
 // The sum of all losses times `scale` (1 / loss tokens of the step for their mean).

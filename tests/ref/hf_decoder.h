@@ -48,8 +48,13 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   const auto vector = [&](const std::string& name) { return matrix(name).data; };
   Decoder<S> model;
   model.heads = spec.layers.at(0).heads;
-  model.rope = rope_table(spec.rope, spec.rope.dim > 0 ? spec.rope.dim : model.heads.dim, 1);
+  const int64_t turned = spec.rope.dim > 0 ? spec.rope.dim : model.heads.dim;
+  model.rope = rope_table(spec.rope, turned, 1);
+  model.local_rope = rope_table(spec.local_rope, turned, 1);
+  model.more = spec.final_norm.plus_one;
   model.epsilon = spec.final_norm.epsilon;
+  model.embedding_factor = spec.embedding_factor;
+  model.logits_factor = spec.logits_factor;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
   if (!spec.tied) model.head = matrix("lm_head.weight");
@@ -71,18 +76,30 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     const auto part = [&](const std::string& own, const std::string& fused, int64_t begin, int64_t end) {
       return tensors.contains(at + own + ".weight") ? linear(own) : rows_of(linear(fused), begin, end);
     };
-    const int64_t q = model.heads.query_columns(), k = q + model.heads.key_columns(), v = k + model.heads.key_columns();
-    const int64_t ffn = spec.layers[i].down.in;
-    const auto head_norm = [&](const std::string& name) {
-      return tensors.contains(at + name + ".weight") ? vector(at + name + ".weight") : std::vector<S>();
-    };
-    model.blocks.push_back(
-        {vector(at + "input_layernorm.weight"), vector(at + "post_attention_layernorm.weight"),
-         part("self_attn.q_proj", "self_attn.qkv_proj", 0, q), part("self_attn.k_proj", "self_attn.qkv_proj", q, k),
-         part("self_attn.v_proj", "self_attn.qkv_proj", k, v), linear("self_attn.o_proj"),
-         part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn), part("mlp.up_proj", "mlp.gate_up_proj", ffn, 2 * ffn),
-         linear("mlp.down_proj"), spec.layers[i].window, spec.layers[i].rope, head_norm("self_attn.q_norm"),
-         head_norm("self_attn.k_norm"), spec.layers[i].rope_interleaved});
+    const LayerSpec& layer = spec.layers[i];
+    const int64_t q = layer.heads.query_columns(), k = q + layer.heads.key_columns(), v = k + layer.heads.key_columns();
+    const int64_t ffn = layer.down.in;
+    const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
+    model.blocks.push_back({norm(layer.attention_norm),
+                            norm(layer.mlp_norm),
+                            part("self_attn.q_proj", "self_attn.qkv_proj", 0, q),
+                            part("self_attn.k_proj", "self_attn.qkv_proj", q, k),
+                            part("self_attn.v_proj", "self_attn.qkv_proj", k, v),
+                            linear("self_attn.o_proj"),
+                            part("mlp.gate_proj", "mlp.gate_up_proj", 0, ffn),
+                            part("mlp.up_proj", "mlp.gate_up_proj", ffn, 2 * ffn),
+                            linear("mlp.down_proj"),
+                            layer.window,
+                            layer.rope,
+                            norm(layer.query_norm),
+                            norm(layer.key_norm),
+                            layer.attention_scale,
+                            layer.branch_factor,
+                            norm(layer.attention_post_norm),
+                            norm(layer.mlp_post_norm),
+                            layer.gate,
+                            layer.local_rope,
+                            layer.rope_interleaved});
   }
   return model;
 }

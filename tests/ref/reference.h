@@ -46,6 +46,14 @@ inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
   return all;
 }
 
+// The activation's derivative.
+inline double activation_slope(GateActivation activation, double x) {
+  const double s = 1 / (1 + std::exp(-x));
+  if (activation == GateActivation::Silu) return s * (1 + x * (1 - s));
+  const double c = std::sqrt(2 / std::numbers::pi), t = std::tanh(c * (x + 0.044715 * x * x * x));
+  return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * c * (1 + 3 * 0.044715 * x * x);
+}
+
 // Computes what an op writes; one call operator a kind. Operands stand in ops.h's order, without scratch.
 class Reference {
  public:
@@ -229,12 +237,15 @@ class Reference {
 
   void operator()(const RmsNorm& op) {
     std::vector<double> rstd;
-    o_[2].values = rms_norm(by_heads(o_[0]).matrix(), o_[1].values, static_cast<double>(op.epsilon), &rstd).data;
+    o_[2].values =
+        rms_norm(by_heads(o_[0]).matrix(), o_[1].values, static_cast<double>(op.epsilon), op.plus_one, &rstd).data;
     o_[3].values = rstd;
   }
 
   void operator()(const RmsNormBackward& op) {
-    const Tensor &gain = o_[2], &rstd = o_[3], x = by_heads(o_[1]);
+    const Tensor &rstd = o_[3], x = by_heads(o_[1]);
+    Tensor gain = o_[2];
+    for (double& value : gain.values) value += op.plus_one;
     Tensor dy = by_heads(o_[0]), dx = by_heads(o_[4]);
     if (op.gain_gradient) std::ranges::fill(o_[5].values, 0.0);
     for (int64_t t = 0; t < x.rows(); t++) {
@@ -251,16 +262,16 @@ class Reference {
     o_[4].values = dx.values;
   }
 
-  void operator()(const SwiGlu&) { o_[1].values = swiglu(o_[0].matrix()).data; }
+  void operator()(const SwiGlu& op) { o_[1].values = swiglu(o_[0].matrix(), op.activation).data; }
 
   void operator()(const SwiGluBackward& op) {
     const int64_t n = o_[0].cols();
     for (int64_t t = 0; t < o_[0].rows(); t++)
       for (int64_t i = 0; i < n; i++) {
-        const double d = o_[0](t, i), gate = o_[1](t, i), up = o_[1](t, n + i), s = 1 / (1 + std::exp(-gate));
-        o_[2](t, i) = d * up * s * (1 + gate * (1 - s));
-        o_[2](t, n + i) = d * gate * s;
-        if (op.restore) o_[0](t, i) = gate * s * up;
+        const double d = o_[0](t, i), gate = o_[1](t, i), up = o_[1](t, n + i), h = activated(op.activation, gate);
+        o_[2](t, i) = d * up * activation_slope(op.activation, gate);
+        o_[2](t, n + i) = d * h;
+        if (op.restore) o_[0](t, i) = h * up;
       }
   }
 
@@ -269,7 +280,7 @@ class Reference {
     const size_t gate_up = adapted ? 4 : 2;
     o_[gate_up] = adapted ? product(AdaptedGemm{true, op.parts}, gate_up, o_[gate_up])
                           : product(Gemm{.transpose_b = true}, gate_up, o_[gate_up]);
-    if (op.result) o_[gate_up + 1].values = swiglu(o_[gate_up].matrix()).data;
+    if (op.result) o_[gate_up + 1].values = swiglu(o_[gate_up].matrix(), op.activation).data;
   }
 
   void operator()(const SwiGluGemmBackward& op) {
@@ -277,13 +288,18 @@ class Reference {
     std::vector<Tensor> pointwise{
         op.adapted ? product(AdaptedGemm{}, gate_up, o_[dh]) : product(Gemm{}, gate_up, o_[dh]), o_[gate_up],
         o_[gate_up + 1]};
-    Reference(pointwise, facts_)(SwiGluBackward{op.restore});
+    Reference(pointwise, facts_)(SwiGluBackward{op.restore, op.activation});
     o_[dh] = pointwise[0];
     o_[gate_up + 1] = pointwise[2];
   }
 
   void operator()(const Accumulate&) {
     for (size_t i = 0; i < o_[0].values.size(); i++) o_[1].values[i] += o_[0].values[i];
+  }
+
+  void operator()(const Rescale& op) {
+    for (size_t i = 0; i < o_[0].values.size(); i++)
+      o_.back().values[i] = static_cast<double>(op.factor) * o_[0].values[i] + (op.addend ? o_[1].values[i] : 0);
   }
 
   void operator()(const Cast&) { o_[1].values = o_[0].values; }

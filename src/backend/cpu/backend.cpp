@@ -36,11 +36,12 @@ struct Bind {
   Launch operator()(const Rope& a) const { return cpu::bind_rope(a, operands); }
   Launch operator()(const RmsNorm& a) const { return cpu::bind_rms_norm(a, operands); }
   Launch operator()(const RmsNormBackward& a) const { return cpu::bind_rms_norm_backward(a, operands); }
-  Launch operator()(const SwiGlu&) const { return cpu::bind_swiglu(operands); }
+  Launch operator()(const SwiGlu& a) const { return cpu::bind_swiglu(a, operands); }
   Launch operator()(const SwiGluBackward& a) const { return cpu::bind_swiglu_backward(a, operands); }
   Launch operator()(const SwiGluGemm& a) const { return one_by_one(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return one_by_one(a); }
   Launch operator()(const Accumulate&) const { return cpu::bind_accumulate(operands); }
+  Launch operator()(const Rescale& a) const { return cpu::bind_rescale(a, operands); }
   Launch operator()(const Cast&) const { return cpu::bind_cast(operands); }
   Launch operator()(const Transpose&) const { return cpu::bind_transpose(operands); }
   Launch operator()(const Copy&) const { return cpu::bind_copy(operands); }

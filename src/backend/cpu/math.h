@@ -41,6 +41,18 @@ inline float exp(float x) {
 // 1 / (1 + e^-x).
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
+// What a gate is multiplied by, sigmoid(z), and z's derivative. GELU by tanh is that of z = 2 sqrt(2 / pi) (x +
+// 0.044715 x^3), since 1 + tanh(z / 2) = 2 sigmoid(z).
+struct GateSigmoid {
+  float s, slope;
+};
+template <bool kGelu>
+GateSigmoid gate_sigmoid(float x) {
+  if constexpr (!kGelu) return {sigmoid(x), 1.0f};
+  constexpr float kLinear = 1.5957691216f, kCubic = 0.0713548162726f;
+  return {sigmoid(x * (kLinear + kCubic * x * x)), kLinear + 3.0f * kCubic * x * x};
+}
+
 // An element as fp32, and fp32 as an element, to nearest even. By reference and on bits, without a branch or an object
 // of the class: loops over them vectorise.
 inline float to_float(const float& x) { return x; }

@@ -9,14 +9,22 @@ namespace {
 
 constexpr int64_t kPartialRows = 32;  // rows of a block, whose part of dgain is summed in one go
 
+// The gain as RmsNorm's attributes say it: the operand and `more`, 0 or 1.
+template <class G>
+struct Gain {
+  const G* weight;
+  float more;
+  float operator[](int64_t i) const { return to_float(weight[i]) + more; }
+};
+
 template <class T, class G>
-void scale_row(const T* x, const G* gain, float r, T* y, int64_t n) {
+void scale_row(const T* x, const Gain<G>& gain, float r, T* y, int64_t n) {
 #pragma omp simd
-  for (int64_t i = 0; i < n; i++) store(y[i], to_float(x[i]) * r * to_float(gain[i]));
+  for (int64_t i = 0; i < n; i++) store(y[i], to_float(x[i]) * r * gain[i]);
 }
 
 template <class T, class G>
-float norm_row(const T* x, const G* gain, T* y, int64_t n, float epsilon) {
+float norm_row(const T* x, const Gain<G>& gain, T* y, int64_t n, float epsilon) {
   const float squares = sum(n, [=](int64_t i) {
     const float value = to_float(x[i]);
     return value * value;
@@ -28,14 +36,14 @@ float norm_row(const T* x, const G* gain, T* y, int64_t n, float epsilon) {
 
 // dgain, if not null, is added to.
 template <class T, class G>
-void norm_row_backward(const T* dy, const T* x, const G* gain, float r, bool accumulate, T* dx, float* dgain,
+void norm_row_backward(const T* dy, const T* x, const Gain<G>& gain, float r, bool accumulate, T* dx, float* dgain,
                        int64_t n) {
-  const float dot = sum(n, [=](int64_t i) { return to_float(gain[i]) * to_float(dy[i]) * to_float(x[i]); });
+  const float dot = sum(n, [=](int64_t i) { return gain[i] * to_float(dy[i]) * to_float(x[i]); });
   const float slope = r * r * (dot / static_cast<float>(n));
 #pragma omp simd
   for (int64_t i = 0; i < n; i++) {
     const float before = accumulate ? to_float(dx[i]) : 0.0f;
-    store(dx[i], before + r * (to_float(gain[i]) * to_float(dy[i]) - to_float(x[i]) * slope));
+    store(dx[i], before + r * (gain[i] * to_float(dy[i]) - to_float(x[i]) * slope));
   }
   if (!dgain) return;
 #pragma omp simd
@@ -53,7 +61,8 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands) {
   operands.done();
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
-      return [=, from = Rows<T>(x), to = Rows<T>(y), g = gain.as<G>()](const RuntimeScalars&) {
+      return [=, from = Rows<T>(x), to = Rows<T>(y),
+              g = Gain<G>{gain.as<G>(), norm.plus_one ? 1.0f : 0.0f}](const RuntimeScalars&) {
         share_rows(x.rows() * heads, n, [&](int64_t i) {
           const int64_t row = i / heads, col = i % heads * n;
           rstd[i] = norm_row(from[row] + col, g, to[row] + col, n, norm.epsilon);
@@ -84,15 +93,16 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       return [=](const RuntimeScalars&) {
         const Rows<T> dy_rows(dy), x_rows(x), dx_rows(dx);
+        const Gain<G> g{gain.as<G>(), norm.plus_one ? 1.0f : 0.0f};
         const int64_t blocks = ceil_div(rows, kPartialRows);
         share(blocks, [&](int64_t block) {
           float* const sums = norm.gain_gradient ? partial + block * cols : nullptr;
           if (sums) std::fill_n(sums, cols, 0.0f);
           for (int64_t row = block * kPartialRows; row < std::min(rows, (block + 1) * kPartialRows); row++) {
             const int64_t token = row / heads, col = row % heads * cols;
-            norm_row_backward(dy_rows[token] + col, x_rows[token] + col, gain.as<G>(), rstd[row], norm.accumulate,
+            norm_row_backward(dy_rows[token] + col, x_rows[token] + col, g, rstd[row], norm.accumulate,
                               dx_rows[token] + col, sums, cols);
-            if (norm.restore) scale_row(x_rows[row], gain.as<G>(), rstd[row], dy_rows[row], cols);
+            if (norm.restore) scale_row(x_rows[row], g, rstd[row], dy_rows[row], cols);
           }
         });
         if (!norm.gain_gradient) return;

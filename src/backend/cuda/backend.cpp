@@ -45,11 +45,12 @@ struct Bind {
   Launch operator()(const Rope& a) const { return cuda::bind_rope(a, operands, stream); }
   Launch operator()(const RmsNorm& a) const { return cuda::bind_rms_norm(a, operands, stream); }
   Launch operator()(const RmsNormBackward& a) const { return cuda::bind_rms_norm_backward(a, operands, stream); }
-  Launch operator()(const SwiGlu&) const { return cuda::bind_swiglu(operands, stream); }
+  Launch operator()(const SwiGlu& a) const { return cuda::bind_swiglu(a, operands, stream); }
   Launch operator()(const SwiGluBackward& a) const { return cuda::bind_swiglu_backward(a, operands, stream); }
   Launch operator()(const SwiGluGemm& a) const { return fused(a); }
   Launch operator()(const SwiGluGemmBackward& a) const { return fused(a); }
   Launch operator()(const Accumulate&) const { return cuda::bind_accumulate(operands, stream); }
+  Launch operator()(const Rescale& a) const { return cuda::bind_rescale(a, operands, stream); }
   Launch operator()(const Cast&) const { return cuda::bind_cast(operands, stream); }
   Launch operator()(const Transpose&) const { return cuda::bind_transpose(operands, stream); }
   Launch operator()(const Copy&) const { return cuda::bind_copy(operands, stream); }

@@ -22,9 +22,10 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
 
 Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream);
 Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cudaStream_t stream);
-Launch bind_swiglu(Operands operands, cudaStream_t stream);
+Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cudaStream_t stream);
 Launch bind_accumulate(Operands operands, cudaStream_t stream);
+Launch bind_rescale(const Rescale& rescale, Operands operands, cudaStream_t stream);
 
 Launch bind_rope_table(const RopeTable& table, Operands operands, cudaStream_t stream);
 Launch bind_rope(const Rope& rope, Operands operands, cudaStream_t stream);

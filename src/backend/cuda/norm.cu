@@ -12,7 +12,7 @@ constexpr int kKept = 4;
 
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kThreads)
-    rms_norm_kernel(Rows<T> x, const G* gain, Rows<T> y, float* rstd, int64_t n, float epsilon) {
+    rms_norm_kernel(Rows<T> x, const G* gain, Rows<T> y, float* rstd, int64_t n, float epsilon, float more) {
   __shared__ float shared[32];
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{blockDim.x} * N;
   Pack<float, N> kept[kKept];
@@ -34,7 +34,7 @@ __global__ void __launch_bounds__(kThreads)
   const auto put = [&](Pack<float, N> values, int64_t col) {
     const auto factors = load_floats<N>(gain + col);
 #pragma unroll
-    for (int k = 0; k < N; k++) values[k] = values[k] * r * factors[k];
+    for (int k = 0; k < N; k++) values[k] = values[k] * r * (factors[k] + more);
     save_floats<N>(y.at(row, col), values);
   };
 #pragma unroll
@@ -50,6 +50,7 @@ struct Backward {
   float* partial;  // by block: its rows' part of dgain
   int64_t rows, n, block_rows;
   bool accumulate, restore;
+  float more;  // beside the gain's operand: 0 or 1
 };
 
 // A block takes block_rows rows one after the other, each of which it reads twice, and sums their part of dgain in
@@ -66,7 +67,7 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
       const auto factors = load_floats<N>(gain + col), d = load_floats<N>(op.dy.at(row, col));
       const auto x = load_floats<N>(op.x.at(row, col));
 #pragma unroll
-      for (int k = 0; k < N; k++) dot += factors[k] * d[k] * x[k];
+      for (int k = 0; k < N; k++) dot += (factors[k] + op.more) * d[k] * x[k];
     }
     const float r = op.rstd[row];
     const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
@@ -76,12 +77,12 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
       Pack<float, N> result{};
       if (op.accumulate) result = load_floats<N>(op.dx.at(row, col));
 #pragma unroll
-      for (int k = 0; k < N; k++) result[k] += r * (factors[k] * d[k] - x[k] * slope);
+      for (int k = 0; k < N; k++) result[k] += r * ((factors[k] + op.more) * d[k] - x[k] * slope);
       save_floats<N>(op.dx.at(row, col), result);
       if (op.restore) {
         Pack<float, N> y;
 #pragma unroll
-        for (int k = 0; k < N; k++) y[k] = x[k] * r * factors[k];
+        for (int k = 0; k < N; k++) y[k] = x[k] * r * (factors[k] + op.more);
         save_floats<N>(op.dy.at(row, col), y);
       }
       if (!partial) continue;
@@ -148,7 +149,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     }
     float dot = 0;
 #pragma unroll
-    for (int k = 0; k < kWide; k++) dot += to_float(gains[k]) * to_float(group.dy[k]) * to_float(group.x[k]);
+    for (int k = 0; k < kWide; k++)
+      dot += (to_float(gains[k]) + op.more) * to_float(group.dy[k]) * to_float(group.x[k]);
     fetch(slot);
     const float r = __shfl_sync(kAll, rstd, row % 32);
     const float slope = r * r * (block_sum(dot, shared[row % 2]) / static_cast<float>(op.n));
@@ -159,7 +161,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
       Pack<float, kWide> result, y;
 #pragma unroll
       for (int k = 0; k < kWide; k++) {
-        const float factor = to_float(gains[k]), d = to_float(group.dy[k]), of_x = to_float(group.x[k]);
+        const float factor = to_float(gains[k]) + op.more, d = to_float(group.dy[k]), of_x = to_float(group.x[k]);
         result[k] = to_float(group.dx[k]) + r * (factor * d - of_x * slope);  // 0 where there is nothing to add to
         y[k] = of_x * r * factor;
         dgain[k] += d * of_x * r;
@@ -203,7 +205,7 @@ struct HeadPlace {
 template <class T, class G>
 __global__ void __launch_bounds__(32 * kHeadWarps)
     head_norm_kernel(Rows<T> x, const G* gain, Rows<T> y, float* rstd, int64_t count, int64_t heads, int64_t n,
-                     float epsilon) {
+                     float epsilon, float more) {
   const int64_t number = int64_t{blockIdx.x} * kHeadWarps + threadIdx.x / 32;
   if (number >= count) return;
   const HeadPlace at(number, heads, n);
@@ -216,7 +218,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps)
   const float r = 1.0f / sqrtf(warp_sum(squares) / static_cast<float>(n) + epsilon);
   if (lane == 0) rstd[number] = r;
   for (int64_t i = lane; i < n; i += 32)
-    store(*y.at(at.token, at.column + i), to_float(*x.at(at.token, at.column + i)) * r * to_float(gain[i]));
+    store(*y.at(at.token, at.column + i), to_float(*x.at(at.token, at.column + i)) * r * (to_float(gain[i]) + more));
 }
 
 template <class T, class G>
@@ -228,13 +230,13 @@ __global__ void __launch_bounds__(32 * kHeadWarps)
   const int lane = static_cast<int>(threadIdx.x) % 32;
   float dot = 0;
   for (int64_t i = lane; i < op.n; i += 32)
-    dot +=
-        to_float(gain[i]) * to_float(*op.dy.at(at.token, at.column + i)) * to_float(*op.x.at(at.token, at.column + i));
+    dot += (to_float(gain[i]) + op.more) * to_float(*op.dy.at(at.token, at.column + i)) *
+           to_float(*op.x.at(at.token, at.column + i));
   const float r = op.rstd[number], slope = r * r * (warp_sum(dot) / static_cast<float>(op.n));
   for (int64_t i = lane; i < op.n; i += 32) {
     T& dx = *op.dx.at(at.token, at.column + i);
     const float before = op.accumulate ? to_float(dx) : 0.0f;
-    const float factor = to_float(gain[i]) * to_float(*op.dy.at(at.token, at.column + i));
+    const float factor = (to_float(gain[i]) + op.more) * to_float(*op.dy.at(at.token, at.column + i));
     store(dx, before + r * (factor - to_float(*op.x.at(at.token, at.column + i)) * slope));
   }
 }
@@ -268,19 +270,20 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
   const int64_t n = gain.count(), heads = x.cols() / n, count = x.rows() * heads;
   float* const rstd = operands.vector("rstd", {DType::F32}, count).as<float>();
   operands.done();
+  const float more = norm.plus_one ? 1.0f : 0.0f;
   return dispatch_activation(x.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
       if (heads > 1)
         return [=](const RuntimeScalars&) {
           head_norm_kernel<<<blocks_of(count, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(
-              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, count, heads, n, norm.epsilon);
+              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, count, heads, n, norm.epsilon, more);
           check_launch("rms_norm");
         };
       return dispatch_wide(wide({x, gain, y}), [&]<int N>() -> Launch {
         return [=](const RuntimeScalars&) {
           const unsigned threads = threads_for((x.cols() / N + kKept - 1) / kKept, kThreads);
           rms_norm_kernel<N><<<static_cast<unsigned>(x.rows()), threads, 0, stream>>>(
-              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, x.cols(), norm.epsilon);
+              Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, x.cols(), norm.epsilon, more);
           check_launch("rms_norm");
         };
       });
@@ -309,8 +312,17 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   };
   return dispatch_activation(dy.dtype, [&]<class T>() {
     return dispatch_activation(gain.dtype, [&]<class G>() -> Launch {
-      const Backward<T> op{Rows<T>(dy), Rows<T>(x), Rows<T>(dx),     rstd,        partial, rows,
-                           cols,        block_rows, norm.accumulate, norm.restore};
+      const Backward<T> op{Rows<T>(dy),
+                           Rows<T>(x),
+                           Rows<T>(dx),
+                           rstd,
+                           partial,
+                           rows,
+                           cols,
+                           block_rows,
+                           norm.accumulate,
+                           norm.restore,
+                           norm.plus_one ? 1.0f : 0.0f};
       if (heads > 1)
         return [=](const RuntimeScalars&) {
           head_norm_backward_kernel<<<blocks_of(rows, kHeadWarps), 32 * kHeadWarps, 0, stream>>>(op, gain.as<G>(),

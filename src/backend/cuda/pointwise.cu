@@ -8,12 +8,13 @@ template <class T>
 struct SwiGluBody {
   Rows<T> gate_up, h;
   int64_t n;
+  bool gelu;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const auto gate = load_floats<N>(gate_up.at(row, col)), up = load_floats<N>(gate_up.at(row, n + col));
     Pack<float, N> out;
 #pragma unroll
-    for (int k = 0; k < N; k++) out[k] = swiglu<T>(gate[k], up[k]);
+    for (int k = 0; k < N; k++) out[k] = swiglu<T>(gate[k], up[k], gelu);
     save_floats<N>(h.at(row, col), out);
   }
 };
@@ -22,7 +23,7 @@ template <class T>
 struct SwiGluBackwardBody {
   Rows<T> dh, gate_up, dgate_up;
   int64_t n;
-  bool restore;
+  bool restore, gelu;
   template <int N>
   __device__ void operator()(int64_t row, int64_t col) const {
     const auto d = load_floats<N>(dh.at(row, col));
@@ -30,7 +31,7 @@ struct SwiGluBackwardBody {
     Pack<float, N> dgate, dup, h;
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const SwiGluGradient x = swiglu_gradient<T>(d[k], gate[k], up[k]);
+      const SwiGluGradient x = swiglu_gradient<T>(d[k], gate[k], up[k], gelu);
       dgate[k] = x.dgate;
       dup[k] = x.dup;
       h[k] = x.h;
@@ -55,12 +56,27 @@ struct AccumulateBody {
   }
 };
 
+template <class T>
+struct RescaleBody {
+  Rows<T> x, c, y;
+  Rescale rescale;
+  template <int N>
+  __device__ void operator()(int64_t row, int64_t col) const {
+    auto values = load_floats<N>(x.at(row, col));
+    Pack<float, N> added{};
+    if (rescale.addend) added = load_floats<N>(c.at(row, col));
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = rescale.factor * values[k] + added[k];
+    save_floats<N>(y.at(row, col), values);
+  }
+};
+
 // Halves of rows must start where whole groups do.
 bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n % kWide == 0; }
 
 }  // namespace
 
-Launch bind_swiglu(Operands operands, cudaStream_t stream) {
+Launch bind_swiglu(const SwiGlu& swiglu, Operands operands, cudaStream_t stream) {
   const TensorView gate_up = operands.take("gate_up", kActivation);
   const int64_t rows = gate_up.rows(), n = gate_up.cols() / 2;
   operands.expect(gate_up.cols() % 2 == 0, "'gate_up' has {} columns, expected an even number", gate_up.cols());
@@ -69,7 +85,7 @@ Launch bind_swiglu(Operands operands, cudaStream_t stream) {
   return dispatch_activation(h.dtype, [&]<class T>() -> Launch {
     return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({h}),
-                      SwiGluBody<T>{Rows<T>(gate_up), Rows<T>(h), n});
+                      SwiGluBody<T>{Rows<T>(gate_up), Rows<T>(h), n, swiglu.activation == GateActivation::GeluTanh});
     };
   });
 }
@@ -83,7 +99,8 @@ Launch bind_swiglu_backward(const SwiGluBackward& swiglu, Operands operands, cud
   return dispatch_activation(dh.dtype, [&]<class T>() -> Launch {
     return [=](const RuntimeScalars&) {
       launch_elements(stream, Extent(rows, n), halves_wide(gate_up, n) && wide({dh, dgate_up}),
-                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore});
+                      SwiGluBackwardBody<T>{Rows<T>(dh), Rows<T>(gate_up), Rows<T>(dgate_up), n, swiglu.restore,
+                                            swiglu.activation == GateActivation::GeluTanh});
     };
   });
 }
@@ -98,6 +115,19 @@ Launch bind_accumulate(Operands operands, cudaStream_t stream) {
         launch_elements(stream, Extent{x, y}, wide({x, y}), AccumulateBody<X, Y>{Rows<X>(x), Rows<Y>(y)});
       };
     });
+  });
+}
+
+Launch bind_rescale(const Rescale& rescale, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.take("x", kActivation);
+  const TensorView c = rescale.addend ? operands.matrix("c", {x.dtype}, x.rows(), x.cols()) : x;
+  const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
+  operands.done();
+  return dispatch_activation(x.dtype, [&]<class T>() -> Launch {
+    return [=](const RuntimeScalars&) {
+      launch_elements(stream, Extent{x, c, y}, wide({x, c, y}),
+                      RescaleBody<T>{Rows<T>(x), Rows<T>(c), Rows<T>(y), rescale});
+    };
   });
 }
 

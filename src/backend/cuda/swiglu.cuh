@@ -1,24 +1,33 @@
-// SwiGLU (Shazeer, arXiv:2002.05202) of one number: the same bits in every kernel that has it.   s = sigmoid(gate)
-//   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
+// Gated linear units (Shazeer, arXiv:2002.05202) of one number: the same bits in every kernel that has it.
+//   s = sigmoid(z)      h = gate s up       dgate = dh up s (1 + gate (1 - s) dz/dgate)       dup = dh gate s
+// SwiGLU: z = gate. GELU by tanh: z = 2 sqrt(2 / pi) (gate + 0.044715 gate^3), since 1 + tanh(z / 2) = 2 sigmoid(z).
 #pragma once
 
 #include "backend/cuda/device.cuh"
 
 namespace snug::cuda {
 
-// T: of the activations.
+inline constexpr float kGeluLinear = 1.5957691216f, kGeluCubic = 0.0713548162726f;
+
+// T: of the activations. `gelu`: whether the gate's activation is GELU.
 template <class T>
-__device__ float swiglu(float gate, float up) {
-  return gate * sigmoid<T>(gate) * up;
+__device__ float gate_sigmoid(float gate, bool gelu) {
+  return sigmoid<T>(gelu ? gate * (kGeluLinear + kGeluCubic * gate * gate) : gate);
+}
+
+template <class T>
+__device__ float swiglu(float gate, float up, bool gelu) {
+  return gate * gate_sigmoid<T>(gate, gelu) * up;
 }
 
 struct SwiGluGradient {
   float dgate, dup, h;
 };
 template <class T>
-__device__ SwiGluGradient swiglu_gradient(float dh, float gate, float up) {
-  const float s = sigmoid<T>(gate);
-  return {dh * up * (s * (1.0f + gate * (1.0f - s))), dh * (gate * s), gate * s * up};
+__device__ SwiGluGradient swiglu_gradient(float dh, float gate, float up, bool gelu) {
+  const float s = gate_sigmoid<T>(gate, gelu);
+  const float slope = gelu ? kGeluLinear + 3.0f * kGeluCubic * gate * gate : 1.0f;
+  return {dh * up * (s * (1.0f + gate * (1.0f - s) * slope)), dh * (gate * s), gate * s * up};
 }
 
 }  // namespace snug::cuda

@@ -14,8 +14,12 @@ struct JobContext {
   const Storage& storage;
   const Numerics& numerics;
   const Strategy& strategy;
-  Operand rope_table;  // [P, head_dim] fp32, persistent
+  Operand rope_table;                       // [P, head_dim] fp32, persistent
+  std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
 
+  const Operand& rope_table_of(size_t layer) const {
+    return model.layers[layer].local_rope ? local_rope_table.value() : rope_table;
+  }
   const Layout& layout() const { return storage.layout(); }
   const Topology& topology() const { return storage.layout().topology(); }
   // Whether a group is updated within the backward, for good or by speculation, as soon as its gradient is complete.

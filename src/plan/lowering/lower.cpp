@@ -54,10 +54,12 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
   return BatchBuffers::of(HostArrays(fields).emit(e, HostTask{HostJob::FillBatch, pass}));
 }
 
-HeadParams head_params(const JobContext& job) { return {job.table.final_norm, job.table.head, job.numerics.head_rows}; }
+HeadParams head_params(const JobContext& job) {
+  return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor), job.numerics.head_rows};
+}
 
-LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch) {
-  return {batch.positions, job.rope_table, batch.documents, cut.sequence_length, std::nullopt};
+LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
+  return {batch.positions, job.rope_table_of(layer), batch.documents, cut.sequence_length, std::nullopt};
 }
 
 namespace {
@@ -93,7 +95,7 @@ Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, co
   };
   const int embedding = job.table.group_of(job.table.embedding);
   prefetch_ahead(embedding);
-  Value x = b.embedding(ids, job.table.embedding);
+  Value x = b.embedding(ids, job.table.embedding, job.model.embedding_factor);
   b.forward();
   placement.release(embedding);
   for (size_t i = 0; i < job.table.layers.size(); i++) {
@@ -115,7 +117,8 @@ void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, 
   ProgramPlacement placement(job, e, nullptr);
   Builder b(e, placement, job.table, job.numerics.compute, cut.tokens_of(shape));
   const BatchBuffers batch = emit_batch(e, cut, shape);
-  const Value x = forward(job, b, placement, batch.ids, [&](size_t) { return layer_context(job, cut, batch); });
+  const Value x =
+      forward(job, b, placement, batch.ids, [&](size_t layer) { return layer_context(job, cut, batch, layer); });
   const Operand loss = e.tensor("loss", DType::F32, {1}, Role::Metrics);
   head_loss(b, x, head_params(job), batch, loss, false);
   const Operand all = of_all_ranks(job, e, "loss", loss);
@@ -140,7 +143,7 @@ void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, 
   e.scope("tokens");
   const auto arrays = TokenArrays<Operand>::of(HostArrays(token_fields(tokens)).emit(e, HostTask{HostJob::FillTokens}));
   const Value x = forward(job, b, placement, arrays.ids, [&](size_t layer) -> LayerContext {
-    return {arrays.positions, job.rope_table, {}, 0, caches[layer]};
+    return {arrays.positions, job.rope_table_of(layer), {}, 0, caches[layer]};
   });
   const Operand logits = head_logits(b, x, head_params(job), arrays.row);
   e.op("take", HostTask{HostJob::TakeLogits}, {read(copy_to_host(e, "logits.host", logits))}, Lane::Host);

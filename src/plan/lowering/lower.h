@@ -21,7 +21,7 @@ std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 // the device.
 BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass = 0);
 HeadParams head_params(const JobContext& job);
-LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch);
+LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer);
 
 // The sum of a [1] fp32 value over ranks, in the order of their numbers; the value itself where there is one rank.
 Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value);

@@ -156,7 +156,7 @@ class TrainProgram {
     prefetch_ahead(embedding_group(), 1);
     for (Pass& pass : passes_) {
       Builder& builder = enter(pass, kNoLayer, "embedding");
-      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, &pass.batch);
+      pass.x = builder.embedding(pass.batch.ids, job_.table.embedding, job_.model.embedding_factor, &pass.batch);
       builder.forward();
     }
     placement_.release(embedding_group());
@@ -174,7 +174,7 @@ class TrainProgram {
         pass.inputs.push_back(pass.x);
         const auto layer = static_cast<size_t>(i);
         pass.x = decoder_layer(builder, job_.model.layers[layer], job_.table.layers[layer],
-                               layer_context(job_, cut_, pass.batch), pass.x);
+                               layer_context(job_, cut_, pass.batch, layer), pass.x);
         builder.forward();
         for (const ActivationClass kind : kPlannedClasses)
           if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload && reaches(i))

@@ -30,7 +30,7 @@ constexpr uint32_t kAdapterStreams = 1u << 31;
 // As the model's authors draw it: normal weights, gains one, biases zero.
 RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
-  return {Distribution::Constant, param.name.ends_with(".bias") ? 0.0f : 1.0f, seed, stream, 0};
+  return {Distribution::Constant, param.initial, seed, stream, 0};
 }
 
 // As PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
