@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// Every rank has what it restored; now all have all that they hold.
+// Gathers what every rank has restored, so that all have all that they hold.
 void allgather_trained(const JobContext& job, Emitter& e) {
   for (int g = 0; g < job.table.group_count(); g++) {
     e.scope(fmt::format("group.{}.allgather", g));
@@ -19,18 +19,19 @@ void allgather_trained(const JobContext& job, Emitter& e) {
   }
 }
 
-// What a rank owns of one array of one run: a transfer. Files know it by parameters, as a fusion would rename runs.
+// Holds what a rank owns of one array of one run: a transfer. Files name it by parameters, as a fusion would rename
+// runs.
 struct Kept {
   struct Values {
     std::string name;  // "<parameter>.<array>"
     Span span;         // of the parameter's values in the array
   };
   Operand stored;
-  std::vector<Values> values;  // one parameter's behind another's, as `stored` holds them
+  std::vector<Values> values;  // in the order in which `stored` holds them
 };
 
-// A value that stands for a block of elements is the parameter's in which the block begins; parts and runs begin with
-// blocks.
+// Returns what a rank owns of an array. A value for a block of elements belongs to the parameter in which the block
+// begins; parts and runs begin with blocks.
 Kept kept_array(const JobContext& job, const Layout::Run& run, const Span& owned, const ShardedArray& array,
                 std::string_view array_name) {
   const auto blocks = [&](int64_t element) { return ceil_div(element, array.block); };
@@ -77,7 +78,7 @@ std::string state_file_name(int rank, int ranks) {
 
 Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
-  std::vector<size_t> first;  // by transfer: its first tensor, behind which the others lie
+  std::vector<size_t> first;  // by transfer: its first tensor, which the others follow
   Output output;
   for (const Kept& kept : kept_arrays(job)) {
     const DType dtype = kept.stored.dtype;
@@ -149,17 +150,17 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
 
 namespace {
 
-// Where an array's values [begin, end) lie in a file.
+// Says where an array's values [begin, end) lie in a file.
 struct FileRange {
   Span values;
   TensorPlace place;
 };
 
-// Adds where a parameter's values lie, which are an array's from `at` on; joins what continues in the file, so that it
-// is read as it was written.
+// Adds where a parameter's values lie; they are the array's from `at` on. Joins a range with the one before if it
+// continues it in the file, so that it is read as it was written.
 void append_ranges(std::vector<FileRange>& all, int64_t at, const Kept::Values& values, DType dtype,
                    const SavedState& saved) {
-  int64_t next = values.span.begin;  // what stands before it was found
+  int64_t next = values.span.begin;  // values before it were found
   const auto found = saved.arrays.find(values.name);
   if (found != saved.arrays.end())
     for (const auto& [stretch, place] : found->second) {
