@@ -19,14 +19,14 @@ namespace fs = std::filesystem;
 
 // ---- GGUF files -----------------------------------------------------------------------------------------------------
 
-// Of the bytes of all files of a model.
+// Returns a checksum of the bytes of all files of a model.
 uint64_t checksum_of(const std::vector<fs::path>& files) {
   std::vector<uint64_t> checksums;
   for (const fs::path& file : files) checksums.push_back(file_checksum(file));
   return checksums.size() == 1 ? checksums[0] : hash_of(std::span<const uint64_t>(checksums));
 }
 
-// The model directory of a GGUF file: made once, under the hash of the file's bytes.
+// Returns the model directory of a GGUF file: it is made once, under the hash of the file's bytes.
 fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
   const std::vector<fs::path> files = gguf_files(file);
   const fs::path directory = cache / fmt::format("gguf-{:016x}", checksum_of(files));
@@ -35,7 +35,7 @@ fs::path import_to_cache(const fs::path& file, const fs::path& cache) {
   const FileLock held = FileLock::alone(lock, kOtherCache);
   if (is_file(directory / "config.json")) return directory;
   try {
-    read_gguf(files);  // what cannot be read is refused before anything is announced
+    read_gguf(files);  // refuses what cannot be read before anything is announced
     if (is_first_process())
       say(fmt::format("--model {}: imports it to {}, once; --cache-dir names another place\n", file.string(),
                       directory.string()));
