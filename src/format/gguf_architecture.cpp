@@ -45,7 +45,7 @@ constexpr std::array<GgufArchitecture, 4> kArchitectures{{
      .has_rope_factors = false},
 }};
 
-// The tensors of one layer.
+// Names the tensors of one layer.
 class LayerNames {
  public:
   LayerNames(const GgufSizes& sizes, int64_t layer, std::vector<GgufTensorName>& out)

@@ -1,4 +1,4 @@
-// config.json and generation_config.json of a GGUF file.
+// Writes config.json and generation_config.json of a GGUF file.
 #include <algorithm>
 #include <array>
 #include <set>
@@ -58,7 +58,7 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (kind.name != "llama" && header.integer(window, 0, INT64_MAX, 0) != 0) header.fail(window, "0 or nothing");
 }
 
-// The rotary frequencies' scaling as config.json has it; null for none.
+// Returns the rotary frequencies' scaling as in config.json; null for none.
 OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind) {
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.rope.{}", kind.name, suffix); };
   // A factor without a type is a linear one.
@@ -93,7 +93,7 @@ int64_t find_head_dim(const GgufHeader& header, std::string_view architecture, i
   return head_dim;
 }
 
-// Rows of the embedding.
+// Returns the number of rows of the embedding.
 int64_t find_vocabulary(const GgufHeader& header) {
   const GgufTensor* embedding = header.find("token_embd.weight");
   if (!embedding) user_error("{}: tensor 'token_embd.weight' is missing, expected a matrix", header.source());
@@ -104,7 +104,7 @@ int64_t find_vocabulary(const GgufHeader& header) {
   return embedding->shape[0];
 }
 
-// The keys of one family.
+// Adds the keys of one family.
 void add_own_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   const auto has_bias = [&](std::string_view linear) {
     return header.find(fmt::format("blk.0.{}.bias", linear)) != nullptr;
@@ -176,7 +176,7 @@ std::string gguf_generation_config(const GgufHeader& header) {
   config["_from_model_config"] = true;
   for (const auto& [key, role] : {std::pair("bos_token_id", "bos"), {"pad_token_id", "padding"}})
     if (const auto id = gguf_token_id(header, role, vocabulary)) config[key] = *id;
-  for (const char* role : {"eos", "eot"})  // the second: end of turn
+  for (const char* role : {"eos", "eot"})  // eot ends a turn
     if (const auto id = gguf_token_id(header, role, vocabulary)) ends.push_back(*id);
   if (ends.size() == 2 && ends[0] == ends[1]) ends.erase(1);
   if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;

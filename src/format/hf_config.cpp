@@ -16,7 +16,7 @@ constexpr int64_t kMaxWidth = 1 << 20, kMaxHeads = 1 << 12, kMaxVocabulary = 1 <
 
 constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
-// Keys of models with experts: their presence with any count means another block than the dense one.
+// Keys of models with experts: any count means another block than the dense one.
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
                                                       "moe_intermediate_size"};
 
@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embe
 constexpr std::array<std::string_view, 7> kSwitchKeys{
     "use_qk_norm", "qk_norm", "qk_layernorm", "alibi", "use_parallel_residual", "attention_bias", "mlp_bias"};
 
-// Dropout as the families of models call it. Nothing but training has to do with it.
+// Names that families of models give to dropout, which matters only in training.
 constexpr std::array<std::string_view, 9> kDropoutKeys{
     "attention_dropout", "attn_dropout",        "attn_pdrop",
     "resid_pdrop",       "residual_dropout",    "embd_pdrop",
@@ -45,7 +45,7 @@ std::string either(std::span<const HfFamily> families, const auto& text_of) {
   return text;
 }
 
-// UserError for names of models that end in another head than a language model's, or in none.
+// Throws UserError for names of models that end in another head than a language model's, or in none.
 void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> families, std::string_view name) {
   constexpr std::string_view kHead = "ForCausalLM";
   constexpr std::array<std::string_view, 6> kHeads{
@@ -60,7 +60,7 @@ void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> fami
     const std::string_view stem = family.architecture.substr(0, family.architecture.size() - kHead.size());
     return lower_case(name) == lower_case(std::string(stem) + "Model");
   };
-  // Saved without its head, whose weights are the embedding's all the same.
+  // The model was saved without its head, whose weights are the embedding's.
   const std::string type = config.string("model_type", "");
   const bool tied = std::ranges::any_of(families, [&](const HfFamily& family) {
     return family.model_type == type && config.boolean("tie_word_embeddings", family.tie_word_embeddings);
@@ -97,8 +97,8 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
               either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); }));
 }
 
-// What stands for a size that the file leaves out: the class's number, or the number that follows from other sizes
-// where the class has none or the file says null.
+// Returns a size that the file leaves out: the class's number, or the number that follows from other sizes if the class
+// has none or the file says null.
 int64_t fallback_of(const JsonObject& config, std::string_view key, std::optional<int64_t> of_class, int64_t derived) {
   return config.value().contains(key) ? derived : of_class.value_or(derived);
 }
@@ -134,7 +134,7 @@ void parse_sizes(const JsonObject& config, const HfFamily& family, HfConfig& res
 void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   const std::string activation = config.string("hidden_act", "silu");
   if (activation != "silu" && activation != "swish") config.fail("hidden_act", "\"silu\"");
-  // Whether a key is there and no business of the family's own.
+  // Returns whether a key is there that the family does not handle itself.
   const auto stray = [&](std::string_view key) {
     return config.has(key) && std::ranges::find(family.own_keys, key) == family.own_keys.end();
   };
@@ -172,7 +172,7 @@ std::vector<std::string> parse_left_out(const JsonObject& bnb) {
 std::optional<BnbQuantization> parse_quantization(const JsonObject& config) {
   if (!config.has("quantization_config")) return std::nullopt;
   const JsonObject bnb = config.object("quantization_config");
-  // Files from before there was a choice do not name the method.
+  // Older files, from before there was a choice, do not name the method.
   const bool in_4bit = bnb.boolean("load_in_4bit", false), in_8bit = bnb.boolean("load_in_8bit", false);
   if (bnb.string("quant_method", in_4bit || in_8bit ? "bitsandbytes" : "") != "bitsandbytes")
     bnb.fail("quant_method", "\"bitsandbytes\": what other methods store is not read");

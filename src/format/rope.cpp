@@ -21,7 +21,7 @@ constexpr std::array kTypes{std::pair{std::string_view("default"), RopeType::Def
                             std::pair{std::string_view("longrope"), RopeType::LongRope},
                             std::pair{std::string_view("su"), RopeType::LongRope}};  // as Phi-3 spelt it
 
-// The original length stands at the top level too, where Phi-3 has it; there it counts.
+// Returns the original length. It may stand at the top level, as in Phi-3's files, and counts there first.
 double original_length(const JsonObject& config, const JsonObject& rope, int64_t max_position) {
   const JsonObject& object = config.has("original_max_position_embeddings") ? config : rope;
   return object.number("original_max_position_embeddings", 1, kMaxLength, static_cast<double>(max_position));
