@@ -8,7 +8,7 @@
 
 namespace snug {
 
-// Exact: split() and join() give x again, but for NaN, which becomes quiet.
+// split() and join() give x again exactly, except NaN, which becomes quiet.
 constexpr void split(float x, BFloat16& hi, int16_t& lo) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const bool special = (bits & 0x7f800000u) == 0x7f800000u;  // infinity or NaN: nothing to complete

@@ -7,7 +7,7 @@
 namespace snug::cpu {
 namespace {
 
-// dim / 2 pairs, `half` apart. sign: 1 forward, -1 backward.
+// Rotates dim / 2 pairs, `half` apart. `sign` is 1 forward, -1 backward.
 template <class T>
 void rotate(T* x, const float* cosine, const float* sine, float sign, int64_t half) {
 #pragma omp simd
