@@ -1,4 +1,4 @@
-// SwiGLU and sums of tensors.
+// Computes SwiGLU and sums of tensors.
 #include "backend/cuda/swiglu.cuh"
 
 namespace snug::cuda {
@@ -55,7 +55,7 @@ struct AccumulateBody {
   }
 };
 
-// Halves of rows must start where whole groups do.
+// Returns whether halves of rows start where whole groups do.
 bool halves_wide(const TensorView& view, int64_t n) { return wide({view}) && n % kWide == 0; }
 
 }  // namespace

@@ -22,7 +22,7 @@ __global__ void rope_table_kernel(Rows<float> table, int64_t positions, int64_t 
   }
 }
 
-// A block turns a token: a thread a group of N pairs, in every so many heads.
+// Rotates a token in a block: a thread takes a group of N pairs, in every few heads.
 template <int N, class T>
 __global__ void rope_kernel(Rows<T> x, const int32_t* positions, Rows<float> table, int64_t table_rows, int heads,
                             int half, float sign) {

@@ -1,4 +1,5 @@
-// SwiGLU (Shazeer, arXiv:2002.05202) of one number: the same bits in every kernel that has it.   s = sigmoid(gate)
+// Computes SwiGLU (Shazeer, arXiv:2002.05202) of one number, with equal bits in every kernel that has it.   s =
+// sigmoid(gate)
 //   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
 #pragma once
 
@@ -6,7 +7,7 @@
 
 namespace snug::cuda {
 
-// T: of the activations.
+// T is the dtype of the activations.
 template <class T>
 __device__ float swiglu(float gate, float up) {
   return gate * sigmoid<T>(gate) * up;
