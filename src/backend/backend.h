@@ -9,8 +9,8 @@
 
 namespace snug {
 
-// An op made ready: everything is looked up and prepared, nothing is left to allocate. It is called once a pass. When
-// it returns it has done its work or, with streams, has enqueued it.
+// Runs an op that was made ready: everything is looked up and prepared, nothing is left to allocate. It is called once
+// a pass. When it returns it has done its work or, with streams, has enqueued it.
 using Launch = std::function<void(const RuntimeScalars&)>;
 
 // Gives the lanes of a backend whose launches only enqueue: work of one lane runs in the order of its launches, lanes

@@ -1,4 +1,5 @@
-// The split master weight: an fp32 number as its nearest bf16 (ties away from zero) and the 16 bits that complete it.
+// Splits the master weight: an fp32 number becomes its nearest bf16 (ties away from zero) and the 16 bits that complete
+// it.
 #pragma once
 
 #include <bit>

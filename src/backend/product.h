@@ -9,7 +9,7 @@
 
 namespace snug {
 
-// A matrix in memory: strides in elements between the rows and columns of op(x).
+// Describes a matrix in memory, with strides in elements between the rows and columns of op(x).
 struct MatrixLayout {
   DType dtype = DType::F32;
   int64_t row_stride = 0, col_stride = 1;

@@ -11,7 +11,7 @@
 
 namespace snug {
 
-// A failure that the user can mend: a flag, a file, data. Exit code 2.
+// Reports a failure that the user can mend: a flag, a file, data. Exit code 2.
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -21,12 +21,12 @@ struct CapacityError : UserError {
   using UserError::UserError;
 };
 
-// A failure of the machine: a disk full, a device lost, a read that failed. Exit code 4.
+// Reports a failure of the machine: a disk full, a device lost, a read that failed. Exit code 4.
 struct DeviceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// A mistake of snug itself. Exit code 1. No input may raise it.
+// Reports a mistake of snug itself. Exit code 1. No input may raise it.
 struct InternalError : std::logic_error {
   InternalError(const std::string& message, std::source_location where) : std::logic_error(message), where(where) {}
   std::source_location where;

@@ -36,7 +36,7 @@ struct Field {
 };
 using Fields = std::vector<Field>;
 
-// A record that has a visitor.
+// Holds for records that have a visitor.
 template <class T>
 concept Visited = requires(T& record) {
   visit_fields(record, [](std::string_view, auto&) {});

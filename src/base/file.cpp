@@ -21,7 +21,7 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-// The most bytes that a single pread or pwrite moves, whatever the kernel's own limit.
+// A single pread or pwrite moves at most this many bytes, whatever the kernel's own limit.
 constexpr size_t kMaxCallBytes = size_t{1} << 30;
 // Written ranges at least this long are flushed and dropped at once, shorter ones by sync().
 constexpr uint64_t kDropBytes = uint64_t{1} << 20;

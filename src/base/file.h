@@ -26,9 +26,9 @@ enum class IoMode { Buffered, Direct };
 // other ranges, go through the page cache, with equal results.
 constexpr uint64_t kDirectAlignment = 4096;
 
-// An open file. One thread may move or close it; any number may read and write ranges of it at once, except writes that
-// are summed (start_checksum()). Direct ranges of several MiB are cut into requests that are in flight together
-// (base/io_ring.h), on a ring that each thread makes at its first such range; beyond that, reading and writing
+// Holds an open file. One thread may move or close it; any number may read and write ranges of it at once, except
+// writes that are summed (start_checksum()). Direct ranges of several MiB are cut into requests that are in flight
+// together (base/io_ring.h), on a ring that each thread makes at its first such range; beyond that, reading and writing
 // allocates nothing.
 class File {
  public:
@@ -94,9 +94,9 @@ void write_text(const std::filesystem::path& path, std::string_view text);
 // where a directory, a device, a pipe or a socket lies there.
 std::filesystem::path place_of_file(const std::filesystem::path& path);
 
-// A file that has the name `<path>.partial` until publish() has synced and renamed it; an existing file is replaced,
-// also where a link names it. If it is not published, the destructor removes it. Throws UserError as place_of_file()
-// does.
+// Holds a file that has the name `<path>.partial` until publish() has synced and renamed it; an existing file is
+// replaced, also where a link names it. If it is not published, the destructor removes it. Throws UserError as
+// place_of_file() does.
 class PendingFile {
  public:
   PendingFile(const std::filesystem::path& path, IoMode mode);
@@ -119,7 +119,7 @@ enum class Existing { Refuse, Replace };
 // Returns the name of a file or directory until it is published: `<path>.partial`.
 std::filesystem::path partial_name(const std::filesystem::path& path);
 
-// A directory that has the name `<path>.partial` until publish() has synced every file in it and renamed it. A
+// Holds a directory that has the name `<path>.partial` until publish() has synced every file in it and renamed it. A
 // `.partial` left by a killed process is emptied first; throws UserError if another process is still writing it, as its
 // lock says. With Refuse the constructor throws UserError if `path` exists and is not an empty directory. With Replace
 // what has the name is removed after the new directory has taken its place in one step. If it is not published, the

@@ -10,10 +10,10 @@ namespace snug {
 
 enum class Transfer { Read, Write };
 
-// A queue shared with the kernel, for one thread. Making one allocates, moving bytes does not.
+// Holds a queue shared with the kernel, for one thread. Making one allocates, moving bytes does not.
 class IoRing {
  public:
-  // Bytes of one request, and requests in flight: the fastest by bench/disk (bench/results/disk.md).
+  // One request has kPiece bytes, and kDepth requests are in flight: the fastest by bench/disk (bench/results/disk.md).
   static constexpr size_t kPiece = size_t{2} << 20;
   static constexpr unsigned kDepth = 8;
 

@@ -20,7 +20,7 @@ std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const 
 // fits.
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen);
 
-// A change of what is trained, of formats or of pins, with which the job fits.
+// Describes a change of what is trained, of formats or of pins, with which the job fits.
 struct Change {
   std::string option;       // "--state-format 8bit"
   std::string effect;       // what it changes besides the memory

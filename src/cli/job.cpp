@@ -24,7 +24,7 @@
 namespace snug {
 namespace {
 
-// Bytes of the host that context, libraries and the process took on H200s, beside the arenas: with one rank, with each
+// Context, libraries and the process took these bytes of the host on H200s, beside the arenas: with one rank, with each
 // further one, and for each op that a rank has bound, including the driver's.
 constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20, kOpHostBytes = 1200;
 

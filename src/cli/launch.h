@@ -34,8 +34,8 @@ int run_ranks(int ranks, int replicas, std::unique_ptr<Comm> launched, const Ran
 
 // Returns a number that all processes of one machine share, and no other machine's have.
 uint64_t number_of_machine();
-// For launched processes: how many this machine has, this one's place among them, from 0, and how many the machine has
-// that has the most.
+// Says of launched processes how many this machine has, this one's place among them, from 0, and how many the machine
+// has that has the most.
 struct NodeProcesses {
   int here = 1, place = 0, most = 1;
 };

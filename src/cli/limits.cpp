@@ -16,10 +16,11 @@
 namespace snug {
 namespace {
 
-// Bytes left to the system and to what is not planned: file headers, and code and libraries if no driver counts them.
+// These bytes are left to the system and to what is not planned: file headers, and code and libraries if no driver
+// counts them.
 constexpr uint64_t kSystemReserve = 512u << 20;
 
-// Bytes that processes take besides arenas. On the CPU with 1 to 8 ranks these were 10 to 20 MiB, and 1 to 4 for each
+// Processes take these bytes besides arenas. On the CPU with 1 to 8 ranks these were 10 to 20 MiB, and 1 to 4 for each
 // rank; processes that MPI connects also have its libraries and segments in shared memory.
 constexpr uint64_t kOfProcess = 40u << 20, kOfMpi = 64u << 20, kOfRank = 8u << 20;
 
@@ -32,7 +33,7 @@ uint64_t stack_bytes() {
   return bytes;
 }
 
-// Bytes that a process takes until it has planned a small model, besides the stacks of its threads. On the CPU these
+// A process takes these bytes until it has planned a small model, besides the stacks of its threads. On the CPU these
 // were 35 MiB of address space and data, of which oneDNN maps most for the code that it makes (and crashes if it
 // cannot), and 24 MiB that a control group counts, with as much of each stack as is touched. Kernels of oneDNN overflow
 // stacks of up to 640 KiB.

@@ -33,16 +33,16 @@ struct Command {
 const std::vector<std::string> kModelKeys{"model",  "init",          "adapter",     "checkpoint",
                                           "seed",   "compute",       "base_format", "threads",
                                           "device", "device_memory", "host_memory", "cache_dir"};
-// Keys that say where weights lie, of commands that several ranks run.
+// These keys say where weights lie, for commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",         "data_format", "columns",   "roles",    "prompt",
                                          "max_samples",  "template",    "train_on",  "thinking", "sequence_length",
                                          "long_samples", "packing",     "text_split"};
 
-// Commands that run on several ranks.
+// These commands run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
-// Commands that the interface names and that are not built yet.
+// These commands are named in the interface and are not built yet.
 const std::vector<std::string> kLaterCommands{"report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {

@@ -12,11 +12,12 @@ namespace {
 
 // ---- Reading and writing values -------------------------------------------------------------------------------------
 
-// Limits of AdamW, which divides by 1 - beta and by a root that only epsilon keeps off zero.
+// AdamW has these limits, as it divides by 1 - beta and by a root that only epsilon keeps off zero.
 constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
 constexpr int64_t kMaxOpenCount = 1 << 30;
-// The most threads, more than machines have cores; the system refuses a process tens of thousands.
+// There may be this many threads at most, more than machines have cores; the system refuses a process tens of
+// thousands.
 constexpr int64_t kMaxThreads = 1024;
 
 int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {

@@ -11,9 +11,9 @@
 
 namespace snug {
 
-// The most ranks, nodes and the like: products of a few of them stay within 64 bits.
+// There may be this many ranks, nodes and the like at most: products of a few of them stay within 64 bits.
 inline constexpr int64_t kMaxCount = 1 << 20;
-// The most blocks of a step, as the planner walks through all its passes.
+// A step may have this many blocks at most, as the planner walks through all its passes.
 inline constexpr int64_t kMaxBatch = 1 << 16;
 
 // Says how often something happens: "10", "epoch" or "30min".
@@ -24,10 +24,10 @@ struct Cadence {
 
 struct Options {
   std::string model, init = "pretrained", adapter, checkpoint;
-  // Keys that a job file or the command line named, without those of the file that a run wrote itself; and those of the
-  // command line alone.
+  // Hold the keys that a job file or the command line named, without those of the file that a run wrote itself; and
+  // those of the command line alone.
   std::set<std::string> given, flags;
-  // The text by which model and adapter were given; find_inputs() puts the directories in their place.
+  // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
   std::string data_format = "auto";

@@ -8,7 +8,7 @@
 
 namespace snug {
 
-// An option as transformers, TRL, PEFT, LLaMA-Factory, axolotl, torchtune, DeepSpeed and others spell it.
+// Holds an option as transformers, TRL, PEFT, LLaMA-Factory, axolotl, torchtune, DeepSpeed and others spell it.
 struct OtherName {
   std::string_view name;    // with underscores, in lower case
   std::string_view ours;    // snug's option or options, with commas; empty if none is similar

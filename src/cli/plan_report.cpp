@@ -179,7 +179,7 @@ std::string phases_text(const Planned& planned) {
   return text;
 }
 
-// Share of a step below which a lane's work is not worth a line.
+// A lane's work below this share of a step is not worth a line.
 constexpr double kNoticed = 0.001;
 
 // Returns seconds with a suitable number of digits: "0.0123", "1.23".
@@ -212,10 +212,11 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
-// The most ranks assumed on a node, as nodes with more cards are rare.
+// A node is assumed to have this many ranks at most, as nodes with more cards are rare.
 constexpr int kMostRanksOfANode = 16;
 
-// Bytes a second that a card takes from the others of its node, and from those of other nodes, if there are any.
+// Holds the bytes a second that a card takes from the others of its node, and from those of other nodes, if there are
+// any.
 struct Links {
   std::optional<double> own_node, other_nodes;
 };

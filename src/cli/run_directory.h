@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Name of the folder of a run with the files that go beside the weights of what is made of its checkpoints.
+// Names the folder of a run with the files that go beside the weights of what is made of its checkpoints.
 inline constexpr const char* kRunFormat = "format";
 
 // Throws UserError, which names the option, unless a file can be made or replaced there.

@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-// Bytes of the small files beside tensors: state.json, checksums, entries of directories.
+// The small files beside tensors take this many bytes: state.json, checksums, entries of directories.
 constexpr uint64_t kSmallFiles = 64 << 10;
 
 // Returns how often a run of `steps` steps saves at most: it saves at the last step in any case.

@@ -110,7 +110,7 @@ class Entry {
     fs::remove(file, ignored);
   }
 
-  // Held by the process that encodes, of those that want one entry. Its lock's file is removed with it.
+  // The process that encodes holds it, of those that want one entry. Its lock's file is removed with it.
   struct Turn {
     FileLock lock{};
     fs::path file{};

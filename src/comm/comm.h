@@ -62,7 +62,7 @@ struct SyncPoint {
   std::optional<int64_t> number;
 };
 
-// One rank's end of the connection of all ranks.
+// This is one rank's end of the connection of all ranks.
 //
 // Calls for different lanes come from different threads at the same time and do not mix; on one lane all ranks make
 // equal calls in one order. No call allocates. A call returns when this rank's input is free and its output complete;

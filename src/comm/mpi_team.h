@@ -20,7 +20,7 @@ namespace snug {
 // Returns the text of an MPI error code.
 std::string explain(const SnugMpi& mpi, int code);
 
-// This process among those that the launcher started.
+// Describes this process among those that the launcher started.
 struct MpiProcess {
   MpiProcess(const SnugMpi& mpi, double patience, uint64_t piece) : mpi(mpi), patience(patience), piece(piece) {}
   ~MpiProcess() {
@@ -90,7 +90,7 @@ class MpiTeam {
   [[noreturn]] void stop();
 
  private:
-  // State of one rank, or of all ranks of a process.
+  // Says the state of one rank, or of all ranks of a process.
   enum class State : int32_t { Running, Ended, Failed };
   struct News {
     State state = State::Running;

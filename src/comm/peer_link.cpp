@@ -12,7 +12,7 @@ namespace {
 
 using cuda::check_cuda;
 
-// Time for which ranks that give up wait for others that still read their memory.
+// Ranks that give up wait this long for others that still read their memory.
 constexpr std::chrono::seconds kLastReads{3};
 
 constexpr const char* kSyncPoint = "the connection of all GPUs";

@@ -28,7 +28,7 @@ DataFileType data_file_type(const std::filesystem::path& path);
 // Holds the files that `data` or `validation` named.
 struct DataFiles {
   std::vector<std::filesystem::path> files;
-  // One line for each directory: how many files were found, and which names were passed over.
+  // Holds one line for each directory, with how many files were found, and which names were passed over.
   std::vector<std::string> notes;
 };
 

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kLotRecords = 1024;
 constexpr size_t kLotBytes = size_t{4} << 20;
 
-// The stream of RandomPurpose::DataOrder that draws held-out samples; the other streams draw epochs.
+// This stream of RandomPurpose::DataOrder draws held-out samples; the other streams draw epochs.
 constexpr uint32_t kHoldOutStream = UINT32_MAX;
 
 constexpr std::string_view kWhite = " \t\r\n\f\v";
@@ -208,7 +208,7 @@ class SampleMaker {
   RecordKinds kinds_;
 };
 
-// Fields that are lists or objects, which tables that know only text hold as JSON.
+// These fields are lists or objects, which tables that know only text hold as JSON.
 constexpr std::string_view kJsonFields[] = {
     "conversations",  "messages",        "history",   "input_ids",    "labels",          "tools",         "tool_calls",
     "attention_mask", "completion_mask", "loss_mask", "position_ids", "assistant_masks", "token_type_ids"};

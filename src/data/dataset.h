@@ -29,7 +29,7 @@ struct TextEncoder {
   std::function<std::vector<int32_t>(std::string_view, Before&)> encode_next{};
   std::optional<int32_t> bos_id, eos_id;
   bool adds_bos = false;  // the tokenizer's habit for plain text
-  // The tokens that this habit puts before plain text, if they are several, and how they are spelt.
+  // Hold the tokens that this habit puts before plain text, if they are several, and how they are spelt.
   std::vector<int32_t> prefix{};
   std::string prefix_text{};
   SpecialTexts special;  // how BOS and EOS are spelt
@@ -57,8 +57,8 @@ struct DataOptions {
   std::function<void(const std::string&)> note{};
 };
 
-// One sample of any length: labels[i] is to be predicted at i from the tokens before it, kNoLabel for nothing. The
-// first label is always kNoLabel, since nothing comes before it.
+// Holds one sample of any length: labels[i] is to be predicted at i from the tokens before it, kNoLabel for nothing.
+// The first label is always kNoLabel, since nothing comes before it.
 //   conversations  the rendered text of the chat template, encoded piece by piece; labels on replies with their
 //                  end-of-turn token, or on all (train_on), unless messages say otherwise. With template none the
 //                  tokenizer's habit decides on BOS. With thinking `last` one may become several samples.

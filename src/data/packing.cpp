@@ -184,7 +184,7 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
   const int64_t step_blocks = shape_.blocks();
   const int64_t enough =
       length.max_steps && *length.max_steps < INT64_MAX / step_blocks ? *length.max_steps * step_blocks : INT64_MAX;
-  // The most epochs that a step touches.
+  // A step touches this many epochs at most.
   const int64_t touched = ceil_div(step_blocks - 1, packer_.least_blocks()) + 1;
   held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
   for (Held& held : held_) held.blocks = packer_.reserve();

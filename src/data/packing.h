@@ -33,7 +33,7 @@ struct PackingOptions {
   std::string_view name = "data";  // the option that named the samples, for messages
 };
 
-// A document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
+// Describes a document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
 struct DocumentSpan {
   uint32_t sample = 0, begin = 0, length = 0;
   bool operator==(const DocumentSpan&) const = default;

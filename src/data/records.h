@@ -31,7 +31,7 @@ struct Record {
 
 struct RecordOptions {
   TextSplit text_split = TextSplit::Document;
-  // Columns of tables whose cells are lists or objects; cells that are text are read as JSON.
+  // Names columns of tables whose cells are lists or objects; cells that are text are read as JSON.
   std::set<std::string, std::less<>> json_columns;
   // Returns whether an object is a sample by its keys, as opposed to one that holds the samples in a list. Its lists
   // and objects are given without their contents. Empty: every object is one.

@@ -17,7 +17,7 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{D
                                                                               {DataFormat::Messages, "messages"},
                                                                               {DataFormat::Text, "text"},
                                                                               {DataFormat::Tokens, "tokens"}}};
-// RecordFields that columns may name: of records, and of the messages of a conversation.
+// Columns may name these RecordFields: of records, and of the messages of a conversation.
 constexpr std::array<std::string_view, 11> kFields = {"instruction", "input",         "output",   "system",
                                                       "history",     "conversations", "messages", "tools",
                                                       "text",        "input_ids",     "labels"};
@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "ro
 constexpr std::string_view kNoNull =
     "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
 
-// Names that other programs give to the fields of a record.
+// Lists names that other programs give to the fields of a record.
 constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
     {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
     {"output", {"response", "completion", "answer", "solution", "assistant", "target", "reply"}},

@@ -23,14 +23,14 @@ std::string_view name(DataFormat format);
 
 // Says how a file's objects are read.
 struct ShapeOptions {
-  // The file's name of a field, by the name for which snug looks: {"instruction": "question"}.
+  // Holds the file's name of a field, by the name for which snug looks: {"instruction": "question"}.
   std::map<std::string, std::string> columns;
-  // The prompt of an alpaca record, with {field} for a field's text: "User: {instruction}\nAssistant: ". {{ and }}
-  // stand for braces. A field that a record lacks is empty text; one that is null is refused, except input and system,
-  // which may be left out.
+  // Holds the prompt of an alpaca record, with {field} for a field's text: "User: {instruction}\nAssistant: ". {{ and
+  // }} stand for braces. A field that a record lacks is empty text; one that is null is refused, except input and
+  // system, which may be left out.
   std::optional<std::string> prompt;
   bool prompt_is_all = false;  // no chat template sets a system text apart from it
-  // The role in snug, by the file's name of it: {"bot": Assistant}.
+  // Holds the role in snug, by the file's name of it: {"bot": Assistant}.
   std::map<std::string, ChatRole> roles;
 };
 
@@ -40,7 +40,7 @@ ChatRole role_from_name(std::string_view name);
 // Throws UserError for a column for which neither snug nor the prompt looks, and for a prompt with a lone brace.
 void validate(const ShapeOptions& options);
 
-// A field of the file that an option names.
+// Holds a field of the file that an option names.
 struct NamedField {
   std::string field;
   std::string_view option;  // columns or prompt

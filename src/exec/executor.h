@@ -52,7 +52,7 @@ class Executor {
     std::vector<TensorView> views;  // for such an op: its operands in memory
     uint64_t disk_offset = 0;       //   and where its operand on the disk lies
   };
-  // One run of a program.
+  // Holds one run of a program.
   struct Instance {
     ProgramId program = 0;
     std::vector<RuntimeScalars> runtime;  // by pass
@@ -113,7 +113,7 @@ class Executor {
   std::vector<std::vector<std::optional<Streams::Mark>>>
       marks_;  // by program, op: marks for which ops of other lanes wait
 
-  // State for LaneMode::Threads; mutex_ guards all of it.
+  // Holds state for LaneMode::Threads; mutex_ guards all of it.
   std::mutex mutex_;
   std::array<std::condition_variable, kLanes> changed_;  // by the lane that waits; Host: the thread that issues
   std::array<bool, kLanes> idle_{};

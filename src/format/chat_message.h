@@ -47,9 +47,9 @@ struct Message {
   std::string_view name_of_role() const { return role_name.empty() ? name_of(role) : std::string_view(role_name); }
 };
 
-// A stretch of rendered text. `loss` marks a message that carries loss with the end-of-turn token after it, without the
-// header before it and the newline that some families put behind it. `masked` marks a message whose record says that it
-// carries none, whatever is trained on.
+// Holds a stretch of rendered text. `loss` marks a message that carries loss with the end-of-turn token after it,
+// without the header before it and the newline that some families put behind it. `masked` marks a message whose record
+// says that it carries none, whatever is trained on.
 struct Piece {
   std::string text;
   bool loss = false;

@@ -12,7 +12,7 @@ namespace {
 using Part = ChatVariables::Part;
 using Source = ChatVariables::Source;
 
-// Bytes of one source; of the template if it is null.
+// Holds bytes of one source; of the template if it is null.
 struct Stretch {
   const Source* source = nullptr;
   size_t begin = 0, end = 0;
@@ -115,7 +115,7 @@ void add_piece(std::vector<Piece>& out, std::string_view text, bool loss, bool m
 
 namespace {
 
-// A stretch of text on which a message decides; null: a generation block that shows none.
+// Holds a stretch of text on which a message decides; null: a generation block that shows none.
 struct Taken {
   size_t begin = 0, end = 0;
   const Message* message = nullptr;

@@ -107,8 +107,8 @@ class ChatTemplate {
   std::string jinja_ = {};
   SpecialTexts special_ = {};
   bool built_in_ = false;  // it has a name, and is not the model's own
-  // Found in short conversations: what stands around messages, between a question and its reply and behind it, how
-  // thoughts and calls are given, and all texts that mark turns.
+  // Hold what short conversations show: what stands around messages, between a question and its reply and behind it,
+  // how thoughts and calls are given, and all texts that mark turns.
   ChatSurroundings around_ = {};
   ChatForms forms_ = {};
   std::string between_ = {}, behind_ = {}, default_system_ = {};

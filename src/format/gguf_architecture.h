@@ -44,7 +44,7 @@ struct GgufSizes {
   bool attention_biases = false, mlp_biases = false;  // on q, k, v and o; on gate, up and down
 };
 
-// A tensor under both names.
+// Names a tensor in both formats.
 struct GgufTensorName {
   std::string gguf, hugging_face;
   Shape shape;

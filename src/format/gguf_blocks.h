@@ -22,7 +22,7 @@ inline uint32_t byte_at(const std::byte* bytes, size_t i) { return std::to_integ
 
 using DequantizeBlock = void (*)(const std::byte* from, float* out);
 
-// In gguf_dequantize.cpp: blocks of 32 values, and of 256 in K types and ternary ones.
+// gguf_dequantize.cpp has these: blocks of 32 values, and of 256 in K types and ternary ones.
 void dequantize_q4_0(const std::byte* from, float* out);
 void dequantize_q4_1(const std::byte* from, float* out);
 void dequantize_q5_0(const std::byte* from, float* out);
@@ -36,7 +36,7 @@ void dequantize_q6_k(const std::byte* from, float* out);
 void dequantize_tq1_0(const std::byte* from, float* out);
 void dequantize_tq2_0(const std::byte* from, float* out);
 
-// In gguf_dequantize_grids.cpp: numbers and points from tables.
+// gguf_dequantize_grids.cpp has these: numbers and points from tables.
 void dequantize_iq1_s(const std::byte* from, float* out);
 void dequantize_iq1_m(const std::byte* from, float* out);
 void dequantize_iq2_xxs(const std::byte* from, float* out);

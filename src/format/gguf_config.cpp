@@ -22,7 +22,7 @@ const GgufArchitecture& architecture_of(const GgufHeader& header) {
   return *found;
 }
 
-// Keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
+// Lists keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
 constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "embedding_length",
                                                       "feed_forward_length",

@@ -110,7 +110,7 @@ std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const
   RopeParameters scaling{.theta = config.rope.theta, .type = RopeType::Llama3};
   scaling.factor = std::ranges::max(factors);
   scaling.original_max_position = 8192;
-  // The constants of every Llama 3.1 to 3.3 release.
+  // These are the constants of every Llama 3.1 to 3.3 release.
   const std::vector<double> all = llama3_rope_factors(scaling, config.head_dim);
   for (size_t i = 0; i < all.size(); ++i) {
     const double expected = all[i], found = factors[i];

@@ -82,7 +82,7 @@ std::array<float, n> importance(const float* x) {
   return weights;
 }
 
-// A line x = scale q - minimum, neither below 0.
+// Holds a line x = scale q - minimum, neither of which is below 0.
 struct Line {
   float scale = 0, minimum = 0;
 };
@@ -120,9 +120,9 @@ float error_of(const std::array<float, 32>& weights, const float* x, const std::
   return error;
 }
 
-// Number of step sizes that are tried for a group: from one value less than the codes have to one more.
+// This many step sizes are tried for a group: from one value less than the codes have to one more.
 constexpr int kTries = 21;
-// Number of rounds in which the codes nearest to the best line make another, while that is better.
+// In this many rounds the codes nearest to the best line make another, while that is better.
 constexpr int kRounds = 4;
 
 // Tries lines through 32 values, and keeps the best one and its weighted squares of errors.
@@ -162,7 +162,7 @@ Line find_line(const float* x, float highest) {
   return search.best();
 }
 
-// A line in the units that a block has for scales and minima: each from 0 to 63.
+// Holds a line in the units that a block has for scales and minima: each from 0 to 63.
 struct CodedLine {
   uint32_t scale = 0, minimum = 0;
 };

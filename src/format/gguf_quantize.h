@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// The largest magnitude that can be stored in every type that is written, as scales are fp16.
+// This is the largest magnitude that can be stored in every type that is written, as scales are fp16.
 inline constexpr float kMaxGgufValue = 65504;
 
 // Stores whole blocks; `out` holds row_bytes(type, values.size()). F32, F16, BF16, Q8_0, Q5_0 and Q5_1 are to the bit

@@ -16,7 +16,7 @@
 namespace snug {
 namespace {
 
-// Values of tokenizer.ggml.token_type.
+// These are values of tokenizer.ggml.token_type.
 constexpr int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kMaxType = 6;
 constexpr int64_t kMaxPosition = int64_t{1} << 32;
 

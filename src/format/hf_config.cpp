@@ -16,11 +16,11 @@ constexpr int64_t kMaxWidth = 1 << 20, kMaxHeads = 1 << 12, kMaxVocabulary = 1 <
 
 constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
-// Keys of models with experts: any count means another block than the dense one.
+// Models with experts have these keys: any count means another block than the dense one.
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
                                                       "moe_intermediate_size"};
 
-// Keys that ask for other layers or other sums, with the value that asks for none.
+// These keys ask for other layers or other sums, with the value that asks for none.
 constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embedding_multiplier", 1},
                                                                           {"residual_multiplier", 1},
                                                                           {"logits_scaling", 1},
@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embe
 constexpr std::array<std::string_view, 7> kSwitchKeys{
     "use_qk_norm", "qk_norm", "qk_layernorm", "alibi", "use_parallel_residual", "attention_bias", "mlp_bias"};
 
-// Names that families of models give to dropout, which matters only in training.
+// Families of models give these names to dropout, which matters only in training.
 constexpr std::array<std::string_view, 9> kDropoutKeys{
     "attention_dropout", "attn_dropout",        "attn_pdrop",
     "resid_pdrop",       "residual_dropout",    "embd_pdrop",

@@ -31,8 +31,8 @@ struct HfFamily {
   double rms_norm_eps = 1e-6, rope_theta = 10000;
   bool tie_word_embeddings = false;
   std::optional<int64_t> bos{}, eos{};
-  // Keys that every other family refuses if they ask for another layer or another sum: this family reads them itself,
-  // or passes over them as its class does.
+  // Lists keys that every other family refuses if they ask for another layer or another sum: this family reads them
+  // itself, or passes over them as its class does.
   std::vector<std::string_view> own_keys{};
 };
 

@@ -105,7 +105,7 @@ enum class Action : uint8_t {
 struct Statement;
 using Block = std::vector<Statement>;
 
-// A macro, or the body of a call block.
+// Holds a macro, or the body of a call block.
 struct Function {
   std::string name;
   std::vector<ExprPtr> parameters;  // Names

@@ -144,7 +144,7 @@ Value Evaluator::item(const Value& object, const Value& key, const Expr* origin)
       break;
   }
   if (!key.is(Kind::String)) return Value::undefined(origin);
-  // A method by its name in brackets, or an attribute of a loop.
+  // This is a method by its name in brackets, or an attribute of a loop.
   Expr attribute{.op = Op::Attribute, .name = std::string(view_of(key))};
   attribute.methods = find_methods(attribute.name);
   if (object.is(Kind::Dict) && !(attribute.methods && attribute.methods->of(object))) return Value::undefined(origin);

@@ -16,7 +16,7 @@ namespace snug::jinja {
 using Mark = uint32_t;
 constexpr Mark kGenerated = Mark{1} << 31;
 
-// Bytes of one mark, up to byte `end` of their text.
+// Holds bytes of one mark, up to byte `end` of their text.
 struct Run {
   Mark mark = 0;
   size_t end = 0;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uint16_t kMaxHeight = 200;
 
-// Bytes that a value in a list counts for, with its share of the allocation.
+// A value in a list counts for this many bytes, with its share of the allocation.
 constexpr uint64_t kItemBytes = sizeof(Value);
 
 // Compares two numbers.

@@ -46,8 +46,8 @@ struct Budget {
   static constexpr uint64_t kBytesPerStep = 128;
 };
 
-// The object to which a value refers. Constants of a template live as long as it and are not counted, so that threads
-// may share it.
+// Is the object to which a value refers. Constants of a template live as long as it and are not counted, so that
+// threads may share it.
 struct Rep {
   Rep() = default;
   Rep(const Rep&) = delete;

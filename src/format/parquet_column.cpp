@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Encodings, by the format's numbers.
+// Lists encodings, by the format's numbers.
 enum { kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8 };
 
 std::string encoding_name(int64_t encoding) {

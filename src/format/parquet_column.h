@@ -10,7 +10,7 @@
 
 namespace snug {
 
-// A cursor over entries: a value, a null or an empty list, each with its levels. It holds one page and the dictionary.
+// Walks over entries: a value, a null or an empty list, each with its levels. It holds one page and the dictionary.
 // Their bytes are taken from the room, which the columns of a file share. The file, the leaf and the room must outlive
 // it, and it must not move.
 class ParquetColumn {

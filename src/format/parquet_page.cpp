@@ -14,7 +14,7 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
-// Bytes of a header, which holds statistics that may be long texts.
+// A header has at most this many bytes, as it holds statistics that may be long texts.
 constexpr uint64_t kHeaderBytes = 4096, kMaxHeaderBytes = uint64_t{16} << 20;
 
 struct PageHeader {

@@ -70,7 +70,7 @@ class RunDecoder {
   size_t packed_bytes_ = 0;
 };
 
-// One value: a number's bits, or text.
+// Holds one value: a number's bits, or text.
 struct ParquetScalar {
   uint64_t bits = 0;
   std::string_view text;

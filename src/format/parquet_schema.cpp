@@ -15,7 +15,8 @@ constexpr int kMaxDepth = 32;
 constexpr size_t kMaxNameBytes = 1024, kMaxElements = 10000;
 constexpr std::string_view kAdvice = "; write the file without it, or with the column as text or numbers";
 
-// An element of the schema, as the format lists them: a node before its children. Names are those of parquet.thrift.
+// Describes an element of the schema, as the format lists them: a node before its children. Names are those of
+// parquet.thrift.
 struct SchemaElement {
   std::optional<int64_t> type, converted_type, logical_type;
   int64_t repetition = 0, children = 0, scale = 0;
@@ -25,7 +26,7 @@ struct SchemaElement {
 
 enum Repetition { kRequired, kOptional, kRepeated };
 
-// Values of ConvertedType, and the fields of the union LogicalType that matter here.
+// Lists values of ConvertedType, and the fields of the union LogicalType that matter here.
 enum Converted {
   kUtf8 = 0,
   kMap = 1,
@@ -164,7 +165,8 @@ class TreeBuilder {
     if (repeated.repetition != kRepeated || depth + 2 > kMaxDepth) refuse(node, "a list that is no list");
     make_list(node);
     ParquetNode inner = element_of(node);
-    // Rules for files that were written before the format said so (LogicalTypes.md, "Backward-compatibility rules").
+    // These rules are for files that were written before the format said so (LogicalTypes.md, "Backward-compatibility
+    // rules").
     const bool is_element =
         repeated.type || repeated.children != 1 || repeated.name == "array" || repeated.name == list.name + "_tuple";
     if (is_element) {

@@ -15,9 +15,9 @@ enum class ParquetType { Boolean, Int32, Int64, Int96, Float, Double, Bytes, Fix
 // Says what a leaf's values become.
 enum class ParquetValue { Boolean, Signed, Unsigned, Decimal, Float, Text, Json };
 
-// A column, or a part of one. Levels are as in Dremel: a value whose definition level is below `definition` is absent
-// (null) at this node; a list's elements have a definition level of `definition` + 1 or more, and each but its first
-// has the repetition level `repetition`.
+// Describes a column, or a part of one. Levels are as in Dremel: a value whose definition level is below `definition`
+// is absent (null) at this node; a list's elements have a definition level of `definition` + 1 or more, and each but
+// its first has the repetition level `repetition`.
 struct ParquetNode {
   enum class Kind { Leaf, Struct, List };
   Kind kind = Kind::Leaf;
@@ -26,7 +26,7 @@ struct ParquetNode {
   int definition = 0, repetition = 0;
   std::vector<ParquetNode> children;      // a struct's fields; a list's element
   size_t first_leaf = 0, leaf_count = 0;  // leaves within it, in order
-  // Only for a leaf:
+  // These members are for leaves:
   ParquetType type = ParquetType::Bytes;
   ParquetValue value = ParquetValue::Text;
   int scale = 0;  // of decimals: digits behind the point

@@ -22,20 +22,20 @@ constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kEndOfPath = "(.*\\.)?(";  // before a key of rank_pattern and alpha_pattern, and ")" behind
 constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weight";
 
-// Keys that say nothing about what an adapter computes: how it was begun and trained, and from what.
+// These keys say nothing about what an adapter computes: how it was begun and trained, and from what.
 constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
     {"task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version",
      "megatron_core", "qalora_group_size", "runtime_config", "eva_config", "lora_dropout", "init_lora_weights",
      "merge_weights", "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr",
      "fan_in_fan_out"});  // PEFT switches it off for linears, and all targets are linears
 
-// Keys that are read below.
+// These keys are read below.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
     {"peft_type", "r", "lora_alpha", "use_rslora", "bias", "target_modules", "exclude_modules", "layers_to_transform",
      "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices",
      "ensure_weight_tying"});
 
-// Keys of what is not computed, with what it would be.
+// These keys ask for what is not computed, with what it would be.
 constexpr auto kRefusedKeys = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"use_dora", "DoRA scales every row of the adapted weight by a norm of its own"},
      {"use_qalora", "QALoRA pools what comes in"},

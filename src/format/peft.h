@@ -41,12 +41,12 @@ struct PeftConfig {
   bool rslora = false;                           // use_rslora
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
 
-  // Members that adapters trained by snug do not have:
+  // Adapters trained by snug do not have these members:
   std::optional<Pattern> target_expression = {};  // instead of target_modules
   PeftModules exclude_modules = {};
   std::optional<std::vector<int64_t>> layers_to_transform = {};
   std::vector<std::string> layers_pattern = {};
-  // For these, of the expressions that fit the end of a path the first counts.
+  // The first expression that fits the end of a path counts.
   std::vector<std::pair<Pattern, int64_t>> rank_pattern = {};
   std::vector<std::pair<Pattern, double>> alpha_pattern = {};
   std::string bias = "none";
@@ -80,7 +80,7 @@ constexpr std::string_view kPeftWeightsFile = "adapter_model.safetensors";
 
 enum class LoraHalf { A, B };
 
-// A tensor of the weights file.
+// Names a tensor of the weights file.
 struct PeftTensorName {
   std::string linear;  // "model.layers.0.self_attn.q_proj"
   LoraHalf half;

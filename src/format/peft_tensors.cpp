@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-// Parts that wrappers put anywhere in paths.
+// Wrappers put these parts anywhere in paths.
 constexpr auto kWrappers =
     std::to_array<std::string_view>({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"});
 

@@ -26,7 +26,8 @@ enum class PeftTensorKind {
 
 struct PeftTensor {
   PeftTensorKind kind = PeftTensorKind::Other;
-  // The parameter's name in snug's tables: of the adapter's matrix, or of the model ("model.embed_tokens.weight").
+  // Holds the parameter's name in snug's tables: of the adapter's matrix, or of the model
+  // ("model.embed_tokens.weight").
   std::string param;
   std::string adapter;  // the name that PEFT had for the adapter; may be empty
 };

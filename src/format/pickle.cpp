@@ -13,14 +13,14 @@
 namespace snug {
 namespace {
 
-// Limits of memory, far above what models need: half a million tensors.
+// These limits of memory are far above what models need: half a million tensors.
 constexpr size_t kMaxValues = 1u << 22;
 constexpr size_t kMaxStack = 1u << 20;  // values on the stack, marks, and values that are stored to be referred to
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kMaxName = 1024;
 constexpr size_t kMaxKey = 64;  // of a storage, which torch numbers
 
-// A storage type or dtype of torch, and how safetensors spells it.
+// Lists the storage types and dtypes of torch, and how safetensors spells it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 28> kTypes{{
     {"torch.DoubleStorage", "F64"},
     {"torch.FloatStorage", "F32"},
@@ -70,7 +70,7 @@ auto look_up(const Table& table, std::string_view name) {
   return row == table.end() ? std::nullopt : std::optional(row->second);
 }
 
-// Opcodes that are refused, as Python's pickletools names them: those that make objects of classes.
+// These opcodes are refused; they are named as Python's pickletools names them: those that make objects of classes.
 constexpr std::array<std::pair<uint8_t, std::string_view>, 15> kRefusedOpcodes{{
     {'i', "INST"},
     {'o', "OBJ"},
@@ -100,7 +100,7 @@ std::string_view words(Kind kind) {
   return kWords[static_cast<size_t>(kind)];
 }
 
-// A value. Values refer to each other by number, as references may form circles.
+// Holds a value. Values refer to each other by number, as references may form circles.
 struct Value {
   Kind kind = Kind::None;
   int64_t number = 0;          // Bool, Integer; Storage: elements

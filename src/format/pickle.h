@@ -15,7 +15,7 @@
 
 namespace snug {
 
-// A tensor as a pickle has it: a view of a storage, whose bytes are in another part of the file.
+// Holds a tensor as a pickle has it: a view of a storage, whose bytes are in another part of the file.
 struct PickledTensor {
   std::string storage;            // its key
   uint64_t storage_elements = 0;  // of the storage's own type

@@ -27,13 +27,13 @@ struct PromptFormat {
   std::optional<ChatTemplate> chat = {};
   std::string refusal = {};
   bool plain = false;
-  // The Jinja program, even if it is not understood; empty for none.
+  // Holds the Jinja program, even if it is not understood; empty for none.
   std::string jinja = {};
   bool template_of_adapter = false, ends_of_adapter = false;  // they come from the adapter
-  // Tokens of which any ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS, in
-  // this order. All lie below the vocabulary.
+  // Lists tokens of which any ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS,
+  // in this order. All lie below the vocabulary.
   std::vector<int32_t> end_tokens = {};
-  // What the user should know of the decision, a line each.
+  // Lists what the user should know of the decision, a line each.
   std::vector<std::string> notes = {};
 
   // Returns the template; throws UserError(refusal) if there is none.
@@ -48,7 +48,7 @@ struct AdapterFormat {
   std::string directory = {};
   std::string jinja = {};                               // chat_template.jinja, or of tokenizer_config.json
   std::optional<std::vector<int64_t>> end_tokens = {};  // of generation_config.json
-  // From snug.json: the template's name, empty if none was used; the pattern of --prompt, empty for none.
+  // Hold what snug.json says: the template's name, empty if none was used; the pattern of --prompt, empty for none.
   bool by_snug = false;
   std::string template_name = {}, prompt_pattern = {};
   std::string base = {};                          // the hash of the base's weights, empty for none

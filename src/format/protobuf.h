@@ -11,7 +11,7 @@ namespace snug {
 class ProtobufReader {
  public:
   enum class Type : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
-  // One field of a message. Numbers are as on the wire; a float is its bits.
+  // Holds one field of a message. Numbers are as on the wire; a float is its bits.
   struct Field {
     uint32_t number = 0;
     Type type = Type::Varint;

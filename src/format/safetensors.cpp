@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxDimensions = 16;
-// The names that a model's weights, or the index of their shards, may have, in order of preference.
+// Lists the names that a model's weights, or the index of their shards, may have, in order of preference.
 constexpr std::array<std::string_view, 4> kModelFiles{"model.safetensors", "model.safetensors.index.json",
                                                       "pytorch_model.bin", "pytorch_model.bin.index.json"};
 

@@ -24,7 +24,7 @@
 
 namespace snug {
 
-// A type of elements as a file spells it ("BF16").
+// Describes a type of elements as a file spells it ("BF16").
 struct StoredType {
   std::string_view name;
   uint64_t bits;
@@ -33,7 +33,7 @@ struct StoredType {
 // Returns the type of a name; null for other names.
 const StoredType* find_stored_type(std::string_view name);
 
-// One tensor of a file.
+// Describes one tensor of a file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_name;      // as the file spells it
@@ -92,7 +92,7 @@ class SafetensorsIndex {
   std::map<std::string, std::string, std::less<>> absent_;
 };
 
-// A tensor to be written.
+// Describes a tensor to be written.
 struct SafetensorsTensor {
   std::string name;
   DType dtype;

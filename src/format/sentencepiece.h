@@ -21,7 +21,7 @@ struct SentencePieces {
     float score = 0;
     Type type = Type::Normal;
   };
-  // A pair of pieces that may be joined, by their ids.
+  // Holds a pair of pieces that may be joined, by their ids.
   struct Merge {
     int32_t left, right, joined;
     uint32_t rank;  // lower first; equal for merges that make one piece, or pieces of one score

@@ -9,7 +9,7 @@
 namespace snug {
 
 inline constexpr uint64_t kMaxConfigBytes = 4 << 20;  // of config.json and similar files
-// The folder in which transformers keeps templates that have names (such as one for tools).
+// Names the folder in which transformers keeps templates that have names (such as one for tools).
 inline constexpr const char* kAdditionalTemplates = "additional_chat_templates";
 
 // Returns the names within the directory of existing files beside the weights that a copy of the model needs too

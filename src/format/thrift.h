@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Thrown if the bytes end inside a value.
+// Is thrown if the bytes end inside a value.
 struct ThriftTruncated : UserError {
   using UserError::UserError;
 };

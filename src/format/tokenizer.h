@@ -21,7 +21,7 @@
 
 namespace snug {
 
-// Immutable, so that threads may share it.
+// Holds a tokenizer. It is immutable, so that threads may share it.
 class Tokenizer {
  public:
   // Holds the texts of a model directory's files. An absent file is empty text.

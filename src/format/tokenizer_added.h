@@ -21,7 +21,7 @@ struct AddedToken {
   bool rstrip = false;       // includes the white space after it
 };
 
-// A part of a text: an added token, or the text between two.
+// Holds a part of a text: an added token, or the text between two.
 struct TextPart {
   std::string_view text;  // empty for a token
   std::optional<int32_t> token;

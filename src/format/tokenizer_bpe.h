@@ -17,7 +17,7 @@ namespace snug {
 
 constexpr int64_t kMaxTokenId = int64_t{1} << 30;
 
-// The `model` of a tokenizer.json. Immutable, so that threads may share it.
+// Holds the `model` of a tokenizer.json. Immutable, so that threads may share it.
 class BytePairModel {
  public:
   using Vocabulary = std::unordered_map<std::string, int32_t>;  // by the text in tokenizer.json

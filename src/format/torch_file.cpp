@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxPickleBytes = 64u << 20;
 constexpr uint64_t kMaxDirectoryBytes = 256u << 20;
-// The magic number of files from before torch 1.6, as an opcode (LONG1 of 10 bytes) and its value.
+// This is the magic number of files from before torch 1.6, as an opcode (LONG1 of 10 bytes) and its value.
 constexpr std::string_view kMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
 
 std::string read_range(const ReadAt& read, uint64_t offset, uint64_t bytes) {

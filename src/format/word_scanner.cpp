@@ -10,7 +10,7 @@ namespace {
 
 constexpr Categories kNoOther = kLetter | kNumber | kSpace;  // [^\s\p{L}\p{N}]: none of these
 
-// The expressions, by WordPattern.
+// Lists the expressions, by WordPattern.
 constexpr std::array<std::string_view, 3> kRegexes{
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"

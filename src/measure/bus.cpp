@@ -5,7 +5,7 @@
 namespace snug {
 namespace {
 
-// Bytes of the host, more than its caches hold, as in a step.
+// Copies go over this many bytes of the host, more than its caches hold, as in a step.
 constexpr uint64_t kPiece = 64u << 20, kHostBytes = 16 * kPiece;
 constexpr int kRounds = 16;
 

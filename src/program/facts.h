@@ -20,7 +20,7 @@ struct Kernel {
   std::string_view name{};  // "wgmma tiles"; empty: the backend has one kernel for the op
   bool composed = false;    // run as the ops of which it is made (program/op_call.h)
   std::string_view slow{};  // why it is not the device's fastest kernel for such an op; empty: it is the fastest
-  // For attention: columns of a head that the kernel computes, padding included; 0: as many as the head has.
+  // Holds, for attention, the columns of a head that the kernel computes, padding included; 0: as many as the head has.
   int64_t columns = 0;
   bool without_tensor_cores = false;  // it runs at the rates of fp32, whatever its dtypes are
 };

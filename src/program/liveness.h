@@ -5,7 +5,7 @@
 
 namespace snug {
 
-// Ops [begin, end) of a program, in issue order.
+// Holds ops [begin, end) of a program, in issue order.
 struct LiveSpan {
   ProgramId program = 0;
   OpId begin = 0, end = 0;

@@ -12,7 +12,7 @@
 namespace snug {
 namespace {
 
-// A buffer to be placed. Sizes and offsets are multiples of the alignment.
+// Holds a buffer to be placed. Sizes and offsets are multiples of the alignment.
 struct Item {
   BufferId buffer = 0;
   uint64_t bytes = 0;
@@ -25,7 +25,7 @@ struct Item {
   }
 };
 
-// Bytes [offset, end) of the arena.
+// Holds bytes [offset, end) of the arena.
 struct ByteSpan {
   uint64_t offset = 0, end = 0;
 };

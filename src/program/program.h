@@ -73,7 +73,7 @@ struct Buffer {
 
 enum class Access : uint8_t { Read, Write, ReadWrite };
 
-// A view into a buffer, as an op uses it.
+// Describes a view into a buffer, as an op uses it.
 struct Operand {
   BufferId buffer = 0;
   Access access = Access::Read;

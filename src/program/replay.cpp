@@ -176,7 +176,7 @@ class Replay {
  private:
   enum class Mode : uint8_t { Random, LaneAhead, LaneBehind };
 
-  // Bytes of a buffer that an execution must find tagged as issue order leaves them.
+  // Holds bytes of a buffer that an execution must find tagged as issue order leaves them.
   struct Expected {
     BufferId buffer = 0;
     uint64_t begin = 0, end = 0;

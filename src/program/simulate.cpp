@@ -59,7 +59,7 @@ class Simulation {
     size_t left = 0;   // ops that have not run
     double end = 0;    // when the last of its ops that have run ends
   };
-  // The head of a lane, once the ends of all ops that it waits for are known.
+  // Holds the head of a lane, once the ends of all ops that it waits for are known.
   struct Ready {
     size_t run = 0;
     OpId op = 0;

@@ -1,4 +1,4 @@
-// How ranks share a model. Ranks are numbered replica by replica: rank = replica * shards + shard.
+// Says how ranks share a model. Ranks are numbered replica by replica: rank = replica * shards + shard.
 //
 // A flat run of elements that belongs to a group of parameters is cut into `ranks` equal parts. Shard s is the run of
 // parts [s * replicas, (s + 1) * replicas), and part s * replicas + k is owned by the rank of shard s in replica k: so

@@ -30,8 +30,8 @@ inline constexpr std::array<float, 16> kNf4Codebook{
     1.0f,
 };
 
-// One of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or [0,
-// 1], closer together towards 0, ascending, with the bits of bitsandbytes' create_dynamic_map.
+// Holds one of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or
+// [0, 1], closer together towards 0, ascending, with the bits of bitsandbytes' create_dynamic_map.
 using DynamicMap = std::array<float, 256>;
 
 // Makes a map of seven decades, the lowest from 1e-7 to 1e-6, each cut into twice as many equal intervals as the one

@@ -32,7 +32,7 @@ std::string_view name(DType dtype);
 // Returns the inverse of name(); nothing for an unknown word.
 std::optional<DType> dtype_from_name(std::string_view word);
 
-// The upper half of an IEEE-754 binary32.
+// Holds the upper half of an IEEE-754 binary32.
 struct BFloat16 {
   uint16_t bits = 0;
   BFloat16() = default;
@@ -53,7 +53,7 @@ struct BFloat16 {
   }
 };
 
-// IEEE-754 binary16: a storage format of weight files, never computed in.
+// Holds an IEEE-754 binary16: a storage format of weight files, never computed in.
 struct Float16 {
   uint16_t bits = 0;
   Float16() = default;

@@ -5,7 +5,7 @@
 
 namespace snug {
 
-// Three fp32 numbers in memory, one after the other.
+// Lie in memory as three fp32 numbers, one after the other.
 struct StepScalars {
   float norm = 0;    // of the gradients of all trained parameters, before clipping
   float factor = 1;  // by which gradients are multiplied

@@ -117,7 +117,7 @@ std::string types_note(const std::vector<GgufType>& types) {
   return fmt::format("tensors: {}", fmt::join(parts, ", "));
 }
 
-// The adapter of one linear.
+// Holds the adapter of one linear.
 struct LoraPair {
   GgufTensorName linear;
   LoraTarget target;

@@ -16,7 +16,7 @@ namespace snug {
 
 namespace {
 
-// Events of a trace at most: some tens of megabytes here, and twice that as JSON.
+// A trace has at most this many events: some tens of megabytes here, and twice that as JSON.
 constexpr size_t kMostEvents = 1 << 19;
 
 Compiled compile_for(const JobSpec& spec, int threads) {

@@ -15,7 +15,7 @@ using Clock = std::chrono::steady_clock;
 // Flags for what is due after a step.
 constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4, kLost = 8;
 
-// Steps of a trace: the first does what later ones need not, and few suffice to see what repeats.
+// A trace has this many steps: the first does what later ones need not, and few suffice to see what repeats.
 constexpr int64_t kTracedSteps = 5;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }

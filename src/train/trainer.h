@@ -114,7 +114,8 @@ class Trainer {
   Checkpoints checkpoints_;
   CheckpointState state_;
   StepMetrics metrics_;
-  // When the time of the current step began: where that of the one before ended, as lanes may still work on that one.
+  // Holds when the time of the current step began: where that of the one before ended, as lanes may still work on that
+  // one.
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
   std::exception_ptr lost_;  // names the process that has the run's directory now, if that is another one

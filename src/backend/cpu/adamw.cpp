@@ -1,5 +1,5 @@
-// AdamW (Loshchilov and Hutter, arXiv:1711.05101), with every operation and rounding of torch.optim.AdamW on one tensor
-// at a time, so that a run here can be compared with torch:
+// Computes AdamW (Loshchilov and Hutter, arXiv:1711.05101), with every operation and rounding of torch.optim.AdamW on
+// one tensor at a time, so that a run here can be compared with torch:
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
 //   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 // Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.

@@ -37,7 +37,7 @@ int64_t cut_documents(std::span<const int32_t> documents, DocumentTile* tiles) {
 
 namespace {
 
-// Sixteen elements of 32 bits, for which the compiler uses the processor's vectors.
+// Holds sixteen elements of 32 bits, for which the compiler uses the processor's vectors.
 using Words = uint32_t __attribute__((vector_size(64)));
 using Floats = float __attribute__((vector_size(64)));
 constexpr int64_t kLanesOfWords = 16;

@@ -1,4 +1,4 @@
-// Dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that the backward needs no mask.
+// Computes dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that the backward needs no mask.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"

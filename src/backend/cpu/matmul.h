@@ -38,7 +38,7 @@ class Matmul {
   Widened widened_;  // used without whole_
 };
 
-// A product made ready for one thread at a time; several calls of one Matmul may run at once.
+// Runs a product made ready for one thread at a time; several calls of one Matmul may run at once.
 class MatmulCall {
  public:
   explicit MatmulCall(const Matmul& matmul);

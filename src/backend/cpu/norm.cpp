@@ -1,4 +1,4 @@
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+// Computes RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
 #include "backend/cpu/columns.h"
 #include "backend/cpu/kernels.h"

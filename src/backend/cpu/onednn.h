@@ -44,7 +44,7 @@ class LibraryMatmul {
   std::shared_ptr<const Primitive> primitive_;
 };
 
-// A product made ready for one thread at a time; several calls of one LibraryMatmul may run at once.
+// Runs a product made ready for one thread at a time; several calls of one LibraryMatmul may run at once.
 class LibraryCall {
  public:
   explicit LibraryCall(const LibraryMatmul& matmul);

@@ -1,4 +1,4 @@
-// SwiGLU (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(gate)
+// Computes SwiGLU (Shazeer, arXiv:2002.05202) and sums of tensors.   s = sigmoid(gate)
 //   h = gate s up       dgate = dh up s (1 + gate (1 - s))       dup = dh gate s
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"

@@ -1,4 +1,4 @@
-// AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give equal bits.
+// Computes AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give equal bits.
 #include "backend/cuda/adamw.cuh"
 #include "backend/master.h"
 

@@ -1,4 +1,4 @@
-// AdamW with 8-bit state, a warp for each block of 256, with the operations and roundings of cpu/adamw.cpp.
+// Computes AdamW with 8-bit state, a warp for each block of 256, with the operations and roundings of cpu/adamw.cpp.
 #include "backend/cuda/adamw.cuh"
 #include "tensor/codebook.h"
 
@@ -77,8 +77,8 @@ __device__ inline uint32_t signs_of(const float* x) {
   return __byte_perm(both(0), both(2), 0x5410);
 }
 
-// A tensor and its state, of which a warp takes a block at a time: lane l has elements 8 l .. 8 l + 7 of it; the last
-// block may have fewer.
+// Holds a tensor and its state, of which a warp takes a block at a time: lane l has elements 8 l .. 8 l + 7 of it; the
+// last block may have fewer.
 template <class W, class G>
 struct Bit8Tensor {
   const G* g;

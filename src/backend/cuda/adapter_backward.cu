@@ -32,7 +32,7 @@ __device__ void fetch_inside(BFloat16* to, const BFloat16* from, bool inside) {
   }
 }
 
-// Shapes for a rank of 8 N.
+// Gives the shapes for a rank of 8 N.
 template <int N>
 struct Shapes {
   static constexpr int kRank = 8 * N, kCols = kAdapterCols, kRows = kAdapterRows;
@@ -247,7 +247,7 @@ struct OrderedSum {
   float alpha;
 };
 
-// Several such sums, for one launch.
+// Holds several such sums, for one launch.
 struct OrderedSums {
   OrderedSum sums[4];
   int count = 0, blocks = 0;

@@ -70,7 +70,7 @@ __device__ float attend(const T* query, const T* keys, int64_t key_stride, const
 
 constexpr int kWarps = 4;
 
-// The place of this warp among rows x columns, column by column of one row.
+// Says where this warp is among rows x columns, column by column of one row.
 struct Place {
   int64_t row;
   int column;

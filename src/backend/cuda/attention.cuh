@@ -21,7 +21,7 @@ struct Heads {
   int heads, kv_heads, dim;
 };
 
-// Tokens [begin, end) of the document of a token; empty outside documents.
+// Holds tokens [begin, end) of the document of a token; empty outside documents.
 struct Document {
   int64_t begin = 0, end = 0;
 };

@@ -1,4 +1,4 @@
-// Gradients of attention. P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
+// Computes the gradients of attention. P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
 //   dQ = scale dS K   by blocks of queries;   dK = scale dS^T Q, dV = P^T dO   by blocks of keys, which compute P
 //   again.
 #include "backend/cuda/attention_tiles.cuh"
@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   if (lane == 0 && dim > 0) op.delta[head * op.tokens + token] = sum;
 }
 
-// Columns of the gradients of queries and of keys that a block sums. For the widest heads it is a part, as a thread
-// lacks the registers for all of them beside the left factors, whose products every part computes again.
+// This is the number of columns of the gradients of queries and of keys that a block sums. For the widest heads it is a
+// part, as a thread lacks the registers for all of them beside the left factors, whose products every part computes
+// again.
 template <int D>
 inline constexpr int kColumns = D > 192 ? D / 2 : D;
 template <int D>

@@ -12,12 +12,13 @@
 namespace snug::cuda {
 
 inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kOwn = 16 * kTileWarps, kStep = 64;
-// Rows of the other side at a time: half as many for wide heads, so that two tiles of each kind fit into 99 KB.
+// A block takes this many rows of the other side at a time: half as many for wide heads, so that two tiles of each kind
+// fit into 99 KB.
 template <int D>
 inline constexpr int kRowsAStep = D > 128 ? kStep / 2 : kStep;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// Elements between rows of a tile: 16 bytes more than a row, so that eight rows lie in different banks.
+// Rows of a tile are this many elements apart: 16 bytes more than a row, so that eight rows lie in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
 

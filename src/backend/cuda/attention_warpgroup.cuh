@@ -6,7 +6,7 @@
 
 namespace snug::cuda {
 
-// Number of panels of a tile with D columns; the last panel may be wider than the remaining columns.
+// This is the number of panels of a tile with D columns; the last panel may be wider than the remaining columns.
 template <int D>
 inline constexpr int kPanels = (D + kPanel - 1) / kPanel;
 template <int D>

@@ -7,13 +7,14 @@ namespace snug::cuda {
 namespace {
 
 constexpr int kStages = 2;
-// Number of warpgroups that multiply: three for narrow heads, whose weights take longer than their products.
+// This is the number of warpgroups that multiply: three for narrow heads, whose weights take longer than their
+// products.
 template <int D>
 inline constexpr int kGroups = D <= 96 ? 3 : 2;
 inline constexpr int kOwned = 64;  // rows of a warpgroup in a tile
 template <int D>
 inline constexpr int kRows = kOwned* kGroups<D>;
-// Keys of a step: as many as registers and shared memory hold.
+// A step takes this many keys: as many as registers and shared memory hold.
 template <int D>
 inline constexpr int kKeys = D > 192             ? 64
                              : D > 128           ? 96

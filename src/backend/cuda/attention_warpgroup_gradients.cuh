@@ -30,8 +30,8 @@ inline constexpr int kOwnTiles = what == Gradients::OfValues ? 1 : 2;
 // Says whether the first ring's barriers also cover the second's tiles, which then lie beside its own.
 template <int D>
 inline constexpr bool kPaired = D <= 128;
-// Number of slots for which there is room. A sum needs two slots of what is multiplied last, as it goes on into the
-// next step. The second ring is not used if the first covers both.
+// This is the number of slots for which there is room. A sum needs two slots of what is multiplied last, as it goes on
+// into the next step. The second ring is not used if the first covers both.
 template <int D, Gradients what>
 inline constexpr int kFirstStages = D <= 128                                  ? 4
                                     : D <= 192 || what == Gradients::OfValues ? 3
@@ -41,7 +41,7 @@ inline constexpr int kSecondStages = kPaired<D>                    ? 1
                                      : what == Gradients::OfValues ? (D <= 192 ? 3 : 2)
                                      : D <= 192                    ? 2
                                                                    : 1;
-// Bytes of a slot of both rings with its numbers, if one ring covers both.
+// A slot of both rings has this many bytes, with its numbers, if one ring covers both.
 template <int D>
 inline constexpr int kPairBytes = 2 * kTileBytes<D> + kTileAlignment;
 template <int D, Gradients what>
@@ -76,14 +76,14 @@ struct GradientTiles {
   __device__ uint32_t lse_at() const { return kPaired<D> ? pair() + 2 * kTileBytes<D> : floats(first.slot); }
   __device__ uint32_t delta_at() const { return kPaired<D> ? lse_at() + kFloatBytes : floats(kFirst + second.slot); }
   __device__ uint32_t second_full() const { return kPaired<D> ? first.full() : second.full(); }
-  // Called by the warps that fetch, for empty slots.
+  // These are called by the warps that fetch, for empty slots.
   __device__ void expect_first() const { arrive_and_expect(first.full(), (kPaired<D> ? 2 : 1) * kTileBytes<D>); }
   __device__ void expect_second() const { arrive_and_expect(second.full(), kTileBytes<D>); }
   __device__ void advance() {
     first.advance();
     if constexpr (!kPaired<D>) second.advance();
   }
-  // Called by the warpgroups that multiply.
+  // These are called by the warpgroups that multiply.
   __device__ void await_second() {
     if constexpr (kPaired<D>) return;
     second.await_full();

@@ -92,7 +92,7 @@ struct Bind {
   }
 };
 
-// The lanes that the device serves; the others are the host's.
+// Lists the lanes that the device serves; the others are the host's.
 constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
 
 // Returns a lane's priority. What ranks wait for goes first, and takes few of the card's processors; copies need none.

@@ -34,8 +34,8 @@ bool has_code(std::string_view architectures, int capability);
 // Returns whether a card has warpgroups, whose kernels are compiled for it alone.
 constexpr bool has_warpgroups(int capability) { return capability == 90; }
 
-// Sizes of the tiles of the kernels that such cards have for AdaptedGemm and SwiGluGemm; columns are read and written
-// kColumnPiece at a time.
+// Gives the sizes of the tiles of the kernels that such cards have for AdaptedGemm and SwiGluGemm; columns are read and
+// written kColumnPiece at a time.
 inline constexpr int kTileRows = 128, kTileColumns = 256, kColumnPiece = 8;
 // Returns why those kernels do not take the op, which then runs as the ops of which it is made; empty if they do. Kind:
 // AdaptedGemm, SwiGluGemm, SwiGluGemmBackward. View: Operand or TensorView; the op's, with or without scratch.
@@ -45,7 +45,7 @@ std::string_view unlike_tiles(const Kind& op, std::span<const View> operands);
 template <class View>
 std::string_view unlike_adapter_kernel(const AdapterBackward& op, std::span<const View> operands);
 
-// Operations below which products run by the library's first choice, and by themselves.
+// Products of fewer operations run by the library's first choice, and by themselves.
 inline constexpr double kLargeProduct = 1 << 30;
 // Names the side of a large product in bf16 that 8 does not divide, such as a vocabulary of 32,001, where rows begin at
 // multiples of 16 bytes. The library's fast kernels take 16 bytes of a row at a time: such a product is made of two, of
@@ -54,7 +54,7 @@ enum class OddSide { None, K, N, M };
 template <class View>
 OddSide odd_side(const Gemm& gemm, const Product& product, std::span<const View> operands);
 
-// Bytes that cuBLASLt may use in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no
+// cuBLASLt may use this many bytes in a product: NVIDIA's advice for Hopper. It picks among the algorithms that need no
 // more.
 inline constexpr uint64_t kGemmScratchBytes = 32 << 20;
 
@@ -77,15 +77,15 @@ std::string_view name(AttentionKernel kernel);
 // Returns the kernel for heads of `dim` elements on cards of a compute capability (86 for 8.6), for operands whose rows
 // can be read 16 bytes at a time, or 8 if 8 does not divide dim; all others go by tokens.
 AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability);
-// Columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros.
+// Lists the columns of the tiles, ascending: heads of other sizes take the next, whose other columns are zeros.
 inline constexpr std::array<int, 6> kTileDims{32, 64, 96, 128, 192, 256}, kWarpgroupDims{64, 80, 96, 128, 192, 256};
 inline constexpr uint64_t kTileCounterBytes = 256;  // for the counters from which attention's blocks take their tiles
 
 // Returns the bytes of counters, and of one fp32 for each token and query head: the sum of dout out.
 uint64_t attention_backward_scratch_bytes(const AttentionBackward& attention, int64_t tokens);
 
-// Columns and rows of dy that a block of an adapter's gradients takes at a time. Other ranks are left to products,
-// which are faster if the rank is larger.
+// Says how many columns and rows of dy a block of an adapter's gradients takes at a time. Other ranks are left to
+// products, which are faster if the rank is larger.
 inline constexpr int kAdapterCols = 1024, kAdapterRows = 32;
 inline bool adapter_kernel_takes(int64_t rank) { return rank == 8 || rank == 16; }
 // Returns the number of blocks across dy; none has columns of two parts.

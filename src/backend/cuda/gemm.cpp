@@ -64,8 +64,8 @@ std::shared_ptr<ProductTable> make_product_table() { return std::make_shared<Pro
 namespace snug::cuda {
 namespace {
 
-// A product made ready. The library's matrices lie column by column, as ours do row by row when transposed: it computes
-// d^T = op(b)^T op(a)^T, so its A is our b.
+// Runs a product that was made ready. The library's matrices lie column by column, as ours do row by row when
+// transposed: it computes d^T = op(b)^T op(a)^T, so its A is our b.
 class BoundProduct {
  public:
   BoundProduct(cublasLtHandle_t library, ProductTable& table, const Gemm& gemm, const Product& p,

@@ -1,4 +1,4 @@
-// Cross-entropy over a vocabulary, row by row, and the sum of its losses.
+// Computes cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
 // Both are multiplied by the row's weight.
 #include <cooperative_groups.h>

@@ -1,4 +1,4 @@
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+// Computes RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
 #include "backend/cuda/bulk.cuh"
 #include "backend/cuda/columns.cuh"
@@ -94,9 +94,9 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
   }
 }
 
-// Number of rows on their way, in a kernel for dgain of rows of at most one group for each thread: it reads a row once,
-// the rows after it are on their way to shared memory meanwhile, each thread's groups by that thread, and sums stay in
-// registers.
+// This is the number of rows on their way, in a kernel for dgain of rows of at most one group for each thread: it reads
+// a row once, the rows after it are on their way to shared memory meanwhile, each thread's groups by that thread, and
+// sums stay in registers.
 template <int kRowThreads>
 constexpr int kAhead = kRowThreads == 512 ? 4 : 2;  // rows; of 1024 threads two fill what a block has
 

@@ -50,7 +50,7 @@ struct Factors {
   CUtensorMap a, b, u, v;
   TileOrder order;
   int m, steps;
-  // Columns from one tile to the next, and from a tile's first half to its second.
+  // Says how many columns lie from one tile to the next, and from a tile's first half to its second.
   int tile_columns = kTileN, second_half = kTileHalf;
   int rank;                     // of the adapter
   int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them
@@ -168,7 +168,7 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
     const int2 place = w.order.place(tile);
     const int row = w.row(place), column = w.column(place);
-    // The column of the half that this block fetches, as RightBoxes counts.
+    // This is the column of the half that this block fetches, as RightBoxes counts.
     const int right = column + block * (w.second_half - kTileHalf);
     for (int step = 0; step < w.steps; step++, ring.advance()) {
       const uint32_t at = begin_stage();

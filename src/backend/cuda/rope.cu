@@ -1,4 +1,4 @@
-// Rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
+// Computes rotary position embedding (Su et al., arXiv:2104.09864) over halves of a head:
 //   x1, x2 -> x1 cos - x2 sin, x2 cos + x1 sin
 #include "backend/cuda/device.cuh"
 

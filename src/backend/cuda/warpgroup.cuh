@@ -71,11 +71,11 @@ __device__ inline uint64_t moved(uint64_t matrix, int bytes) {
 // ---- Warpgroups that fetch, and warpgroups that multiply
 // ----------------------------------------------------------------
 
-// Number of threads: some warpgroups that multiply, two unless given, and one that fetches, which comes last.
+// Gives the number of threads: some warpgroups that multiply, two unless given, and one that fetches, which comes last.
 template <int groups>
 inline constexpr int kThreadsOf = 128 * (groups + 1);
 inline constexpr int kPipelineThreads = kThreadsOf<2>;
-// Registers of a thread that fetches, and of one that multiplies.
+// Gives the registers of a thread that fetches, and of one that multiplies.
 template <int groups>
 inline constexpr int kFetchRegistersOf = groups == 2 ? 40 : 32;
 template <int groups>
@@ -95,8 +95,8 @@ __device__ void take_registers() {
   SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
-// written. Each side walks the ring with a cursor of its own.
+// Keeps a place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it
+// may be written. Each side walks the ring with a cursor of its own.
 template <int stages>
 struct Ring {
   uint32_t barriers;

@@ -23,7 +23,7 @@ struct Model {
 };
 constexpr double kShared100 = 100.0 / 8 / 8, kEthernet25 = 25.0 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25,
                  kInfiniBand400 = 50;
-// Cards, with the slowest of a compute capability first.
+// Lists cards, with the slowest of a compute capability first.
 constexpr std::array kModels{
     Model{"A10G", 86, 23'028, 22.0, 70, 35, 600, 32, 32, kEthernet25},
     Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 32, kShared100},
@@ -40,11 +40,11 @@ constexpr std::array kModels{
     Model{"RTX5090", 120, 32'607, 31.3, 209, 105, 1'792, 64, 64, kShared100},
 };
 
-// Shares of the maker's figures that an H200 reached; kDriverBytes is what context and libraries took there.
+// An H200 reached these shares of the maker's figures; kDriverBytes is what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
                  kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
-// Share of the rate of one card that each keeps when several work at once: on the bus, into each and back; on NVLink,
-// by copies and by NCCL.
+// Each card keeps this share of its rate when several work at once: on the bus, into each and back; on NVLink, by
+// copies and by NCCL.
 struct Kept {
   double by_two, by_four;
 };
@@ -52,12 +52,12 @@ struct Kept {
 // assumed for buses half as wide as well. Four H200s had 45 and 34; into each, they are assumed to have no more than
 // two.
 constexpr Kept kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLink{1, 0.59}, kSharedNccl{1, 1.12};
-// Share of the network between hosts, and seconds of a ring's way through a host of eight cards by NCCL's tables of
-// latencies: seven steps of 3.4 us and one of 14. Neither was measured.
+// These are the share of the network between hosts, and the seconds of a ring's way through a host of eight cards by
+// NCCL's tables of latencies: seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedNodeLink = 0.9, kNodeLatency = 38e-6;
-// Rates of attention with heads of 128 on Hopper, as a share of the rate of large products, by the length of documents,
-// as measured on an H100; HeadShare has the rates of other head sizes as a share of those, for documents of 2,048
-// tokens.
+// These are rates of attention with heads of 128 on Hopper, as a share of the rate of large products, by the length of
+// documents, as measured on an H100; HeadShare has the rates of other head sizes as a share of those, for documents of
+// 2,048 tokens.
 const RateCurve kAttention{{512, 2048, 16384}, {0.4, 0.68, 0.79}},
     kAttentionBackward{{512, 2048, 16384}, {0.35, 0.56, 0.64}};
 struct HeadShare {
@@ -66,23 +66,23 @@ struct HeadShare {
 };
 constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.71}, {80, 0.78, 0.8},  {96, 0.87, 0.8},
                                      {128, 1, 1},     {192, 1.0, 0.88}, {256, 1.06, 0.91}};
-// Rates of attention by the kernels for cards before Hopper, as shares measured on an H200. Its cores run fewer of
-// these products than of its own kind, so that other cards may well reach more. The backward goes in steps of 64
-// queries, or of 16 where a block has 99 KiB of shared memory.
+// These are rates of attention by the kernels for cards before Hopper, as shares measured on an H200. Its cores run
+// fewer of these products than of its own kind, so that other cards may well reach more. The backward goes in steps of
+// 64 queries, or of 16 where a block has 99 KiB of shared memory.
 const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
     kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
-// Share of the rate of fp32 products that attention in fp32 reaches, with a warp for each token.
+// Attention in fp32 reaches this share of the rate of fp32 products, with a warp for each token.
 constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
-// Bytes of a host's memory that a card has for programs, out of 128 GiB.
+// A card has this much of a host's 128 GiB of memory for programs.
 constexpr uint64_t kHostBytes = 125ull << 30;
 constexpr uint64_t kDriverBytes = 560ull << 20;
-// Bytes that NCCL's connection of two H200s took; copies between cards that reach each other's memory took none.
+// NCCL's connection of two H200s took these bytes; copies between cards that reach each other's memory took none.
 constexpr uint64_t kNcclBytes = 830ull << 20;
 constexpr int kNcclBlocks = 8;
 
-// The teraflops to which the shares of kTiledAttention and its like refer, at most: cards that make more products by
-// other means are not known to make more of these.
+// The shares of kTiledAttention and its like refer to at most these teraflops: cards that make more products by other
+// means are not known to make more of these.
 constexpr double kMostOfTiles = 989;
 
 RateCurve attention_of(const Model& model, bool backward) {

@@ -35,7 +35,7 @@ std::string_view phase_of(Task task) {
   return "";
 }
 
-// Number of passes beyond which all are alike.
+// Passes beyond this number are all alike.
 constexpr int64_t kSimulatedPasses = 4;
 
 using LaneSet = std::array<bool, kLanes>;

@@ -40,12 +40,12 @@ DType kernel_dtype(const Op& op) {
   return bf16 ? DType::BF16 : DType::F32;
 }
 
-// Number of cards at which the bus is as slow as with more: each has its own way to the host, and groups of cards share
+// With this many cards the bus is as slow as with more: each has its own way to the host, and groups of cards share
 // what is behind it.
 constexpr int kAtOnce = 4;
 
-// Share of SwiGLU's own time by which a product that includes it is longer: 0.2 to 0.5 forward and 0.5 to 0.6 backward
-// on H200s, with 2,048 to 16,384 tokens.
+// A product that includes SwiGLU is longer by this share of SwiGLU's own time: 0.2 to 0.5 forward and 0.5 to 0.6
+// backward on H200s, with 2,048 to 16,384 tokens.
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
 
 // Returns the group as seen by those of its ranks that have the fewest others on their node.

@@ -10,7 +10,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kFormat = 1;
-// The format's older name, for profiles with the content of today's.
+// This is the format's older name, for profiles with the content of today's.
 constexpr std::string_view kFirstFormat = "snug machine 5";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;

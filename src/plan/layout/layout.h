@@ -42,7 +42,7 @@ class Layout {
 
   const Topology& topology() const { return topology_; }
 
-  // A run of neighbouring parameters that belong to one product.
+  // Holds neighbouring parameters that belong to one product.
   struct Run {
     ParamId first = kNoParam;
     int count = 0;

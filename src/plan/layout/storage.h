@@ -10,7 +10,7 @@
 
 namespace snug {
 
-// One array over a segment, as far as this rank keeps it.
+// Holds one array over a segment, as far as this rank keeps it.
 struct ShardedArray {
   Operand values;     // a vector of span.count() / block values, in any space
   Span span;          // of the segment

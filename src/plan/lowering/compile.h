@@ -12,7 +12,7 @@ namespace snug {
 
 enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
 
-// Everything that decides the programs.
+// Holds everything that decides the programs.
 struct JobSpec {
   Purpose purpose = Purpose::Train;
   bool outline = false;  // only what a step repeats, to compare arrangements: neither verified nor hashed, never run

@@ -16,7 +16,7 @@ Transfer all_of(const Shape& shape, ParamId param) {
   return transfer;
 }
 
-// What an adapter adds to one weight.
+// Holds what an adapter adds to one weight.
 struct Adapter {
   ParamId a = kNoParam, b = kNoParam;
   float scale = 0;
@@ -39,7 +39,7 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   return adapters;
 }
 
-// Tensors to be written, each with the transfers that fill it and the element with which each of these begins.
+// Holds tensors to be written, each with the transfers that fill it and the element with which each of these begins.
 struct FileTensors {
   std::vector<SafetensorsTensor> tensors;
   std::vector<std::vector<std::pair<int64_t, Transfer>>> transfers;

@@ -52,7 +52,7 @@ inline constexpr std::string_view kNumericsFields = "numerics";  // arithmetic a
 inline constexpr std::string_view kMethodFields = "method";      // what is trained: the adapter, or all weights
 inline constexpr std::string_view kCutFields = "cut";            // two cuts differ in the last bits of sums
 
-// Groups whose fields stay equal from a run's beginning to its end; the cut may change.
+// Lists the groups whose fields stay equal from a run's beginning to its end; the cut may change.
 inline const std::vector<std::string_view> kResultFields{kMethodFields, kModelFields, kNumericsFields};
 
 // Returns all groups of a job's fields, without the field of the weights.

@@ -54,7 +54,8 @@ class ProgramPlacement : public Placement {
   // Drops the group's fetched weights; the next use fetches them again.
   void release(int group);
 
-  // By group, arrays over whole trained segments: a pass writes its gradients to them, or adds them to what is there.
+  // Holds, by group, arrays over whole trained segments: a pass writes its gradients to them, or adds them to what is
+  // there.
   const std::vector<std::optional<Operand>>* gradients = nullptr;
 
  private:

@@ -24,7 +24,7 @@ bool sums_in_place(const JobContext& job, const Cut& cut) {
          !std::ranges::any_of(job.table.params, &ParamSpec::adapter);
 }
 
-// One pass of the program.
+// Holds one pass of the program.
 struct Pass {
   size_t number = 0;  // within the program
   PassPosition position = PassPosition::Only;

@@ -10,16 +10,16 @@
 namespace snug {
 namespace {
 
-// Number of further ops for which a range's staging stays reserved, so that reading, copying and converting overlap.
+// A range's staging stays reserved for this many further ops, so that reading, copying and converting overlap.
 constexpr int64_t kStagingLag = 8;
 
-// Elements of a tensor of a file, which is only split between blocks of `block` elements.
+// Holds elements of a tensor of a file, which is only split between blocks of `block` elements.
 struct Stretch {
   TensorPlace place;
   int64_t count, block;
 };
 
-// Elements [begin, end) of a stretch, and where they lie in a staged range.
+// Holds elements [begin, end) of a stretch, and where they lie in a staged range.
 struct Piece {
   size_t stretch;
   int64_t begin, end;

@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Elements to store or to read: a vector of values, in any space, or a split pair that a file has as fp32.
+// Holds elements to store or to read: a vector of values, in any space, or a split pair that a file has as fp32.
 struct Stored {
   Operand values;
   std::optional<Operand> low{};

@@ -10,7 +10,7 @@ namespace snug {
 // Says where a step's partial sums of squares are, so that the parameter can be named whose norm is not finite.
 struct UpdateProgram {
   Operand partials;  // [ranks, units a rank] fp32, of all ranks in the order of their parts
-  // Elements [begin, end) of `partials`, one for each unit.
+  // Holds elements [begin, end) of `partials`, one for each unit.
   struct Units {
     ParamId param = kNoParam;  // the first of a joined run
     int64_t begin = 0, end = 0;
@@ -54,7 +54,7 @@ class GroupUpdates {
 
  private:
   enum class Variant : uint8_t { Exact, Unclipped, Speculative, Reapply };
-  // Some elements of a run and, once they were fetched, the operands of their update.
+  // Holds some elements of a run and, once they were fetched, the operands of their update.
   struct Tile {
     int group;
     Variant variant;

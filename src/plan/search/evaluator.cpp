@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// The most tokens of a pass, as their numbers are 32 bits wide.
+// A pass has at most this many tokens, as their numbers are 32 bits wide.
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
 // Returns every way to cut a step that the user left open: all divisors of the batch.
@@ -47,12 +47,12 @@ std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
 // Define what far means: groups ahead, and ops for which the buffers of copies stay reserved.
 constexpr int64_t kGroupsAhead = 3, kOpsBehind = 40, kOpsWhereAhead = 60;
 
-// Threads that compile, if arrangements have more ops than kLongOps; shorter ones are done before another thread
+// This many threads compile, if arrangements have more ops than kLongOps; shorter ones are done before another thread
 // begins.
 constexpr size_t kMostThreads = 4;
 constexpr uint64_t kLongOps = 1000;
 
-// Number of ranks up to which all are compared, as the parameters in their parts take a little more or less; of more
+// Up to this number of ranks all are compared, as the parameters in their parts take a little more or less; of more
 // ranks only some are compared.
 constexpr int kComparedRanks = 8;
 

@@ -13,8 +13,8 @@ namespace snug {
 // behind the ops whose results they take away; FarAhead, they also begin far ahead of the ops to which they bring data.
 enum class Reach : uint8_t { Near, FarBehind, FarAhead };
 
-// A point of the search: a cut, a stage, an order of the step, the reach of transfers, and the positions of the options
-// that the stage leaves open.
+// Holds a point of the search: a cut, a stage, an order of the step, the reach of transfers, and the positions of the
+// options that the stage leaves open.
 struct Point {
   Cut cut;
   int stage = 0;

@@ -16,20 +16,20 @@ namespace {
 // than a card's.
 double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003 : 1.02; }
 
-// Number of larger passes that are no faster, after which only the largest is still tried.
+// After this many larger passes that are no faster, only the largest is still tried.
 constexpr int kSlowerCuts = 2;
 
-// Number of arrangements that are worked out: of different cuts and stages, and one beside the fastest of them.
+// This many arrangements are worked out: of different cuts and stages, and one beside the fastest of them.
 constexpr size_t kTried = 4;
 
 // A candidate within this factor of the fastest may be faster once it is worked out as well.
 constexpr double kClose = 1.1;
 
-// Ops and arrangements compiled, after which refining ends.
+// Refining ends after this many ops and arrangements compiled.
 constexpr uint64_t kRefining = 400'000;
 constexpr size_t kRefinements = 60;
 
-// Ops that the search of another order may compile, however many were compiled before.
+// The search of another order may compile this many ops, however many were compiled before.
 constexpr uint64_t kOtherOrder = 1'200'000;
 
 // An arrangement of more ops takes long to compile.

@@ -11,13 +11,13 @@
 namespace snug {
 namespace {
 
-// Ops compiled, after which a search takes what fits.
+// After this many ops compiled a search takes what fits.
 constexpr uint64_t kMostOps = 2'500'000;
 
-// Share of a step's time that an option may cost by being enabled further than needed.
+// An option may cost this share of a step's time by being enabled further than needed.
 constexpr double kNegligible = 0.001;
 
-// Positions tried to find the farthest that keeps other memories within their caps.
+// This many positions are tried to find the farthest that keeps other memories within their caps.
 constexpr int kLooks = 4;
 
 // Returns whether two options move or free bytes of one kind.

@@ -71,7 +71,7 @@ class MemoryReducer {
   void retract(Point& p, size_t d, bool exact = false);
 
  private:
-  // What enabling an option costs, in seconds a byte, and how far to enable it.
+  // Holds what enabling an option costs, in seconds a byte, and how far to enable it.
   struct Offer {
     double price = 0;
     int64_t position = 0;

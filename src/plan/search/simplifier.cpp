@@ -9,11 +9,10 @@
 namespace snug {
 namespace {
 
-// Share of the ops compiled before that the search for simpler candidates may compile, and the least number that it may
-// compile in any case.
+// The search for simpler candidates may compile this share of the ops compiled before, and at least this number.
 constexpr uint64_t kShare = 20, kLeastOps = 40'000;
 
-// Ops by which the search under these caps may exceed that.
+// The search under these caps may exceed that by this many ops.
 constexpr uint64_t kReserve = 100'000;
 
 }  // namespace

@@ -20,7 +20,7 @@ struct TokenRows {
 
 struct AdapterFiles {
   SafetensorsIndex index;
-  // Names of tensors by parameter: the adapter's matrices, and those that replace the model's own parameters.
+  // Holds names of tensors by parameter: the adapter's matrices, and those that replace the model's own parameters.
   std::map<std::string, std::string> tensors;
   std::map<std::string, TokenRows> tokens;  // by parameter
   PeftConfig config;

@@ -31,12 +31,12 @@ struct Caps {
   bool host_is_assumed = false, disk_is_assumed = false;
   // Names what limits host_bytes, where it is neither an option nor the machine's memory: "ulimit -v".
   std::string host_limit{};
-  // Bytes of a device that count against device_bytes beside the arena: the driver's, those of the links between ranks,
-  // and page tables for the host arenas of `tabled_ranks` ranks. These are the ranks of one process, whose arenas it
-  // maps on each of its cards.
+  // These bytes of a device count against device_bytes beside the arena: the driver's, those of the links between
+  // ranks, and page tables for the host arenas of `tabled_ranks` ranks. These are the ranks of one process, whose
+  // arenas it maps on each of its cards.
   uint64_t driver_bytes = 0, link_bytes = 0;
   int tabled_ranks = 0;
-  // Bytes of the host that count against host_bytes beside the arena: a rank's share of what its process takes, and
+  // These bytes of the host count against host_bytes beside the arena: a rank's share of what its process takes, and
   // what each bound op takes.
   uint64_t driver_host_bytes = 0, op_host_bytes = 0;
   // Returns what is taken besides the arena; taken() adds the arena.

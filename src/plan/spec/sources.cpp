@@ -21,7 +21,7 @@
 namespace snug {
 namespace {
 
-// Transformers' default of `initializer_range` for these families.
+// This is transformers' default of `initializer_range` for these families.
 constexpr float kInitialDeviation = 0.02f;
 
 // Adapters draw from random streams from this number on.

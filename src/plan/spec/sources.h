@@ -20,7 +20,7 @@ struct TensorPlace {
   DType dtype = DType::F32;
 };
 
-// A linear's weight that a file holds in fewer bits, in the form of Numerics::base_format (format/bnb.h).
+// Describes a linear's weight that a file holds in fewer bits, in the form of Numerics::base_format (format/bnb.h).
 struct QuantizedSource {
   TensorPlace codes;
   TensorPlace scales;                         // Nf4: codes of scales, unless they are plain
@@ -28,7 +28,7 @@ struct QuantizedSource {
   float offset = 0;                           //   and the offset that is added to them
 };
 
-// One of several places of a matrix's elements: it holds those from element `first` up to the next range's first.
+// Is one of several places of a matrix's elements: it holds those from element `first` up to the next range's first.
 struct SourceRange {
   int64_t first = 0;
   TensorPlace place;
@@ -44,7 +44,7 @@ struct WeightSources {
   std::vector<uint64_t> file_bytes;
   bool assumed = false;  // there are no weight files: sizes are those that a file would have; good for planning only
   std::vector<std::optional<DType>> dtypes;  // by ParamId: the dtype in the model's files, where these hold numbers
-  // A tensor of the model's files that is no parameter's but belongs to the model all the same.
+  // Describes a tensor of the model's files that is no parameter's but belongs to the model all the same.
   struct Extra {
     std::string name;
     Shape shape;
