@@ -43,7 +43,7 @@ void InterruptGuard::wait() {
     if (holds_ && (!noted_.exchange(true) || only_noted)) continue;
     pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
     raise(signal);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // ignored, as a shell does in the background
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // ignored: a shell does so for background jobs
   }
 }
 

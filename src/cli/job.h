@@ -27,8 +27,8 @@ const Cards& cards_of(const Target& target, PlanMode mode);
 
 // Settles --batch-size and --ranks. A batch size that is not given becomes 16, or the next multiple of the ranks. Ranks
 // that are not given become one for each of the GPUs, on all --nodes or on the machine of each launched process, which
-// the processes of a machine share; or one in each process. Throws UserError if launched processes would not all get
-// equal numbers, for equal reasons.
+// the processes of a machine share; or one in each process. Throws UserError if launched processes would not all have
+// as many ranks, or are not alike (Target::require_alike()).
 void resolve_ranks(Options& options, const Target& target, PlanMode mode, Comm* launched = nullptr);
 
 // Returns what the user pinned of cut and strategy, for a job whose ranks are settled.
@@ -70,7 +70,7 @@ void require_fit(const Planned& planned, const Options& options);
 std::string limit_word(const Options& options, const Need& need);
 
 // Returns the session of a rank of a planned job, in arenas as planned, on the GPU of this number if the job is on
-// GPUs. To be called on the thread that runs it, by all ranks at one time.
+// GPUs. To be called on the thread that runs it, by all ranks together.
 Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm);
 
 }  // namespace snug

@@ -43,7 +43,7 @@ class Target {
   // processes of a machine see one set of its GPUs. To be called before the processes exchange anything else.
   void require_alike(Comm& launched) const;
   // Returns the backend of a rank whose GPU, if it has one, is number `device` of this machine; `comm` connects it if
-  // there are other ranks. All ranks of a job call it at one time.
+  // there are other ranks. All ranks of a job call it together.
   std::unique_ptr<Backend> backend(int device, Comm* comm = nullptr) const;
 
   // Returns the GPUs of this machine, whatever the target is.

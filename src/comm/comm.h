@@ -101,7 +101,7 @@ class Comm {
   // Returns when all ranks have called it.
   void barrier(const SyncPoint& at = {});
 
-  // Returns when `done` does so, which is called again and again. It serves waits for what other ranks may delay
+  // Returns when `done` returns true; it is called again and again. It serves waits for what other ranks may delay
   // without a call here, such as a device's work among others' devices. The others see this rank wait as in a call.
   // Throws PeerError if a rank has failed, or if the patience has run out and a rank has ended or gives no sign of
   // life, or all wait.

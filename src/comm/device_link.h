@@ -33,14 +33,14 @@ bool reaches(int card, int other);
 void take_own_row(const ExchangeStep& step, const Topology& here, cudaStream_t stream);
 
 // Returns a link by NCCL, between any GPUs and any hosts, that takes at most rank 0's `blocks` blocks of threads of a
-// card. `comm` connects it, and tells when a rank is gone for which a call waits. All ranks call it at one time.
+// card. `comm` connects it, and tells when a rank is gone for which a call waits. All ranks call it together.
 std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int blocks);
 
 // Connects GPUs of one process that reach each other's memory: each rank's copy engines fetch its rows, so that no
 // multiprocessor is taken from products. What ranks tell each other on the way, "my rows are ready" and "I have mine",
 // are events; hosts count what they have enqueued, and wait for one another's counts.
 class PeerHub;
-// Returns null where cards do not reach each other; on all ranks or on none. All ranks call it at one time, each with
+// Returns null where cards do not reach each other; on all ranks or on none. All ranks call it together, each with
 // its device chosen.
 std::shared_ptr<PeerHub> meet_peers(Comm& comm);
 std::unique_ptr<DeviceLink> peer_link(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream);

@@ -19,7 +19,7 @@ bool started_by_mpi();
 std::unique_ptr<Comm> open_mpi(double patience = kPatience, uint64_t piece = uint64_t{8} << 20);
 
 // Replaces what open_mpi() returned by the ends of this process's ranks, `locals` in each process, in their order: rank
-// = process * locals + place here. All processes call it at one time. When a rank fails, all ranks of its process do; a
+// = process * locals + place here. All processes call it together. When a rank fails, all ranks of its process do; a
 // process that is lost is reported as one of its ranks. The ends must be destroyed on the thread that opened MPI.
 std::vector<std::unique_ptr<Comm>> mpi_ranks(std::unique_ptr<Comm> processes, int locals);
 

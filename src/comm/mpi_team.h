@@ -43,7 +43,7 @@ class MpiTeam {
  public:
   static constexpr int kNewsChannel = kLanes + 1;  // channels before it are for the work
 
-  // Connects; all processes call it at one time. Throws DeviceError if MPI fails.
+  // Connects; all processes call it together. Throws DeviceError if MPI fails.
   MpiTeam(std::shared_ptr<MpiProcess> process, int locals);
   // Returns when the ranks of all processes have ended, or one has failed.
   ~MpiTeam();

@@ -31,7 +31,7 @@ struct Way {
 // and throws PeerError; enqueued work that waits for that rank is given up. The replicas of `comm` must be set before.
 class RankBackend final : public CudaBackend {
  public:
-  // All ranks construct it at one time, each with a card of its own.
+  // All ranks construct it together, each with a card of its own.
   RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way);
   ~RankBackend() override;
 

@@ -20,7 +20,7 @@ struct GgufPreTokenizer {
 // Returns the pre-tokenizer of a name; nothing for unknown names.
 std::optional<GgufPreTokenizer> find_gguf_pre_tokenizer(std::string_view name);
 // Returns the name of what cuts as this pre_tokenizer of a tokenizer.json does; nothing if no known one does. Of
-// several it is the one that normalises alike; programs that read GGUF files normalise nothing.
+// several it is the one that normalises as this does; other programs that read GGUF files normalise nothing.
 std::optional<std::string> gguf_pre_tokenizer_name(const Json& pre_tokenizer, bool whole_words, bool normalizes_nfc);
 // Returns all names, for messages.
 std::string gguf_pre_tokenizer_names();

@@ -33,7 +33,7 @@ uint64_t measure_card(Backend& backend, const std::vector<int64_t>& product_size
 // one time: `wait_for_others` returns when they are ready.
 Bus measure_bus(Backend& backend, const std::function<void()>& wait_for_others);
 // Rates of the link between cards, which measure_link() measures through a backend of each rank that has reserved
-// nothing yet. All ranks call it at one time.
+// nothing yet. All ranks call it together.
 struct LinkRates {
   RateCurve rates;     // bytes a second that a rank takes from the others while all do, by the bytes that it gives
   uint64_t arena = 0;  // bytes of a card that measuring reserved

@@ -18,11 +18,11 @@ struct Timeline {
   std::vector<Span> spans;  // in issue order
 };
 
-// Says what an op takes of the processors that lanes share. Some is for ops of the compute lane: an op of another lane
-// that takes processors may begin beside it, and delays its end by as long as that op takes. All means that no op that
-// takes processors begins before this one ends, as with a product on a card, whose blocks of threads stay where they
-// are until they are done. The compute lane waits for ops that other lanes have begun; other lanes do not wait for each
-// other.
+// Says what an op takes of the processors that lanes share. Some, for an op of the compute lane: an op of another lane
+// that takes processors may begin beside it, and delays its end by as long as that other op takes. All means that no op
+// that takes processors begins before this one ends, as with a product on a card, whose blocks of threads stay where
+// they are until they are done. The compute lane waits for ops that other lanes have begun; other lanes do not wait for
+// each other.
 enum class Processors : uint8_t { None, Some, All };
 
 // Returns when each op runs. Lanes run in order, waits are honoured, and at most two programs are in flight; `seconds`

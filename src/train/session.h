@@ -23,7 +23,7 @@ class Session {
   };
 
   // Reserves and binds what compile() made of the spec, with facts that have not changed since. With several ranks all
-  // of them construct their sessions at one time; throws UserError if they do not agree on what runs.
+  // of them construct their sessions together; throws UserError if they do not agree on what runs.
   Session(JobSpec spec, Compiled compiled, const Resources& resources);
   // Compiles first.
   Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline, Comm* comm = nullptr);

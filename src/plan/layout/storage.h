@@ -12,11 +12,10 @@ namespace snug {
 
 // Holds one array over a segment, as far as this rank keeps it.
 struct ShardedArray {
-  Operand values;     // a vector of span.count() / block values, in any space
-  Span span;          // of the segment
-  int64_t block = 1;  // elements of the segment for each value; divides units
-  std::optional<Ranks>
-      sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
+  Operand values;                // a vector of span.count() / block values, in any space
+  Span span;                     // of the segment
+  int64_t block = 1;             // elements of the segment for each value; divides units
+  std::optional<Ranks> sharers;  // ranks that hold this span, each owning a part of it; nothing: it is this rank's part
   bool exists() const { return span.count() > 0; }
 };
 
