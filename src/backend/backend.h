@@ -20,7 +20,7 @@ class Streams {
  public:
   using Mark = size_t;
   virtual ~Streams() = default;
-  // To be called once on every thread that calls launches or anything here.
+  // It must be called once on every thread that calls launches or anything here.
   virtual void use_here() = 0;
   virtual Mark add_mark() = 0;
   // Puts the mark behind what has been enqueued on the lane so far, and forgets its earlier place.

@@ -39,8 +39,8 @@ class DirectoryOwner {
   DirectoryOwner& operator=(const DirectoryOwner&) = delete;
 
   // Throws DeviceError that says who has the directory, if another process has taken it over while this one was
-  // suspended. To be called before anything is written there: if locks hold it does nothing, else it reads the file
-  // anew.
+  // suspended. It must be called before anything is written there: if locks hold it does nothing, else it reads the
+  // file anew.
   void require_held();
 
  private:

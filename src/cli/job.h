@@ -70,7 +70,7 @@ void require_fit(const Planned& planned, const Options& options);
 std::string limit_word(const Options& options, const Need& need);
 
 // Returns the session of a rank of a planned job, in arenas as planned, on the GPU of this number if the job is on
-// GPUs. To be called on the thread that runs it, by all ranks together.
+// GPUs. It must be called on the thread that runs it, by all ranks together.
 Session rank_session(const Planned& planned, const Options& options, int rank, int device, Comm* comm);
 
 }  // namespace snug

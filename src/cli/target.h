@@ -14,8 +14,8 @@ namespace snug {
 
 struct ProductTable;
 
-// Prepares the process. To be called first of all in a program: it sets what libraries read of the environment, which
-// threads may read, what heaps keep, and how many files may be open.
+// Prepares the process. It must be called first of all in a program: it sets what libraries read of the environment,
+// which threads may read, what heaps keep, and how many files may be open.
 void prepare_process();
 
 class Target {
@@ -40,7 +40,7 @@ class Target {
   void say_strange_cards() const;
   // Throws UserError in all launched processes, which says what each has, unless all are about to run alike: on CPU or
   // on GPUs of one name, with one way to move bytes between them, at rates that make all plan alike; and unless all
-  // processes of a machine see one set of its GPUs. To be called before the processes exchange anything else.
+  // processes of a machine see one set of its GPUs. It must be called before the processes exchange anything else.
   void require_alike(Comm& launched) const;
   // Returns the backend of a rank whose GPU, if it has one, is number `device` of this machine; `comm` connects it if
   // there are other ranks. All ranks of a job call it together.

@@ -166,7 +166,7 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
   pending.publish();
 }
 
-// Begins the run's directory. To be called when nothing else may refuse the run: old files stay until then.
+// Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data,
                const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;

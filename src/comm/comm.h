@@ -78,8 +78,8 @@ class Comm {
   virtual ~Comm() = default;
 
   const Topology& topology() const { return topology_; }
-  // Sets the replicas of a connection that was made before it was known how ranks share the model. To be called on all
-  // ranks, before the first AllGather. `replicas` divides the number of ranks.
+  // Sets the replicas of a connection that was made before it was known how ranks share the model. It must be called on
+  // all ranks, before the first AllGather. `replicas` divides the number of ranks.
   void set_replicas(int replicas);
 
   // Run the collectives of program/ops.h. Throw InternalError if the views do not fit; also if those of other ranks do
@@ -107,8 +107,8 @@ class Comm {
   // life, or all wait.
   virtual void wait_until(const std::function<bool()>& done) = 0;
 
-  // Ends this rank in error. To be called as soon as the error is there, from any thread, as calls of other lanes, here
-  // and on the other ranks, are waiting.
+  // Ends this rank in error. It must be called as soon as the error is there, from any thread, as calls of other lanes,
+  // here and on the other ranks, are waiting.
   virtual void leave(std::string_view reason) noexcept = 0;
   // Gives a sign of life; cheap enough for every op.
   virtual void heartbeat() noexcept = 0;

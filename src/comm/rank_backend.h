@@ -11,8 +11,8 @@ namespace snug {
 
 class DeviceLink;
 
-// Sets the environment variables that NCCL reads, where they differ. To be called before there are threads, which may
-// read them.
+// Sets the environment variables that NCCL reads, where they differ. It must be called before there are threads, which
+// may read them.
 void prepare_nccl();
 
 // Returns whether the first `count` cards of this process reach each other's memory.

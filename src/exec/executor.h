@@ -39,11 +39,11 @@ class Executor {
   // Returns when everything issued has run.
   void finish();
 
-  // Notes when ops run, from the next run on; null ends that. To be called after finish(), before which the trace must
-  // live.
+  // Notes when ops run, from the next run on; null ends that. It must be called after finish(), before which the trace
+  // must live.
   void note_in(Trace* trace) { trace_ = trace; }
 
-  // Returns bytes as ops see them, for loaders, checks and tests. To be called after finish() only.
+  // Returns bytes as ops see them, for loaders, checks and tests. It must be called after finish() only.
   TensorView view(const Operand& operand) const { return arena_.view(operand, plan_, set_); }
 
  private:

@@ -18,7 +18,7 @@ class CharSet {
   void add_all_but(Categories categories) { parts_.push_back({categories, true}); }
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void negate() { negated_ = !negated_; }
-  // Prepares the set for look-ups. To be called once, when everything is added.
+  // Prepares the set for look-ups. It must be called once, when everything is added.
   void finish();
 
   bool contains(char32_t code_point) const;

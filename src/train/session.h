@@ -54,7 +54,7 @@ class Session {
 
   // Notes when the ops of the next `steps` training steps run; of fewer steps if these have very many ops.
   void start_trace(int64_t steps);
-  // Writes the noted steps as a Chrome trace; an empty one if none was started. To be called after the steps.
+  // Writes the noted steps as a Chrome trace; an empty one if none was started. It must be called after the steps.
   void write_trace(const std::filesystem::path& path);
 
   int rank() const { return spec_.rank; }

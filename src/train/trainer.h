@@ -66,8 +66,8 @@ struct EvaluationResult {
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
 
 // Returns the first parameter, of those that this rank has in memory and that were not updated within the backward,
-// with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. To be
-// called when nothing runs.
+// with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must
+// be called when nothing runs.
 uint64_t non_finite_weight(Session& session);
 // Names the meeting of ranks where each brings the parameter that it found.
 constexpr const char* kNonFiniteWeight = "the search for a weight that is not finite";
@@ -82,7 +82,7 @@ class Trainer {
 
   // Goes on from the last checkpoint, if there is one.
   void restore();
-  // Throws UserError on all ranks unless they are about to run one job. To be called before run().
+  // Throws UserError on all ranks unless they are about to run one job. It must be called before run().
   void agree();
   // Runs to the last step, or until interrupted; a checkpoint is saved in either case. Throws UserError if a loss or
   // norm is not finite, with the step and the first bad parameter; parameters are then those before that step.

@@ -61,8 +61,8 @@ Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors,
 // comes. `file_bytes` holds the size of each file, to which range ends are clipped.
 void lower_reads(Emitter& e, const std::vector<Incoming>& incoming, const std::vector<uint64_t>& file_bytes,
                  uint64_t most);
-// Reserves staging for a while beyond its last use, so that reading, copying and converting overlap. To be called when
-// all ops are emitted.
+// Reserves staging for a while beyond its last use, so that reading, copying and converting overlap. It must be called
+// when all ops are emitted.
 void let_staging_overlap(Program& program);
 
 // Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'

@@ -35,8 +35,8 @@ class GroupUpdates {
   // Queues the updates of groups whose state is offloaded, so that advance() may emit them ahead of update_through().
   void enqueue();
 
-  // Emits what update_early() reads: a clip factor of 1, and empty sums for the norm. To be called before the first
-  // update_early() of a program that has any.
+  // Emits what update_early() reads: a clip factor of 1, and empty sums for the norm. It must be called before the
+  // first update_early() of a program that has any.
   void prepare();
   // Updates a group when its gradient is complete, before there is a clip factor, as if that were 1. For a group that
   // speculates the replaced weights are kept. Where the group's state is offloaded the update is queued for advance();
