@@ -24,7 +24,7 @@ class Random {
   Random(uint64_t seed, RandomPurpose purpose, uint32_t stream = 0);
   // Returns element `index` of the stream.
   uint32_t bits(uint64_t index) const;
-  // Returns elements first, first + 1, ...: many at a time, as fast as vector instructions go.
+  // Draws elements first, first + 1, ...: many at a time, as fast as vector instructions go.
   void bits(uint64_t first, std::span<uint32_t> elements) const;
   // Returns a number in [0, 1), a multiple of 2^-24.
   float uniform(uint64_t index) const;

@@ -175,7 +175,7 @@ class JsonTokenizer {
     return scheme != "never";
   }
 
-  // Returns scores by which pieces are joined in the order of the merges.
+  // Scores pieces so that they are joined in the order of the merges.
   void score_pieces() {
     std::map<std::string, size_t, std::less<>> ids;
     for (size_t id = 0; id < vocabulary_.tokens.size(); ++id) ids.emplace(vocabulary_.tokens[id], id);

@@ -71,7 +71,7 @@ __device__ inline Reach last_seeing(int first, int rows, const Sight& sight) {
   return {sight.end_of_seers(min(last, max(sight.starts[sight.documents] - 1, first))),
           min(sight.end_of_seers(first), sight.end_of_seers(last))};
 }
-// Returns both of this thread's rows of the tile of queries that begins at `first`, and the first token to which each
+// Sets both of this thread's rows of the tile of queries that begins at `first`, and the first token to which each
 // attends.
 __device__ inline void own_rows(int first, int tokens, const Sight& sight, const Reach& reach, int (&row)[2],
                                 int (&begin)[2]) {

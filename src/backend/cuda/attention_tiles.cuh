@@ -159,7 +159,7 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, c
 __device__ inline int own_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
-// Returns both of this thread's rows of the tile that begins at `first`, and the first token to which each attends.
+// Sets both of this thread's rows of the tile that begins at `first`, and the first token to which each attends.
 __device__ inline void own_rows(int first, int tokens, const Sight& sight, int (&row)[2], int (&begin)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -173,7 +173,7 @@ __device__ int steps_over(int first, int least, int tokens, int rows = kOwn) {
   return max(0, (min(first + rows, tokens) - least + keys - 1) / keys);
 }
 
-// Returns, over all threads of the block, the least x and the largest y.
+// Sets x to the least and y to the largest over all threads of the block.
 __device__ inline void extremes(int& x, int& y) {
   __shared__ int least[kTileWarps], largest[kTileWarps];
   x = __reduce_min_sync(kAll, x);

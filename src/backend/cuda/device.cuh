@@ -267,7 +267,7 @@ struct DeviceRandom {
     const uint4 four = words(index / 4);
     return index % 4 == 0 ? four.x : index % 4 == 1 ? four.y : index % 4 == 2 ? four.z : four.w;
   }
-  // Returns elements first .. first + N - 1; N is 1, or `first` a multiple of 4.
+  // Draws elements first .. first + N - 1; N is 1, or `first` a multiple of 4.
   template <int N>
   __device__ void bits(uint64_t first, uint32_t (&elements)[N]) const {
     if constexpr (N == 1) {

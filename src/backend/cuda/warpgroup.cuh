@@ -45,8 +45,9 @@ __device__ void settle(Sum (&sums)[N]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(sums[n][i])::"memory");
 }
 
-// Describes a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the 128-byte swizzle. Eight
-// rows are 1024 bytes; `panels` is the distance of panels, used if the columns are not summed over.
+// Returns the descriptor of a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the
+// 128-byte swizzle. Eight rows are 1024 bytes; `panels` is the distance of panels, used if the columns are not summed
+// over.
 __device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
   return uint64_t{address / 16} | uint64_t{panels / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
 }

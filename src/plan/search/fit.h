@@ -57,9 +57,10 @@ struct FitResult {
   std::vector<RankBytes> ranks;  //   what each rank needs: all if they are few, else some
 };
 
-// Forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
-// times this factor, 1.02 on cards and 1.05 on a processor, the simplest is chosen. What is simpler is decided by the
-// first of these that differs (plan/search/simplicity.h):
+// Returns the factor within which steps count as about as fast as the fastest, 1.02 on cards and 1.05 on a processor,
+// as forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
+// times this factor, the simplest is chosen. The first of these that differs decides which is simpler
+// (plan/search/simplicity.h):
 //   1. whether it rests on memory that is only assumed;
 //   2. how many kinds of things are recomputed or offloaded;
 //   3. how many layers and groups these are, over all things;
