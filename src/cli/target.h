@@ -23,8 +23,8 @@ class Target {
   // Takes --device and --machine: GPUs if they are asked for, or if neither is given and this machine, or the one that
   // is planned for, has any. Throws UserError if there are none, or if --machine names neither a profile nor a machine.
   explicit Target(const Options& options);
-  // Does so on a machine with these GPUs. `seen` is a number that differs where other GPUs are; the driver is asked for
-  // it if it is not given.
+  // Takes the options on a machine with these GPUs. `seen` is a number that differs where other GPUs are; the driver is
+  // asked for it if it is not given.
   Target(const Options& options, std::optional<Cards> here, std::optional<uint64_t> seen = std::nullopt);
 
   bool cuda() const { return cuda_; }

@@ -86,7 +86,7 @@ class MpiTeam {
   bool demand(int code, int rank) noexcept;
   // Returns, after a failure, when the others have been told and no thread of this process calls MPI any more.
   void wait_until_told() noexcept;
-  // Does so and throws the failure.
+  // Waits until the others have been told, and throws the failure.
   [[noreturn]] void stop();
 
  private:

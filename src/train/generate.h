@@ -25,8 +25,8 @@ class Generator {
   // Returns the new tokens, starting from empty caches. `on_token` gets each as it comes. Throws InternalError if
   // prompt.size() + max_new_tokens exceeds the session's cache_positions, or if the prompt has no token.
   std::vector<int32_t> generate(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token = {});
-  // Does so for a prompt that may begin with what was fed or generated last: what the caches have of it is not fed
-  // again.
+  // Returns the new tokens for a prompt that may begin with what was fed or generated last: what the caches have of it
+  // is not fed again.
   std::vector<int32_t> reply(std::span<const int32_t> prompt, const std::function<void(int32_t)>& on_token = {});
 
   // Returns the logits after every token of a prompt, one row after the other.

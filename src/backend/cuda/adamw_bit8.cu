@@ -195,7 +195,7 @@ __device__ inline Coded coded_usual(const SharedTables& tables, const Scalars& s
   return coded;
 }
 
-// Does so for any numbers.
+// Returns such a state from any numbers, as coded_usual() does from usual ones.
 __device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
                                   const float (&m)[kEach], const float (&v)[kEach], float m_largest) {
   float v_largest = -INFINITY;
