@@ -1,4 +1,4 @@
-// What all elements of an AdamW step share.
+// Holds what all elements of an AdamW step share.
 #pragma once
 
 #include <cmath>
@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// The scalars of one step, computed in fp64 and rounded once.
+// Holds the scalars of one step, computed in fp64 and rounded once.
 struct AdamWScalars {
   AdamWScalars(const AdamW& adamw, const RuntimeScalars& runtime) {
     const double beta1 = adamw.beta1, beta2 = adamw.beta2, rate = runtime.learning_rate;
@@ -27,11 +27,11 @@ struct AdamWScalars {
     epsilon_over_rate = adamw.epsilon > 0 ? static_cast<float>(adamw.epsilon / of_mean) : 0.0f;
   }
   float keep, mean_share, square_keep, square_share, root_correction, inverse_correction, epsilon, rate_of_mean;
-  // With 8-bit state, whose rounding is coarser than what the order of operations makes:
+  // With 8-bit state, whose rounding is coarser than the effect of the order of operations:
   //   m = (beta1 scale) code + (share factor) g             v = (root_of_square_share factor g)^2 + (beta2 scale) code
   //   w = keep w + m / (root_over_rate sqrt(v) + epsilon_over_rate)
-  // where a fused multiply-add rounds once, a quotient is a product with the rounded inverse, and v has kLeastSquare
-  // more, so that no root is zero. At a rate of 0 the quotients are zeros too.
+  // A fused multiply-add rounds once, a quotient is a product with the rounded inverse, and v has kLeastSquare added,
+  // so that no root is zero. At a rate of 0 the quotients are zeros too.
   float mean_keep, root_of_square_share, root_over_rate, epsilon_over_rate;
   static constexpr float kLeastSquare = 0x1p-100f;
 };

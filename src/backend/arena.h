@@ -1,4 +1,4 @@
-// The one block of bytes of each space, and views into it. The only caller of Backend::reserve.
+// Holds the one block of bytes of each space, and gives views into it. Only this calls Backend::reserve.
 #pragma once
 
 #include <filesystem>
@@ -12,16 +12,16 @@ namespace snug {
 class Arena {
  public:
   // Reserves each space's bytes of the plan, once; those of the disk in a file without a name in `disk_directory`.
-  // CapacityError if the memory is not there any more, DeviceError for the disk. `heartbeat`: while the disk is
-  // reserved.
+  // Throws CapacityError if the memory is no longer free, DeviceError for the disk. `heartbeat` is called while the
+  // disk is reserved.
   Arena(Backend& backend, const MemoryPlan& plan, const std::filesystem::path& disk_directory,
         const Heartbeat& heartbeat = {});
 
-  // An operand's bytes under a plan whose reserved bytes do not exceed this arena's. Not for the disk space.
+  // Returns an operand's bytes under a plan whose reserved bytes do not exceed this arena's. Not for the disk space.
   TensorView view(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;
   uint64_t bytes(Space space) const { return bytes_[index(space)]; }
 
-  // Where a dense operand of the disk space lies in disk().
+  // Returns where a dense operand of the disk space lies in disk().
   uint64_t disk_offset(const Operand& operand, const MemoryPlan& plan, const ProgramSet& set) const;
   File& disk() { return *disk_; }
 

@@ -1,4 +1,5 @@
-// The split master weight: an fp32 number as its nearest bf16 (ties away from zero) and the 16 bits that complete it.
+// Splits the master weight: an fp32 number becomes its nearest bf16 (ties away from zero) and the 16 bits that complete
+// it.
 #pragma once
 
 #include <bit>
@@ -8,7 +9,7 @@
 
 namespace snug {
 
-// Exact: split() and join() give x again, but for NaN, which becomes quiet.
+// split() and join() give x again exactly, except NaN, which becomes quiet.
 constexpr void split(float x, BFloat16& hi, int16_t& lo) {
   const uint32_t bits = std::bit_cast<uint32_t>(x);
   const bool special = (bits & 0x7f800000u) == 0x7f800000u;  // infinity or NaN: nothing to complete

@@ -1,4 +1,4 @@
-// The views of one op, taken in ops.h's order and held against what its kind says.
+// Takes the views of one op in ops.h's order, and compares them with what its kind says.
 #pragma once
 
 #include <initializer_list>
@@ -14,21 +14,21 @@ using DTypes = std::initializer_list<DType>;
 inline constexpr DTypes kActivation{DType::F32, DType::BF16};
 inline constexpr DTypes kFloat{DType::F32, DType::BF16, DType::F16};
 
-// Each take gives the next view. InternalError that names the op's site and the operand if it is missing or is not what
-// was expected; done() if one is left over.
+// Gives the next view at each take. Throws InternalError that names the op's site and the operand if it is missing or
+// is not what was expected, and in done() if one is left over.
 class Operands {
  public:
   Operands(const Op& op, std::span<const TensorView> views) : op_(op), views_(views) {}
 
-  // Any shape.
+  // Takes an operand of any shape.
   const TensorView& take(std::string_view what, DTypes dtypes);
-  // A matrix of this size; a tensor of more dimensions counts as one (Shape::rows, Shape::cols).
+  // Takes a matrix of this size; a tensor of more dimensions counts as one (Shape::rows, Shape::cols).
   const TensorView& matrix(std::string_view what, DTypes dtypes, int64_t rows, int64_t cols);
-  // Dense, any shape.
+  // Takes a dense operand of any shape.
   const TensorView& dense(std::string_view what, DTypes dtypes);
-  // Dense, this many elements in any shape.
+  // Takes a dense operand with this many elements in any shape.
   const TensorView& vector(std::string_view what, DTypes dtypes, int64_t count);
-  // Dense bytes, at least this many; null where none are needed, and then none are taken.
+  // Takes dense bytes, at least this many; returns null and takes none if none are needed.
   std::byte* scratch(uint64_t bytes);
   void done() const;
 
@@ -49,14 +49,14 @@ class Operands {
 // Takes the gain of a norm of x's rows, or of each of their heads: as many elements as a part of a row has.
 const TensorView& norm_gain(Operands& operands, const TensorView& x);
 
-// Where the scale of a block of an nf4 tensor comes from: as it is, or from its code.
+// Holds where the scale of a block of an nf4 tensor comes from: the scale itself, or its code.
 struct Nf4ScaleViews {
   const float* plain = nullptr;  // or
   const uint8_t* codes = nullptr;
   const float *block_scales = nullptr, *offset = nullptr;
 };
 
-// All operands of a Dequantize from Nf4.
+// Holds all operands of a Dequantize from Nf4.
 struct Nf4Operands {
   TensorView packed;  // two codes a byte
   int64_t count = 0;  // of numbers
@@ -65,7 +65,7 @@ struct Nf4Operands {
 };
 Nf4Operands nf4_operands(const Dequantize& attrs, Operands& operands);
 
-// What a Quantize asks beyond its format only Fp8 has.
+// Requires what a Quantize may ask beyond its format, which only Fp8 has.
 inline void expect_fp8_extras(const Quantize& quantize, const Operands& operands) {
   operands.expect(quantize.format == BaseFormat::Fp8 || !(quantize.factors || quantize.columns),
                   "found factors or columns and format {}, expected fp8", name(quantize.format));

@@ -1,4 +1,4 @@
-// What a Gemm op asks for, read from its operands: the part that planning and binding share.
+// Reads from its operands what a Gemm op asks for: the part that planning and binding share.
 #pragma once
 
 #include <span>
@@ -9,7 +9,7 @@
 
 namespace snug {
 
-// A matrix in memory: strides in elements between the rows and columns of op(x).
+// Describes a matrix in memory, with strides in elements between the rows and columns of op(x).
 struct MatrixLayout {
   DType dtype = DType::F32;
   int64_t row_stride = 0, col_stride = 1;
@@ -28,11 +28,11 @@ struct Product {
   float alpha = 1;
   size_t operands = 0;  // without scratch: a, b, [c], [bias], d
 
-  // Two for each of m n k.
+  // Returns two operations for each of m n k.
   double flops() const { return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k); }
 };
 
-// Operands of an Fp8Gemm without the scales, in a Gemm's order.
+// Returns the operands of an Fp8Gemm without the scales, in a Gemm's order.
 template <class View>
 std::vector<View> without_scales(std::span<const View> views) {
   check(views.size() >= 5, "fp8_gemm: {} operands, expected 5 or more", views.size());
@@ -41,10 +41,10 @@ std::vector<View> without_scales(std::span<const View> views) {
   return order;
 }
 
-// InternalError if shapes, dtypes or strides do not fit each other.
+// Return the product. Throw InternalError if shapes, dtypes or strides do not fit each other.
 Product product_of(const Gemm& gemm, std::span<const Operand> operands);
 Product product_of(const Gemm& gemm, std::span<const TensorView> views);
-// The scales as well.
+// Checks the scales as well.
 Product product_of(const Fp8Gemm& gemm, std::span<const TensorView> views);
 
 }  // namespace snug

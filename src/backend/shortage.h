@@ -1,4 +1,4 @@
-// What a machine has no more, though it was planned with.
+// Reports memory that a machine no longer has, though it was planned with.
 #pragma once
 
 #include <cstdint>
@@ -9,8 +9,8 @@
 
 namespace snug {
 
-// CapacityError: `what`, as in "reserving 12 bytes for the host space", found so many bytes free, if that is known.
-// `option`: what caps a plan there.
+// Throws CapacityError: `what`, as in "reserving 12 bytes for the host space", found this many bytes free, if that is
+// known. `option` is the one that caps a plan there.
 [[noreturn]] inline void refuse_shortage(std::string_view what, std::optional<uint64_t> free, std::string_view option) {
   throw CapacityError(fmt::format(
       "{}: found {}, less than the plan expected: another program may hold the rest; a lower {} plans for less", what,

@@ -1,4 +1,4 @@
-// Letters and white space of ASCII, whatever the locale.
+// Handles letters and white space of ASCII, whatever the locale.
 #pragma once
 
 #include <algorithm>
@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// Returns the text with A to Z made small; other bytes are as they were.
+// Returns the text with A to Z in lower case; other bytes do not change.
 inline std::string lower_case(std::string_view text) {
   std::string lower(text);
   for (char& c : lower)
@@ -15,7 +15,7 @@ inline std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// Returns how many bytes of white space, as JSON has it, a text begins with, or ends with.
+// Return how many bytes of white space, as JSON defines it, a text begins with, or ends with.
 inline constexpr std::string_view kJsonWhite = " \t\n\r";
 inline size_t white_before(std::string_view text) { return std::min(text.find_first_not_of(kJsonWhite), text.size()); }
 inline size_t white_behind(std::string_view text) { return text.size() - (text.find_last_not_of(kJsonWhite) + 1); }

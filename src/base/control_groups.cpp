@@ -6,7 +6,7 @@
 
 namespace snug {
 
-// Lines of /proc/self/cgroup: "0::/a/b" (version 2) and "9:cpu,cpuacct:/a/b" (version 1).
+// Reads the lines of /proc/self/cgroup: "0::/a/b" (version 2) and "9:cpu,cpuacct:/a/b" (version 1).
 void each_control_group(std::string_view controller, const std::function<void(const std::string& folder)>& look) {
   std::ifstream in("/proc/self/cgroup");
   for (std::string line; std::getline(in, line);) {

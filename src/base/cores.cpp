@@ -14,8 +14,8 @@
 namespace snug {
 namespace {
 
-// Microseconds of all cores together, in a period of so many. Version 2 has both in one file, and says "max" where
-// there is no limit; version 1 says -1.
+// Returns the cores that a group gives time for: microseconds of all cores together over those of a period. Version 2
+// has both in one file, and says "max" where there is no limit; version 1 says -1.
 double cores_of_group(const std::string& group) {
   double time = 0, period = 0;
   std::ifstream both(group + "/cpu.max"), quota(group + "/cpu.cfs_quota_us"), length(group + "/cpu.cfs_period_us");

@@ -1,4 +1,4 @@
-// Open files of this process.
+// Counts open files of this process, and raises their limit.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@ namespace snug {
 void raise_open_file_limit();
 
 struct OpenFiles {
-  uint64_t limit = 0, open = 0;  // how many there may be, and are; sockets and the like count too
+  uint64_t limit = 0, open = 0;  // how many may be open, and are; sockets and the like count too
 };
 OpenFiles open_files();
 

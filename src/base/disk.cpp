@@ -25,10 +25,10 @@ namespace {
 
 constexpr uint64_t kNoLimit = std::numeric_limits<uint64_t>::max();
 
-// What a quota of the file system that `descriptor` lies on leaves; kNoLimit where there is none, or the system does
-// not tell (Linux before 5.14, NFS). See quotactl(2): limits are in units of QIF_DQBLKSIZE.
+// Returns what a quota leaves of the file system on which `descriptor` lies; kNoLimit if there is none, or the system
+// does not tell (Linux before 5.14, NFS). See quotactl(2): limits are in units of QIF_DQBLKSIZE.
 uint64_t told_quota(int descriptor, int kind, uint32_t id) {
-  constexpr long kQuotactlFd = 443;  // of every architecture
+  constexpr long kQuotactlFd = 443;  // on every architecture
   struct if_dqblk quota {};
   if (::syscall(kQuotactlFd, descriptor, QCMD(Q_GETQUOTA, kind), id, &quota) != 0) return kNoLimit;
   return left_of_quota(quota.dqb_bhardlimit * QIF_DQBLKSIZE, quota.dqb_bsoftlimit * QIF_DQBLKSIZE, quota.dqb_curspace);
@@ -60,7 +60,7 @@ uint64_t free_bytes(const fs::path& directory) {
 
 namespace {
 
-// Of linux/magic.h, which not every system has whole.
+// Magic numbers of linux/magic.h, which some systems have only in part.
 constexpr uint32_t kTmpfs = 0x01021994, kRamfs = 0x858458f6, kOverlay = 0x794c7630;
 
 uint32_t type_of(const fs::path& directory) {
@@ -68,8 +68,8 @@ uint32_t type_of(const fs::path& directory) {
   return ::statfs(directory.c_str(), &system) == 0 ? static_cast<uint32_t>(system.f_type) : 0;
 }
 
-// Of the overlay that holds a directory; "" where its mount is not told. Lines of /proc/self/mountinfo: "36 35 98:0
-// /root /mount options - overlay source upperdir=/a,workdir=/b".
+// Returns the upper directory of the overlay that holds a directory; "" if its mount is not listed. It reads lines of
+// /proc/self/mountinfo: "36 35 98:0 /root /mount options - overlay source upperdir=/a,workdir=/b".
 fs::path upper_of_overlay(const fs::path& directory) {
   struct stat status {};
   if (::stat(directory.c_str(), &status) != 0) return "";
@@ -130,7 +130,7 @@ void remove_tree(const fs::path& path, const Heartbeat& heartbeat) {
 }
 
 void require_room_in_memory(const std::filesystem::path& directory, uint64_t bytes) {
-  constexpr uint64_t kLeft = 16 << 20;  // for what writes
+  constexpr uint64_t kLeft = 16 << 20;  // for the process that writes
   if (!is_in_memory(existing_part(directory))) return;
   if (const uint64_t left = free_memory(); left < bytes + kLeft)
     throw CapacityError(

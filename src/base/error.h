@@ -1,4 +1,4 @@
-// The three kinds of failure, and how each is raised. Every message says what was read (file, key, tensor, op), what
+// Defines the kinds of failure, and how each is raised. Every message says what was read (file, key, tensor, op), what
 // was found, what was expected and, where there is one, the option that would help.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace snug {
 
-// What the user can mend: a flag, a file, data. Exit code 2.
+// Reports a failure that the user can mend: a flag, a file, data. Exit code 2.
 struct UserError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -21,12 +21,12 @@ struct CapacityError : UserError {
   using UserError::UserError;
 };
 
-// What the machine did: a disk full, a device lost, a read that failed. Exit code 4.
+// Reports a failure of the machine: a disk full, a device lost, a read that failed. Exit code 4.
 struct DeviceError : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-// Our own mistake. Exit code 1. No input may raise it.
+// Reports a mistake of snug itself. Exit code 1. No input may raise it.
 struct InternalError : std::logic_error {
   InternalError(const std::string& message, std::source_location where) : std::logic_error(message), where(where) {}
   std::source_location where;
@@ -42,7 +42,7 @@ template <class... Args>
   throw DeviceError(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// A format string that remembers where it was written.
+// Holds a format string and where it was written.
 template <class... Args>
 struct LocatedFormat {
   template <class T>
@@ -57,7 +57,7 @@ template <class... Args>
   throw InternalError(fmt::format(format.text, std::forward<Args>(args)...), format.where);
 }
 
-// States what must hold whatever the input; InternalError with the message otherwise.
+// States what must hold whatever the input is; throws InternalError with the message otherwise.
 template <class... Args>
 void check(bool holds, LocatedFormat<std::type_identity_t<Args>...> format, Args&&... args) {
   if (!holds) [[unlikely]]

@@ -26,23 +26,23 @@ namespace snug {
 template <class R, class Record>
 concept RecordOf = std::same_as<std::remove_const_t<R>, Record>;
 
-// Of what decides a run's results, one thing as text.
+// Holds one thing that decides a run's results, as text.
 struct Field {
   std::string group, name;                        // "model", "rope_theta"
   std::string value;                              // "" for nothing
-  std::string usual = {};                         // its default, which never changes: a field that is not said is at it
+  std::string usual = {};                         // its default, which never changes: a field that is not given has it
   std::map<std::string, std::string> words = {};  // what people call its values, where files spell them otherwise
   bool is_usual() const { return value == usual; }
 };
 using Fields = std::vector<Field>;
 
-// A record with a visitor.
+// Holds for records that have a visitor.
 template <class T>
 concept Visited = requires(T& record) {
   visit_fields(record, [](std::string_view, auto&) {});
 };
 
-// Of an enumeration whose values files spell otherwise than people do: "0" is "fp32".
+// Returns people's words for the values of an enumeration that files spell otherwise: "0" is "fp32".
 template <class T>
 std::map<std::string, std::string> field_words(const T& value) {
   if constexpr (requires { words_of(value); })
@@ -61,7 +61,7 @@ std::string field_text(const std::optional<T>& value) {
   return value ? field_text(*value) : "";
 }
 
-// Runs of equal items are counted: "4096 x3, 0".
+// Returns the items as text, with runs of equal items counted: "4096 x3, 0".
 template <class T>
 std::string field_text(const std::vector<T>& values) {
   std::string text;
@@ -76,7 +76,8 @@ std::string field_text(const std::vector<T>& values) {
   return text;
 }
 
-// A number, an enumerator by its name() where it has one, or a record by its fields: "factor 8, low_freq_factor 1".
+// Returns a number, an enumerator by its name() if it has one, or a record by its fields: "factor 8, low_freq_factor
+// 1".
 template <class T>
 std::string field_text(const T& value) {
   if constexpr (Visited<const T>) {
@@ -94,7 +95,7 @@ std::string field_text(const T& value) {
   }
 }
 
-// Visits the fields of a record, and in place of one that is a record itself its fields: "rope.theta".
+// Visits the fields of a record; a field that is a record itself is replaced by its fields: "rope.theta".
 template <class Record, class Visit>
 void visit_leaves(Record& record, Visit&& visit, const std::string& prefix = "") {
   visit_fields(record, [&](std::string_view name, auto& field) {
@@ -117,8 +118,8 @@ void add_fields(Fields& fields, std::string_view group, const Record& record, co
   visit_leaves(usual, [&](const std::string&, const auto& field) { fields[next++].usual = field_text(field); });
 }
 
-// Returns a hash of the fields of some groups, of all where none is named. Those at their defaults are left out, so
-// that a new one orphans nothing that was made before.
+// Returns a hash of the fields of some groups, or of all if none is named. Fields at their defaults are left out, so
+// that a new field does not change hashes made before.
 uint64_t hash_of_fields(const Fields& fields, const std::vector<std::string_view>& groups = {});
 
 // Returns in words which fields of some groups differ: "rope_theta: found 500000, expected 10000". `expected` may lack

@@ -21,7 +21,7 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-// A single pread or pwrite moves at most this much, whatever the kernel's own limit.
+// A single pread or pwrite moves at most this many bytes, whatever the kernel's own limit.
 constexpr size_t kMaxCallBytes = size_t{1} << 30;
 // Written ranges at least this long are flushed and dropped at once, shorter ones by sync().
 constexpr uint64_t kDropBytes = uint64_t{1} << 20;
@@ -39,7 +39,7 @@ bool is_users_error(int error) {
          error == EEXIST || error == EROFS || error == ELOOP || error == ENAMETOOLONG || error == ENOTEMPTY;
 }
 
-// An operation on a name failed: the user's error if the name is at fault, else the machine's.
+// Throws the error of an operation on a name: the user's if the name is at fault, else the machine's.
 [[noreturn]] void name_error(std::string_view action, const fs::path& path, int error) {
   std::error_code ignored;
   if (error == ENOENT && fs::is_symlink(path, ignored))
@@ -56,27 +56,28 @@ int open_descriptor(const fs::path& path, int flags) {
   return descriptor;
 }
 
-// Some file systems accept O_DIRECT when opening and refuse it when reading, so one block is read to find out.
+// Returns whether direct reads work. Some file systems accept O_DIRECT when opening and refuse it when reading, so one
+// block is read to find out.
 bool reads_directly(int descriptor) {
   const std::unique_ptr<void, decltype(&::free)> block(::aligned_alloc(kDirectAlignment, kDirectAlignment), &::free);
   return block && ::pread(descriptor, block.get(), kDirectAlignment, 0) >= 0;
 }
 
-// A range of several pieces through the thread's ring. Returns the bytes moved; what is left is for single calls.
+// Moves a range of several pieces through the thread's ring. Returns the bytes moved; the rest is for single calls.
 size_t in_pieces(Transfer transfer, int descriptor, uint64_t offset, std::byte* data, size_t bytes) {
   if (bytes <= IoRing::kPiece) return 0;
   return IoRing::of_this_thread().move(transfer, descriptor, offset, data, bytes);
 }
 
-// Of a range's whole blocks, which may travel directly, those that may still do so after `done` bytes: what stopped
-// between blocks has met the end of the file, and what is left, if anything, goes the other way.
+// Returns how many bytes of a range's whole blocks may go direct, after `done` bytes: a transfer that stopped between
+// blocks has met the end of the file, and what is left, if anything, goes through the cache.
 size_t within_blocks(size_t done, size_t whole) {
   const size_t into_block = done % kDirectAlignment;
   return into_block == 0 ? whole : std::min(whole, done - into_block);
 }
 
-// Git LFS leaves a few lines of text in place of a file that was not fetched.
-// Format: https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
+// Refuses what Git LFS leaves in place of a file that was not fetched: a few lines of text. Format:
+// https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 void refuse_lfs_pointer(const File& file) {
   constexpr std::string_view kBegin = "version https://git-lfs.github.com/spec/", kSize = "\nsize ";
   constexpr uint64_t kMaxPointerBytes = 1024;
@@ -121,7 +122,7 @@ void exchange_paths(const fs::path& from, const fs::path& to) {
 }
 
 fs::path with_suffix(const fs::path& path, const char* suffix) {
-  fs::path name = path.has_filename() ? path : path.parent_path();  // "out/" names the same directory as "out"
+  fs::path name = path.has_filename() ? path : path.parent_path();  // "out/" names the directory "out"
   name += suffix;
   return name;
 }
@@ -135,7 +136,7 @@ void check_range(const fs::path& path, uint64_t offset, uint64_t bytes) {
 }  // namespace
 
 File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode_(mode) {
-  cached_ = open_descriptor(path_, flags | O_NONBLOCK);  // a pipe would wait for its other end; files know no such wait
+  cached_ = open_descriptor(path_, flags | O_NONBLOCK);  // a pipe would wait for its other end; a file does not
   if (cached_ < 0) name_error(flags & O_CREAT ? "create" : "open", path_, errno);
   struct stat status;
   if (::fstat(cached_, &status) != 0 || !S_ISREG(status.st_mode)) {
@@ -143,7 +144,7 @@ File::File(fs::path path, int flags, IoMode mode) : path_(std::move(path)), mode
     user_error("{}: found something that is not a file, expected a file", path_.string());
   }
   if (mode == IoMode::Buffered) return;
-  // Ranges come in any order and are dropped behind: reading ahead would only charge us for pages.
+  // Ranges come in any order and are dropped behind, so reading ahead would only add charged pages.
   ::posix_fadvise(cached_, 0, 0, POSIX_FADV_RANDOM);
   direct_ = open_descriptor(path_, (flags & ~(O_CREAT | O_TRUNC)) | O_DIRECT);
   if (direct_ >= 0 && !reads_directly(direct_)) {
@@ -263,7 +264,7 @@ void File::write(uint64_t offset, std::span<const std::byte> bytes) {
     checksum_->next = offset + bytes.size();
   }
   size_t whole = direct_bytes(offset, bytes.data(), bytes.size());
-  // The ring's requests take memory to read and to write alike.
+  // The ring's requests take memory that is not const, for reading and writing.
   size_t done = in_pieces(Transfer::Write, direct_, offset, const_cast<std::byte*>(bytes.data()), whole);
   while (done < bytes.size()) {
     whole = within_blocks(done, whole);
@@ -394,7 +395,7 @@ PendingDirectory::PendingDirectory(const fs::path& path, Existing existing)
   name_error("empty the directory", partial_, error.value());
 }
 
-// Makes the directory and locks it; again where whoever held it has renamed it meanwhile.
+// Makes the directory and locks it, and repeats that if its holder has renamed it meanwhile.
 void PendingDirectory::lock() {
   while (true) {
     std::error_code error;
@@ -430,7 +431,8 @@ void PendingDirectory::publish() {
   if (error) name_error("list", partial_, error.value());
   sync_path(partial_);
   if (existing_ == Existing::Replace && fs::exists(path_, error)) {
-    // What was there is partial now, and goes with it: locked, as others would take that name for theirs.
+    // The old directory has the partial name now, and is removed with it. It is locked, as other processes would take
+    // that name for theirs.
     replaced_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (replaced_ >= 0) ::flock(replaced_, LOCK_EX | LOCK_NB);
     exchange_paths(partial_, path_);

@@ -45,7 +45,7 @@ FileLock FileLock::alone(const fs::path& file, std::string_view advice, const He
   }
 }
 
-// Its holder has removed the file since it was opened: whoever comes next makes another.
+// Returns whether the file's holder has removed it since it was opened; the next process makes another.
 bool FileLock::is_removed() const {
   struct stat status {};
   return ::fstat(descriptor_, &status) == 0 && status.st_nlink == 0;

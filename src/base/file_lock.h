@@ -1,4 +1,4 @@
-// Locks of flock() on files and directories, which the kernel drops with the process.
+// Locks files and directories by flock(), which the kernel drops with the process.
 #pragma once
 
 #include <filesystem>
@@ -13,15 +13,15 @@ namespace snug {
 class FileLock {
  public:
   FileLock() = default;
-  // Waits until nobody else holds the file, which is made with its directory; its holder may remove it. Where another
-  // holds it, `waits` is called once, and the heartbeat as time goes by. UserError that ends with `advice`.
+  // Waits until no other process holds the file, which is made with its directory; its holder may remove it. If another
+  // process holds it, `waits` is called once, and the heartbeat repeatedly. Throws UserError that ends with `advice`.
   static FileLock alone(const std::filesystem::path& file, std::string_view advice = "",
                         const Heartbeat& heartbeat = {}, const std::function<void()>& waits = {});
-  // Holds a directory without waiting: as one who uses it, and as one who would remove it. holds() is false where
-  // another is there, or where the file system has no locks.
+  // Hold a directory without waiting: to use it, or to remove it. holds() is false if another process holds it, or if
+  // the file system has no locks.
   static FileLock in_use(const std::filesystem::path& directory);
   static FileLock unused(const std::filesystem::path& directory);
-  // Whether somebody has a directory in use; false where the file system has no locks.
+  // Returns whether some process uses a directory; false if the file system has no locks.
   static bool is_used(const std::filesystem::path& directory);
 
   ~FileLock();

@@ -1,4 +1,4 @@
-// A sign of life.
+// Declares the sign of life of long work.
 #pragma once
 
 #include <functional>
@@ -6,8 +6,8 @@
 namespace snug {
 
 // Long work on the host calls it as it advances, many times in any 10 s, so that other ranks that wait do not take this
-// one for one that hangs (Comm::heartbeat()). It throws where another rank has failed: the work is for nothing then.
-// May be empty.
+// one for one that hangs (Comm::heartbeat()). It throws if another rank has failed, as the work is useless then. It may
+// be empty.
 using Heartbeat = std::function<void()>;
 
 inline void call(const Heartbeat& heartbeat) {

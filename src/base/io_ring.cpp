@@ -16,7 +16,8 @@ struct IoRing::Range {
 IoRing::IoRing(unsigned depth, size_t piece) : depth_(depth), piece_(piece) {
   if (io_uring_queue_init(depth, &ring_, 0) != 0) return;
   usable_ = true;
-  if (!(ring_.features & IORING_FEAT_RW_CUR_POS)) close();  // older than the requests used here (Linux 5.6)
+  if (!(ring_.features & IORING_FEAT_RW_CUR_POS))
+    close();  // the kernel is older than the requests used here (Linux 5.6)
 }
 
 IoRing::~IoRing() { close(); }
@@ -44,8 +45,8 @@ void IoRing::queue(const Range& range, size_t piece) {
 
 size_t IoRing::move(Transfer transfer, int descriptor, uint64_t offset, std::byte* data, size_t bytes) {
   const Range range{transfer, descriptor, offset, data, bytes};
-  size_t end = bytes;  // nothing before this is known to have failed
-  size_t next = 0;     // piece
+  size_t end = bytes;  // no request before this is known to have failed
+  size_t next = 0;     // index of the next piece
   unsigned queued = 0, in_flight = 0;
   bool refused = false;
   while (usable_) {
@@ -57,7 +58,7 @@ size_t IoRing::move(Transfer transfer, int descriptor, uint64_t offset, std::byt
       queued -= static_cast<unsigned>(submitted);
       in_flight += static_cast<unsigned>(submitted);
     } else if (submitted < 0 && submitted != -EINTR && !refused) {
-      refused = true;  // what is queued stays there: only what is in flight is waited for
+      refused = true;  // queued requests stay there: only those in flight are waited for
       end = std::min(end, (next - queued) * piece_);
     }
     unsigned head = 0, seen = 0;

@@ -1,4 +1,4 @@
-// Several requests in flight on one range of a file, through io_uring.
+// Keeps several requests in flight on one range of a file, through io_uring.
 #pragma once
 
 #include <liburing.h>
@@ -10,10 +10,10 @@ namespace snug {
 
 enum class Transfer { Read, Write };
 
-// A queue shared with the kernel; one thread's. Making one allocates, moving bytes does not.
+// Holds a queue shared with the kernel, for one thread. Making one allocates, moving bytes does not.
 class IoRing {
  public:
-  // What one request moves, and how many are in flight: the fastest by bench/disk (bench/results/disk.md).
+  // One request has kPiece bytes, and kDepth requests are in flight: the fastest by bench/disk (bench/results/disk.md).
   static constexpr size_t kPiece = size_t{2} << 20;
   static constexpr unsigned kDepth = 8;
 
@@ -22,15 +22,15 @@ class IoRing {
   IoRing(const IoRing&) = delete;
   IoRing& operator=(const IoRing&) = delete;
 
-  // The calling thread's own, made at its first call.
+  // Returns the calling thread's ring, made at its first call.
   static IoRing& of_this_thread();
 
-  // Whether the kernel, or the container, permits io_uring.
+  // Returns whether the kernel, or the container, permits io_uring.
   bool usable() const { return usable_; }
 
   // Moves a range between a file and memory and returns how many bytes, from its beginning, are where they belong.
-  // Fewer than asked for where the file ends, a request failed or io_uring is refused: ordinary calls from there on do
-  // the rest or say why it cannot be done. Nothing is in flight when this returns. Of a range that fails to be written,
+  // These are fewer than asked for if the file ends, a request failed or io_uring is refused: ordinary calls from there
+  // on do the rest, or say why it cannot be done. Nothing is in flight when this returns. If writing a range fails,
   // bytes further on may have been written.
   size_t move(Transfer transfer, int descriptor, uint64_t offset, std::byte* data, size_t bytes);
 

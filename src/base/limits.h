@@ -6,7 +6,7 @@
 
 namespace snug {
 
-// How many documents so many blocks hold at most.
+// Returns how many documents `blocks` blocks hold at most.
 constexpr int64_t max_documents(int64_t blocks, int64_t sequence_length) {
   return blocks * std::max<int64_t>(64, sequence_length / 32);
 }

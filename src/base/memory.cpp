@@ -17,7 +17,7 @@ namespace {
 
 constexpr uint64_t kUnlimited = std::numeric_limits<uint64_t>::max();
 
-// A file that holds one number; nothing if it is not there or says "max".
+// Returns the number in a file; nothing if the file does not exist or says "max".
 std::optional<uint64_t> read_number(const std::string& path) {
   std::ifstream in(path);
   uint64_t value = 0;
@@ -25,7 +25,7 @@ std::optional<uint64_t> read_number(const std::string& path) {
   return std::nullopt;
 }
 
-// The number behind a word at the start of a line: "MemAvailable: 123 kB".
+// Returns the number behind a word at the start of a line: "MemAvailable: 123 kB".
 std::optional<uint64_t> read_field(const std::string& path, const std::string& word) {
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
@@ -37,7 +37,7 @@ std::optional<uint64_t> read_field(const std::string& path, const std::string& w
   return std::nullopt;
 }
 
-// A limit and what counts against it, of a control group: names of its files.
+// Names the files of a control group that hold a limit and what counts against it.
 struct GroupFiles {
   const char *limit, *usage;
   const char *dropped_first, *dropped_next;  // fields of memory.stat: page cache
@@ -48,8 +48,8 @@ constexpr GroupFiles kGroupFiles[] = {
     {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file"},
     {"memory.memsw.limit_in_bytes", "memory.memsw.usage_in_bytes", "total_inactive_file", "total_active_file"}};
 
-// What a group and those within it use counts, but page cache that can be dropped: of what is active there half, as
-// programs that run are in it.
+// Adds the limits of a group. What the group and those within it use counts, except page cache that can be dropped; of
+// active page cache half counts, as it holds running programs.
 void add_group_limits(const std::string& group, std::vector<MemoryLimit>& limits) {
   for (const GroupFiles& files : kGroupFiles) {
     const std::string name = group + "/" + files.limit;
@@ -64,7 +64,7 @@ void add_group_limits(const std::string& group, std::vector<MemoryLimit>& limits
   }
 }
 
-// `field`: of /proc/self/status, what the kernel compares with the limit.
+// Adds a limit of this process. `field` of /proc/self/status is what the kernel compares with it.
 void add_process_limit(int resource, const std::string& name, const std::string& field,
                        std::vector<MemoryLimit>& limits) {
   rlimit limit{};
@@ -110,7 +110,7 @@ std::optional<uint64_t> group_memory_limit() {
   return least;
 }
 
-// The threshold grows with the blocks that are freed unless it is set.
+// Sets the threshold, which would otherwise grow with the blocks that are freed.
 void keep_little_freed_memory() {
   mallopt(M_TRIM_THRESHOLD, 1 << 20);
   if (address_space_is_limited()) mallopt(M_ARENA_MAX, 1);

@@ -1,4 +1,4 @@
-// What memory this process may still take.
+// Finds out how much memory this process may still take.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +8,7 @@
 
 namespace snug {
 
-// What bounds memory here, and what it leaves in bytes.
+// Says what bounds memory here, with its limit and what it leaves, in bytes.
 struct MemoryLimit {
   enum class Of : uint8_t {
     Machine,  // MemAvailable of /proc/meminfo
@@ -19,29 +19,29 @@ struct MemoryLimit {
   std::string name;  // "the machine", "/sys/fs/cgroup/a/memory.max", "ulimit -v"
   uint64_t limit = 0, left = 0;
 };
-// Those in force, the machine's first. Page cache that can be dropped counts as left. Swap counts for nothing, and what
-// a group is slowed down beyond (memory.high) is a limit as what its processes are killed beyond.
+// Returns the limits in force, the machine's first. Page cache that can be dropped counts as left. Swap does not count,
+// and a limit beyond which a group is slowed down (memory.high) counts like one beyond which its processes are killed.
 std::vector<MemoryLimit> memory_limits();
 
-// Whether this process's own limits leave so many bytes. Costs little where there are none.
+// Returns whether this process's own limits leave this many bytes. Costs little if there are none.
 bool process_limits_leave(uint64_t bytes);
 
-// Bytes that may still be taken: the least that is left.
+// Returns the bytes that may still be taken: the least that any limit leaves.
 uint64_t free_memory();
 
-// What the machine has, whoever uses it (/proc/meminfo); 0 where that is not known.
+// Returns the machine's memory, whoever uses it (/proc/meminfo); 0 if that is not known.
 uint64_t total_memory();
 
-// The least limit that the control groups around this process set; nothing where none does.
+// Returns the least limit that the control groups around this process set; nothing if none does.
 std::optional<uint64_t> group_memory_limit();
 
-// From here on each heap of this process, and each thread may have one, keeps about 1 MiB of what was freed at its
-// end: the C library would keep up to 64 MiB in each. Blocks of 128 KiB and more then go back one by one, whatever
-// sizes come. Where the address space is limited (ulimit -v) all threads share one heap: each of their own would
-// reserve 128 MiB of it.
+// Makes each heap of this process, of which each thread may have one, keep only about 1 MiB of what was freed at its
+// end: the C library would keep up to 64 MiB in each. Blocks of 128 KiB and more then go back one by one, in whatever
+// order sizes come. Where the address space is limited (ulimit -v) all threads share one heap, as each of their own
+// would reserve 128 MiB of it.
 void keep_little_freed_memory();
 
-// Gives the system back what this process has freed, as much as the C library can; it keeps that for later otherwise.
+// Gives the system back what this process has freed, as far as the C library can, which otherwise keeps it for later.
 void give_back_freed_memory();
 
 }  // namespace snug

@@ -28,8 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr size_t kMostBytes = 1024;
 
-// What `.owner` holds, a word a line: the host, the process, when it started (in the host's local time), how often it
-// has shown that it goes on, and what the host's kernel drew when it started, as hosts may have one name.
+// Describes what `.owner` holds, a word a line: the host, the process, when it started (in the host's local time), how
+// often it has shown that it goes on, and what the host's kernel drew when it started, as hosts may share a name.
 struct Holder {
   std::string host, started, boot;
   int64_t process = 0, beat = 0;
@@ -46,7 +46,7 @@ std::string own_host() {
 }
 
 std::string own_boot() {
-  std::string drawn;  // stays empty where a container does not show it
+  std::string drawn;  // stays empty if a container does not show it
   std::ifstream("/proc/sys/kernel/random/boot_id") >> drawn;
   return drawn;
 }
@@ -69,7 +69,7 @@ std::optional<int64_t> number_in(const std::string& text) {
   return error == std::errc() && end == text.data() + text.size() ? std::optional(value) : std::nullopt;
 }
 
-// Nothing of a file that is empty or of another kind.
+// Returns the holder that a file names; nothing if the file is empty or of another kind.
 std::optional<Holder> read_holder(int fd) {
   std::array<char, kMostBytes> bytes{};
   const ssize_t count = pread(fd, bytes.data(), bytes.size(), 0);
@@ -122,8 +122,8 @@ DirectoryOwner::DirectoryOwner(const fs::path& directory, const Terms& terms)
   if (!locked_) beating_ = std::thread([this, seconds = terms.beat_seconds] { go_on_beating(seconds); });
 }
 
-// Opens the file and locks it. Who ends removes the file, so that a lock may turn out to be on one that is no longer
-// there: then again.
+// Opens the file and locks it. A process that ends removes the file, so the lock may turn out to be on a removed one;
+// then it starts again.
 void DirectoryOwner::lock(const Terms& terms) {
   while (true) {
     fs::create_directories(directory_);
@@ -155,8 +155,8 @@ void DirectoryOwner::lock(const Terms& terms) {
   }
 }
 
-// The kernel has let this process in. Where its word is not for all, whoever the file names is watched for a while,
-// unless it was a process of this host that is gone.
+// Refuses a directory that another process holds. The kernel has granted the lock; where locks do not reach all hosts,
+// the process that the file names is watched for a while, unless it was one of this host that is gone.
 void DirectoryOwner::refuse_if_held(const Terms& terms) {
   const std::optional<Holder> before = read_holder(fd_);
   if (!before) return;
@@ -171,14 +171,14 @@ void DirectoryOwner::refuse_if_held(const Terms& terms) {
   if (terms.took_over) terms.took_over(before->words());
 }
 
-// Of several that begin at once where locks do not reach, the last to write has the directory.
+// If several processes begin at once where locks do not reach, the last to write has the directory.
 void DirectoryOwner::refuse_if_another_was_later(double beat_seconds) const {
   std::this_thread::sleep_for(std::chrono::duration<double>(beat_seconds));
   const std::optional<Holder> now = read_holder(fd_);
   if (!now || !now->is(this_process(started_))) refuse(directory_, now);
 }
 
-// In one call and always of one length: nobody finds the file empty.
+// Writes in one call and always the same number of bytes, so that no process finds the file empty.
 void DirectoryOwner::write(int64_t beat) const {
   const Holder own = this_process(started_);
   std::string text = fmt::format("{}\n{}\n{}\n{}\n{}\n", own.host, own.process, own.started, beat, own.boot);
@@ -187,7 +187,7 @@ void DirectoryOwner::write(int64_t beat) const {
     device_error("{}: cannot be written: {}", file_.string(), std::strerror(errno));
 }
 
-// Whether another has taken the directory over.
+// Returns whether another process has taken the directory over.
 bool DirectoryOwner::look_who_holds_it() {
   const std::lock_guard lock(looking_);
   if (lost_) return true;
@@ -204,14 +204,14 @@ void DirectoryOwner::require_held() {
                directory_.string(), taker_);
 }
 
-// Until the end, or until another has taken the directory over while this process was held up.
+// Beats until the end, or until another process has taken the directory over while this one was suspended.
 void DirectoryOwner::go_on_beating(double seconds) {
   std::unique_lock lock(mutex_);
   for (int64_t beat = 1; !ended_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return over_; }); beat++)
     try {
       if (look_who_holds_it()) return;
       write(beat);
-    } catch (const DeviceError&) {  // a full disk is for the run itself to find
+    } catch (const DeviceError&) {  // the run itself will meet a full disk
     }
 }
 
@@ -229,7 +229,7 @@ DirectoryOwner::~DirectoryOwner() {
   if (made_.empty() || lost_) return;
   std::error_code ignored;
   for (fs::path path = fs::absolute(directory_);; path = path.parent_path()) {
-    if (!fs::remove(path, ignored) || path == made_) return;  // only while it is empty
+    if (!fs::remove(path, ignored) || path == made_) return;  // only if it is empty
   }
 }
 

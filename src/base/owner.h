@@ -1,4 +1,4 @@
-// Who writes into a directory: one process at a time, on whatever host.
+// Lets one process at a time write into a directory, on whatever host.
 #pragma once
 
 #include <atomic>
@@ -13,32 +13,34 @@
 
 namespace snug {
 
-// Whether a lock of flock() holds for every process that can see the directory. The kernel drops it with the process,
-// however that ends. On file systems that hosts share, it may hold on one host alone, or not be there at all.
+// Returns whether a lock of flock() holds for every process that can see the directory. The kernel drops it with the
+// process, however that ends. On file systems that hosts share, it may hold on one host only, or not exist.
 bool kernel_locks_hold(const std::filesystem::path& directory);
 
 // Holds a directory for this process until it is destroyed, by a lock on the file `.owner` in it, which says who holds
 // it. Where locks may not reach other hosts, a thread also counts a beat in the file; a file that names another host is
-// then watched for some beats: if they go on, the directory is held, if not, its holder is gone.
+// then watched for some beats: if they go on, the directory is held; if not, its holder is gone.
 class DirectoryOwner {
  public:
   struct Terms {
-    bool locks_hold = true;     // as kernel_locks_hold() says
-    double beat_seconds = 5;    // between beats, where it does not
+    bool locks_hold = true;     // as kernel_locks_hold() returned
+    double beat_seconds = 5;    // between beats, if locks do not hold
     double watch_seconds = 16;  // how long another host's file is watched
-    // Called where somebody held the directory who is gone, with "process 4711 on near, since 2026-11-26 00:43:50".
+    // Called if a process held the directory that is gone, with "process 4711 on near, since 2026-11-26 00:43:50".
     std::function<void(const std::string&)> took_over = {};
   };
 
-  // Makes the directory if it is not there. UserError that says who holds it; DeviceError where no file can be made.
+  // Makes the directory if it does not exist. Throws UserError that says who holds it, or DeviceError if no file can be
+  // made.
   DirectoryOwner(const std::filesystem::path& directory, const Terms& terms);
-  // Removes the file, and what of the directory's path was made and is still empty.
+  // Removes the file, and those directories of the path that were made and are still empty.
   ~DirectoryOwner();
   DirectoryOwner(const DirectoryOwner&) = delete;
   DirectoryOwner& operator=(const DirectoryOwner&) = delete;
 
-  // DeviceError that says who has the directory, where another has taken it over while this process was held up. To be
-  // called before anything is written there: where locks hold it does nothing, else it reads the file anew.
+  // Throws DeviceError that says who has the directory, if another process has taken it over while this one was
+  // suspended. It must be called before anything is written there: if locks hold it does nothing, else it reads the
+  // file anew.
   void require_held();
 
  private:
@@ -54,13 +56,13 @@ class DirectoryOwner {
   std::string started_;
   int fd_ = -1;
   FileLock directory_lock_;
-  bool locked_ = false;  // for all who can see the directory
+  bool locked_ = false;  // for all processes that can see the directory
   std::mutex mutex_;
   std::condition_variable ended_;
   bool over_ = false;
   std::mutex looking_;
-  std::string taker_;               // who has taken the directory over; empty while nobody has
-  std::atomic<bool> lost_ = false;  // somebody has: stays so
+  std::string taker_;               // who has taken the directory over; empty if nobody has
+  std::atomic<bool> lost_ = false;  // a process has taken it over; stays true
   std::thread beating_;
 };
 

@@ -42,7 +42,7 @@ uint32_t Random::bits(uint64_t index) const {
 }
 
 void Random::bits(uint64_t first, std::span<uint32_t> elements) const {
-  constexpr size_t kWide = 16;  // counters side by side
+  constexpr size_t kWide = 16;  // counters computed together
   for (size_t done = 0; done < elements.size();) {
     const uint64_t block = (first + done) / 4;
     uint32_t c0[kWide], c1[kWide], c2[kWide], c3[kWide];

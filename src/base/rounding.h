@@ -1,4 +1,4 @@
-// Division and multiples that round up, of integers that are not negative.
+// Divides and rounds up integers that are not negative.
 #pragma once
 
 #include <type_traits>

@@ -1,4 +1,4 @@
-// Lines for a person who may have gone.
+// Writes lines for a person who may have gone.
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace snug {
 
-// Writes to standard error. That nobody can read it any more (a pipe's end, a terminal that hung up, a full disk behind
-// it) is no error: what a program does is worth more than what it says.
+// Writes to standard error. It is no error if nobody can read that any more (a pipe's end, a terminal that hung up, a
+// full disk behind it): what a program does is worth more than what it says.
 void say(std::string_view text);
-// Writes to standard output, at once. That its reader has gone is no error either, where SIGPIPE is ignored; any other
-// failure leaves its mark on the stream (std::ferror).
+// Writes to standard output, at once. If SIGPIPE is ignored, it is no error that its reader has gone; any other failure
+// is marked on the stream (std::ferror).
 void print(std::string_view text);
 void say_lines(const std::vector<std::string>& lines);
 

@@ -11,9 +11,9 @@ namespace {
 
 constexpr double kFaster = 0.995;
 constexpr int64_t kShortest = 64, kLowestRank = 8;
-constexpr uint64_t kEffort = 300'000;  // ops compiled, after which fewer steps between are looked at
+constexpr uint64_t kEffort = 300'000;  // ops compiled, after which fewer amounts in between are tried
 
-// Options by key, and the text that they get.
+// Holds options by key, with the text that they get.
 using Settings = std::vector<std::pair<std::string, std::string>>;
 
 class Adviser {
@@ -62,7 +62,7 @@ class Adviser {
     return add({{key, value}}, effect);
   }
 
-  // What the user pinned of cut and strategy: one thing, or else all of them.
+  // Lifts what the user pinned of cut and strategy: one pin, or else all of them.
   void lift_pins() {
     constexpr std::string_view kSameBits = "changes no bit", kOtherSums = "passes are summed in another order";
     Settings all;
@@ -89,12 +89,12 @@ class Adviser {
     if (!lifted && pins > 1) add(all, cut.empty() ? kSameBits : kOtherSums);
   }
 
-  // Where a milder format of the same option fits, the harder one is not named.
+  // Tries a format; where a milder format of the option fits, the harder one is not named.
   void try_word(const std::string& key, std::string_view value, std::string_view effect) {
     if (!tried_.contains(key) && add(key, std::string(value), effect)) tried_.insert(key);
   }
 
-  // The most that fits, halving.
+  // Tries smaller values by halving, and keeps the largest that fits.
   void try_less(const std::string& key, int64_t Options::*field, int64_t least, std::string_view effect) {
     if (options_.*field <= least || !add(key, fmt::format("{}", least), effect)) return;
     for (int64_t value = options_.*field / 2; value > least; value /= 2) {
@@ -117,7 +117,7 @@ class Adviser {
 }  // namespace
 
 std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit) {
-  // What is faster than the fastest that fits already, of which the chosen one may be a simpler neighbour.
+  // Only what is faster than the fastest that fits already counts; the chosen one may be a simpler neighbour of that.
   const Arrangement& chosen = fit.tried[*fit.chosen];
   double seconds = chosen.step_seconds;
   for (const Arrangement& a : fit.tried)
@@ -128,7 +128,7 @@ std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const 
     larger.device_bytes += more;
     if (caps.shared) larger.host_bytes += more * static_cast<uint64_t>(caps.ranks_of_node(chosen.cut.ranks));
     std::optional<Arrangement> found = fitter.near(larger);
-    // As times that are nearly equal are one, it may be what was not taken for its bytes.
+    // As nearly equal times count as one, this may be an arrangement that was not taken for its bytes.
     if (found && fits(found->forecast, found->cut.ranks, caps)) found.reset();
     return found;
   };

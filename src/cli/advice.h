@@ -1,4 +1,4 @@
-// What would make a job faster, or make it fit: each answer is a plan of its own.
+// Finds what would make a job faster, or make it fit: each answer is a plan of its own.
 #pragma once
 
 #include "cli/options.h"
@@ -6,29 +6,29 @@
 
 namespace snug {
 
-// What would be chosen under other caps, by Fitter::near().
+// Holds what Fitter::near() would choose under other caps.
 struct Alternative {
-  int64_t gigabytes = 0;  // more on a rank's device than allowed; on the CPU, where that is the host's, there too
+  int64_t gigabytes = 0;  // beyond what a rank's device may take; on the CPU, where the host is capped, beyond that
   Arrangement arrangement;
 };
 
 inline constexpr int64_t kMostMore = 8;  // gigabytes
 
-// What 1, 2, 4 and 8 GiB more would buy than the fitter's last result has; only what is faster than all with less.
+// Returns what 1, 2, 4 and 8 GiB more would give beyond the fitter's last result, if it is faster than with less.
 std::vector<Alternative> what_more_buys(Fitter& fitter, const Caps& caps, const FitResult& fit);
-// What would be chosen where a quarter of the memory that the choice takes is not there; nothing if little like it
+// Returns what would be chosen without a quarter of the memory that the choice takes; nothing if no similar arrangement
 // fits.
 std::optional<Arrangement> with_less(Fitter& fitter, const Caps& caps, const Arrangement& chosen);
 
-// A change of what is trained, in which formats or under which pins, with which the job fits.
+// Describes a change of what is trained, of formats or of pins, with which the job fits.
 struct Change {
   std::string option;       // "--state-format 8bit"
-  std::string effect;       // what it changes beside the memory
-  Arrangement arrangement;  // its smallest
+  std::string effect;       // what it changes besides the memory
+  Arrangement arrangement;  // the smallest with that change
 };
 
-// The least of each kind that suffices, those first that change the least: pins of the arrangement come first, one of
-// them or else all together. None if no such change suffices.
+// Returns the least change of each kind that suffices, the smallest changes first: pins of the arrangement come first,
+// one of them or else all together. Empty if no such change suffices.
 std::vector<Change> changes_that_fit(const Options& options, bool evaluate, const OpFacts& facts, const Caps& caps,
                                      const Pricing& pricing, const Heartbeat& heartbeat);
 

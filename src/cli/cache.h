@@ -1,4 +1,4 @@
-// What is made once of a user's files, and kept for later commands.
+// Places what is made once of a user's files, and kept for later commands.
 #pragma once
 
 #include <filesystem>
@@ -9,10 +9,10 @@
 
 namespace snug {
 
-// How an error about a file there ends.
+// Ends an error about a file of the cache.
 inline constexpr std::string_view kOtherCache = "; --cache-dir names another directory";
 
-// --cache-dir, or where the user's caches lie. UserError that begins with `why` where there is no such place.
+// Returns --cache-dir, or the directory of the user's caches. Throws UserError that begins with `why` if there is none.
 std::filesystem::path cache_directory(const Options& options, std::string_view why);
 
 }  // namespace snug

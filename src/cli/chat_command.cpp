@@ -1,4 +1,4 @@
-// snug chat: a conversation over standard input and output.
+// Implements snug chat: a conversation over standard input and output.
 #include <poll.h>
 #include <unistd.h>
 
@@ -19,20 +19,20 @@
 namespace snug {
 namespace {
 
-constexpr size_t kMostTyped = 1 << 20;  // bytes of a line
+constexpr size_t kMostTyped = 1 << 20;  // of a line, in bytes
 
 constexpr int kTypingMilliseconds = 500;  // between two signs of life
 
-// Replies may end within a character, or hold what is none: U+FFFD stands in its place, as in JSON.
+// Returns text with U+FFFD for whatever is no character, as in JSON: replies may end within a character.
 std::string whole_characters(const std::string& text) {
   return nlohmann::json::parse(to_line(text)).get<std::string>();
 }
 
-// Standard input by lines.
+// Reads standard input by lines.
 class Lines {
  public:
-  // The next one without its end (LF or CR LF), the first without a byte order mark; nothing where there are no more.
-  // `heartbeat` is called again and again until it is there.
+  // Returns the next line without its end (LF or CR LF), the first without a byte order mark; nothing if there is no
+  // more. `heartbeat` is called again and again until a line is there.
   std::optional<std::string> next(const Heartbeat& heartbeat) {
     size_t end = 0;
     while ((end = read_.find('\n')) == read_.npos && !ended_) read_more(heartbeat);
@@ -64,13 +64,13 @@ class Lines {
   int64_t number_ = 0;
 };
 
-// What rank 0 alone has: who types, and what has been said.
+// Holds what only rank 0 has: the terminal, and what has been said.
 class Dialogue {
  public:
   Dialogue(const PromptEncoder& encoder, int64_t most_tokens, bool json)
       : encoder_(encoder), most_tokens_(static_cast<size_t>(most_tokens)), json_(json) {}
 
-  // The conversation up to the next text that is typed, as tokens; none where the input ends.
+  // Returns the conversation up to the next text that is typed, as tokens; none if the input ends.
   std::vector<int32_t> listen(const Heartbeat& heartbeat) {
     while (true) {
       if (terminal_) fmt::print("> "), std::fflush(stdout);
@@ -117,7 +117,7 @@ class Dialogue {
   std::vector<Message> turns_;
 };
 
-// What rank 0 heard, on all ranks.
+// Returns on all ranks what rank 0 heard.
 std::vector<int32_t> listen(Comm* comm, Dialogue& dialogue) {
   const std::vector<uint64_t> words = from_rank_0(comm, [&](const Heartbeat& heartbeat) {
     const std::vector<int32_t> tokens = dialogue.listen(heartbeat);

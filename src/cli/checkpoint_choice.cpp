@@ -24,12 +24,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kTries = 20;  // of checkpoints that the run removes before they are locked
+constexpr int kTries = 20;  // to find a checkpoint that the run does not remove before it is locked
 
-// A directory that --model or --adapter names, as part of a run.
+// Describes a directory that --model or --adapter names, as part of a run.
 struct Named {
   fs::path run;
-  std::string checkpoint;  // where it is one itself
+  std::string checkpoint;  // if the directory is one itself
 };
 
 std::optional<Named> run_of(const std::string& text) {
@@ -65,8 +65,8 @@ int64_t step_of(const std::string& word, const Checkpoints& checkpoints, const f
   return step;
 }
 
-// The files that stand beside the weights, as the run wrote them at its start, or with its result. Empty for a run of
-// an earlier version that has not ended.
+// Returns the folder of the files that go beside the weights, as the run wrote them at its start, or with its result.
+// Empty for a run of an earlier version that has not ended.
 fs::path files_beside(const Options& run) {
   const std::string result = run.method == "lora" ? "adapter" : "model";
   for (const std::string& name : {std::string(kRunFormat), result})
@@ -97,7 +97,7 @@ void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path
   pending.publish();
 }
 
-// Each tensor in the format that the base has it in; of a base that was drawn, in that of products.
+// Makes a model with each tensor in the format of the base; of a base that was drawn, in that of products.
 void make_model(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
   const JobSpec spec = make_job(run, Purpose::Train);
   const auto dtype = [&](ParamId id) {
@@ -109,7 +109,7 @@ void make_model(const fs::path& checkpoint, const Options& run, const fs::path& 
   pending.publish();
 }
 
-// Of all that the adapter or model is made of, by names, sizes and times where that is much.
+// Returns a hash of all that the adapter or model is made of, by names, sizes and times where that is much.
 uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs::path& beside) {
   std::string text = SNUG_VERSION;
   const auto add = [&](const fs::path& file, bool reads) {
@@ -128,7 +128,7 @@ uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs:
   return hash_of(text);
 }
 
-// What was made of checkpoints that the run has removed since goes too, unless a command uses it.
+// Removes what was made of checkpoints that the run has removed since, unless a command uses it.
 void remove_made_of_removed(const fs::path& made_of_run, const Checkpoints& checkpoints) {
   const std::vector<int64_t> steps = checkpoints.steps();
   std::error_code error;
@@ -147,7 +147,7 @@ struct Made {
   FileLock used;
 };
 
-// Makes it in the cache, once; never in the run, which may be another process's by now, or not to be written to.
+// Makes it in the cache, once; never in the run, which may be another process's by now, or read-only.
 Made make_of_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
   const fs::path of_run = cache / fmt::format("run-{:016x}", hash_of(run.out));
   const fs::path beside = files_beside(run);
@@ -188,7 +188,7 @@ FileLock choose_checkpoint(Options& options) {
   Options run;
   read_job_file((named->run / "job.yaml").string(), run);
   run.out = named->run.string();
-  run.adapter.clear();  // that it began from; what it trained is as its own options say
+  run.adapter.clear();  // from which the run began; the run's own options describe what it trained
   run.given_adapter.clear();
   if (!options.cache_dir.empty()) run.cache_dir = options.cache_dir;
   find_inputs(run);
@@ -200,7 +200,7 @@ FileLock choose_checkpoint(Options& options) {
   fs::path checkpoint;
   const auto make = [&]() -> std::optional<Made> {
     checkpoint = named->run / "checkpoints" / fmt::format("step-{}", step_of(word, {named->run, -1}, named->run));
-    const FileLock read = FileLock::in_use(checkpoint);  // the run does not remove it meanwhile
+    const FileLock read = FileLock::in_use(checkpoint);  // so that the run does not remove it meanwhile
     try {
       return make_of_checkpoint(checkpoint, run, cache);
     } catch (const std::exception&) {
@@ -208,7 +208,7 @@ FileLock choose_checkpoint(Options& options) {
       return std::nullopt;
     }
   };
-  // A run that goes on removes old ones, also such that were found just now; then there is a newer one.
+  // A run that goes on removes old checkpoints, also one that was found just now; then there is a newer one.
   std::optional<Made> made = make();
   for (int tries = 1; !made && word == "last" && tries < kTries; tries++) made = make();
   if (!made)
@@ -217,7 +217,7 @@ FileLock choose_checkpoint(Options& options) {
   if (is_first_process())
     say(fmt::format("{} of {}: {}\n", checkpoint.filename().string(), named->run.string(), made->directory.string()));
   if (lora && (place == &options.model || options.model.empty())) options.model = model_as_given(run);
-  // A run of an earlier version that has not ended has written nowhere how it asks.
+  // A run of an earlier version that has not ended has written in no file how it asks.
   if (options.chat_template == "auto" && files_beside(run).empty()) options.chat_template = run.chat_template;
   (lora ? options.adapter : options.model) = made->directory.string();
   (lora ? options.given_adapter : options.given_model) = checkpoint.string();

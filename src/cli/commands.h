@@ -1,4 +1,4 @@
-// The commands: each takes the options it was given and returns the exit code of success.
+// Declares the commands: each takes the options it was given and returns the exit code of success.
 #pragma once
 
 #include "cli/options.h"
@@ -6,9 +6,9 @@
 
 namespace snug {
 
-// What commands take beside the options of the job file.
+// Holds what commands take besides the options of the job file.
 struct CommandFlags {
-  bool json = false, verbose = false;  // the second: plan
+  bool json = false, verbose = false;  // verbose: plan
   std::vector<std::string> prompts;    // generate
   std::string prompts_file;
   int64_t max_new_tokens = 256;      // generate and chat, as the next three
@@ -18,7 +18,7 @@ struct CommandFlags {
   std::string file;                  // import: the GGUF file or model
   std::string disk_directory = ".";  // doctor: whose disk is measured
   std::string format = "q8_0";       // export
-  bool text = false;                 // tokenize: standard input instead of a data set
+  bool text = false;                 // tokenize: reads standard input instead of a data set
 };
 
 int plan_command(Options options, const CommandFlags& flags);

@@ -22,7 +22,7 @@ std::optional<double> validation_fraction(const Options& options) {
 
 namespace {
 
-// CapacityError where memory does not hold the samples: whoever reads on is killed.
+// Throws CapacityError if memory does not hold the samples, as a process that reads on would be killed.
 void require_memory_for_data(uint64_t bytes) {
   constexpr uint64_t kSmall = 1 << 20, kLeft = 8 << 20;  // for what is read and encoded at a time
   if (bytes < kSmall) return;
@@ -93,7 +93,7 @@ DataSummary summarise(const BlockStream& stream) {
 
 namespace {
 
-// What some samples of a data set hold, in tokens and labels.
+// Adds what some samples of a data set hold, in tokens and labels.
 void add_content(Fields& fields, std::string_view group, const Dataset& data, const std::vector<uint32_t>& samples,
                  const Heartbeat& heartbeat) {
   int64_t tokens = 0, loss_tokens = 0;
@@ -117,7 +117,7 @@ void add_content(Fields& fields, std::string_view group, const Dataset& data, co
   add("hash", hex(hash));
 }
 
-// Whichever directory a run is resumed in, its files are the same.
+// Returns absolute paths, so that files are recognised in whichever directory a run is resumed.
 std::vector<std::string> absolute(std::vector<std::string> files) {
   for (std::string& file : files) file = std::filesystem::absolute(file).string();
   return files;

@@ -1,4 +1,4 @@
-// The data sets that the options name, as commands use them.
+// Holds the data sets that the options name, as commands use them.
 #pragma once
 
 #include "base/fields.h"
@@ -8,35 +8,38 @@
 
 namespace snug {
 
-// Samples that train and samples that are held out.
+// Holds samples that train and samples that are held out.
 struct Corpus {
   Dataset training, held_out_files;
   std::vector<uint32_t> training_samples, validation_samples;
-  PromptFormat prompt_format;      // of data that is not tokens already
-  std::vector<std::string> notes;  // what is to be said of data and format, a line each
+  PromptFormat prompt_format;      // for data that is not tokens already
+  std::vector<std::string> notes;  // lines for the user about data and format
 
   const Dataset& validation() const { return held_out_files.samples() > 0 ? held_out_files : training; }
   bool validates() const { return !validation_samples.empty(); }
 };
 
-// The share of the data that --validation holds out, if it names no files.
+// Returns the share of the data that --validation holds out, if it names no files.
 std::optional<double> validation_fraction(const Options& options);
 
-// Token files need no tokenizer; a model directory without one will do for them.
+// Reads the data. Token files need no tokenizer, so a model directory without one serves for them.
 Corpus read_corpus(const Options& options, const Heartbeat& heartbeat);
 
 PackingOptions packing_options(const Options& options, const Heartbeat& heartbeat = {});
 RunLength run_length(const Options& options);
 DataSummary summarise(const BlockStream& stream);
-// DataSummary::filled() of the training data, for who has no summary: packs the first epoch, but places nothing.
+// Returns DataSummary::filled() of the training data for a caller without a summary: it packs the first epoch without
+// placing tokens.
 double filled_share(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);
-// Shorter shapes of passes that are worth their while with blocks that are filled so far (Cut::short_eighths); none
-// where they are mostly full.
+// Returns shorter shapes of passes (Cut::short_eighths) that save time with blocks filled to this share; none if blocks
+// are mostly full.
 std::vector<int> short_passes(double filled);
-// The fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options they came of.
+// Returns the fields of the data (train/checkpoint.h): how samples become blocks, what they hold, which options gave
+// them.
 Fields data_fields(const Corpus& corpus, const Options& options, const Heartbeat& heartbeat);
 
-// Every sample once, in file order, for evaluation: what one rank of `ranks` sees of the data, and of what is held out.
+// Return every sample once, in file order, for evaluation: what one rank of `ranks` gets of the data, and of what is
+// held out.
 StreamSource evaluation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,
                                const Heartbeat& heartbeat = {});
 StreamSource validation_source(const Corpus& corpus, const Options& options, int64_t micro_batch, int ranks, int rank,

@@ -1,4 +1,4 @@
-// Commands over data sets: tokenize, plan, eval.
+// Implements the commands over data sets: tokenize, plan, eval.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -68,7 +68,7 @@ int plan_command(Options options, const CommandFlags& flags) {
   resolve_ranks(options, target, PlanMode::Look);
   std::optional<DataSummary> summary;
   std::vector<std::string> notes;
-  Corpus corpus;  // held while what is free is looked at, as train holds it
+  Corpus corpus;  // held while free memory is measured, as train holds it
   if (!options.data.empty()) {
     corpus = read_corpus(options, {});
     const BlockStream stream(corpus.training, corpus.training_samples, packing_options(options),
@@ -106,7 +106,7 @@ int plan_command(Options options, const CommandFlags& flags) {
 
 namespace {
 
-// What one rank does; rank 0 says what came of it.
+// Does the work of one rank; rank 0 prints the result.
 void evaluate_rank(Session& session, const Corpus& corpus, const Options& options, bool json) {
   const Cut& cut = session.spec().cut;
   const Fields data = data_fields(corpus, options, session.heartbeat());

@@ -1,4 +1,4 @@
-// snug doctor: measures this machine into a profile.
+// Implements snug doctor: measures this machine into a profile.
 #include "cli/doctor.h"
 
 #include <algorithm>
@@ -19,7 +19,7 @@ namespace {
 
 double gigabytes(double bytes_per_second) { return bytes_per_second / 1e9; }
 
-// 0 where products of these sizes were not measured.
+// Returns the rate of a product; 0 if products of these sizes were not measured.
 double product_flops(const Rates& rates, DType dtype, const std::vector<int64_t>& sizes, int64_t m, int64_t n,
                      int64_t k) {
   for (const int64_t size : {m, n, k})
@@ -33,7 +33,7 @@ double product_flops(const Rates& rates, DType dtype, const std::vector<int64_t>
 
 constexpr int64_t kShownHead = 64;
 
-// 0 where documents of this length were not measured.
+// Returns the rate of attention; 0 if documents of this length were not measured.
 double attention_flops(const Rates& rates, DType dtype, bool backward, double length) {
   for (const AttentionRates& table : rates.attention) {
     if (table.dtype != dtype || table.backward != backward || table.head_dim != kShownHead) continue;
@@ -44,7 +44,7 @@ double attention_flops(const Rates& rates, DType dtype, bool backward, double le
   return 0;
 }
 
-// The longest documents that attention was measured with, of teams and of cards; the longer first.
+// Returns the longest documents with which attention was measured, of teams and of cards; the longer first.
 std::set<double, std::greater<>> attention_lengths(const Machine& machine) {
   std::set<double, std::greater<>> lengths;
   const auto take = [&](const Rates& rates) {

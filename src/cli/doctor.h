@@ -1,4 +1,4 @@
-// What snug doctor says of a machine.
+// Shows what snug doctor measured on a machine.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// A table for a terminal: memory, disk, GPUs; and a column of rates for each team of threads, and for a GPU.
+// Returns a table for a terminal: memory, disk, GPUs; and a column of rates for each team of threads, and for a GPU.
 std::string machine_text(const Machine& machine);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// Models and adapters for llama.cpp and Ollama.
+// Implements snug export: models and adapters for llama.cpp and Ollama.
 #include <nlohmann/json.hpp>
 
 #include "base/say.h"
@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kAdapterFormat = "adapter", kModelfile = "Modelfile";
 
-// What is written: a whole model of a type, or, without one, an adapter.
+// Returns the type of the whole model that is written; nothing if an adapter is.
 std::optional<GgufFileType> asked_type(const Options& options, const CommandFlags& flags) {
   if (flags.format == kAdapterFormat) {
     if (options.adapter.empty()) user_error("--adapter is required: the PEFT directory that --format adapter writes");
@@ -33,10 +33,10 @@ std::optional<GgufFileType> asked_type(const Options& options, const CommandFlag
   return type;
 }
 
-// Whether model and adapter become one before they are written.
+// Returns whether model and adapter become one before they are written.
 bool merges(const Options& options, std::optional<GgufFileType> type) { return type && !options.adapter.empty(); }
 
-// What is written without arithmetic takes no options of it.
+// Refuses options of arithmetic where the export uses none.
 void refuse_without_effect(const Options& options, std::optional<GgufFileType> type) {
   if (merges(options, type)) return;
   for (const char* key : {"base_format", "compute", "init"})
@@ -45,8 +45,8 @@ void refuse_without_effect(const Options& options, std::optional<GgufFileType> t
                  type ? "a model without an adapter" : "--format adapter");
 }
 
-// Copies what lies beside the weights of a model to `to`, as they are asked to be: with --template, or what the adapter
-// was trained with.
+// Copies what lies beside the weights of a model to `to`, as it should be asked: with --template, or as the adapter was
+// trained.
 void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtraFiles& write_extra) {
   fs::create_directory(to);
   for (const std::string& name : side_files(model)) {
@@ -56,7 +56,7 @@ void copy_side_files(const fs::path& model, const fs::path& to, const WriteExtra
   write_extra(to);
 }
 
-// How Ollama asks the model whose files lie in `files`.
+// Returns how Ollama asks the model whose files lie in `files`.
 Modelfile modelfile_of(const Options& options, const fs::path& files, std::vector<std::string>& notes) {
   Modelfile modelfile{.from = ""};
   if (!has_tokenizer(files)) {
@@ -76,7 +76,7 @@ Modelfile modelfile_of(const Options& options, const fs::path& files, std::vecto
   return modelfile;
 }
 
-// The name of a model's directory, of its file, or of the last part of its id.
+// Returns the name of a model's directory, of its file, or of the last part of its id.
 std::string title_of(const fs::path& model) {
   const fs::path name = last_name(model);
   return name.extension() == ".gguf" ? name.stem().string() : name.string();
@@ -92,10 +92,10 @@ void report(const Options& options, const CommandFlags& flags, const fs::path& f
     fmt::print("{}: {}\n", file.string(), format_size(bytes));
 }
 
-// Writes all that is asked for to `directory`, and returns what is to be said of it.
+// Writes all that is asked for to `directory`, and returns lines for the user about it.
 std::vector<std::string> write_export(const Options& options, std::optional<GgufFileType> type,
                                       const fs::path& directory, const fs::path& name) {
-  const fs::path files = directory / "files", given = model_as_given(options);  // the first for the time being
+  const fs::path files = directory / "files", given = model_as_given(options);  // `files` is temporary
   const WriteExtraFiles write_extra = write_adapters_format(options);
   fs::path weights = options.model;
   if (merges(options, type)) {
@@ -114,7 +114,7 @@ std::vector<std::string> write_export(const Options& options, std::optional<Gguf
         type ? "./" + name.string() : fs::absolute(is_gguf_file(given) ? given : fs::path(options.model)).string();
     if (!type) modelfile.adapter = "./" + name.string();
     write_text(directory / kModelfile, write_modelfile(modelfile));
-  } catch (const UserError& error) {  // of a file that is a copy of the model's
+  } catch (const UserError& error) {  // about a file that is a copy of the model's
     throw UserError(replaced(error.what(), files.string(), options.model));
   }
   fs::remove_all(files);
@@ -125,7 +125,7 @@ std::vector<std::string> write_export(const Options& options, std::optional<Gguf
 
 int export_command(Options options, const CommandFlags& flags) {
   options.ranks = 1;
-  options.offload_parameters = "none";  // where to, the directory to be made is not there yet
+  options.offload_parameters = "none";  // offloading has no place to go, as the directory to be made does not exist yet
   if (options.out.empty()) user_error("--out is required: the directory to be made");
   const auto type = asked_type(options, flags);
   refuse_without_effect(options, type);

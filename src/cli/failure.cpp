@@ -40,7 +40,7 @@ int fail(ExitCode code, std::string_view text) {
 
 namespace {
 
-// Where there is no memory to say so in either, the words are ready.
+// Fails with words that are ready, as there may be no memory to make them.
 int fail_without_memory() noexcept {
   try {
     return fail(kDoesNotFit, no_more_memory());
@@ -51,7 +51,7 @@ int fail_without_memory() noexcept {
   }
 }
 
-// A thread has no room for its stack, or there may be no more of them.
+// Returns whether a thread has no room for its stack, or no more threads are allowed.
 bool is_lack_of_threads(const std::system_error& error) {
   return error.code() == std::errc::resource_unavailable_try_again || error.code() == std::errc::not_enough_memory;
 }

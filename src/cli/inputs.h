@@ -1,4 +1,4 @@
-// Where model and adapter lie, and what is said of them before they are used.
+// Finds where model and adapter lie, and reports on them before they are used.
 #pragma once
 
 #include "cli/options.h"
@@ -13,12 +13,12 @@ namespace snug {
 // these.
 void find_inputs(Options& options, bool weights = true);
 
-// Where an adapter is named and no model, takes the base that its adapter_config.json names, and says so on standard
+// If an adapter is named and no model, takes the base that its adapter_config.json names, and says so on standard
 // error.
 void take_adapters_base(Options& options);
 
-// UserError in all launched processes unless they use the same checkpoint: of a run that goes on, one may have found a
-// newer one to be the last.
+// Throws UserError in all launched processes unless they use one checkpoint: of a run that goes on, a process may have
+// found a newer one to be the last.
 void agree_on_inputs(const Options& options, Comm& launched);
 
 // Prints a line on standard error for each thing in the model's files that is passed over, and for dropout of a model

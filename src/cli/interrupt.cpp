@@ -10,7 +10,7 @@ bool is_ignored(int signal) {
   return sigaction(signal, nullptr, &now) == 0 && now.sa_handler == SIG_IGN;
 }
 
-// SIGUSR1 is what mpirun passes on: at the others it kills.
+// Returns the signals that interrupt. mpirun passes on SIGUSR1; at the others it kills.
 sigset_t interrupting() {
   sigset_t signals;
   sigemptyset(&signals);
@@ -43,7 +43,7 @@ void InterruptGuard::wait() {
     if (holds_ && (!noted_.exchange(true) || only_noted)) continue;
     pthread_sigmask(SIG_UNBLOCK, &signals_, nullptr);
     raise(signal);
-    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // it is ignored, as a shell does for what it starts behind itself
+    pthread_sigmask(SIG_BLOCK, &signals_, nullptr);  // ignored: a shell does so for background jobs
   }
 }
 

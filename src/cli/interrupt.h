@@ -1,4 +1,4 @@
-// SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU as a question that the training loop asks after each step.
+// Turns SIGINT, SIGTERM, SIGUSR1, SIGHUP and SIGXCPU into a question that the training loop asks after each step.
 #pragma once
 
 #include <signal.h>
@@ -8,12 +8,12 @@
 
 namespace snug {
 
-// While one exists, a thread waits for these signals and no other receives them: no handler ever runs in the midst of a
-// library's code (oneDNN's fp32 products keep data where one would write). To be made before any other thread, which
-// would not inherit that. A signal ends the process as if nobody waited for it, until hold(): then the first one is
-// noted, and a second one ends; but SIGHUP, which shells send again, and SIGXCPU, which comes each second, are only
-// noted. A SIGHUP that was ignored before stays so, as nohup means it. SIGPIPE is ignored while a guard exists: a
-// reader that went away ends no run.
+// While one exists, a thread waits for these signals and no other receives them, so that no handler runs inside a
+// library's code (oneDNN's fp32 products keep data where one would write). It must be made before any other thread,
+// which would not inherit the mask. A signal ends the process as if no thread waited for it, until hold(): then the
+// first one is noted, and a second one ends the process; but SIGHUP, which shells send again, and SIGXCPU, which comes
+// each second, are only noted. A SIGHUP that was ignored before stays ignored, as nohup intends. SIGPIPE is ignored
+// while a guard exists: a reader that went away ends no run.
 class InterruptGuard {
  public:
   InterruptGuard();
@@ -27,8 +27,8 @@ class InterruptGuard {
   void wait();
 
   std::atomic<bool> holds_ = false, noted_ = false, over_ = false;
-  sigset_t signals_;  // that are waited for
-  sigset_t before_;   // what the first thread blocked
+  sigset_t signals_;  // those that the thread waits for
+  sigset_t before_;   // the first thread's mask before
   struct sigaction pipe_before_;
   std::thread waiter_;
 };

@@ -24,12 +24,12 @@
 namespace snug {
 namespace {
 
-// What context, libraries and the process itself took of the host on H200s, beside the arenas: with one rank, with each
-// further one, and for each op that a rank has bound, with what the driver has for it.
+// Context, libraries and the process took these bytes of the host on H200s, beside the arenas: with one rank, with each
+// further one, and for each op that a rank has bound, including the driver's.
 constexpr uint64_t kProcessHostBytes = 411u << 20, kFurtherHostBytes = 82u << 20, kOpHostBytes = 1200;
 
-// With a head of its own where the model's files hold one that is not the embedding, whatever config.json says. Reads
-// both, as far as they are equal.
+// Returns the base's configuration, with its own head if the model's files hold one that is not the embedding, whatever
+// config.json says. Reads both, as far as they are equal.
 ModelConfig base_config_of(const Options& options) {
   ModelConfig config = read_model_config(options.model);
   if (!config.spec.tied || options.init == "random" || !has_own_head(options.model, config.spec)) return config;
@@ -75,8 +75,8 @@ void take_adapter(Options& options, const PeftConfig& adapter) {
 
 namespace {
 
-// Nothing that is said of adapters is passed over: where all weights are trained there are none, and those of --adapter
-// are as they are.
+// Refuses options of adapters that differ from what is trained: with all weights trained there are no adapters, and
+// --adapter's are as they are.
 void refuse_other_adapters(Options options) {
   const bool full = options.method == "full";
   if (!full && options.adapter.empty()) return;
@@ -94,7 +94,7 @@ void refuse_other_adapters(Options options) {
   }
 }
 
-// Training writes an adapter's halves alone.
+// Refuses to train what an adapter's files hold besides the adapter's matrices.
 void refuse_to_train(const AdapterFiles& files) {
   for (const std::string& param : files.replaced())
     user_error(
@@ -111,8 +111,8 @@ int thread_count(const Options& options, int node_ranks, bool launched) {
 
 namespace {
 
-// A line where the adapter was trained on another model, or on other weights, than these: as its snug.json tells, or
-// where it has none, as PEFT names the base.
+// Adds a line if the adapter was trained on another model, or on other weights, than these: as its snug.json tells or,
+// without one, as PEFT names the base.
 void note_other_base(JobSpec& spec, const Options& options) {
   if (options.adapter.empty()) return;
   const AdapterFormat trained_on = read_adapter_format(options.adapter, spec.model.vocabulary);
@@ -205,7 +205,7 @@ std::optional<Offload> offload_of(std::string_view key, const std::string& text)
   return Offload{share, Space::Host};
 }
 
-// Returns the blocks of a step: as they are named, or as a micro-batch and the passes of a step make them on all ranks.
+// Returns the blocks of a step: as given, or as a micro-batch and the passes of a step give them on all ranks.
 int64_t batch_of(const Options& options) {
   constexpr int64_t kBatch = 16;
   if (options.batch_size > 0) return options.batch_size;
@@ -219,7 +219,8 @@ int64_t batch_of(const Options& options) {
   return micro * passes * ranks;
 }
 
-// Launched processes have equal shares of the ranks: by --ranks, or a rank for each of so many cards of a machine.
+// Gives launched processes equal shares of the ranks: of --ranks, or of a rank for each of this many cards of a
+// machine.
 void divide_ranks(Options& options, int64_t cards, Comm& launched) {
   const int64_t processes = launched.topology().ranks, here = processes_of_node(launched).here;
   if (options.ranks == 0) options.ranks = processes * std::max<int64_t>(1, cards / here);
@@ -296,7 +297,7 @@ Pricing pricing_of(const Options& options, const Target& target, int threads) {
 
 namespace {
 
-// Within a line of a terminal.
+// Returns the fastest so far, cut to fit a line of a terminal.
 std::string best_so_far(const Fitter& fitter) {
   constexpr size_t kMost = 56;
   std::string words = fitter.fastest();
@@ -320,8 +321,8 @@ void require_products(const Cards& cards, const Numerics& numerics) {
         cards.name);
 }
 
-// Whether the arrangement that was found has no room once what it saves in memory is counted, and what a process on
-// the CPU has for each op; these are counted in the caps from then on, and more is never found of the first.
+// Returns whether the arrangement that was found has no room once two things are counted: what it saves in memory, and
+// what a process on the CPU needs for each op. The caps count these from then on, and the first never grows.
 bool leaves_too_little(Planned& planned, const Options& options) {
   Caps& caps = planned.caps;
   const Arrangement& found = planned.shown();
@@ -334,7 +335,7 @@ bool leaves_too_little(Planned& planned, const Options& options) {
   const bool beyond = std::ranges::any_of(needs(found.forecast, found.cut.ranks, caps), [&](const Need& need) {
     return need.option == "host-memory" && need.bytes > std::min(need.allowed, room);
   });
-  const bool said = planned.mode == PlanMode::Look && options.host_memory;  // of a machine elsewhere
+  const bool said = planned.mode == PlanMode::Look && options.host_memory;  // of another machine
   if (beyond && !said && room < caps.host_bytes) {
     caps.host_bytes = room;
     caps.host_limit = planned.free.host_limit;
@@ -342,7 +343,7 @@ bool leaves_too_little(Planned& planned, const Options& options) {
   return more_saved || (beyond && !fits(found.forecast, found.cut.ranks, caps));
 }
 
-// Of a job with its caps: what is chosen, and what else is said of it.
+// Searches for a job with its caps: what is chosen, and what else is reported of it.
 void search(Planned& planned, const Options& options, Comm* launched) {
   const Choices choices = choices_of(options);
   const auto layers = static_cast<int64_t>(planned.spec.table.layers.size());
@@ -406,7 +407,7 @@ Planned plan_job(JobSpec spec, const Options& options, Target target, PlanMode m
     const Cards& cards = *target.machine()->cards;
     caps.link_bytes = cards.link(launched || options.nodes > 1).bytes;
   }
-  // All ranks plan alike, whatever cores their machines have. Scratch depends on the team: it is the run's already.
+  // All ranks plan alike, whatever cores their machines have. Scratch depends on the team, which is the run's already.
   const int own_threads = thread_count(options, *caps.node_ranks, launched != nullptr);
   const auto threads = least_of_ranks(launched, static_cast<uint64_t>(own_threads));
   Pricing pricing = pricing_of(options, target, static_cast<int>(threads));
@@ -447,7 +448,7 @@ const Arrangement& Planned::shown() const {
 
 namespace {
 
-// Of a job that does not train, where nobody tries what would fit.
+// Returns options that take less, for a job that does not train, where no search tries what would fit.
 std::string what_takes_less(const Planned& planned) {
   std::vector<std::string> options;
   const Purpose purpose = planned.spec.purpose;
@@ -460,7 +461,7 @@ std::string what_takes_less(const Planned& planned) {
   return options.empty() ? "" : fmt::format("less is taken with {}", fmt::join(options, ", or "));
 }
 
-// Higher caps, where these are the user's own and all that is short: "--host-memory 2.82GiB".
+// Returns higher caps, if the user's caps are all that is short: "--host-memory 2.82GiB".
 std::string caps_that_fit(const Planned& planned, const Options& options) {
   const Arrangement& least = planned.shown();
   Caps there = planned.caps;
@@ -514,7 +515,7 @@ Session rank_session(const Planned& planned, const Options& options, int rank, i
   set_threads(threads);
   Compiled compiled = rank == 0 ? planned.compiled : compile(spec, *planned.target.facts());
   raise(compiled.plan.reserved_bytes, planned.compiled.plan.reserved_bytes);  // as planned, on every rank
-  // The team keeps all threads beside busy lanes: these wait for the disk or for others most of the time.
+  // The team has all threads besides the busy lanes, which mostly wait for the disk or for other ranks.
   const LaneMode lanes = lanes_of(spec.strategy, spec.cut);
   return Session(
       std::move(spec), std::move(compiled),

@@ -17,10 +17,10 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMaxJobFile = 1 << 20;
-constexpr int64_t kFormat = 1;  // of job files; one that does not say is read as this
+constexpr int64_t kFormat = 1;  // of job files; one without it is read as this
 
-// Refuses a document that begins where the one before it began: the library leaves a stray comma or bracket where it
-// is, and would make documents of it for ever.
+// Refuses a document that begins where the one before it began: the library does not move past a stray comma or
+// bracket, and would make documents of it for ever.
 class ProgressCheck : public YAML::EventHandler {
  public:
   void OnDocumentStart(const YAML::Mark& mark) override {
@@ -149,7 +149,7 @@ std::string write_job_file(const Options& options) {
     if (text.empty()) continue;
     out << YAML::Key << spec.key << YAML::Value;
     if (std::ranges::any_of(text, is_control))
-      out << YAML::DoubleQuoted;  // else some of them stand there as they are, and are read as others
+      out << YAML::DoubleQuoted;  // else some of them are written plain, and are read as other values
     out << text;
   }
   out << YAML::EndMap;

@@ -1,4 +1,4 @@
-// Job files: options as keys and values of YAML.
+// Reads and writes job files: options as keys and values of YAML.
 #pragma once
 
 #include <string>
@@ -7,16 +7,16 @@
 
 namespace snug {
 
-// UserError for a file of data, or a directory, that stands where a job file may.
+// Throws UserError for a file of data, or a directory, in the place of a job file.
 void refuse_as_job_file(const std::string& path);
 
 // Reads a job file (YAML) into `options`. `columns` and `roles` are maps; lists are lists or text with commas (\, is a
 // comma within an item).
 void read_job_file(const std::string& path, Options& options);
-// The same of its text.
+// Reads the text of a job file.
 void parse_job(const std::string& text, const std::string& path, Options& options);
 
-// Every option as it took effect, as a job file.
+// Returns every option as it took effect, as a job file.
 std::string write_job_file(const Options& options);
 
 }  // namespace snug

@@ -11,7 +11,7 @@ double seconds_of(const std::vector<KernelUse>& uses) {
   return sum;
 }
 
-// "312.5 TFLOP/s", or of ops without products "2.81 TB/s".
+// Returns "312.5 TFLOP/s", or for ops without products "2.81 TB/s".
 std::string rate_text(const KernelUse& use) {
   if (use.seconds <= 0) return "-";
   const auto rate = [&](double work, std::string_view unit) {

@@ -29,7 +29,8 @@ namespace snug {
 
 namespace {
 
-// So many tasks as a launcher says that it started; each would run the whole job, had MPI not joined them.
+// Refuses to run if a launcher says that it started several tasks; each would run the whole job, as MPI has not joined
+// them.
 void require_no_others() {
   if (std::getenv("OMPI_COMM_WORLD_SIZE")) return;
   for (const char* name : {"SLURM_STEP_NUM_TASKS", "PMI_SIZE"})
@@ -40,8 +41,8 @@ void require_no_others() {
           tasks, name);
 }
 
-// torchrun, accelerate and clusters' PyTorch jobs start a process for each GPU, or machine, and tell them of each other
-// by these variables alone.
+// Refuses torchrun, accelerate and clusters' PyTorch jobs, which start a process for each GPU, or machine, and tell
+// them of each other by these variables only.
 void require_no_torchrun(std::string_view command) {
   const char* all = std::getenv("WORLD_SIZE");
   if (!all || std::atoi(all) < 2 || !std::getenv("RANK") || !std::getenv("MASTER_ADDR")) return;
@@ -95,7 +96,7 @@ void require_one_process(std::string_view command) {
 
 namespace {
 
-// Linux allows 64 characters; with their end in whole words.
+// Holds a machine's name, with its end in whole words; Linux allows 64 characters.
 using MachineName = std::array<char, 72>;
 
 MachineName name_of_machine() {
@@ -106,10 +107,10 @@ MachineName name_of_machine() {
 
 }  // namespace
 
-// A name and what the kernel drew when it started: machines may have one name, and containers of one machine have
-// limits and GPUs of their own.
+// Hashes a name and what the kernel drew when it started: machines may share a name, and containers of one machine have
+// their own limits and GPUs.
 uint64_t number_of_machine() {
-  std::string start;  // stays empty where a container does not show it
+  std::string start;  // stays empty if a container does not show it
   std::ifstream("/proc/sys/kernel/random/boot_id") >> start;
   return hash_of(fmt::format("{} {}", name_of_machine().data(), start));
 }
@@ -156,7 +157,7 @@ namespace {
 void take_all_cores() {
   cpu_set_t cores;
   std::memset(&cores, 0xff, sizeof cores);
-  sched_setaffinity(0, sizeof cores, &cores);  // of these the system takes those that it allows
+  sched_setaffinity(0, sizeof cores, &cores);  // the system takes those that it allows
 }
 
 }  // namespace
@@ -182,7 +183,7 @@ uint64_t least_of_ranks(Comm* launched, uint64_t value) {
 
 namespace {
 
-// Of several ranks' errors the one that no other rank's caused; null if there is none.
+// Returns, of several ranks' errors, the one that no other rank's caused; null if there is none.
 std::exception_ptr cause_of(const std::vector<std::exception_ptr>& errors) {
   for (const std::exception_ptr& error : errors) {
     if (!error) continue;
@@ -218,7 +219,7 @@ using Where = std::function<std::string()>;
   }
 }
 
-// A thread that hangs, or is long at what does not look for others, cannot be ended but with its process.
+// Ends the process: a thread that hangs, or takes long without looking for other ranks, cannot be ended by itself.
 [[noreturn]] void end_process(const std::exception_ptr& error, const Where& where) {
   try {
     throw_with(error, where);
@@ -252,13 +253,13 @@ int run_threads(const std::vector<std::unique_ptr<Comm>>& comms, int first_place
       ended.notify_all();
     });
   std::unique_lock lock(mutex);
-  // Where a device hangs, a thread that gives up may wait for it for ever and never end in its error.
+  // If a device hangs, a thread that gives up may wait for it for ever and never end in its error.
   const std::chrono::duration<double> grace(patience / 5), look(patience / 50);
   while (!ended.wait_for(lock, look, [&] { return running == 0 || first_of(errors); }) && !comms[0]->failure())
     ;
   const auto all_ended = [&] { return running == 0; };
   if (!ended.wait_for(lock, grace, all_ended)) {
-    // Others learn of a cause only when they next look at the comm.
+    // Other ranks learn of a cause only when they next look at the comm.
     if (!cause_of(errors))
       end_process(first_of(errors) ? first_of(errors) : std::make_exception_ptr(*comms[0]->failure()), where);
     if (!ended.wait_for(lock, std::chrono::duration<double>(patience), all_ended)) end_process(cause_of(errors), where);

@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// Steps of warm-up that the options ask for, whether or not a run has as many.
+// Returns the steps of warm-up that the options ask for, whether or not a run has as many.
 int64_t wanted_warmup(const Options& options, int64_t steps) {
   constexpr double kUsualRatio = 0.03;
   const auto all = static_cast<double>(steps);

@@ -16,11 +16,12 @@
 namespace snug {
 namespace {
 
-// Left to the system and to what is not planned: file headers, and code and libraries where no driver counts them.
+// These bytes are left to the system and to what is not planned: file headers, and code and libraries if no driver
+// counts them.
 constexpr uint64_t kSystemReserve = 512u << 20;
 
-// What processes take beside arenas, seen on the CPU with 1 to 8 ranks: 10 to 20 MiB, and 1 to 4 for each rank; those
-// that MPI connects have its libraries and segments in shared memory besides.
+// Processes take these bytes besides arenas. On the CPU with 1 to 8 ranks these were 10 to 20 MiB, and 1 to 4 for each
+// rank; processes that MPI connects also have its libraries and segments in shared memory.
 constexpr uint64_t kOfProcess = 40u << 20, kOfMpi = 64u << 20, kOfRank = 8u << 20;
 
 uint64_t stack_bytes() {
@@ -32,20 +33,21 @@ uint64_t stack_bytes() {
   return bytes;
 }
 
-// What a process takes until it has planned a small model, beside the stacks of its threads. Seen on the CPU: 35 MiB of
-// address space and data, of which oneDNN maps most for the code that it makes (and crashes where it cannot); 24 MiB
-// that a control group counts, and of each stack what is touched. Kernels of oneDNN overflow stacks of up to 640 KiB.
+// A process takes these bytes until it has planned a small model, besides the stacks of its threads. On the CPU these
+// were 35 MiB of address space and data, of which oneDNN maps most for the code that it makes (and crashes if it
+// cannot), and 24 MiB that a control group counts, with as much of each stack as is touched. Kernels of oneDNN overflow
+// stacks of up to 640 KiB.
 constexpr uint64_t kLeastLeft = 44u << 20, kLeastOfGroup = 26u << 20, kTouchedOfStack = 512u << 10,
                    kLeastStack = 1u << 20;
 
-// Stacks are address space and data from the start: a rank has a team and a thread for each lane, and the process one
-// that waits for signals.
+// Returns the bytes of a process's stacks, which are address space and data from the start: a rank has a team and a
+// thread for each lane, and the process one thread that waits for signals.
 uint64_t stacks_of_process(const Options& options, const Processes& processes) {
   const int team = thread_count(options, static_cast<int>(processes.count * processes.ranks), processes.launched);
   return (static_cast<uint64_t>(processes.ranks * (team + static_cast<int>(kLanes))) + 1) * stack_bytes();
 }
 
-// What is left to arenas of all ranks here. A process's own limit is each one's.
+// Returns what a limit leaves to the arenas of all ranks here. A process's own limit holds for each process.
 uint64_t left_to_arenas(const MemoryLimit& limit, const Options& options, const Processes& processes) {
   const auto count = static_cast<uint64_t>(processes.count), ranks = static_cast<uint64_t>(processes.ranks);
   const uint64_t of_process = kOfProcess + ranks * kOfRank + (processes.launched ? kOfMpi : 0);
@@ -60,7 +62,8 @@ uint64_t left_to_arenas(const MemoryLimit& limit, const Options& options, const 
   return times * (limit.left - std::min(limit.left, reserve));
 }
 
-// What is free on the machine that is planned for, in bytes, and the name of the limit that leaves no more memory.
+// Holds what is free on the machine that is planned for, in bytes, and the name of the limit that leaves no more
+// memory.
 struct FreeResources {
   uint64_t memory = 0, disk = 0;
   std::string limit{};
@@ -68,8 +71,8 @@ struct FreeResources {
 
 FreeResources free_here(const Options& options, const Processes& processes) {
   FreeResources found{.memory = UINT64_MAX};
-  // Of a run that goes on or is replaced: what is there is among what it will have saved. It counts to the machine and
-  // to control groups, not to a process.
+  // In a run that goes on or is replaced, saved files that exist are among those that it will have saved. They count
+  // against the machine and control groups, not against a process.
   uint64_t replaced = 0;
   if (const std::filesystem::path out = out_directory(options);
       !options.out.empty() && (options.resume || options.overwrite) && is_in_memory(existing_part(out)))
@@ -93,7 +96,7 @@ void require_room_for_process(int threads) {
   if (stack < kLeastStack)
     device_error("stacks: found a limit of {} bytes for each thread (ulimit -s), expected at least {}", stack,
                  kLeastStack);
-  // The first thread has its stack already; one beside the team waits for signals.
+  // The first thread has its stack already; one besides the team waits for signals.
   const auto count = static_cast<uint64_t>(threads);
   for (const MemoryLimit& limit : memory_limits()) {
     if (limit.of == MemoryLimit::Of::Machine) continue;
@@ -117,7 +120,7 @@ Caps caps_of(const Options& options, const Target& target, PlanMode mode, const 
   } else {
     found = free_here(options, processes);
   }
-  // Who only looks may say more than is free here; a card that is named has what it has.
+  // A plan that is only read may allow more than is free here; a named card has its own memory.
   const bool named_card = target.cuda() && !options.machine.empty();
   const auto cap = [](const std::optional<uint64_t>& given, uint64_t there, bool beyond) {
     return given && beyond ? *given : std::min(given.value_or(there), there);
@@ -178,14 +181,14 @@ void require_length(const Compiled& compiled) {
 
 void require_open_files(const JobSpec& spec, const Compiled& compiled, const Processes& processes, PlanMode mode) {
   // A file that is read or written directly is opened twice; a rank has a ring of io_uring for each lane. The rest is
-  // for drivers, connections and what is opened for a moment.
+  // for drivers, connections and files that are open briefly.
   constexpr uint64_t kRest = 64;
   // A merge reads what it copies while it writes.
   const size_t read_too = spec.purpose == Purpose::Merge ? spec.sources.files.size() : 0;
   const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size() + read_too);
   const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
-  // A run has its directory and the `.owner` in it open already where a plan has not.
+  // A run has its directory and the `.owner` in it open already; a plan has not.
   const uint64_t owner = mode == PlanMode::Look && spec.purpose == Purpose::Train ? 2 : 0;
   const uint64_t needed = files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
   if (needed <= files.limit) return;

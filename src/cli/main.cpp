@@ -1,4 +1,4 @@
-// The command line: options into structs, errors into exit codes.
+// Implements the command line: options into structs, errors into exit codes.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <cmath>
@@ -26,23 +26,23 @@ using namespace snug;
 
 struct Command {
   std::string name, help;
-  std::vector<std::string> options;  // keys it takes; empty: all
+  std::vector<std::string> options;  // keys that it takes; empty: all
   std::function<int(const Options&, const CommandFlags&)> run;
 };
 
 const std::vector<std::string> kModelKeys{"model",  "init",          "adapter",     "checkpoint",
                                           "seed",   "compute",       "base_format", "threads",
                                           "device", "device_memory", "host_memory", "cache_dir"};
-// Where weights lie, of commands that several ranks run.
+// These keys say where weights lie, for commands that several ranks run.
 const std::vector<std::string> kRankKeys{"ranks", "zero", "offload_parameters", "disk_memory", "disk_dir"};
 const std::vector<std::string> kDataKeys{"data",         "data_format", "columns",   "roles",    "prompt",
                                          "max_samples",  "template",    "train_on",  "thinking", "sequence_length",
                                          "long_samples", "packing",     "text_split"};
 
-// Commands that run on several ranks.
+// These commands run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
-// Named in the interface, and not built yet.
+// These commands are named in the interface and are not built yet.
 const std::vector<std::string> kLaterCommands{"report", "translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
@@ -78,7 +78,7 @@ std::vector<Command> commands() {
   };
 }
 
-// What one subcommand's flags were given on the command line, before they are applied over the job file.
+// Holds what one subcommand's flags were given on the command line, before they are applied over the job file.
 struct Given {
   std::string job_file;
   std::map<std::string, std::vector<std::string>> values;  // by key
@@ -152,7 +152,7 @@ Options options_over(const std::string& job_file, const Given& given) {
   return options;
 }
 
-// Flags over the job file. A run that is resumed without one goes on with its own.
+// Returns the job file's options with the flags over them. A run that is resumed without a job file uses its own.
 Options effective_options(Given given) {
   for (auto& [key, values] : given.values) {  // 'snug train --resume job.yaml': the word after a bare flag
     if (!find_option(key, "command line").is_bool || values.empty() || !given.job_file.empty()) continue;
@@ -166,14 +166,15 @@ Options effective_options(Given given) {
   return options;
 }
 
-// Job files spell keys with '_', flags with '-': on the command line either is taken, '--learning_rate=1' too.
+// Returns a flag with dashes. Job files spell keys with '_', flags with '-': the command line takes both, also in
+// '--learning_rate=1'.
 std::string with_dashes(std::string word) {
   if (!word.starts_with("--")) return word;
   std::replace(word.begin(), word.begin() + static_cast<ptrdiff_t>(std::min(word.find('='), word.size())), '_', '-');
   return word;
 }
 
-// The options of a command, as job files spell them.
+// Returns the options of a command, as job files spell them.
 std::vector<std::string> taken_by(const CLI::App& app) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
@@ -197,7 +198,7 @@ void explain_unknown_flags(const std::vector<std::string>& words, const CLI::App
   }
 }
 
-// What CLI11 found wrong, in one sentence.
+// Explains what CLI11 found wrong, in one sentence.
 [[noreturn]] void explain(const CLI::ParseError& error, const std::vector<std::string>& words, const CLI::App& app,
                           const std::vector<Command>& all) {
   const std::string text = error.what();

@@ -1,4 +1,4 @@
-// Commands that need no data set, but chat: import, merge, generate.
+// Implements the commands that need no data set, without chat: import, merge, generate.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -39,7 +39,7 @@ struct Prompt {
   std::string text, place;
 };
 
-// Keys of a file of prompts that ask for something, divided by blanks, and what does it.
+// Lists keys of a file of prompts that ask for something, separated by blanks, with the option that does it.
 constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"max_new_tokens max_tokens max_completion_tokens max_length", "none: --max-new-tokens is for all prompts"},
     {"temperature top_p top_k min_p repetition_penalty seed",
@@ -55,7 +55,7 @@ constexpr std::pair<std::string_view, std::string_view> kAskedOfPrompts[] = {
     {"chat_template chat_template_kwargs enable_thinking add_generation_prompt",
      "none: --template is for all prompts, and thinking is not rendered yet"}};
 
-// The text of a record. Keys that ask for nothing are counted in `ignored`.
+// Returns the text of a record. Keys that ask for nothing are counted in `ignored`.
 std::string prompt_of(const JsonObject& record, std::map<std::string, int64_t>& ignored) {
   for (const auto& [key, value] : record.value().items()) {
     if (key == "prompt" || value.is_null()) continue;
@@ -66,7 +66,7 @@ std::string prompt_of(const JsonObject& record, std::map<std::string, int64_t>& 
   return record.string("prompt");
 }
 
-// The prompts of the command line and of the file; `note` is what to say of the file, empty for nothing.
+// Returns the prompts of the command line and of the file; `note` is what to say of the file, empty for nothing.
 std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
   std::vector<Prompt> prompts;
   for (const std::string& text : flags.prompts) prompts.push_back({text, fmt::format("--prompt '{}'", text)});
@@ -88,7 +88,7 @@ std::vector<Prompt> read_prompts(const CommandFlags& flags, std::string& note) {
   return prompts;
 }
 
-// A directory is replaced only if all that is in it belongs to a model: whatever else lies there is somebody's.
+// Refuses to replace a directory unless all that is in it belongs to a model: anything else may be the user's.
 void refuse_to_replace_model(const Options& options, const std::vector<std::string>& inputs) {
   const std::filesystem::path out = options.out;
   const std::vector<std::string> known = side_files(out);
@@ -124,13 +124,13 @@ int import_command(const Options& options, const CommandFlags& flags) {
 
 namespace {
 
-// How far a merged model's logits are from those of base and adapter.
+// Measures how far a merged model's logits are from those of base and adapter.
 struct Drift {
   double largest = 0, mean = 0;  // of |difference|
-  size_t same = 0, tokens = 0;   // where the likeliest next token is the same, of how many
+  size_t same = 0, tokens = 0;   // tokens with an equal likeliest next token, and all
 };
 
-// What the two are compared on: a text, or tokens from the seed where the model has no tokenizer.
+// Returns the tokens on which the two are compared: a text, or tokens from the seed if the model has no tokenizer.
 std::vector<int32_t> tokens_to_compare(const Options& options) {
   constexpr uint64_t kTokens = 64;
   constexpr std::string_view kText =
@@ -139,7 +139,7 @@ std::vector<int32_t> tokens_to_compare(const Options& options) {
   try {
     if (has_tokenizer(tokenizer_directory(options)))
       return PromptEncoder(options).encode(std::string(kText), options.model);
-  } catch (const UserError&) {  // of a kind that is not read: merging needs none
+  } catch (const UserError&) {  // for a kind that is not read: merging needs none
   }
   const Random random(options.seed, RandomPurpose::Sampling);
   const auto vocabulary = static_cast<uint64_t>(model_tokens(options).vocabulary);
@@ -182,7 +182,7 @@ Drift drift_of(const std::vector<float>& merged, const std::vector<float>& apart
 
 namespace {
 
-// Of a run of all weights, the model that was made of one of its checkpoints.
+// Copies the model that was made of a checkpoint, of a run that trains all weights.
 int copy_checkpoint(const Options& options, const CommandFlags& flags) {
   refuse_to_replace_model(options, {options.model});
   if (options.flags.contains("base_format"))
@@ -205,7 +205,7 @@ int copy_checkpoint(const Options& options, const CommandFlags& flags) {
 
 int merge_command(Options options, const CommandFlags& flags) {
   options.ranks = 1;
-  options.offload_parameters = "none";  // where to, the directory to be made is not there yet
+  options.offload_parameters = "none";  // offloading has no place to go, as the directory to be made does not exist yet
   require_out(options);
   if (options.adapter.empty() && is_checkpoint(options.given_model)) return copy_checkpoint(options, flags);
   if (options.adapter.empty())
@@ -214,7 +214,7 @@ int merge_command(Options options, const CommandFlags& flags) {
         "step-N, best or last");
   refuse_to_replace_model(options, {options.model, options.adapter});
   const Existing existing = options.overwrite ? Existing::Replace : Existing::Refuse;
-  { const PendingDirectory probe(options.out, existing); }  // refuses now what it would refuse after the work
+  { const PendingDirectory probe(options.out, existing); }  // refuses now what would be refused after the work
   const WriteExtraFiles write_extra = write_adapters_format(options);
   const std::vector<int32_t> ids = tokens_to_compare(options);
   const std::vector<float> apart = logits_of(options, ids);

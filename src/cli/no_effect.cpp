@@ -61,7 +61,7 @@ std::vector<std::string> options_without_effect(const Options& options, const Ci
     for (const char* key : {"data_format", "columns", "roles", "prompt", "max_samples", "template", "train_on",
                             "thinking", "sequence_length", "long_samples", "packing", "text_split"})
       reasons.emplace_back(key, "--text shows bare text");
-  // A job file is written for training; what other commands take of it is not asked of them.
+  // A job file is written for training; other commands are not expected to use all of it.
   const bool for_others_too = !circumstances.cut && !circumstances.kinds;
   std::vector<std::string> lines;
   for (const auto& [key, why] : reasons) {

@@ -1,4 +1,4 @@
-// Options that somebody asked for and that change nothing, as others are as they are: a line each, from one table.
+// Finds options that were asked for and that change nothing, given the others: a line each, from one table.
 #pragma once
 
 #include "cli/options.h"
@@ -7,16 +7,17 @@
 
 namespace snug {
 
-// What is known where options are looked at.
+// Holds what is known when options are checked.
 struct Circumstances {
   std::optional<RecordKinds> kinds{};  // of records that were read
   std::optional<Cut> cut{};            // of a job that trains
-  bool shows_samples = false;          // whole, as tokenize does
-  bool shows_text = false;             // which is no data, as tokenize --text does
-  bool draws_nothing = false;          // eval; generate without a temperature
+  bool shows_samples = false;          // in full, as tokenize does
+  bool shows_text = false;             // text that is not data, as tokenize --text does
+  bool draws_nothing = false;          // without random numbers: eval, and generate without a temperature
 };
 
-// What was asked for is on the command line, or stands in a job file with another value than the usual one.
+// Returns the lines. An option was asked for if it is on the command line, or in a job file with a value other than its
+// default.
 std::vector<std::string> options_without_effect(const Options& options, const Circumstances& circumstances);
 
 }  // namespace snug

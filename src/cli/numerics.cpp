@@ -5,14 +5,14 @@ namespace {
 
 DType dtype_option(const std::string& word) { return word == "fp32" ? DType::F32 : DType::BF16; }
 
-// Of a word of base_format; Plain for bf16 and fp32.
+// Returns the format for a word of base_format; Plain for bf16 and fp32.
 BaseFormat format_option(std::string_view word) {
   for (const BaseFormat format : {BaseFormat::Int8, BaseFormat::Nf4, BaseFormat::Fp8})
     if (word == name(format)) return format;
   return BaseFormat::Plain;
 }
 
-// A model that is stored quantised stays as it is. `frozen`: its linears are not trained.
+// Chooses the base's format. A model that is stored quantised stays so. `frozen` says that its linears are not trained.
 void choose_base(Numerics& n, const Options& options, const WeightSources& sources, bool frozen) {
   const bool plain = sources.format == BaseFormat::Plain;
   n.base_format = options.base_format                 ? format_option(*options.base_format)
@@ -28,17 +28,17 @@ void choose_base(Numerics& n, const Options& options, const WeightSources& sourc
                options.base_format.value_or(std::string(name(n.base_format))));
 }
 
-// A merged model is stored as its base is, unless base_format says how.
+// Stores a merged model as its base is, unless base_format says how.
 void keep_base_exact(JobSpec& spec, const Options& options) {
   Numerics& n = spec.numerics;
   if (options.base_format && !n.quantized_base()) spec.export_dtype = dtype_option(*options.base_format);
-  n.base = DType::F32;  // of what does not stay in its file
+  n.base = DType::F32;  // for what does not stay in its file
   if (spec.sources.format != BaseFormat::Plain)
     spec.sources.notes.push_back(fmt::format("{}: linears are stored in {}; they are merged, and written, in {}",
                                              options.model, name(spec.sources.format), name(n.compute)));
 }
 
-// A line for each type of which something is kept with fewer bits than it is stored with.
+// Adds a line for each dtype of which something is kept with fewer bits than it is stored with.
 void note_narrowed(JobSpec& spec) {
   const Numerics& n = spec.numerics;
   const std::vector<Form> forms = forms_of(spec);
@@ -66,7 +66,7 @@ void note_narrowed(JobSpec& spec) {
   }
 }
 
-// Rows and blocks are quantized as a whole.
+// Requires parameters that can be quantized: whole rows, or whole blocks.
 void require_quantizable(const JobSpec& spec) {
   const std::vector<Form> forms = forms_of(spec);
   for (size_t i = 0; i < forms.size(); i++) {

@@ -1,4 +1,4 @@
-// How numbers are computed with and kept: what options say, and what the model's files have.
+// Settles how numbers are computed with and kept, from options and the model's files.
 #pragma once
 
 #include "cli/options.h"
@@ -6,11 +6,11 @@
 
 namespace snug {
 
-// What options alone say.
+// Returns what options alone say.
 Numerics numerics_of(const Options& options);
 
-// How the base is kept, of a job whose numerics, table and sources are there, and how a model is written; with notes of
-// what is kept in fewer bits than it is stored in. UserError for what does not go together.
+// Settles how the base is kept, for a job whose numerics, table and sources are set, and how a model is written; adds
+// notes of what is kept in fewer bits than it is stored in. Throws UserError for what does not go together.
 void resolve_base(JobSpec& spec, const Options& options);
 
 }  // namespace snug

@@ -12,11 +12,12 @@ namespace {
 
 // ---- Reading and writing values -------------------------------------------------------------------------------------
 
-// AdamW divides by 1 - beta, and by a root that epsilon alone keeps off zero.
+// AdamW has these limits, as it divides by 1 - beta and by a root that only epsilon keeps off zero.
 constexpr double kMostBeta = 1 - 1e-9, kLeastEpsilon = 1e-30;
 
 constexpr int64_t kMaxOpenCount = 1 << 30;
-// More than a machine has; the system refuses a process some tens of thousands.
+// There may be this many threads at most, more than machines have cores; the system refuses a process tens of
+// thousands.
 constexpr int64_t kMaxThreads = 1024;
 
 int64_t parse_integer(const std::string& text, const std::string& key, int64_t least, int64_t most = INT64_MAX) {
@@ -37,7 +38,7 @@ double parse_number(const std::string& text, const std::string& key, double leas
   return value;
 }
 
-// In the words of YAML 1.1 too, which many files are written by.
+// Reads a boolean, also in the words of YAML 1.1, which many files use.
 bool parse_bool(const std::string& text, const std::string& key) {
   for (const char* yes : {"true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON"})
     if (text == yes) return true;
@@ -46,7 +47,7 @@ bool parse_bool(const std::string& text, const std::string& key) {
   user_error("{}: found '{}', expected true or false", key, text);
 }
 
-// Items between commas; a comma or backslash within an item stands behind a backslash.
+// Returns the items between commas; a comma or backslash within an item stands behind a backslash.
 std::vector<std::string> split_list(const std::string& text) {
   std::vector<std::string> items{""};
   for (size_t i = 0; i < text.size(); i++) {
@@ -62,7 +63,7 @@ std::vector<std::string> split_list(const std::string& text) {
   return items;
 }
 
-// "30min" -> "30", "min"
+// Splits a number from its unit: "30min" -> "30", "min".
 std::pair<std::string, std::string> split_unit(const std::string& text) {
   const size_t end = std::min(text.find_first_not_of("0123456789."), text.size());
   return {text.substr(0, end), text.substr(end)};
@@ -91,7 +92,7 @@ std::string write_cadence(const Cadence& cadence) {
   return fmt::format("{}", cadence.count);
 }
 
-// Values that the interface names and that are not built yet.
+// Returns whether the interface names the value and it is not built yet.
 bool comes_later(const std::string& key, const std::string& value) {
   static const std::map<std::string, std::vector<std::string>> values{{"data_format", {"preference"}}};
   const auto found = values.find(key);
@@ -217,7 +218,7 @@ OptionSpec base_format_option() {
           [](const Options& o) { return o.base_format.value_or(""); }};
 }
 
-// A backslash and an n are a new line: shells and YAML's plain text know no other way.
+// Takes a backslash and an n for a new line, as shells and YAML's plain text cannot spell it otherwise.
 OptionSpec prompt_option() {
   return {"prompt", "pattern for the prompt: \"User: {instruction}\\nAssistant: \"",
           [](Options& o, const std::string& text) {
@@ -238,7 +239,7 @@ OptionSpec prompt_option() {
 
 // ---- The table ------------------------------------------------------------------------------------------------------
 
-// What is trained, and on what.
+// Returns the options of what is trained, and on what.
 std::vector<OptionSpec> data_specs() {
   using O = Options;
   return {
@@ -277,7 +278,7 @@ std::vector<OptionSpec> data_specs() {
   };
 }
 
-// How.
+// Returns the options of how it is trained.
 std::vector<OptionSpec> training_specs() {
   using O = Options;
   return {
@@ -331,7 +332,7 @@ std::vector<OptionSpec> training_specs() {
   };
 }
 
-// Where it runs and what becomes of it.
+// Returns the options of where it runs and what becomes of it.
 std::vector<OptionSpec> machine_specs() {
   using O = Options;
   return {
@@ -402,7 +403,7 @@ void note_as_given(OptionSpec& spec) {
   };
 }
 
-// A job file leaves out what is empty, and would be read back with the default.
+// Makes a spec refuse an empty text: a job file leaves out what is empty, and would be read back with the default.
 void refuse_empty(OptionSpec& spec) {
   const std::string usual = spec.get(Options());
   if (usual.empty()) return;

@@ -1,4 +1,4 @@
-// Every option of snug: a key of the job file and a flag, one table for both.
+// Holds every option of snug: a key of the job file and a flag, one table for both.
 #pragma once
 
 #include <cstdint>
@@ -11,12 +11,12 @@
 
 namespace snug {
 
-// Of ranks, nodes and the like: products of a few of them stay within 64 bits.
+// There may be this many ranks, nodes and the like at most: products of a few of them stay within 64 bits.
 inline constexpr int64_t kMaxCount = 1 << 20;
-// Blocks of a step: the planner walks through all its passes.
+// A step may have this many blocks at most, as the planner walks through all its passes.
 inline constexpr int64_t kMaxBatch = 1 << 16;
 
-// "10", "epoch" or "30min": how often something happens.
+// Says how often something happens: "10", "epoch" or "30min".
 struct Cadence {
   enum class Unit : uint8_t { Steps, Epochs, Seconds } unit = Unit::Steps;
   int64_t count = 0;  // 0: at the end only
@@ -24,10 +24,10 @@ struct Cadence {
 
 struct Options {
   std::string model, init = "pretrained", adapter, checkpoint;
-  // Keys that a job file or the command line named, but not the file that a run wrote of itself; and the latter's
-  // alone.
+  // Hold the keys that a job file or the command line named, without those of the file that a run wrote itself; and
+  // those of the command line alone.
   std::set<std::string> given, flags;
-  // What the two were given as, where find_inputs() has put the directories that are meant in their place.
+  // Hold the text by which model and adapter were given; find_inputs() puts the directories in their place.
   std::string given_model, given_adapter;
   std::vector<std::string> data, validation;
   std::string data_format = "auto";
@@ -45,16 +45,16 @@ struct Options {
   std::vector<std::string> lora_targets{"all"};
   bool lora_rslora = false;
   std::string compute = "bf16";
-  std::optional<std::string> base_format;  // as the model is stored, else the products' format, where not given
+  std::optional<std::string> base_format;  // not given: as the model is stored, else the products' format
   std::string gradient_accumulator = "fp32";
 
-  std::optional<double> learning_rate;  // by method
+  std::optional<double> learning_rate;  // not given: by method
   std::string schedule = "cosine";
   std::optional<int64_t> warmup_steps;
-  std::optional<double> warmup_ratio;  // by schedule and steps
+  std::optional<double> warmup_ratio;  // not given: by schedule and steps
   double min_learning_rate_ratio = 0;
   double weight_decay = 0, beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, max_grad_norm = 1;
-  int64_t batch_size = 0;  // 0: what the next two make where both are given, else 16 or the next multiple of the ranks
+  int64_t batch_size = 0;  // 0: the product of the next two if both are given, else 16 or a multiple of the ranks
   std::optional<int64_t> micro_batch_size, gradient_accumulation_steps, max_steps, epochs;
   uint64_t seed = 42;
   bool shuffle = true;
@@ -79,7 +79,7 @@ struct Options {
   int64_t keep = 2;  // -1: all
 };
 
-// One option: how its text is read and written back.
+// Describes one option: how its text is read and written back.
 struct OptionSpec {
   std::string key;   // "learning_rate"
   std::string help;  // one line, with values and default
@@ -91,26 +91,26 @@ struct OptionSpec {
   std::string flag() const;  // "--learning-rate"
 };
 
-// In the order of the help page.
+// Returns the options in the order of the help page.
 const std::vector<OptionSpec>& option_specs();
 
-// The spec of a key (with - or _). UserError that names `where` it stood and says what snug calls it, or which known
-// keys are near, if any. `taken`: those that may stand there, where that is not all.
+// Returns the spec of a key (with - or _). Throws UserError that names `where` it stood and says what snug calls it, or
+// which known keys are near, if any. `taken` lists the keys that may stand there, if not all may.
 const OptionSpec& find_option(const std::string& key, const std::string& where,
                               const std::vector<std::string>& taken = {});
 
-// What model and adapter were given as, which the job file keeps.
+// Return the text by which model and adapter were given, which the job file keeps.
 const std::string& model_as_given(const Options& options);
 const std::string& adapter_as_given(const Options& options);
 
-// Items with commas between them, as options take lists; a comma or backslash within an item stands behind a backslash.
+// Joins items with commas, as options take lists; a comma or backslash within an item gets a backslash before it.
 std::string join_list(const std::vector<std::string>& items);
 
-// "24GiB", "80GB", "512MiB" or bytes.
+// Reads "24GiB", "80GB", "512MiB" or bytes.
 uint64_t parse_size(const std::string& text, const std::string& key);
-// 17179869184 -> "16.00 GiB"
+// Returns a size for people: 17179869184 -> "16.00 GiB".
 std::string format_size(uint64_t bytes);
-// For an option, as many bytes or few more: 17179869185 -> "16.01GiB"
+// Returns a size for an option, of as many bytes or slightly more: 17179869185 -> "16.01GiB".
 std::string size_for_option(uint64_t bytes);
 
 }  // namespace snug

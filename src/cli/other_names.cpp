@@ -413,7 +413,7 @@ constexpr OtherName kNames[] = {
     {"system", "", kLater},
 };
 
-// Levenshtein's.
+// Returns Levenshtein's distance.
 size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<size_t> row(b.size() + 1);
   for (size_t j = 0; j <= b.size(); j++) row[j] = j;
@@ -428,7 +428,7 @@ size_t edit_distance(std::string_view a, std::string_view b) {
   return row.back();
 }
 
-// "a,b" -> "'a', 'b'"
+// Returns the names in quotes: "a,b" -> "'a', 'b'".
 std::string quoted(std::string_view names) {
   std::string text = "'";
   for (const char c : names) text += c == ',' ? "', '" : std::string{c};

@@ -23,7 +23,7 @@ int nodes_of(const Planned& planned) {
   return ceil_div(ranks, ranks_per_node);
 }
 
-// Of all ranks of a node; the host's with its files in memory.
+// Returns the bytes of all ranks of a node; the host's include its files in memory.
 uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
   const Caps& caps = planned.caps;
   const auto of_ranks = [&](Space of) { return static_cast<uint64_t>(node_ranks(planned)) * caps.taken(f, of); };
@@ -31,7 +31,7 @@ uint64_t node_bytes(const Planned& planned, const Forecast& f, Space space) {
   return of_ranks(space) + caps.saved_host_bytes + (caps.disk_is_memory ? of_ranks(Space::Disk) : 0);
 }
 
-// What fills a device, and when.
+// Returns what fills a device, and when.
 std::vector<Forecast::Class> classes_of(const Planned& planned) {
   std::vector<Forecast::Class> classes = planned.shown().forecast.classes;
   if (const uint64_t driver = driver_bytes(planned, Space::Device); driver > 0) classes.push_back({"driver", driver});
@@ -42,7 +42,7 @@ uint64_t phase_bytes(const Planned& planned, const Forecast::Phase& phase, Space
   return phase.bytes[index(space)] + driver_bytes(planned, space);
 }
 
-// "134,515,008"
+// Returns a number with its digits grouped: "134,515,008".
 std::string grouped(int64_t number) {
   std::string digits = fmt::format("{}", number);
   for (size_t i = digits.size(); i > 3;) {
@@ -82,8 +82,8 @@ nlohmann::ordered_json alternative_json(const Planned& planned, const Arrangemen
           {"relative_time", other.step_seconds / planned.shown().step_seconds}};
 }
 
-// What is capped, and how much of it an arrangement takes: "the device of a rank 12.30 GiB, the host of a node 1.00
-// GiB".
+// Returns what is capped, and how much of it an arrangement takes: "the device of a rank 12.30 GiB, the host of a node
+// 1.00 GiB".
 std::string taken(const Planned& planned, const Arrangement& a) {
   std::vector<std::string> parts;
   for (const Need& need : needs(a.forecast, a.cut.ranks, planned.caps))
@@ -91,18 +91,18 @@ std::string taken(const Planned& planned, const Arrangement& a) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-// "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ..."
+// Returns "a step takes 104 % of the time, device and host together 12.30 GiB: 2 passes of 8 blocks, ...".
 std::string comparison_text(const Planned& planned, const Arrangement& other) {
   return fmt::format("a step takes {:.0f} % of the time, {}: {}\n",
                      100 * other.step_seconds / planned.shown().step_seconds, taken(planned, other), other.words);
 }
 
-// "faster", "second best"
+// Returns "faster" or "second best".
 std::string_view place_of(const Planned& planned, const Arrangement& other) {
   return other.step_seconds < planned.shown().step_seconds ? "faster" : "second best";
 }
 
-// What else fits, what less memory would cost and what more would buy.
+// Returns what else fits, what less memory would cost and what more would gain.
 std::string alternatives_text(const Planned& planned) {
   std::string text;
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
@@ -113,7 +113,7 @@ std::string alternatives_text(const Planned& planned) {
     text += fmt::format("{:<13} with 25 % less {}", "less memory", comparison_text(planned, *planned.less));
   if (!planned.more) return text;
   const int ranks = node_ranks(planned);
-  const bool shared = planned.caps.shared;  // then a node's memory is what there is more of
+  const bool shared = planned.caps.shared;  // then the memory of a node is what grows
   for (const Alternative& more : *planned.more)
     text += fmt::format("{:<13} with {} GiB more{} {}", "more memory", more.gigabytes * (shared ? ranks : 1),
                         shared || ranks == 1 ? "" : " each", comparison_text(planned, more.arrangement));
@@ -131,7 +131,7 @@ std::string changes_text(const Planned& planned) {
   return text;
 }
 
-// "1 step", "2 steps"
+// Returns "1 step" or "2 steps".
 std::string counted(int64_t number, std::string_view thing) {
   return fmt::format("{} {}{}", grouped(number), thing, number == 1 ? "" : "s");
 }
@@ -143,7 +143,7 @@ std::string data_text(const DataSummary& data, int64_t tokens_per_step) {
                      counted(data.steps_per_epoch, "step"), grouped(tokens_per_step));
 }
 
-// "of 1, 2, 4 or 8 eighths of their tokens, as documents need: 71 % of the blocks is padding"
+// Returns "of 1, 2, 4 or 8 eighths of their tokens, as documents need: 71 % of the blocks is padding".
 std::string short_passes_text(const Cut& cut, const DataSummary& data) {
   if (cut.short_eighths.empty()) return "";
   return fmt::format(
@@ -164,7 +164,7 @@ std::string classes_text(const Planned& planned) {
   return text;
 }
 
-// The disk's only if something waits there.
+// Returns bytes by phase; the disk's only if something is offloaded to it.
 std::string phases_text(const Planned& planned) {
   const Forecast& f = planned.shown().forecast;
   const bool disk = f.arena_bytes[index(Space::Disk)] > 0;
@@ -179,13 +179,13 @@ std::string phases_text(const Planned& planned) {
   return text;
 }
 
-// Of a step, what is at work for less is not worth a line.
+// A lane's work below this share of a step is not worth a line.
 constexpr double kNoticed = 0.001;
 
-// "0.0123", "1.23"
+// Returns seconds with a suitable number of digits: "0.0123", "1.23".
 std::string seconds_text(double seconds) { return fmt::format("{:.{}f}", seconds, seconds < 0.1 ? 4 : 2); }
 
-// Of a machine that is only named nothing was measured there.
+// Returns the source of the rates. On a machine known only by name nothing was measured.
 std::string source_text(const Planned& planned) {
   const std::string& file = planned.pricing.file;
   if (!builtin_machine(file)) return file;
@@ -193,7 +193,7 @@ std::string source_text(const Planned& planned) {
   return file + ": its maker's figures as far as an H200 reaches its own, an H200's driver";
 }
 
-// Of blocks that are full: with shorter documents and tokens without loss a step is quicker.
+// Returns the time of a step with full blocks; with shorter documents and tokens without loss it is shorter.
 std::string time_text(const Planned& planned) {
   const Arrangement& a = planned.shown();
   const auto rate = static_cast<double>(a.cut.step_tokens()) / a.step_seconds;
@@ -212,15 +212,16 @@ std::string time_text(const Planned& planned) {
   return text;
 }
 
-// Nodes with more cards are rare.
+// A node is assumed to have this many ranks at most, as nodes with more cards are rare.
 constexpr int kMostRanksOfANode = 16;
 
-// Bytes a second that a card takes from the others of its node, and from those of other nodes, where there are any.
+// Holds the bytes a second that a card takes from the others of its node, and from those of other nodes, if there are
+// any.
 struct Links {
   std::optional<double> own_node, other_nodes;
 };
 
-// Of a job of several cards.
+// Returns the links of a job of several cards.
 std::optional<Links> links_of(const Planned& planned) {
   if (!planned.target.cuda() || planned.shown().cut.ranks == 1) return std::nullopt;
   const Cards& cards = *planned.target.machine()->cards;
@@ -230,7 +231,7 @@ std::optional<Links> links_of(const Planned& planned) {
   return links;
 }
 
-// Where the ranks are, and what connects them.
+// Returns where the ranks are, and what connects them.
 std::string links_text(const Planned& planned, const Links& links) {
   const int ranks_per_node = node_ranks(planned), nodes = nodes_of(planned);
   std::string text =
@@ -251,7 +252,7 @@ nlohmann::ordered_json links_json(const Links& links) {
           {"from_other_hosts_bytes_per_second", rounded(links.other_nodes)}};
 }
 
-// "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
+// Returns "device 12.90 GiB each", "host 1.00 GiB (rank 3) to 1.02 GiB (rank 0)".
 std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
   const auto of = [space](const RankBytes& rank) { return rank.bytes[index(space)]; };
   const auto [least, most] = std::ranges::minmax_element(ranks, {}, of);
@@ -261,8 +262,8 @@ std::string range_text(const std::vector<RankBytes>& ranks, Space space) {
                      format_size(of(*most)), most->rank);
 }
 
-// "20.95 GiB free". A machine that is only named has the memory of its cards; what it has besides nobody knows, and a
-// run has what is here.
+// Returns "20.95 GiB free". A machine known only by name has the memory of its cards; its other memory is unknown, and
+// a run has what is here.
 std::string limit_text(const Planned& planned, const Options& options, const Need& need) {
   std::string word = limit_word(options, need);
   const bool named = planned.mode == PlanMode::Look && builtin_machine(options.machine);
@@ -271,7 +272,7 @@ std::string limit_text(const Planned& planned, const Options& options, const Nee
   return fmt::format("{} {}", format_size(need.allowed), word);
 }
 
-// "/dev/shm/run is on tmpfs, which is memory: 12 MiB that are saved there count to the host"
+// Returns "/dev/shm/run is on tmpfs, which is memory: 12 MiB that are saved there count to the host".
 std::string tmpfs_text(const Planned& planned, const Options& options) {
   const uint64_t saved = planned.caps.saved_host_bytes,
                  offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk);
@@ -286,7 +287,7 @@ std::string tmpfs_text(const Planned& planned, const Options& options) {
   return text;
 }
 
-// "fits: device and host together 1.20 GiB of 20.95 GiB free"
+// Returns "fits: device and host together 1.20 GiB of 20.95 GiB free".
 std::string memory_text(const Planned& planned, const Options& options) {
   const Arrangement& a = planned.shown();
   std::vector<std::string> parts;
@@ -297,7 +298,7 @@ std::string memory_text(const Planned& planned, const Options& options) {
          tmpfs_text(planned, options);
 }
 
-// Why it is this arrangement, where another that fits is forecast to be faster.
+// Returns why it is this arrangement, if another that fits is forecast to be faster.
 std::string choice_text(const Planned& planned) {
   const Arrangement& fastest = planned.fit.tried.front();
   if (!planned.fit.chosen || !fastest.fits || fastest.step_seconds >= planned.shown().step_seconds) return "";
@@ -307,7 +308,7 @@ std::string choice_text(const Planned& planned) {
                      100 * fastest.step_seconds / planned.shown().step_seconds);
 }
 
-// Spaces whose size is only assumed and that hold what is offloaded.
+// Returns the spaces whose size is only assumed and that hold what is offloaded.
 std::vector<Space> assumed_spaces(const Planned& planned) {
   std::vector<Space> spaces{Space::Host, Space::Disk};
   std::erase_if(spaces,
@@ -315,7 +316,7 @@ std::vector<Space> assumed_spaces(const Planned& planned) {
   return spaces;
 }
 
-// "it rests on 455.92 GiB of the host memory of 8xH100, which is only assumed: ..."
+// Returns "it rests on 455.92 GiB of the host memory of 8xH100, which is only assumed: ...".
 std::string assumed_text(const Planned& planned, const Options& options) {
   std::string text;
   for (const Space space : assumed_spaces(planned))
@@ -331,7 +332,7 @@ SavingPlan saving_of(const Planned& planned, const Options& options, const std::
   return saving_plan(planned, options, data ? std::optional(data->steps) : std::nullopt);
 }
 
-// "3 checkpoints of 89.75 GiB at a time and the model of 14.96 GiB: 284.20 GiB of disk"
+// Returns "3 checkpoints of 89.75 GiB at a time and the model of 14.96 GiB: 284.20 GiB of disk".
 std::string saved_text(const SavingPlan& saving, const Options& options) {
   const std::string one = format_size(saving.checkpoint_bytes), exported = format_size(saving.export_bytes);
   const std::string_view what = options.method == "lora" ? "the adapter" : "the model";
@@ -343,8 +344,8 @@ std::string saved_text(const SavingPlan& saving, const Options& options) {
                      count > 1 ? " at a time" : "", what, exported, format_size(saving.saved_bytes()));
 }
 
-// Where a plan is only looked at: a run finds out what is there by itself, and what it replaces. All hosts may share
-// the disk; what is offloaded may go to another, or have a cap of its own.
+// Returns a warning of a full disk for a plan that is only read; a run finds out by itself what is free, and what it
+// replaces. All hosts may share the disk; what is offloaded may go to another, or have its own cap.
 std::string full_disk_text(const Planned& planned, const SavingPlan& saving, const Options& options) {
   const uint64_t offloaded = node_bytes(planned, planned.shown().forecast, Space::Disk),
                  there = planned.caps.disk_bytes;
@@ -439,7 +440,7 @@ nlohmann::ordered_json plan_json(const Planned& planned, const Options& options,
   }
   json["kernels"] = kernels_json(planned);
   json["alternatives"] = json["changes"] = nlohmann::ordered_json::array();
-  json["more_memory"] = json["less_memory"] = nullptr;  // of a run: nobody looked
+  json["more_memory"] = json["less_memory"] = nullptr;  // a run does not look for them
   for (size_t i = 0; i < planned.fit.tried.size(); i++)
     if (i != planned.fit.chosen) json["alternatives"].push_back(alternative_json(planned, planned.fit.tried[i]));
   if (planned.more) json["more_memory"] = nlohmann::ordered_json::array();

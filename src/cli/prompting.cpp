@@ -58,7 +58,7 @@ WriteExtraFiles write_adapters_format(const Options& options) {
   std::optional<Tokenizer> tokenizer;
   try {
     tokenizer = Tokenizer::load(tokenizer_directory(options));
-  } catch (const UserError&) {  // there is none, or none that is read: merging needs none
+  } catch (const UserError&) {  // there is none, or none of a kind that is read: merging needs none
     if (named) throw;
   }
   const PromptFormat format = prompt_format_of(options, model_tokens(options), tokenizer ? &*tokenizer : nullptr);

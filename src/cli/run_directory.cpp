@@ -27,7 +27,7 @@ bool lies_in(const fs::path& path, const fs::path& directory) {
   return !inside.empty() && *inside.begin() != "..";
 }
 
-// An empty directory is nothing, nor is one with what a start left that was killed before its first step.
+// Returns whether a directory holds something; files of a start that was killed before its first step do not count.
 bool holds_something(const fs::path& path) {
   if (!fs::is_directory(path)) return fs::exists(fs::symlink_status(path));
   return std::ranges::any_of(fs::directory_iterator(path), [](const fs::directory_entry& entry) {
@@ -35,7 +35,7 @@ bool holds_something(const fs::path& path) {
   });
 }
 
-// Names alone do not make a run: they may be somebody's.
+// Refuses files with a run's names that belong to no run, as they may be the user's.
 void refuse_what_is_no_runs(const fs::path& out) {
   if (is_file(out / kJob) && is_file(out / kPlan)) return;
   auto refuse = [&](const char* name) {
@@ -55,7 +55,7 @@ void require_writable(const fs::path& directory, const std::string& what, std::s
   fs::remove(probe);
 }
 
-// What is made would lie among what it is made of.
+// Refuses a run directory that is an input's, as results would lie among the files from which they are made.
 void refuse_inputs_own(const Options& options) {
   const auto refuse = [&](const std::string& input, std::string_view option) {
     if (!input.empty() && fs::exists(input) && plain(input) == plain(options.out))
@@ -71,7 +71,7 @@ void refuse_inputs_own(const Options& options) {
 void refuse_trace(const Options& options) {
   if (options.trace.empty()) return;
   const fs::path directory = fs::absolute(options.trace).parent_path();
-  const bool with_the_run = plain(directory) == plain(options.out);  // which makes it
+  const bool with_the_run = plain(directory) == plain(options.out);  // the run makes that one
   for (const char* name : kResults)
     if (lies_in(directory, fs::path(options.out) / name))
       user_error("--trace: found '{}', expected a file outside of '{}', which the run writes and removes",

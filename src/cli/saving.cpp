@@ -8,16 +8,16 @@
 namespace snug {
 namespace {
 
-// Beside tensors: state.json, checksums, entries of directories.
+// The small files beside tensors take this many bytes: state.json, checksums, entries of directories.
 constexpr uint64_t kSmallFiles = 64 << 10;
 
-// Of so many steps, at most: the last step saves in any case.
+// Returns how often a run of `steps` steps saves at most: it saves at the last step in any case.
 int64_t saves_of(const Cadence& cadence, int64_t steps) {
   if (cadence.unit != Cadence::Unit::Steps) return steps;
   return cadence.count == 0 ? 1 : ceil_div(steps, cadence.count);
 }
 
-// What is copied into the directory of a whole model.
+// Returns the bytes that are copied into the directory of a whole model.
 uint64_t side_bytes(const Options& options) {
   if (options.method == "lora") return 0;
   uint64_t bytes = 0;
@@ -26,7 +26,7 @@ uint64_t side_bytes(const Options& options) {
   return bytes;
 }
 
-// Of the first rank's checkpoint, as the others' are, and of what it exports.
+// Returns the bytes of the largest file of the first rank's checkpoint, as the others' are alike, and of its export.
 uint64_t largest_file(const Compiled& compiled) {
   uint64_t bytes = 0;
   for (const OutputFiles* files : {&compiled.saved, &compiled.exported})
@@ -38,7 +38,7 @@ uint64_t largest_file(const Compiled& compiled) {
 
 SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps) {
   const auto ranks = static_cast<uint64_t>(planned.spec.cut.ranks);
-  // The files beside the weights are written when the run starts, too.
+  // The files beside the weights are also written when the run starts.
   const uint64_t copies = planned.spec.purpose == Purpose::Train ? 2 : 1;
   const auto here = static_cast<uint64_t>(planned.caps.ranks_of_node(planned.spec.cut.ranks));
   return {.out = options.out,

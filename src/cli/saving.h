@@ -1,4 +1,4 @@
-// What a run writes beside what it offloads: checkpoints, and what it exports.
+// Plans what a run writes besides what it offloads: checkpoints, and what it exports.
 #pragma once
 
 #include "cli/job.h"
@@ -6,11 +6,11 @@
 
 namespace snug {
 
-// `steps`: of the run; if that is not known, as many as there need be.
+// Returns the plan of saving. `steps` is that of the run; if it is not known, as many as needed are assumed.
 SavingPlan saving_plan(const Planned& planned, const Options& options, std::optional<int64_t> steps);
 
-// What of it lies in memory, with what the job writes as a whole, as --out is on tmpfs; 0 where it is on a disk.
-// UserError where that has no bound.
+// Returns the bytes of it that lie in memory, with what the job writes as a whole, if --out is on tmpfs; 0 if it is on
+// a disk. Throws UserError if they have no bound.
 uint64_t saved_in_memory(const Planned& planned, const Options& options);
 
 }  // namespace snug

@@ -35,7 +35,7 @@ std::vector<Card> cards_of_driver() { return cuda_cards(); }
 void prepare_links() { prepare_nccl(); }
 
 std::shared_ptr<ProductTable> products_of_ranks() {
-  prepare_links();  // for programs that did not do it first of all
+  prepare_links();  // for programs that did not call it first
   return make_product_table();
 }
 
@@ -73,13 +73,13 @@ std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&,
 
 #endif
 
-// Those that come before one of another name than the first's: ranks run on these.
+// Returns the cards before the first of another name than the first's: ranks run on these.
 std::span<const Card> alike(std::span<const Card> all) {
   const auto other = std::ranges::find_if(all, [&](const Card& card) { return card.name != all[0].name; });
   return all.first(static_cast<size_t>(other - all.begin()));
 }
 
-// Why there is no GPU to run on.
+// Returns why there is no GPU to run on.
 std::string missing_cards() {
   const std::string unused = kCanUseCards ? unused_cards() : "";
   return unused.empty() ? std::string(kMissing) : unused;
@@ -103,7 +103,7 @@ std::optional<Cards> cards_here() {
     cards.memory_bytes = std::min(cards.memory_bytes, card.memory_bytes);
     cards.free_bytes = std::min(cards.free_bytes, card.free_bytes);
   }
-  // Some of a name that has NVLink are in slots.
+  // Some cards of a name that has NVLink are in PCIe slots.
   if (cards.count > 1 && !reach_each_other(cards.count)) cards.copies = cards.nccl;
   return cards;
 }
@@ -143,13 +143,14 @@ namespace {
 
 uint64_t free_of_first_card() { return cards_of_driver().at(0).free_bytes; }
 
-// What a first card has less than before, beside an arena. Cards are asked alone, as each may be another program's too.
+// Returns what a first card has less than before, besides an arena. Each card is asked by itself, as other programs may
+// use each.
 uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
   const uint64_t taken = free_before - std::min(free_before, free_of_first_card());
   return taken - std::min(taken, arena);
 }
 
-// Of the slowest of so many cards, all at it.
+// Returns the bus of the slowest of `count` cards, while all use theirs.
 Bus measure_bus_of(int count, Way way) {
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   std::vector<Bus> measured(static_cast<size_t>(count));
@@ -166,7 +167,7 @@ Bus measure_bus_of(int count, Way way) {
 
 struct MeasuredLink {
   RateCurve curve;
-  uint64_t bytes = 0;  // that it takes of a card, beside the process's context, which is there already
+  uint64_t bytes = 0;  // that it takes of a card, besides the process's context
 };
 
 MeasuredLink measure_link_by(Way way, int count, uint64_t free_before) {
@@ -203,10 +204,10 @@ MeasuredLinks measure_links_here(Cards& cards) {
   MeasuredLinks measured;
   for (const int blocks : {4, 8, 16, 32}) {
     const MeasuredLink link = measure_link_by({Route::Nccl, blocks}, cards.count, free_before);
-    // The largest messages' rate is what a step's time goes by.
+    // A step's time follows the rate of the largest messages.
     measured.nccl.push_back({link.bytes, link.curve.rates.back(), blocks});
     cards.nccl = worthwhile(measured.nccl);
-    if (cards.nccl.blocks != blocks) break;  // nor will more be
+    if (cards.nccl.blocks != blocks) break;  // more blocks will not help either
     measured.fastest = link.curve;
   }
   cards.copies = cards.nccl;
@@ -261,7 +262,8 @@ void Target::say_strange_cards() const {
 
 namespace {
 
-// Of all that decides a plan, but what processes find out the least of, and what a machine has besides.
+// Hashes all that decides a plan, without what processes reduce to the least of all, and without other facts of a
+// machine.
 uint64_t hash_of_rates(Machine machine) {
   machine.processor.clear();
   machine.cores = 1;
@@ -278,14 +280,14 @@ uint64_t hash_of_rates(Machine machine) {
   return hash_of(write_machine(machine));
 }
 
-// Of all GPUs that this process may use, by where they are.
+// Hashes where all GPUs are that this process may use.
 uint64_t hash_of_seen() {
   std::string buses;
   for (const Card& card : cards_of_driver()) buses += card.bus + " ";
   return hash_of(buses);
 }
 
-// What a process tells the others of where it runs.
+// Holds what a process tells the others about where it runs.
 struct EnvironmentFingerprint {
   static constexpr size_t kNameWords = 8;
   uint64_t cuda = 0, copies = 0, blocks = 0, rates = 0, machine = 0, seen = 0;

@@ -42,13 +42,13 @@ namespace {
 
 constexpr uint64_t kMaxTokenizerBytes = uint64_t{1} << 30;
 
-// The file that Tokenizer::load() reads in a directory; it may not be there.
+// Returns the file that Tokenizer::load() reads in a directory; it may not exist.
 fs::path tokenizer_file(const fs::path& directory) {
   const fs::path json = directory / "tokenizer.json";
   return is_file(json) ? json : directory / "tokenizer.model";
 }
 
-// Whether both directories have a tokenizer, and these are not the same file.
+// Returns whether both directories have a tokenizer, in different files.
 bool tokenizers_differ(const fs::path& a, const fs::path& b) {
   const fs::path one = tokenizer_file(a), other = tokenizer_file(b);
   if (!is_file(one) || !is_file(other)) return false;
@@ -128,7 +128,7 @@ std::vector<int32_t> PromptEncoder::tokens_of(std::span<const Message> turns) co
   }
   const std::vector<int32_t>& prefix = tokenizer_.prefix();
   const bool habit = (!chat || chat->bos_by_habit()) && !prefix.empty();
-  // A prompt that says BOS itself has its BOS.
+  // A prompt that begins with BOS in its text has its BOS.
   if (habit && (ids.empty() || ids.front() != prefix.front())) ids.insert(ids.begin(), prefix.begin(), prefix.end());
   return ids;
 }

@@ -1,4 +1,4 @@
-// Between text and tokens, as the options ask.
+// Converts between text and tokens, as the options ask.
 #pragma once
 
 #include <filesystem>
@@ -16,17 +16,17 @@
 
 namespace snug {
 
-// Names of files and tokens may be no UTF-8: JSON then has U+FFFD in their place.
+// Names of files and tokens may be invalid UTF-8: JSON then has U+FFFD in place of the bytes.
 inline constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 inline std::string to_line(const nlohmann::ordered_json& json) { return json.dump(-1, ' ', false, kReplace); }
 
-// The last name of a path or of a hub's id, whether or not a slash ends it.
+// Returns the last name of a path or of a hub's id, whether or not a slash ends it.
 inline std::string last_name(const std::filesystem::path& path) {
   const std::filesystem::path normal = path.lexically_normal();
   return (normal.has_filename() ? normal : normal.parent_path()).filename().string();
 }
 
-// What `f` returns; a UserError of it gets `place` before its text.
+// Returns what `f` returns; a UserError of it gets `place` before its text.
 template <class F>
 auto at_place(const std::string& place, F&& f) {
   try {
@@ -36,21 +36,21 @@ auto at_place(const std::string& place, F&& f) {
   }
 }
 
-// Where samples come from and how they are rendered. `files` stands in for `data` (validation files). `note` is called
-// with one line for each thing to be said of them: here for directories, by the reader for files.
+// Returns where samples come from and how they are rendered. `files` stands in for `data` (validation files). `note` is
+// called with a line for each thing to report: here for directories, by the reader for files.
 DataOptions data_options(const Options& options, const std::vector<std::string>& files, int64_t vocabulary,
                          PromptFormat format, std::function<void(const std::string&)> note);
 
-// The directory whose tokenizer is used: the adapter's, where it has one (which training may have given tokens of its
-// own), else the model's.
+// Returns the directory whose tokenizer is used: the adapter's if it has one (to which training may have added tokens),
+// else the model's.
 std::filesystem::path tokenizer_directory(const Options& options);
 
-// How the model of the options is asked and where its replies end, with their adapter if there is one. With a prompt
-// pattern auto means none: the pattern is all of the prompt. `tokenizer`: of
-// tokenizer_directory(); null where there is none.
+// Returns how the model of the options is asked and where its replies end, with their adapter if there is one. With a
+// prompt pattern auto means no template: the pattern is all of the prompt. `tokenizer` is that of
+// tokenizer_directory(); null if there is none.
 PromptFormat prompt_format_of(const Options& options, const ModelTokens& model, const Tokenizer* tokenizer);
 
-// Prompts as a model is asked them: a user's turn where there is a chat template, else the text itself.
+// Encodes prompts as a model is asked them: as a user's turn if there is a chat template, else as the text itself.
 class PromptEncoder {
  public:
   // `system`: the text that every conversation begins with, if it is not empty. UserError where the model has a
@@ -59,12 +59,12 @@ class PromptEncoder {
   // Of several BOS at the beginning one is left, which a line says. UserError that names `place` for broken UTF-8, a
   // prompt without tokens, or a token that the model has no row for.
   std::vector<int32_t> encode(const std::string& prompt, const std::string& place) const;
-  // The same of a conversation that ends with a user's turn; without a template of its last text alone.
+  // Returns the tokens of a conversation that ends with a user's turn; without a template, of its last text alone.
   std::vector<int32_t> encode(std::span<const Message> turns, const std::string& place) const;
   // Decodes a reply token by token, without special tokens. It refers to this.
   TokenStream stream() const { return {tokenizer_, /*skip_special=*/true}; }
   const PromptFormat& format() const { return format_; }
-  // What ends a reply, for Generator.
+  // Returns the tokens that end a reply, for Generator.
   std::vector<int64_t> stop_tokens() const { return {format_.end_tokens.begin(), format_.end_tokens.end()}; }
 
  private:

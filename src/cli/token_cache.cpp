@@ -24,8 +24,9 @@ namespace fs = std::filesystem;
 
 constexpr const char* kRoomLock = "room.lock";
 
-// Hashing must be cheaper than encoding, which takes kCheaper times as long for a byte, or longer on few threads. Of a
-// file whose first records alone are read, about kRecord bytes are encoded for each, and all are hashed.
+// Returns whether keeping saves time. Hashing must cost less than encoding, which takes kCheaper times as long for a
+// byte, or longer on few threads. If only the first records of a file are read, about kRecord bytes are encoded for
+// each, and all bytes are hashed.
 bool is_worth_keeping(const DataOptions& data, uint64_t least) {
   constexpr uint64_t kRecord = 1024, kCheaper = 32;
   uint64_t bytes = 0;
@@ -39,7 +40,7 @@ bool is_worth_keeping(const DataOptions& data, uint64_t least) {
   return encoded >= least && bytes / kCheaper <= encoded;
 }
 
-// Sizes and times of files, which change where somebody writes to them.
+// Returns sizes and times of files, which change if a process writes to them.
 std::string state_of(const std::vector<fs::path>& files) {
   std::string text;
   for (const fs::path& file : files)
@@ -47,13 +48,13 @@ std::string state_of(const std::vector<fs::path>& files) {
   return text;
 }
 
-// Which file has the name; 0 for none. A file that takes its place has another number.
+// Returns the number of the file that has the name; 0 for none. A file that takes its place has another number.
 uint64_t number_of(const fs::path& file) {
   struct stat status {};
   return ::stat(file.c_str(), &status) == 0 ? status.st_ino : 0;
 }
 
-// Lines that begin with the name of a file keep its number instead: the same bytes may have another name next time.
+// Replaces the name of a file at the beginning of a line by its number: equal bytes may have another name next time.
 DatasetNote without_name(const std::string& line, const std::vector<fs::path>& files) {
   DatasetNote note{-1, line};
   size_t longest = 0;
@@ -67,10 +68,10 @@ DatasetNote without_name(const std::string& line, const std::vector<fs::path>& f
   return note;
 }
 
-// One data set's entry, on the way from its key to its samples.
+// Takes one data set's entry from its key to its samples.
 class Entry {
  public:
-  // `state`: of the data's files before they were hashed.
+  // `state` is that of the data's files before they were hashed.
   Entry(const Options& options, const DataOptions& data, std::string key, std::string state, const fs::path& cache)
       : options_(options),
         data_(data),
@@ -79,7 +80,7 @@ class Entry {
         directory_(cache / "tokens"),
         path_(directory_ / hex(hash_of(key_))) {}
 
-  // The entry's samples, or those that `encode` makes, which are then kept.
+  // Returns the entry's samples, or those that `encode` makes, which are then kept.
   Dataset load(const std::function<Dataset(const DataOptions&)>& encode) {
     const uint64_t before = number_of(path_);
     if (!options_.overwrite)
@@ -109,7 +110,7 @@ class Entry {
     fs::remove(file, ignored);
   }
 
-  // Who encodes, of the processes that want the same. Its lock's file goes with it.
+  // The process that encodes holds it, of those that want one entry. Its lock's file is removed with it.
   struct Turn {
     FileLock lock{};
     fs::path file{};
@@ -146,7 +147,8 @@ class Entry {
     }
     if (!found) return std::nullopt;
     std::error_code ignored;
-    fs::last_write_time(path_, fs::file_time_type::clock::now(), ignored);  // used now, as make_room() asks
+    fs::last_write_time(path_, fs::file_time_type::clock::now(),
+                        ignored);  // make_room() reads this time as that of the last use
     for (const DatasetNote& line : found->notes)
       note(line.file < 0 ? line.text : data_.files[static_cast<size_t>(line.file)].string() + line.text);
     note(fmt::format("{}: its {} token ids are those that an earlier run has kept in {}", names_of_files(data_.files),
@@ -154,7 +156,7 @@ class Entry {
     return std::move(found->dataset);
   }
 
-  // Returns why not, if it is not kept.
+  // Keeps a data set. Returns why not, if it is not kept.
   std::string keep(const Dataset& dataset, const std::vector<DatasetNote>& notes) const {
     try {
       if (state_ != state_of(data_.files)) return "a file of them changed while it was read";
@@ -167,13 +169,13 @@ class Entry {
       note(fmt::format("{}: its {} token ids are kept for later runs in {} ({})", names_of_files(data_.files),
                        dataset.tokens(), path_.string(), format_size(bytes)));
       return "";
-    } catch (const std::runtime_error& error) {  // of ours, and of the file system's library
+    } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
       return error.what();
     }
   }
 
-  // Removes entries, those first that were not used for longest, until so many bytes more are within bounds. UserError
-  // where they cannot be. With the lock for room.
+  // Removes entries, first those that were not used for longest, until `bytes` more bytes are within bounds. Throws
+  // UserError if they cannot be. The caller holds the lock for room.
   void make_room(uint64_t bytes) const {
     struct Other {
       fs::file_time_type used;
@@ -184,7 +186,7 @@ class Entry {
     uint64_t held = 0, replaced = 0;
     for (const auto& entry : fs::directory_iterator(directory_)) {
       if (!entry.is_regular_file()) continue;
-      if (entry.path().extension() == ".partial") remove(entry.path());  // of a process that was killed
+      if (entry.path().extension() == ".partial") remove(entry.path());  // from a process that was killed
       if (entry.path() == path_) replaced = entry.file_size();
       if (entry.path() == path_ || entry.path().has_extension()) continue;
       others.push_back({entry.last_write_time(), entry.path(), entry.file_size()});
@@ -222,7 +224,7 @@ std::string token_cache_key(const DataOptions& data, const TextEncoder& encoder,
   key += dataset_key(data, encoder);
   for (const fs::path& file : data.files) {
     const DataFileType type = data_file_type(file);
-    // Through the page cache, from which they are then read.
+    // Reads through the page cache, from which the files are then read again.
     key += fmt::format("file {} {} {} {}\n", static_cast<int>(type.kind), static_cast<int>(type.compression),
                        fs::file_size(file), hex(file_checksum(file, data.heartbeat, IoMode::Buffered)));
   }
@@ -238,7 +240,7 @@ Dataset load_dataset_cached(const Options& options, const DataOptions& data, con
     const fs::path cache = cache_directory(options, names_of_files(data.files) + ": is encoded by every run");
     std::string state = state_of(data.files);
     entry.emplace(options, data, token_cache_key(data, *encoder, tokenizer), std::move(state), cache);
-  } catch (const std::runtime_error& error) {  // of ours, and of the file system's library
+  } catch (const std::runtime_error& error) {  // from snug, or from the file system's library
     refused = error.what();
   }
   if (entry) return entry->load([&](const DataOptions& noted) { return load_dataset(noted, encoder); });

@@ -1,4 +1,4 @@
-// snug train: plan, then the run, on every rank.
+// Implements snug train: the plan, then the run, on every rank.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -42,8 +42,8 @@ Interval interval_of(const Cadence& cadence) {
 
 // ---- The run directory ----------------------------------------------------------------------------------------------
 
-// Of a cut that the command line names in part, the rest follows from it anew: what the run's own file has was derived
-// from the old one.
+// Derives the rest of a cut that the command line names in part: what the run's own file has was derived from the old
+// cut.
 void derive_again(Options& options, const Options& before) {
   const auto named = [&](const char* key) { return options.flags.contains(key); };
   const bool micro = named("micro_batch_size"), passes = named("gradient_accumulation_steps");
@@ -52,7 +52,7 @@ void derive_again(Options& options, const Options& before) {
   if (passes && !micro && options.micro_batch_size == before.micro_batch_size) options.micro_batch_size.reset();
 }
 
-// A run that is resumed keeps its cut unless another is named; on another number of ranks it cannot.
+// Keeps the cut of a run that is resumed, unless another is named; on another number of ranks that is impossible.
 void keep_cut_of_run(Options& options) {
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
   if (!options.resume || !is_file(job)) return;
@@ -70,7 +70,7 @@ void keep_cut_of_run(Options& options) {
   }
 }
 
-// Where replies end was decided when the run began, and is written with what it trains.
+// Keeps where replies end, which was decided when the run began and is written with what it trains.
 void keep_ends_of_run(const Options& options, Corpus& corpus) {
   const std::filesystem::path own = std::filesystem::path(options.out) / kRunFormat / "generation_config.json";
   const RecordKinds& kinds = corpus.training.kinds();
@@ -89,7 +89,7 @@ void keep_ends_of_run(const Options& options, Corpus& corpus) {
   now = before;
 }
 
-// What other ranks than this job's have saved is put together from their files.
+// Returns saved state that is put together from the files of another number of ranks.
 std::optional<SavedState> saved_by_others(const Options& options) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
@@ -99,7 +99,7 @@ std::optional<SavedState> saved_by_others(const Options& options) {
   return saved;
 }
 
-// A run goes on from whatever directory it is resumed in.
+// Makes paths absolute, so that a run can be resumed in any directory.
 void name_absolutely(Options& options) {
   std::vector<std::string*> paths{&options.disk_dir, &options.cache_dir, &options.out, &options.trace};
   for (std::string* input : {&options.model, &options.adapter, &options.given_model, &options.given_adapter})
@@ -112,7 +112,7 @@ void name_absolutely(Options& options) {
     if (!path->empty()) *path = std::filesystem::absolute(*path).string();
 }
 
-// The run's own adapter is restored, whatever it began from.
+// Refuses another adapter: the run's own is restored, whatever it began from.
 void refuse_other_adapter(const Options& options, const std::filesystem::path& checkpoint) {
   Options before;
   const std::filesystem::path job = std::filesystem::path(options.out) / "job.yaml";
@@ -126,15 +126,15 @@ void refuse_other_adapter(const Options& options, const std::filesystem::path& c
       given, before.adapter.empty() ? "nothing" : before.adapter, job.string(), checkpoint.string());
 }
 
-// Returns the job, and refuses to go on with a run under other fields than its checkpoint has, before work is done for
-// nothing. `data`: the fields of the data.
+// Returns the job. Refuses to go on with a run under other fields than its checkpoint has, before work is done in vain.
+// `data` holds the fields of the data.
 JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& heartbeat) {
   const Checkpoints checkpoints(options.out, options.keep);
   const auto last = options.resume ? checkpoints.last() : std::nullopt;
   if (!last) return make_job(options, Purpose::Train);
   const Fields saved = checkpoints.last_state().fields;
   Fields now = saved;
-  for (Field& field : now)  // first, as no other option of the adapter counts without
+  for (Field& field : now)  // first, as no other option of the adapter matters without it
     if (field.name == "method") field.value = options.method;
   refuse_other_fields(now, saved, *last);
   refuse_other_adapter(options, *last);
@@ -147,14 +147,14 @@ JobSpec job_of_run(const Options& options, const Fields& data, const Heartbeat& 
   return spec;
 }
 
-// The adapter's or model's base, as what is written names it: an id is for others too; a GGUF file is not, nor is a
-// run's checkpoint, but the model made of it.
+// Returns the name of the adapter's or model's base for what is written: an id serves other people too; a GGUF file
+// does not, nor does a run's checkpoint, but the model made of it.
 const std::string& base_of(const Options& options) {
   const std::string& given = model_as_given(options);
   return is_file(given) || is_checkpoint(given) ? options.model : given;
 }
 
-// What lies beside the weights of whatever is made of the run's checkpoints, also before it ends.
+// Writes what goes beside the weights of whatever is made of the run's checkpoints, also before it ends.
 void write_format(const Options& options, const JobSpec& spec, const WriteExtraFiles& write_extra,
                   const Heartbeat& heartbeat) {
   PendingDirectory pending(std::filesystem::path(options.out) / kRunFormat, Existing::Replace);
@@ -166,7 +166,7 @@ void write_format(const Options& options, const JobSpec& spec, const WriteExtraF
   pending.publish();
 }
 
-// Not before all that may refuse the run has had its say: what was there stays till then.
+// Begins the run's directory. It must be called when nothing else may refuse the run: old files stay until then.
 void begin_run(const Options& options, const Planned& planned, const DataSummary& data,
                const WriteExtraFiles& write_extra, const Heartbeat& heartbeat) {
   const std::filesystem::path out = options.out;
@@ -178,7 +178,7 @@ void begin_run(const Options& options, const Planned& planned, const DataSummary
   const Numerics& numerics = planned.spec.numerics;
   if (numerics.quantized_base()) effective.base_format = name(numerics.base_format);
   if (options.method == "lora") take_adapter(effective, adapter_of(options));
-  effective.overwrite = effective.resume = false;  // of this start, not of the job
+  effective.overwrite = effective.resume = false;  // they belong to this start, not to the job
   effective.trace = "";
   name_absolutely(effective);
   write_text(out / "job.yaml", write_job_file(effective));
@@ -210,7 +210,7 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   return trainer;
 }
 
-// Goes on where the last line of a run says which step its result is of.
+// Returns the end of a run's last line, which says which step its result is of.
 std::string which_is_best(const Trainer& trainer, const Options& options) {
   const auto best = trainer.best();
   if (!best) return "";
@@ -219,7 +219,7 @@ std::string which_is_best(const Trainer& trainer, const Options& options) {
                      best->second, best->first, options.method == "lora" ? "--adapter" : "--model", options.out);
 }
 
-// Of every rank, what its own programs need of the arenas; all ranks ask.
+// Returns what the programs of each rank need of the arenas; all ranks call it.
 std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   PerSpace<uint64_t> own{};
   for (const PerSpace<uint64_t>& bytes : session.compiled().plan.program_bytes) raise(own, bytes);
@@ -233,7 +233,7 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   return ranks;
 }
 
-// Until all ranks have theirs.
+// Loads, and returns the seconds until all ranks have loaded.
 double seconds_to_load(Session& session) {
   const auto begin = std::chrono::steady_clock::now();
   session.load();
@@ -241,7 +241,7 @@ double seconds_to_load(Session& session) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-// One rank's run; what all ranks share comes in `run`.
+// Holds what all ranks of a run share.
 struct Run {
   const Options& options;
   const CommandFlags& flags;
@@ -249,14 +249,14 @@ struct Run {
   const Planned& planned;
   const Fields& fields;  // of the data and of the weights that are not trained
   const InterruptGuard& guard;
-  const WriteExtraFiles write_extra;  // with what is exported
-  const std::string machines;         // where the ranks are, if on several
-  DirectoryOwner* const owner;        // of the first process alone
-  std::atomic<bool> begun = false;    // what is in --out is this run's
+  const WriteExtraFiles write_extra;  // for what is exported
+  const std::string machines;         // on which the ranks are, if on several
+  DirectoryOwner* const owner;        // in the first process only
+  std::atomic<bool> begun = false;    // the contents of --out are this run's
   std::atomic<bool> lost = false;     // and by now another's
 };
 
-// DeviceError where another process has taken --out over.
+// Throws DeviceError if another process has taken --out over.
 void require_owned(Run& run) {
   if (run.owner) try {
       run.owner->require_held();
@@ -312,7 +312,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   if (reports) require_owned(run);
   if (reports && trainer.step() < steps)
     begin_run(options, run.planned, summarise(data.stream()), run.write_extra, heartbeat);
-  session.barrier("the beginning of the run");  // until then what is in --out may be another's
+  session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
   const int64_t before = trainer.step();
   const Ending ending = trainer.run();
@@ -343,13 +343,13 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   return ending == Ending::Interrupted ? 130 : 0;
 }
 
-// What was saved before an error of the machine is as it was.
+// Returns where to go on: what was saved before an error of the machine is intact.
 std::string where_to_go_on(const Run& run) {
   const auto last = run.begun && !run.lost ? Checkpoints(run.options.out, run.options.keep).last() : std::nullopt;
   return last ? fmt::format("; --resume goes on from {}", last->string()) : "";
 }
 
-// What one process finds out for all: where the first refuses, so do the others.
+// Checks in the first process for all: if it refuses, so do the others.
 void by_the_first(Comm* comm, const std::function<void()>& check) {
   std::exception_ptr refused;
   if (!comm || comm->topology().rank == 0) try {

@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Weights that all wait elsewhere are shared by all ranks, whatever the stage.
+// Refuses whole copies of weights that are all offloaded: all ranks share those, whatever the stage.
 void refuse_whole_copies(const Options& options) {
   const Choices choices = choices_of(options);
   if (choices.ranks < 2 || choices.zero.value_or(3) == 3 || !choices.parameters || choices.parameters->share < 1)

@@ -1,14 +1,13 @@
-// Jobs that use a model as it is: evaluation, generation, merging.
+// Runs jobs that use a model as it is: evaluation, generation, merging.
 #pragma once
 
 #include "cli/job.h"
 
 namespace snug {
 
-// Plans such a job for here and now, with ranks as the options, the launcher or the machine have them: where weights
-// lie is all that is open. Without --ranks a model that one GPU holds is generated with on one, as more would be no
-// faster. CapacityError if nothing fits.
-// `says`: whether the first process prints the notes of the job.
+// Plans such a job for here and now, with the ranks of the options, the launcher or the machine; only where weights lie
+// is open. Without --ranks a model that one GPU holds is generated with on one, as more would be no faster. Throws
+// CapacityError if nothing fits. `says` is whether the first process prints the notes of the job.
 Planned plan_use(JobSpec spec, const Options& options, Comm* launched, bool says = true);
 
 // Runs `work` on every rank, with a session that has loaded the model. Rank 0 first says on standard error how it is

@@ -112,8 +112,8 @@ void Comm::barrier(const SyncPoint& at) { allgather_host(0, at); }
 
 std::vector<uint64_t> from_rank_0(Comm* comm, const std::function<std::vector<uint64_t>(const Heartbeat&)>& wait) {
   if (!comm) return wait({});
-  constexpr uint64_t kWaiting = UINT64_MAX;  // in the place of how many there are
-  constexpr size_t kPiece = 1024;            // words at a time: all ranks' are told
+  constexpr uint64_t kWaiting = UINT64_MAX;  // in place of the number of values
+  constexpr size_t kPiece = 1024;            // words at a time, as memory for those of all ranks is needed
   const SyncPoint at = "rank 0's input";
   const bool waits = comm->topology().rank == 0;
   std::vector<uint64_t> words;

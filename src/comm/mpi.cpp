@@ -61,7 +61,7 @@ class MpiComm final : public Comm {
 
   const std::shared_ptr<MpiTeam> team_;
   const int exceptions_ = std::uncaught_exceptions();
-  std::array<std::vector<Piece>, kChannels> pieces_;  // by channel, of the call there
+  std::array<std::vector<Piece>, kChannels> pieces_;  // by channel, of the call under way
 };
 
 void MpiComm::step(size_t channel, const ExchangeStep& step) {
@@ -102,7 +102,7 @@ void MpiComm::pass(size_t channel, const ExchangeStep& step, uint64_t begin, uin
   wait_for(pieces);
 }
 
-// Each test moves messages on.
+// Waits for messages; each test moves them on.
 void MpiComm::wait_for(std::vector<Piece>& pieces) {
   Waiting waiting(team_->watch(), topology().rank);
   size_t left = pieces.size();
@@ -113,7 +113,7 @@ void MpiComm::wait_for(std::vector<Piece>& pieces) {
         continue;
       piece.done = true;
       left--;
-      // News may be long behind what both are at; neither is lost or hangs.
+      // News may be far behind the messages, which show that neither rank is lost or hangs.
       team_->watch().heard(piece.rank);
       team_->watch().advanced(topology().rank);
     }
@@ -160,7 +160,7 @@ std::vector<std::unique_ptr<Comm>> connect(const std::shared_ptr<MpiProcess>& pr
 
 bool started_by_mpi() {
   if (const char* ranks = std::getenv("OMPI_COMM_WORLD_SIZE")) return std::atoi(ranks) > 1;
-  // One alone, in a shell that srun has started say, needs no MPI.
+  // A process alone, in a shell that srun has started for example, needs no MPI.
   const auto several = [](const char* name) {
     const char* const tasks = std::getenv(name);
     return !tasks || std::atoi(tasks) > 1;
@@ -171,7 +171,7 @@ bool started_by_mpi() {
 
 std::unique_ptr<Comm> open_mpi(double patience, uint64_t piece) {
   const auto process = std::make_shared<MpiProcess>(module(), patience, piece);
-  // The channels of the work, and one for news.
+  // Channels for the work, and one for news.
   if (const int code = process->mpi.start(MpiTeam::kNewsChannel + 1, &process->number, &process->count))
     device_error("MPI does not start: {}", explain(process->mpi, code));
   return std::move(connect(process, 1)[0]);

@@ -1,4 +1,4 @@
-// The module libsnug_mpi.so: MPI behind comm/mpi_abi.h.
+// Implements comm/mpi_abi.h by MPI, as the module libsnug_mpi.so.
 #define OMPI_SKIP_MPICXX 1
 #define MPICH_SKIP_MPICXX 1
 #include <mpi.h>

@@ -67,8 +67,8 @@ void MpiTeam::wait_until_told() noexcept {
   changed_.wait(lock, [&] { return told_; });
 }
 
-// Messages under way are never cancelled; they rest as soon as no thread of this process calls MPI, and only then may
-// their memory go.
+// Messages under way are never cancelled. They rest as soon as no thread of this process calls MPI, and only then may
+// their memory be freed.
 void MpiTeam::stop() {
   wait_until_told();
   throw PeerError(*failure_);
@@ -102,7 +102,7 @@ void MpiTeam::spread_news() {
   changed_.notify_all();
 }
 
-// The next news of another process.
+// Posts the receive of the next news of another process.
 void MpiTeam::hear(int process) {
   Peer& peer = peers_[static_cast<size_t>(process)];
   reached(
@@ -133,14 +133,14 @@ void MpiTeam::listen() {
   }
 }
 
-// `state`: of all ranks here; while that is Running, single ones may have ended.
+// Sends `state`, which is that of all ranks here; while it is Running, single ranks may have ended.
 void MpiTeam::announce(State state) {
   std::vector<News> all;
   bool last = true;
   for (int local = 0; local < locals_; local++) {
     const int rank = rank_of(process_->number, local);
     News& news = all.emplace_back(News{state, watch_.waiting(rank), watch_.last_advance(rank)});
-    // One that failed ends too, and says first that it failed: what is told of it then comes after this.
+    // A rank that failed ends too, but first it reports that it failed, so that news of its end comes after that.
     if (state == State::Running && watch_.has_ended(rank) && !failed_) news.state = State::Ended;
     last = last && news.state != State::Running;
     if (state != State::Failed) continue;
@@ -161,8 +161,8 @@ void MpiTeam::announce(State state) {
   }
 }
 
-// Tells all processes how this one's ranks ended, and hears the same of them: when all ended well, for as long as they
-// show that they are there, else for a second at most.
+// Tells all processes how this one's ranks ended, and hears that from them: when all ended well, for as long as they
+// show that they are alive, else for a second at most.
 bool MpiTeam::close(State state) {
   const int64_t begin = Watch::now();
   while (true) {
@@ -181,7 +181,7 @@ bool MpiTeam::close(State state) {
   }
 }
 
-// Those who do see the failure at once, unless MPI itself hangs.
+// Threads that call MPI see the failure at once, unless MPI itself hangs.
 void MpiTeam::wait_until_nobody_calls() const {
   for (const int64_t begin = Watch::now(); calling_ > 0 && Watch::now() - begin < kSecond;)
     std::this_thread::sleep_for(100us);

@@ -1,5 +1,5 @@
-// The ranks of this process among those of the others that MPI connects: what processes tell each other beside the
-// work, and how the end of one rank ends all.
+// Connects the ranks of this process with those of the other processes: what processes tell each other beside the work,
+// and how the end of one rank ends all.
 #pragma once
 
 #include <atomic>
@@ -17,10 +17,10 @@
 
 namespace snug {
 
-// The text of an error code of MPI.
+// Returns the text of an MPI error code.
 std::string explain(const SnugMpi& mpi, int code);
 
-// This process among those that the launcher started.
+// Describes this process among those that the launcher started.
 struct MpiProcess {
   MpiProcess(const SnugMpi& mpi, double patience, uint64_t piece) : mpi(mpi), patience(patience), piece(piece) {}
   ~MpiProcess() {
@@ -33,16 +33,17 @@ struct MpiProcess {
   const double patience;
   const uint64_t piece;
   int number = 0, count = 1;
-  bool at_rest = false;  // all processes have ended well what they had together
+  bool at_rest = false;  // all processes have ended their common work well
 };
 
-// As many ranks in each process: rank = process * locals + local number. Those of one process fail together, and one
-// thread tells the other processes of them all. All but what that thread does may be called from any thread.
+// Holds the ranks of all processes, as many in each: rank = process * locals + local number. Those of one process fail
+// together, and one thread reports all of them to the other processes. Everything but that thread's work may be called
+// from any thread.
 class MpiTeam {
  public:
-  static constexpr int kNewsChannel = kLanes + 1;  // those before it are for the work
+  static constexpr int kNewsChannel = kLanes + 1;  // channels before it are for the work
 
-  // In all processes at the same time. DeviceError if MPI fails.
+  // Connects; all processes call it together. Throws DeviceError if MPI fails.
   MpiTeam(std::shared_ptr<MpiProcess> process, int locals);
   // Returns when the ranks of all processes have ended, or one has failed.
   ~MpiTeam();
@@ -51,11 +52,12 @@ class MpiTeam {
 
   const std::shared_ptr<MpiProcess>& process() const { return process_; }
   int process_of(int rank) const { return rank / locals_; }
-  // Of messages from one rank to another.
+  // Returns the tag of messages from one rank to another.
   int tag(int from, int to) const { return from % locals_ * locals_ + to % locals_; }
   Watch& watch() { return watch_; }
 
-  // While one exists, a thread calls MPI for the work. It looks at failed() again and again, and ends soon after.
+  // While one exists, a thread calls MPI for the work. That thread looks at failed() again and again, and ends soon
+  // after.
   class Calling {
    public:
     explicit Calling(MpiTeam& team) : team_(team) { team_.calling_++; }
@@ -78,31 +80,31 @@ class MpiTeam {
     const std::lock_guard lock(mutex_);
     if (!explained_) explained_ = failure;
   }
-  // What is wrong with a rank. The first failure is the job's.
+  // Records what is wrong with a rank. The first failure is the job's.
   void fail(int rank, const std::string& what) noexcept;
-  // False, and a failure of that rank, if a call of MPI has failed.
+  // Returns false, and records a failure of that rank, if a call of MPI has failed.
   bool demand(int code, int rank) noexcept;
-  // After a failure: returns when the others have been told, and nothing of this process calls MPI any more.
+  // Returns, after a failure, when the others have been told and no thread of this process calls MPI any more.
   void wait_until_told() noexcept;
-  // Throws the failure, then.
+  // Waits until the others have been told, and throws the failure.
   [[noreturn]] void stop();
 
  private:
-  // How all ranks of a process are, and each of them.
+  // Says the state of one rank, or of all ranks of a process.
   enum class State : int32_t { Running, Ended, Failed };
   struct News {
     State state = State::Running;
-    int32_t waiting = 0;   // in so many calls
+    int32_t waiting = 0;   // number of calls in which it waits
     int64_t advanced = 0;  // changes when the rank advances
-    int32_t rank = 0;      // Failed: who
-    char what[236] = "";   // Failed: in what way; cut
+    int32_t rank = 0;      // Failed: the rank that failed
+    char what[236] = "";   // Failed: why; cut to size
   };
   struct Peer {
-    std::vector<News> in, out;  // of its ranks, and of this process's
+    std::vector<News> in, out;  // of its ranks; of this process's
     SnugMpiRequest receiving, sending;
     bool is_sending = false;
-    bool told = false;     // how this process's ranks ended
-    bool answers = false;  // has said how its ranks ended
+    bool told = false;     // of how this process's ranks ended
+    bool answers = false;  // it has said how its ranks ended
   };
 
   int rank_of(int process, int local) const { return process * locals_ + local; }
@@ -122,12 +124,12 @@ class MpiTeam {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<PeerError> failure_, explained_;
-  std::atomic<bool> failed_ = false;    // there is a failure_
-  std::atomic<int> calling_ = 0;        // so many Callings
+  std::atomic<bool> failed_ = false;    // failure_ is set
+  std::atomic<int> calling_ = 0;        // number of Callings
   bool ending_ = false, told_ = false;  // told_: see wait_until_told()
   bool all_ended_ = false;
-  std::vector<Peer> peers_;        // by process; the thread's
-  std::vector<int64_t> advanced_;  // by rank, News::advanced of the one before; likewise
+  std::vector<Peer> peers_;        // by process; used by the thread alone
+  std::vector<int64_t> advanced_;  // by rank: the last News::advanced; used by the thread alone
   std::jthread news_;
 };
 

@@ -16,7 +16,7 @@ constexpr std::chrono::seconds kLongestStart{120}, kLastWords{3};
 
 constexpr const char* kSyncPoint = "the connection of all GPUs";
 
-// The connection of one lane: lanes do not wait for each other.
+// Connects one lane; lanes do not wait for each other.
 class NcclLink final : public DeviceLink {
  public:
   NcclLink(Comm& comm, cudaStream_t stream) : comm_(comm), stream_(stream) {}
@@ -37,7 +37,7 @@ class NcclLink final : public DeviceLink {
     settle(ncclCommInitRankConfig(&link_, here.ranks, id, here.rank, &config), kWhat, [&] {
       if (std::chrono::steady_clock::now() - begin > kLongestStart)
         device_error("{}: not done after {} s; NCCL_DEBUG=INFO shows how far it came", kWhat, kLongestStart.count());
-      comm_.heartbeat();  // this rank does not only wait, and may be long at it
+      comm_.heartbeat();  // this rank works rather than waits, and may take long
     });
   }
   Launch bind(const ExchangeStep& step) override {
@@ -73,7 +73,7 @@ class NcclLink final : public DeviceLink {
     settle(end, "an exchange");
   }
 
-  // Everybody's one row to everybody, by their numbers.
+  // Returns whether every rank sends its one row to all, by their numbers.
   bool gathers_all(const ExchangeStep& step) const {
     const Topology& here = comm_.topology();
     if (here.count(step.who) != here.ranks || step.send_stride != 0 || step.receive_stride != step.bytes) return false;
@@ -84,7 +84,7 @@ class NcclLink final : public DeviceLink {
 
   static bool good(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-  // Where another rank gives up, NCCL may find its connection closed before that rank has said why.
+  // Checks a result. Where another rank gives up, NCCL may find its connection closed before that rank has said why.
   void expect(ncclResult_t result, std::string_view what) const {
     if (good(result)) [[likely]]
       return;
@@ -93,7 +93,7 @@ class NcclLink final : public DeviceLink {
     device_error("{} with {} ranks: NCCL says {} ({})", what, comm_.topology().ranks, ncclGetErrorString(result),
                  ncclGetLastError(link_));
   }
-  // Returns when the call has done what it does on the host: enqueued, say.
+  // Returns when the call has done its work on the host, such as enqueuing.
   void settle(ncclResult_t result, std::string_view what, const Heartbeat& heartbeat = {}) {
     if (result == ncclInProgress)
       comm_.wait_until([&] {
@@ -118,9 +118,9 @@ std::unique_ptr<DeviceLink> nccl_link(Comm& comm, cudaStream_t stream, int block
   return link;
 }
 
-// Multicast stays off: on machines that several share it may take all their cards out of service. Work of two lanes
-// starts in the order in which it was enqueued, which is the same on all ranks: none waits for a card that is full of
-// what waits for it.
+// Multicast stays off: on machines that several jobs share it may take all their cards out of service. Work of two
+// lanes starts in the order in which it was enqueued, which is equal on all ranks: none waits for a card that is full
+// of work that waits for it.
 void prepare_nccl() {
   for (const auto& [name, value] : {std::pair("NCCL_NVLS_ENABLE", "0"), {"NCCL_LAUNCH_ORDER_IMPLICIT", "1"}}) {
     const char* const set = std::getenv(name);

@@ -12,12 +12,12 @@ namespace {
 
 using cuda::check_cuda;
 
-// How long those who give up wait for others who still read their memory.
+// Ranks that give up wait this long for others that still read their memory.
 constexpr std::chrono::seconds kLastReads{3};
 
 constexpr const char* kSyncPoint = "the connection of all GPUs";
 
-// The same for all ranks of a process, and for no other's.
+// Returns a number that all ranks of a process share, and no other process has.
 uint64_t process_name() {
   static const uint64_t name = (static_cast<uint64_t>(std::random_device{}()) << 32) | std::random_device{}();
   return name;
@@ -25,26 +25,26 @@ uint64_t process_name() {
 
 }  // namespace
 
-// What the ranks of a process share: of each lane and rank, how far it is with what it enqueues.
+// Holds what the ranks of a process share: by lane and rank, how far it is with what it enqueues.
 class PeerHub {
  public:
   explicit PeerHub(int ranks) : ranks_(static_cast<size_t>(ranks)), posts_(kLanes * ranks_) {}
 
-  // Of the call begun last. An event is recorded before its count says so. Where it is recorded for a later call before
-  // another rank waited for it, as may be with groups of ranks, that rank waits for more of the same stream, never
-  // less.
+  // Describes a rank's call begun last. An event is recorded before its count says so. If it is recorded for a later
+  // call before another rank waited for it, as groups of ranks may do, that rank waits for more of that stream, never
+  // for less.
   struct Post {
     ~Post() {
       for (const cudaEvent_t event : {ready, copied})
         if (event) cudaEventDestroy(event);
     }
     ExchangeStep step;
-    cudaEvent_t ready = nullptr, copied = nullptr;  // its rows are there; it has copied all of the others'
+    cudaEvent_t ready = nullptr, copied = nullptr;  // its rows are ready; it has copied all of the others' rows
     std::atomic<uint64_t> begun = 0, finished = 0;  // calls
   };
   Post& post(Lane lane, int rank) { return posts_[index(lane) * ranks_ + static_cast<size_t>(rank)]; }
 
-  // Ranks whose work on the lane has come to an end, one way or the other.
+  // Counts ranks whose work on the lane has ended, in success or error.
   std::atomic<size_t>& ended(Lane lane) { return ended_[index(lane)]; }
   bool all_ended(Lane lane) { return ended(lane) >= ranks_; }
 
@@ -56,10 +56,10 @@ class PeerHub {
 
 namespace {
 
-// Streams wait for nothing that is not enqueued yet: the host enqueues a wait when the other rank's has enqueued what
-// is waited for. So a device comes to the end of what it was given, whatever becomes of the others' hosts, and may be
-// waited for at any time, as bringing a kernel onto a card does. A device that hangs holds up all, and with them the
-// threads that wait for theirs: the process is then ended from outside of these (cli/launch.h).
+// Streams wait only for what is already enqueued: the host enqueues a wait when the other rank's host has enqueued what
+// is waited for. So a device comes to the end of what it was given, whatever happens to the other ranks' hosts, and the
+// host may wait for it at any time, as loading a kernel onto a card does. A device that hangs holds up all others, and
+// with them the threads that wait for theirs: the process is then ended from outside these threads (cli/launch.h).
 class PeerLink final : public DeviceLink {
  public:
   PeerLink(Comm& comm, std::shared_ptr<PeerHub> hub, Lane lane, cudaStream_t stream)
@@ -81,7 +81,7 @@ class PeerLink final : public DeviceLink {
   void close() override { closed_ = true; }
 
  private:
-  // Each begins with the one after it, so that not all read from one.
+  // Each rank begins with the one after it, so that not all read from one.
   void enqueue(const ExchangeStep& step) {
     if (step.bytes == 0) return;
     const Topology& here = comm_.topology();
@@ -137,11 +137,12 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
     if (static_cast<int>(other) == device) continue;
     const cudaError_t status = cudaDeviceEnablePeerAccess(static_cast<int>(other), 0);
     if (status == cudaErrorPeerAccessAlreadyEnabled)
-      cudaGetLastError();  // or it would be taken for a launch's
+      cudaGetLastError();  // or a launch would report this error
     else
       check_cuda(status, "a peer's memory");
   }
-  // Rank 0's goes when all have theirs. If one fails before that it stays: others may be at it, and the job is over.
+  // Rank 0's hub goes when all have theirs. If a rank fails before that the hub stays, as others may use it, and the
+  // job is over.
   const auto* const own = here.rank == 0 ? new auto(std::make_shared<PeerHub>(here.ranks)) : nullptr;
   const uint64_t first = comm.allgather_host(reinterpret_cast<uint64_t>(own), kSyncPoint)[0];
   std::shared_ptr<PeerHub> hub = *reinterpret_cast<const std::shared_ptr<PeerHub>*>(first);

@@ -11,11 +11,12 @@
 namespace snug {
 namespace {
 
-// Every rank counts its calls on a channel; the ranks of a collective make it as their call of the same number. So a
-// rank has begun mine when its count of begun calls has reached mine, whatever it did since, and the same for finished.
+// Counts a rank's calls on a channel; the ranks of a collective make it as their calls of equal number. So a rank has
+// begun this one when its count of begun calls has reached the number, whatever it did since; the count of finished
+// calls works alike.
 struct Post {
   uint64_t begun = 0, finished = 0;
-  const std::byte* send = nullptr;  // of the call begun last, as the row_for() of its ExchangeStep
+  const std::byte* send = nullptr;  // of the call begun last, as row_for() of its ExchangeStep
   uint64_t stride = 0, bytes = 0;
 };
 
@@ -32,11 +33,11 @@ class Team {
   friend class ThreadComm;
   struct Channel {
     std::vector<Post> posts;  // by rank
-    int copying = 0;          // ranks that read each other's memory
+    int copying = 0;          // ranks that read each other's memory now
     std::condition_variable changed;
   };
 
-  // The first failure is the job's.
+  // Records a failure; the first is the job's.
   void fail(int rank, const std::string& what) {
     if (!failure_) failure_.emplace(rank, what);
     failed_ = true;
@@ -53,9 +54,9 @@ class Team {
   std::mutex mutex_;
   std::array<Channel, kLanes + 1> channels_;
   std::optional<PeerError> failure_, explained_;
-  std::atomic<bool> failed_ = false;  // there is a failure_
+  std::atomic<bool> failed_ = false;  // failure_ is set
   Watch watch_;
-  std::chrono::nanoseconds slice_;  // how often those who wait look for signs of life
+  std::chrono::nanoseconds slice_;  // how often a waiting rank looks for signs of life
 };
 
 class ThreadComm final : public Comm {
@@ -118,7 +119,8 @@ void ThreadComm::step(size_t number, const ExchangeStep& step) {
   wait_for(lock, channel, step.who, &Post::finished);
 }
 
-// Posts stay as they are until all have finished. Each begins with the one after it, so that not all read from one.
+// Copies rows. Posts stay as they are until all have finished. Each rank begins with the one after it, so that not all
+// read from one.
 void ThreadComm::copy(const Team::Channel& channel, const ExchangeStep& step) const {
   const int ranks = topology().count(step.who), own = topology().place(step.who);
   for (int i = 1; i <= ranks; i++) {
@@ -128,8 +130,8 @@ void ThreadComm::copy(const Team::Channel& channel, const ExchangeStep& step) co
   }
 }
 
-// Returns when all who take part have counted as far as this rank. Those who have been served finish, whatever happened
-// since.
+// Returns when all who take part have counted as far as this rank. Ranks that have been served finish, whatever
+// happened since.
 void ThreadComm::wait_for(std::unique_lock<std::mutex>& lock, Team::Channel& channel, Ranks who,
                           uint64_t Post::*count) {
   Waiting waiting(team_->watch_, topology().rank);
@@ -166,7 +168,7 @@ void ThreadComm::wait_until(const std::function<bool()>& done) {
   }
 }
 
-// Others may still be reading this rank's memory, which the caller takes back.
+// Other ranks may still be reading this rank's memory, which the caller takes back.
 void ThreadComm::stop(std::unique_lock<std::mutex>& lock, Team::Channel& channel) {
   channel.changed.wait(lock, [&] { return channel.copying == 0; });
   throw PeerError(*team_->failure_);

@@ -30,7 +30,7 @@ std::string Watch::complaint(int rank, int64_t since, bool messages) const {
   return {};
 }
 
-// A little later than a complaint, which names the one at fault.
+// Waits slightly longer than a complaint does, which names the rank at fault.
 bool Watch::stuck(int64_t since) const noexcept {
   return std::ranges::all_of(signs_, [&](const Signs& signs) {
     return now() - std::max<int64_t>(signs.advanced, since) > patience_ + patience_ / 10;

@@ -1,4 +1,4 @@
-// Signs of life of all ranks, and what follows from their lack.
+// Watches signs of life of all ranks, and says what follows if they are missing.
 #pragma once
 
 #include <atomic>
@@ -9,35 +9,36 @@
 
 namespace snug {
 
-// Times are nanoseconds of this process's monotone clock. All may be called from any thread.
+// Holds the signs of life of all ranks. Times are nanoseconds of this process's monotone clock. Everything may be
+// called from any thread.
 class Watch {
  public:
   Watch(int ranks, double patience);
 
   static int64_t now() noexcept;
 
-  // A rank has advanced: it began or ended a call, an op, or what else may take long.
+  // Notes that a rank has advanced: it began or ended a call, an op, or other work that may take long.
   void advanced(int rank) noexcept { at(rank).advanced = now(); }
   int64_t last_advance(int rank) const noexcept { return at(rank).advanced; }
-  // It waits in so many calls.
+  // Adds to the number of calls in which a rank waits.
   void wait(int rank, int more) noexcept { at(rank).waiting += more; }
   void set_waiting(int rank, int calls) noexcept { at(rank).waiting = calls; }
   int waiting(int rank) const noexcept { return at(rank).waiting; }
-  // It will make no more calls.
+  // Notes that a rank will make no more calls.
   void ended(int rank) noexcept { at(rank).ended = now(); }
   bool has_ended(int rank) const noexcept { return at(rank).ended != 0; }
-  // For ranks that are seen through messages: one has come.
+  // Notes that a message has come, for ranks that are seen through messages.
   void heard(int rank) noexcept { at(rank).heard = now(); }
-  // No message for the whole patience.
+  // Returns whether no message has come for the whole patience.
   bool lost(int rank, int64_t since) const noexcept { return silent(at(rank).heard, since); }
 
-  // What there is to say against a rank that a call has waited for since then, as in "rank 3 ..."; empty if nothing.
-  // `messages`: see heard(); an end that was told by a message may have overtaken others, which then get a second.
+  // Returns what is wrong with a rank for which a call has waited since then, as in "rank 3 ..."; empty if nothing is.
+  // With `messages` see heard(): the message of an end may have overtaken others, which then get a second to come.
   std::string complaint(int rank, int64_t since, bool messages) const;
-  // Neither this nor any other rank has advanced, though none is at fault: all wait for each other.
+  // Returns whether no rank has advanced since then, though none is at fault, as all wait for each other.
   bool stuck(int64_t since) const noexcept;
-  // What ends the wait of the rank `own` for something else than a call of others, since then: who is at fault, and
-  // what there is to say. Nothing before the patience has run out.
+  // Says which rank is at fault, and how, when the rank `own` has waited since then for something other than a call of
+  // other ranks. fault() returns nothing before the patience has run out.
   struct Fault {
     int rank = 0;
     std::string what;
@@ -58,11 +59,11 @@ class Watch {
   std::vector<Signs> signs_;  // by rank
 };
 
-// Between two looks of a rank that waits. Longer pauses would leave what it waits for idle, none at all take the
-// processor from the other ranks of this host. `turn` counts from 1.
+// Pauses between two looks of a rank that waits. Longer pauses would leave idle what it waits for, none at all would
+// take the processor from the other ranks of this host. `turn` counts from 1.
 void pause(int turn);
 
-// This rank waits in a call as long as this lives.
+// Marks this rank as waiting in a call as long as it lives.
 class Waiting {
  public:
   Waiting(Watch& watch, int rank) : watch_(watch), rank_(rank), since_(Watch::now()), looked_(since_) {
@@ -76,8 +77,9 @@ class Waiting {
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
-  // Since when, to be asked several times within the patience. Who was not there to ask for long, as a process that is
-  // suspended is not, has waited since it came back: its peers may have been as far away.
+  // Returns since when the rank waits; it must be asked several times within the patience. A rank that did not ask for
+  // long, as its process was suspended, counts as waiting since it came back: its peers may have been suspended as
+  // well.
   int64_t since() noexcept {
     const int64_t now = Watch::now();
     if (static_cast<double>(now - looked_) * 1e-9 > watch_.patience() / 4) since_ = now;

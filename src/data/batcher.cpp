@@ -13,7 +13,7 @@ void fill_rest(std::span<T> view, int64_t used, T value) {
   std::fill(view.begin() + used, view.end(), value);
 }
 
-// T, if it can be.
+// Returns T; throws UserError if it is out of range.
 int64_t batch_tokens(int64_t micro_batch, int64_t sequence_length) {
   if (micro_batch >= 1 && sequence_length >= 1 && micro_batch <= INT32_MAX / sequence_length) {
     return micro_batch * sequence_length;

@@ -1,4 +1,4 @@
-// One pass's blocks as the arrays that its ops read.
+// Lays one pass's blocks out as the arrays that its ops read.
 #pragma once
 
 #include <cstdint>
@@ -10,23 +10,23 @@
 
 namespace snug {
 
-// What BatchViews hold, of T tokens, at most micro_batch * sequence_length, and at most D = max_documents(micro_batch,
+// BatchViews hold T tokens, at most micro_batch * sequence_length, and at most D = max_documents(micro_batch,
 // sequence_length) documents. The documents of all blocks lie end to end from token 0 on, in order of block and place
 // in it; padding comes after the last, so that the starts of the documents say all about them. (A row of the batch is
-// thus no block; nothing in a step looks at rows.)
+// thus no block; no op of a step looks at rows.)
 //   ids             0 in padding
 //   positions       from 0 in each document; 0 in padding
-//   documents       starts of the documents and the end of the last, which is also in what is left over
-//   loss_rows       the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in what
-//                   is left over
-//   loss_targets    that label; 0 in what is left over
-//   loss_weights    1; 0 in what is left over
-// and the tokens of documents sorted by id, and by place where ids are equal, in which order a gradient of embeddings
-// is summed:
-//   token_order     token indices; 0 in what is left over
-//   segment_starts  where in token_order each run of equal ids starts, and the last one's end, which is also in what is
-//                   left over
-//   segment_ids     the id of each run; 0 in what is left over
+//   documents       starts of the documents and the end of the last, which also fills the remaining elements
+//   loss_rows       the tokens t, in order, whose next token has a label; t and t + 1 lie in one document. -1 in the
+//                   remaining elements
+//   loss_targets    that label; 0 in the remaining elements
+//   loss_weights    1; 0 in the remaining elements
+// The tokens of documents are also sorted by id, and by place where ids are equal; that is the order in which a
+// gradient of embeddings is summed:
+//   token_order     token indices; 0 in the remaining elements
+//   segment_starts  where in token_order each run of equal ids starts, and the last one's end, which also fills the
+//                   remaining elements
+//   segment_ids     the id of each run; 0 in the remaining elements
 
 struct BatchCounts {
   int64_t documents = 0, loss_rows = 0, segments = 0;
@@ -34,17 +34,17 @@ struct BatchCounts {
   bool operator==(const BatchCounts&) const = default;
 };
 
-// Fills batches; takes its memory at construction and none later. One thread at a time.
+// Fills batches. It takes its memory at construction and none later. One thread may use it at a time.
 class Batcher {
  public:
-  // UserError if T is 2^31 or more. The data set must outlive the batcher.
+  // Throws UserError if T is 2^31 or more. The data set must outlive the batcher.
   Batcher(const Dataset& dataset, int64_t micro_batch, int64_t sequence_length);
 
   int64_t tokens() const { return tokens_; }        // T, at most
   int64_t documents() const { return documents_; }  // D
 
-  // The blocks of one pass on one rank, of the step that `stream` stands at. Every element of every view is written.
-  // InternalError for views of other sizes than above, and where T is less than the documents' tokens.
+  // Fills in the blocks of one pass on one rank, of the step at which `stream` stands. It writes every element of every
+  // view. Throws InternalError for views of other sizes than above, and if T is less than the documents' tokens.
   BatchCounts fill(const BlockStream& stream, int64_t pass, int64_t rank, const BatchViews& views);
 
  private:
@@ -53,7 +53,7 @@ class Batcher {
 
   const Dataset& dataset_;
   int64_t micro_batch_, tokens_, documents_;
-  std::vector<int32_t> labels_;  // scratch: of one document
+  std::vector<int32_t> labels_;  // scratch: labels of one document
   std::vector<uint64_t> keys_;   // scratch: id * 2^32 + token
 };
 

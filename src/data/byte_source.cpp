@@ -30,7 +30,7 @@ class PlainSource : public ByteSource {
   uint64_t offset_ = 0;
 };
 
-// What sources of compressed bytes share: a window onto the file.
+// Holds what sources of compressed bytes share: a window onto the file.
 class CompressedSource : public ByteSource {
  public:
   size_t read(std::span<std::byte> out) override {
@@ -74,11 +74,11 @@ class CompressedSource : public ByteSource {
   const char* format_;
   std::vector<std::byte> input_;
   size_t begin_ = 0, end_ = 0;
-  uint64_t offset_ = 0;  // of the file behind the window
+  uint64_t offset_ = 0;  // offset in the file of the end of the window
   bool at_end_ = false;
 };
 
-// RFC 1952: members, behind which zeros may pad.
+// Decompresses RFC 1952: members, behind which zeros may pad.
 class GzipSource : public CompressedSource {
  public:
   explicit GzipSource(const std::filesystem::path& path) : CompressedSource(path, "gzip") {
@@ -95,7 +95,7 @@ class GzipSource : public CompressedSource {
       inflateReset(&stream_);
     }
     between_ = false;
-    // zlib takes its input without const, and leaves it as it is.
+    // zlib takes its input without const, and does not change it.
     stream_.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(input().data()));
     stream_.avail_in = static_cast<uInt>(input().size());
     stream_.next_out = reinterpret_cast<Bytef*>(out.data());
@@ -116,7 +116,7 @@ class GzipSource : public CompressedSource {
   int64_t members_ = 0;
 };
 
-// RFC 8878: frames, skippable ones among them.
+// Decompresses RFC 8878: frames, skippable ones among them.
 class ZstdSource : public CompressedSource {
  public:
   explicit ZstdSource(const std::filesystem::path& path)

@@ -1,4 +1,4 @@
-// Rows of a .csv file (RFC 4180) as JSON objects.
+// Reads rows of a .csv file (RFC 4180) as JSON objects.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -88,7 +88,7 @@ class CsvRecords : public RecordFormat {
                row_line_, column + 1, static_cast<unsigned char>(cell[*bad]));
   }
 
-  // Reads the next row that is not an empty line; row_line_ is where it begins. False at the end of the file.
+  // Reads the next row that is not an empty line; row_line_ is where it begins. Returns false at the end of the file.
   bool read_row(std::vector<std::string>& cells) {
     cells.clear();
     while (cursor_.peek() == '\n' || cursor_.peek() == '\r') cursor_.take();
@@ -107,7 +107,7 @@ class CsvRecords : public RecordFormat {
     return true;
   }
 
-  // Takes what is behind a cell: true for the end of the row.
+  // Takes what is behind a cell; returns true at the end of the row.
   bool ends_row() {
     const int c = cursor_.peek();
     if (c >= 0) cursor_.take();
@@ -151,7 +151,7 @@ class CsvRecords : public RecordFormat {
     cell += static_cast<char>(byte);
   }
 
-  // Counts what a row takes, its cells too.
+  // Counts the bytes of a row, with those of its cells.
   void count(uint64_t bytes) {
     row_bytes_ += bytes;
     if (row_bytes_ > options_.max_record_bytes) {

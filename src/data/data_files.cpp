@@ -24,7 +24,7 @@ constexpr std::array<std::pair<std::string_view, FileKind>, 5> kKinds = {{{".jso
                                                                           {".parquet", FileKind::Parquet},
                                                                           {".txt", FileKind::Text}}};
 
-// What to do with files of other endings.
+// Says what to do with files of other endings.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kAdvice = {
     {{".arrow", "an Arrow file: write the data set with to_parquet() or to_json() of the datasets library"},
      {".feather", "an Arrow file: write it with to_parquet() of pandas"},
@@ -43,11 +43,11 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 16> kAdvice 
      {".tgz", "an archive: unpack it, and name the files or their directory"},
      {".zip", "an archive: unpack it, and name the files or their directory"}}};
 
-// Files that lie beside data and describe it.
+// Names files that lie beside data and describe it.
 constexpr std::array<std::string_view, 4> kDescriptions = {"dataset_info.json", "dataset_infos.json",
                                                            "dataset_dict.json", "state.json"};
 
-// "a, b, c and 4 more"
+// Returns "a, b, c and 4 more".
 std::string listed(const std::vector<std::string>& names) {
   constexpr size_t kShown = 8;
   if (names.size() <= kShown) return fmt::format("{}", fmt::join(names, ", "));
@@ -59,12 +59,12 @@ bool is_description(const fs::path& path) {
   return std::find(kDescriptions.begin(), kDescriptions.end(), name) != kDescriptions.end();
 }
 
-// Names in a directory and below it, relative to it.
+// Holds names in a directory and below it, relative to it.
 struct Names {
   std::vector<fs::path> seen, hidden;
 };
 
-// What lies in hidden directories is hidden with them, and not named.
+// Lists the files. Everything in hidden directories is hidden, and not named.
 Names files_below(const fs::path& directory) {
   std::vector<fs::path> found, passed;
   std::error_code error;
@@ -82,8 +82,8 @@ Names files_below(const fs::path& directory) {
   return {std::move(found), std::move(passed)};
 }
 
-// Why a file of a directory is no data though its name says so; empty if it is. One that is named by itself is refused
-// for it.
+// Returns why a file of a directory is no data though its name says so; empty if it is. A file that is named by itself
+// is refused for that reason.
 std::string what_is_wrong(const fs::path& file) {
   std::error_code error;
   if (fs::is_symlink(file, error) && !fs::exists(file, error)) return "a link to nothing";
@@ -105,7 +105,7 @@ void add_directory(const fs::path& directory, DataFiles& out) {
     else
       (type && !is_description(file) ? data : others).push_back(file.string());
   }
-  // Of hidden names those that would be data: others are the system's, or an editor's.
+  // Of hidden names only those that would be data count: others are the system's, or an editor's.
   for (const fs::path& file : hidden)
     if (find_data_file_type(file)) others.push_back(fmt::format("{} (hidden)", file.string()));
   if (arrow && described) {
@@ -154,7 +154,7 @@ DataFileType data_file_type(const fs::path& path) {
   for (const auto& [known, advice] : kAdvice) {
     if (ending == known) user_error("{}: found {}; expected a file that ends in {}", path.string(), advice, kEndings);
   }
-  File::open_read(path, IoMode::Buffered);  // what is not there is refused for that
+  File::open_read(path, IoMode::Buffered);  // refuses a file that does not exist
   user_error("{}: found {}, expected a file that ends in {}", path.string(),
              ending.empty() ? "no ending" : fmt::format("the ending {}", ending), kEndings);
 }
@@ -203,7 +203,7 @@ std::string names_of_files(const std::vector<fs::path>& files) {
 void refuse_foreign_bytes(std::span<const std::byte> bytes, const std::string& name, DataFileType type, bool inner) {
   using namespace std::string_view_literals;
   constexpr std::string_view kGzipMagic = "\x1f\x8b", kZstdMagic = "\x28\xb5\x2f\xfd";
-  constexpr size_t kMagicBytes = 4;  // what is shorter is left to its reader
+  constexpr size_t kMagicBytes = 4;  // a shorter file is left to its reader
   const std::string_view head(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   const auto begins = [&](std::string_view magic) { return head.starts_with(magic); };
   const auto refuse = [&](std::string_view found, std::string_view advice) {

@@ -21,7 +21,7 @@ namespace {
 constexpr size_t kLotRecords = 1024;
 constexpr size_t kLotBytes = size_t{4} << 20;
 
-// The stream of RandomPurpose::DataOrder that holds samples out; the others are epochs.
+// This stream of RandomPurpose::DataOrder draws held-out samples; the other streams draw epochs.
 constexpr uint32_t kHoldOutStream = UINT32_MAX;
 
 constexpr std::string_view kWhite = " \t\r\n\f\v";
@@ -31,7 +31,7 @@ bool begins_with(std::string_view text, std::string_view special) {
   return !special.empty() && text.starts_with(special);
 }
 
-// Whether the text ends with a special token; it then ends before that token and the white space behind it.
+// Returns whether the text ends with a special token, and cuts that token and the white space behind it.
 bool take_end(std::string& text, std::string_view special) {
   const std::string_view before = std::string_view(text).substr(0, text.find_last_not_of(kWhite) + 1);
   if (special.empty() || !before.ends_with(special)) return false;
@@ -62,7 +62,7 @@ class SampleMaker {
     for (const auto& [role, ours] : options.shape.roles) roles_.push_back(role);
   }
 
-  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not looked at.
+  // Settles, by the first record of a file, what the others must be. The JSON of plain text is not examined.
   void look_at(const Record& first, bool json) {
     json_ = json;
     if (!json) {
@@ -154,7 +154,7 @@ class SampleMaker {
     append({*encoder_->bos_id}, false, sample);
   }
 
-  // Takes away every end that a text has, as one is put behind it.
+  // Takes away every end that a text has, as one is added behind it.
   void take_ends(std::string& text, std::string_view end, Made& made) const {
     take_end(text, end);
     for (bool more = true; more;) {
@@ -181,7 +181,7 @@ class SampleMaker {
         made.empty_replies +=
             message.content.empty() && message.thinking.empty() && message.calls.empty() && message.carries_loss();
       } else if (!all && message.loss == false) {
-        message.loss.reset();  // what carries no loss anyway is no piece, hence has no tokens, of its own
+        message.loss.reset();  // a text without loss is not encoded as a piece of its own
       }
     }
     Sample sample;
@@ -200,7 +200,7 @@ class SampleMaker {
   const TextEncoder* encoder_;
   ShapeOptions shape_;
   std::vector<NamedField> named_;
-  std::vector<std::string> roles_;  // that options name
+  std::vector<std::string> roles_;  // those that options name
   std::string keys_;
   bool json_ = true;
   DataFormat format_ = DataFormat::Text;
@@ -208,7 +208,7 @@ class SampleMaker {
   RecordKinds kinds_;
 };
 
-// Fields that are lists or objects, which tables that know text alone hold as JSON.
+// These fields are lists or objects, which tables that know only text hold as JSON.
 constexpr std::string_view kJsonFields[] = {
     "conversations",  "messages",        "history",   "input_ids",    "labels",          "tools",         "tool_calls",
     "attention_mask", "completion_mask", "loss_mask", "position_ids", "assistant_masks", "token_type_ids"};
@@ -234,10 +234,10 @@ RecordOptions record_options(const DataOptions& options) {
 
 struct Lot {
   std::vector<Record> records;
-  std::exception_ptr error;  // what was wrong with the file behind them
+  std::exception_ptr error;  // what was wrong with the file behind the records
 };
 
-// The next records of a file, at most `limit` of them; fewer than a lot only at the end.
+// Returns the next records of a file, at most `limit` of them; fewer than a lot only at the end.
 Lot read_lot(RecordReader& reader, int64_t limit) {
   Lot lot;
   size_t bytes = 0;
@@ -254,14 +254,14 @@ Lot read_lot(RecordReader& reader, int64_t limit) {
   return lot;
 }
 
-// Which of what options name the records of all files have.
+// Says which of the names in options the records of all files have.
 struct SeenNames {
   std::vector<bool> fields, roles;
   int64_t records = 0;
   std::string first_keys{};  // of the first record; empty for plain text
 };
 
-// UserError for a field or a role that options name and that no record of any file has.
+// Throws UserError for a field or a role that options name and that no record of any file has.
 void require_names(const SampleMaker& maker, const SeenNames& seen, const DataOptions& options) {
   const std::string files = names_of_files(options.files);
   const auto unseen = [](const std::vector<bool>& all) {

@@ -1,4 +1,4 @@
-// The fields of what decides how data files become tokens (base/fields.h). Each visitor binds all members of its
+// Visits the fields of what decides how data files become tokens (base/fields.h). Each visitor binds all members of its
 // record, so that a new one does not compile until it is visited or said to decide nothing.
 #pragma once
 
@@ -14,7 +14,7 @@ void visit_fields(R& texts, Visit&& visit) {
   visit("eos", eos);
 }
 
-// Not visited: how text is encoded, which the tokenizer's files decide.
+// Leaves out how text is encoded, which the tokenizer's files decide.
 template <RecordOf<TextEncoder> R, class Visit>
 void visit_fields(R& encoder, Visit&& visit) {
   auto& [encode, encode_next, bos_id, eos_id, adds_bos, prefix, prefix_text, special] = encoder;
@@ -35,15 +35,14 @@ void visit_fields(R& shape, Visit&& visit) {
   visit("roles", roles);
 }
 
-// Not visited: why there is no template, where one comes from, what ends a generated reply and what is said of all
-// that.
+// Leaves out why there is no template, where one comes from, what ends a generated reply and the notes on that.
 template <RecordOf<PromptFormat> R, class Visit>
 void visit_fields(R& format, Visit&& visit) {
   auto& [chat, refusal, plain, jinja, template_of_adapter, ends_of_adapter, end_tokens, notes] = format;
   visit("chat", chat);
 }
 
-// Not visited: the files, whose contents count and not their names, and what is called while they are read.
+// Leaves out the files, whose contents count and not their names, and what is called while they are read.
 template <RecordOf<DataOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
   auto& [files, format, shape, prompt_format, train_on, thinking, max_samples, text_split, vocabulary, heartbeat, take,

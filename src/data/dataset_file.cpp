@@ -11,8 +11,8 @@
 namespace snug {
 namespace {
 
-constexpr uint64_t kPiece = uint64_t{8} << 20;  // between signs of life
-constexpr size_t kColumnPiece = 4096;           // of labels, whose places and values stand apart in the file
+constexpr uint64_t kPiece = uint64_t{8} << 20;  // bytes between signs of life
+constexpr size_t kColumnPiece = 4096;           // number of labels; their places and values are apart in the file
 constexpr uint64_t kConversations = 1, kTexts = 2;
 constexpr uint64_t kNoteHeader = sizeof(int32_t) + sizeof(uint64_t);
 
@@ -26,7 +26,7 @@ uint64_t bytes_of(const std::vector<DatasetNote>& notes) {
   return bytes;
 }
 
-// Writes one after another, and the checksum behind all.
+// Writes parts one after another, and the checksum behind all.
 class Writer {
  public:
   Writer(File& file, const Heartbeat& heartbeat) : file_(file), heartbeat_(heartbeat) { file_.start_checksum(); }
@@ -65,7 +65,7 @@ class Writer {
 
 }  // namespace
 
-// Reads one after another; nothing is read or taken beyond what the header was found to hold.
+// Reads parts one after another; it reads and takes no more than the checked header says.
 class DatasetFile::Reader {
  public:
   Reader(const std::filesystem::path& path, const DataOptions& options)
@@ -117,7 +117,8 @@ class DatasetFile::Reader {
     }
   }
 
-  // Bytes that a data set of such a header takes. UserError unless it is just as long as the file.
+  // Returns the bytes that a data set with such a header takes. Throws UserError unless it is exactly as long as the
+  // file.
   uint64_t memory_of(const DatasetHeader& header) {
     left_ -= sizeof(header) + sizeof(uint64_t);
     uint64_t memory = 0;
@@ -179,7 +180,7 @@ class DatasetFile::Reader {
     }
   }
 
-  // What every reader of a data set relies on.
+  // Checks what every reader of a data set relies on.
   void require_samples(const Dataset& dataset) const {
     const auto has_label = [&](uint64_t at) { return (dataset.has_label_[at / 64] >> (at % 64) & 1) != 0; };
     const auto is_id = [&](int32_t id) { return id >= 0 && id < options_.vocabulary; };

@@ -1,4 +1,4 @@
-// A data set as a file, which is read back with a few large reads in place of encoding its texts again.
+// Keeps a data set as a file, which a few large reads bring back without encoding its texts again.
 //
 //   header    what it is, a format number and the sizes of all that follows (DatasetHeader)
 //   key       the text that tells what the data set was made of
@@ -22,15 +22,15 @@ namespace snug {
 
 struct DatasetHeader {
   static constexpr uint64_t kMagic = 0x0a'73'64'69'67'75'6e'73;  // "snugids\n"
-  static constexpr uint64_t kFormat = 1;                         // another is another program's
+  static constexpr uint64_t kFormat = 1;                         // a file with another number is another program's
   uint64_t magic = kMagic, format = kFormat;
   uint64_t key_bytes = 0, notes = 0, notes_bytes = 0;
   uint64_t kinds = 0;  // 1: conversations, 2: texts
   uint64_t tokens = 0, samples = 0, other_labels = 0;
 };
 
-// What was said of a file of the data when it was read, without the name that begins the line; `file`: its number, or
-// -1 for a line that begins with none.
+// Holds a line that was noted of a file of the data when it was read, without the name that begins the line. `file` is
+// the file's number, or -1 for a line that begins with none.
 struct DatasetNote {
   int32_t file = -1;
   std::string text;
@@ -44,13 +44,13 @@ class DatasetFile {
     std::vector<DatasetNote> notes;
   };
 
-  // Bytes that write() writes.
+  // Returns the bytes that write() writes.
   static uint64_t bytes(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key);
-  // Writes to a file that is empty. DeviceError where that fails.
+  // Writes to an empty file. Throws DeviceError if that fails.
   static void write(const Dataset& dataset, const std::vector<DatasetNote>& notes, std::string_view key, File& file,
                     const Heartbeat& heartbeat);
-  // Nothing where the file is of another key. UserError for a file that is not whole, or that holds no data set of
-  // these options (so many files, ids below the vocabulary); options.take() is asked before memory is taken.
+  // Returns nothing if the file is of another key. Throws UserError for a file that is not whole, or that holds no data
+  // set of these options (number of files, ids below the vocabulary); options.take() is asked before memory is taken.
   static std::optional<Content> read(const std::filesystem::path& path, std::string_view key,
                                      const DataOptions& options);
 

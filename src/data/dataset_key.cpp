@@ -5,7 +5,7 @@
 namespace snug {
 namespace {
 
-// Each part with its length before it, so that no two lists of parts are alike.
+// Returns each part with its length before it, so that different lists of parts give different texts.
 std::string joined(std::initializer_list<std::string_view> parts) {
   std::string text;
   for (const std::string_view part : parts) text += fmt::format("{}:{} ", part.size(), part);
@@ -13,7 +13,7 @@ std::string joined(std::initializer_list<std::string_view> parts) {
 }
 
 std::string key_text(const std::string& value) { return value; }
-// The texts of BOS and EOS, which a template has too, are the encoder's.
+// Returns a template's text; the texts of BOS and EOS, which it has too, are the encoder's.
 std::string key_text(const ChatTemplate& chat) { return joined({chat.name(), chat.jinja()}); }
 template <class T>
 requires std::is_arithmetic_v<T> || std::is_enum_v<T> std::string key_text(T value) {

@@ -1,4 +1,4 @@
-// What decides the tokens of a data set beside the contents of files, as one text.
+// Returns as one text what decides the tokens of a data set besides the contents of files.
 #pragma once
 
 #include <string>
@@ -7,8 +7,8 @@
 
 namespace snug {
 
-// A line for each field of both (data/dataset_fields.h): its name, the length of its value and the value. Two texts are
-// equal only where all fields are.
+// Returns a line for each field of both (data/dataset_fields.h): its name, the length of its value and the value. Two
+// texts are equal only if all fields are.
 std::string dataset_key(const DataOptions& options, const TextEncoder& encoder);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// Objects of .json and .jsonl files: one after another, in an array, or in a list within one object.
+// Reads objects of .json and .jsonl files: one after another, in an array, or in a list within one object.
 #include <optional>
 #include <utility>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Follows JSON text byte by byte: which brackets are open, and whether a string is.
+// Follows JSON text byte by byte: it knows which brackets are open, and whether a string is.
 class Brackets {
  public:
   void see(int byte) {
@@ -29,7 +29,7 @@ class Brackets {
   }
   size_t depth() const { return open_.size(); }
   bool in_string() const { return in_string_; }
-  // Whether a line that begins with a brace can go on with what is open.
+  // Returns whether a line that begins with a brace can go on with what is open.
   bool may_hold_object_next() const {
     if (in_string_) return false;
     return open_.back() == '{' ? last_ == ':' : last_ == '[' || last_ == ',';
@@ -41,14 +41,14 @@ class Brackets {
   bool in_string_ = false, escaped_ = false;
 };
 
-// A file's only object, without what is within its lists and objects.
+// Holds a file's only object, without the contents of its lists and objects.
 struct OnlyObject {
   Json keys;                       // each list of objects is [{}, its number]
   std::vector<uint64_t> lists;     // offset of each such list, by number
   std::vector<std::string> names;  // their keys, by number
 };
 
-// Reads a file that begins with an object. Nothing if there is more in it, or if it is no JSON.
+// Reads a file that begins with an object. Returns nothing if there is more in it, or if it is no JSON.
 std::optional<OnlyObject> read_only_object(TextCursor& cursor, uint64_t max_bytes) {
   OnlyObject out;
   std::string text;
@@ -73,7 +73,7 @@ std::optional<OnlyObject> read_only_object(TextCursor& cursor, uint64_t max_byte
   try {
     out.keys = parse_json(text, cursor.name());
   } catch (const UserError&) {
-    return std::nullopt;  // told with its place where the object is read
+    return std::nullopt;  // reported with its place when the object is read
   }
   out.names.resize(out.lists.size());
   for (const auto& [key, value] : out.keys.items()) {
@@ -105,7 +105,7 @@ class JsonRecords : public RecordFormat {
   }
 
  private:
-  // Goes to the list of samples, where they are in one that a lone object holds.
+  // Goes to the list of samples, if they are in one that a lone object holds.
   void find_list(const std::filesystem::path& path, DataFileType type) {
     TextCursor ahead(path, type, options_.heartbeat);
     ahead.skip_white_space();
@@ -159,7 +159,7 @@ class JsonRecords : public RecordFormat {
   void end_array() {
     cursor_.take();
     finished_ = true;
-    if (!key_.empty()) return;  // what follows was looked at with the list
+    if (!key_.empty()) return;  // what follows was examined with the list
     cursor_.skip_white_space();
     if (cursor_.peek() >= 0) {
       user_error("{}, line {}: found {}, expected nothing after the array", cursor_.name(), cursor_.line(),
@@ -167,8 +167,8 @@ class JsonRecords : public RecordFormat {
     }
   }
 
-  // From a brace to the one that closes it; what lies between is for the JSON parser to judge. Outside an array a line
-  // that is cut short is a record too, so that it is refused by its own place.
+  // Reads from a brace to the one that closes it; the JSON parser judges what lies between. Outside an array a line
+  // that is cut short is a record too, so that it is refused with its own place.
   void read_object(Record& record) {
     Brackets brackets;
     do {
@@ -190,7 +190,7 @@ class JsonRecords : public RecordFormat {
   RecordOptions options_;
   int64_t elements_ = 0;  // read so far
   bool in_array_ = false, finished_ = false;
-  std::string key_;  // of the list, if an object holds it
+  std::string key_;  // name of the list, if an object holds it
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The messages of a conversation.
+// Reads the messages of a conversation.
 #include <algorithm>
 #include <array>
 #include <functional>
@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<const char*, 5> kFlags = {"trainable", "loss", "loss_mask", "mask", "masked"};
 constexpr std::array<std::string_view, 4> kToolRoles = {"tool", "function", "observation", "ipython"};
 
-// Sets the role, and its name where the template may know it by another than the role's own.
+// Sets the role, and its name if the template may know it by another name than the role's.
 void read_role(const JsonObject& message, const std::string& key, const ShapeOptions& options, Message& out) {
   const std::string role = message.string(key);
   if (const auto named = options.roles.find(role); named != options.roles.end()) {
@@ -39,7 +39,7 @@ void read_role(const JsonObject& message, const std::string& key, const ShapeOpt
   }
 }
 
-// `within` names the message.
+// Returns the content of a message, which `within` names.
 std::string content_of(const JsonObject& message, const std::string& key, const std::string& within,
                        std::vector<std::string>& ignored) {
   const Json& content = message.at(key);
@@ -59,7 +59,7 @@ std::string content_of(const JsonObject& message, const std::string& key, const 
   return text;
 }
 
-// What the keys of a message say of its loss. A weight of 1 changes nothing.
+// Returns what the keys of a message say of its loss. A weight of 1 changes nothing.
 std::optional<bool> loss_of(const JsonObject& message, const RecordFields& fields) {
   std::optional<bool> loss;
   const auto say = [&](const std::string& key, bool carries) {
@@ -80,7 +80,7 @@ bool is_flag(const RecordFields& fields, std::string_view key) {
   return key == fields.key("weight") || key == fields.key("train") || is_in(kFlags, key);
 }
 
-// What a reply says beside its content, and what a tool says of its own.
+// Reads what a reply holds besides its content, and what a tool's message does.
 void read_more(const JsonObject& message, const jinja::Value& ordered, Message& out) {
   if (out.role == ChatRole::Assistant) {
     for (const std::string_view key : kThinkingKeys) {
@@ -100,13 +100,13 @@ void read_more(const JsonObject& message, const jinja::Value& ordered, Message& 
   }
 }
 
-// Whether a message's key is one of those.
+// Returns whether read_more() reads a message's key.
 bool is_more(ChatRole role, std::string_view key) {
   if (role == ChatRole::Assistant) return is_in(kThinkingKeys, key) || key == "tool_calls";
   return role == ChatRole::Tool && (key == "tool_call_id" || key == "name");
 }
 
-// A message's calls, in the order of their keys. `list`: the messages as RecordFields::ordered() has them.
+// Returns a message's calls, in the order of their keys. `list` holds the messages as from RecordFields::ordered().
 jinja::Value calls_of(const jinja::Value& list, size_t message) {
   const jinja::Value& one = list.as<jinja::ListRep>().items.at(message);
   const jinja::Value* const found = one.as<jinja::DictRep>().find("tool_calls");
@@ -114,7 +114,7 @@ jinja::Value calls_of(const jinja::Value& list, size_t message) {
   return found->is(jinja::Kind::String) ? jinja::value_of_json(jinja::view_of(*found)) : *found;
 }
 
-// `ordered`: gives the message's calls.
+// Reads a message. `ordered` returns its calls.
 Message read_message(const RecordFields& fields, const JsonObject& message, const std::string& within,
                      const std::function<jinja::Value()>& ordered, std::vector<std::string>& ignored) {
   const bool sharegpt = message.has(fields.key("from"));
@@ -160,7 +160,7 @@ Conversation read_messages(const RecordFields& fields, const std::string& name, 
   const Json& list = fields.list(name);
   if (list.empty()) fields.object().fail(fields.key(name), "at least one message");
   const bool has_system = !fields.text_or_nothing("system").empty();
-  std::optional<jinja::Value> ordered;  // the list, once a message has calls
+  std::optional<jinja::Value> ordered;  // the list, set once a message has calls
   for (size_t i = 0; i < list.size(); ++i) {
     const std::string place = fmt::format("{}[{}]", fields.key(name), i);
     const JsonObject message(list[i], fields.place(), place);

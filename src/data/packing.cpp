@@ -48,8 +48,8 @@ std::string left_out_text(const PackingReport& report, const PackingOptions& opt
   return fmt::format("{}{}", fmt::join(parts, "; "), by_length ? " (--sequence-length and --long-samples choose)" : "");
 }
 
-// Calls visit(DocumentSpan) for what the options leave of a sample, and returns the tokens of what they leave, those of
-// documents without loss included.
+// Calls visit(DocumentSpan) for what the options leave of a sample, and returns the tokens of that, including those of
+// documents without loss.
 template <class Visit>
 int64_t Packer::for_each_document(uint32_t sample, Visit&& visit) const {
   const int64_t length = dataset_.length(sample), limit = options_.sequence_length;
@@ -138,7 +138,7 @@ void Packer::build(int64_t epoch, EpochBlocks& out) {
     placed_[n] = d;
     block_of_[n++] = block;
   });
-  // Sorted by block, keeping the order within each: counts become starts, each start moves on as its block fills and
+  // Sorts by block, keeping the order within each: counts become starts, and each start moves on as its block fills and
   // ends as the start of the next.
   out.starts.assign(size_t{opened_} + 1, 0);
   for (const uint32_t block : block_of_) {
@@ -149,7 +149,7 @@ void Packer::build(int64_t epoch, EpochBlocks& out) {
   for (size_t i = 0; i < placed_.size(); ++i) out.documents[out.starts[block_of_[i] + 1]++] = placed_[i];
 }
 
-// The block that the next document goes into.
+// Returns the block for the next document.
 uint32_t Packer::place(int64_t length) {
   if (!options_.packing) return opened_++;
   auto block = std::find_if(open_.begin(), open_.end(), [&](const OpenBlock& b) { return b.free_tokens >= length; });
@@ -184,7 +184,7 @@ BlockStream::BlockStream(const Dataset& dataset, std::vector<uint32_t> selection
   const int64_t step_blocks = shape_.blocks();
   const int64_t enough =
       length.max_steps && *length.max_steps < INT64_MAX / step_blocks ? *length.max_steps * step_blocks : INT64_MAX;
-  // A step touches at most so many epochs.
+  // A step touches this many epochs at most.
   const int64_t touched = ceil_div(step_blocks - 1, packer_.least_blocks()) + 1;
   held_.resize(static_cast<size_t>(std::min(touched, length.epochs.value_or(touched))));
   for (Held& held : held_) held.blocks = packer_.reserve();

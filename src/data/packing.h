@@ -1,5 +1,6 @@
-// Samples into blocks of a fixed length, and blocks into steps: which tokens every rank sees in every pass of every
-// step. All of it follows from the data set, the options and the seed, so a run resumes from a step's number alone.
+// Packs samples into blocks of a fixed length, and blocks into steps: it decides which tokens every rank sees in every
+// pass of every step. All of it follows from the data set, the options and the seed, so a run resumes from a step's
+// number alone.
 #pragma once
 
 #include <cstdint>
@@ -14,11 +15,11 @@
 
 namespace snug {
 
-// What becomes of a sample that is longer than a block: its head is kept; it becomes several documents, each as long as
-// a block but the last; it is left out.
+// Says what becomes of a sample that is longer than a block: its head is kept; it becomes several documents, each as
+// long as a block but the last; it is left out.
 enum class LongSamples { Cut, Split, Drop };
 
-// "cut", "split", "drop"; UserError otherwise.
+// Returns the value of "cut", "split" or "drop"; throws UserError for another name.
 LongSamples long_samples_from_name(std::string_view name);
 std::string_view name(LongSamples long_samples);
 
@@ -28,18 +29,18 @@ struct PackingOptions {
   LongSamples long_samples = LongSamples::Cut;
   bool shuffle = true;  // a new order each epoch; false: file order
   uint64_t seed = 42;
-  Heartbeat heartbeat{};           // called for each epoch that is packed, and each million of its samples
+  Heartbeat heartbeat{};           // called for each epoch that is packed, and for each million of its samples
   std::string_view name = "data";  // the option that named the samples, for messages
 };
 
-// A document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
+// Describes a document of a block: tokens [begin, begin + length) of a sample. Attention and positions restart at each.
 struct DocumentSpan {
   uint32_t sample = 0, begin = 0, length = 0;
   bool operator==(const DocumentSpan&) const = default;
 };
 
-// What the options make of the samples, the same in every epoch. Documents without a loss token are left out: they
-// would cost time, and a step of nothing but them would still move weights by momentum and decay.
+// Counts what the options make of the samples, which is equal in every epoch. Documents without a loss token are left
+// out: they would cost time, and a step of only such documents would still move weights by momentum and decay.
 struct PackingReport {
   int64_t samples = 0;       // selected
   int64_t long_samples = 0;  // longer than a block: cut, split or dropped
@@ -47,8 +48,8 @@ struct PackingReport {
   int64_t documents = 0;     // an epoch
   int64_t tokens = 0;        // an epoch
   int64_t loss_tokens = 0;   // an epoch
-  int64_t without_loss = 0;  // samples that have no loss token: left out
-  int64_t cut_off_loss = 0;  // samples that have loss tokens, none of them in what is left of the sample: left out
+  int64_t without_loss = 0;  // samples without a loss token, which are left out
+  int64_t cut_off_loss = 0;  // samples with loss tokens only in what is cut off, which are left out
 
   bool operator==(const PackingReport&) const = default;
 };
@@ -57,10 +58,10 @@ struct PackingReport {
 // longer than sequence_length 2048: cut, 812 tokens lost; ...". Empty if all samples take part whole.
 std::string left_out_text(const PackingReport& report, const PackingOptions& options);
 
-// The blocks of one epoch.
+// Holds the blocks of one epoch.
 struct EpochBlocks {
-  std::vector<DocumentSpan> documents;  // block after block, each block's in the order they were put in
-  std::vector<uint32_t> starts;         // of each block in documents, and the end of the last
+  std::vector<DocumentSpan> documents;  // block after block, each block's in the order in which they were placed
+  std::vector<uint32_t> starts;         // by block, its first document; and the end of the last
 
   int64_t count() const { return static_cast<int64_t>(starts.size()) - 1; }
   std::span<const DocumentSpan> block(int64_t i) const {
@@ -73,26 +74,26 @@ struct EpochBlocks {
 //
 // Samples of which something is left come in the order of the epoch: a permutation by Fisher and Yates with
 // Random(seed, DataOrder, epoch), or file order. Without packing each document is a block. With packing up to 64 blocks
-// are open at a time; a document goes into the first of them, in the order they were opened, that has room for all of
-// it; max_documents(1, sequence_length) close a block. Where none has room, a new one is opened, and if 64 are open the
-// fullest (the first of equals) is closed before. Blocks are numbered as they are opened. So a document is never split
-// over blocks, and packed or not each keeps its tokens, positions and loss.
+// are open at a time; a document goes into the first of them, in the order in which they were opened, that has room for
+// all of it; max_documents(1, sequence_length) documents close a block. Where none has room, a new one is opened, and
+// if 64 are open the fullest (the first of equals) is closed before. Blocks are numbered as they are opened. So a
+// document is never split over blocks, and packed or not each keeps its tokens, positions and loss.
 class Packer {
  public:
-  // `selection`: the samples that take part, in file order. UserError that says why if no document with a loss token is
-  // left of them. The data set must outlive the packer.
+  // `selection` holds the samples that take part, in file order. Throws UserError that says why if no document with a
+  // loss token is left of them. The data set must outlive the packer.
   Packer(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& options);
 
   const PackingReport& report() const { return report_; }
-  // Blocks of an epoch. Packs it where epochs differ, but places nothing.
+  // Returns the number of blocks of an epoch. It packs the epoch if epochs differ, without placing tokens.
   int64_t count(int64_t epoch);
-  // Whether all epochs have as many blocks.
+  // Returns whether all epochs have as many blocks.
   bool counts_are_equal() const { return !options_.packing || !options_.shuffle; }
-  // No epoch has fewer blocks.
+  // Returns a number of blocks below which no epoch falls.
   int64_t least_blocks() const;
-  // Room for any epoch, so that build() does not allocate.
+  // Returns room for any epoch, so that build() does not allocate.
   EpochBlocks reserve() const;
-  // Replaces the blocks by those of an epoch (from 0). One thread at a time.
+  // Replaces the blocks by those of an epoch (from 0). One thread may call it at a time.
   void build(int64_t epoch, EpochBlocks& out);
 
  private:
@@ -104,7 +105,7 @@ class Packer {
   bool examine(uint32_t sample);
   template <class Visit>
   int64_t for_each_document(uint32_t sample, Visit&& visit) const;
-  // Puts the documents of an epoch into blocks, one after another: visit(DocumentSpan, block).
+  // Puts the documents of an epoch into blocks, one after another, and calls visit(DocumentSpan, block).
   template <class Visit>
   void pack(int64_t epoch, Visit&& visit);
   uint32_t place(int64_t length);
@@ -114,28 +115,30 @@ class Packer {
   PackingReport report_;
   std::vector<uint32_t> selection_, order_;
   std::vector<DocumentSpan> placed_;  // scratch of build(): documents in the epoch's order
-  std::vector<uint32_t> block_of_;    //   and the block of each
+  std::vector<uint32_t> block_of_;    //   by document: its block
   std::vector<OpenBlock> open_;
   uint32_t opened_ = 0;
 };
 
-// How a step is cut: block i of pass p on rank r is number ((step * passes + p) * ranks + r) * micro_batch + i of the
-// run, counted through all epochs.
+// Says how a step is cut: block i of pass p on rank r is number ((step * passes + p) * ranks + r) * micro_batch + i of
+// the run, counted through all epochs.
 struct StepShape {
   int64_t passes = 1, ranks = 1, micro_batch = 1;
   int64_t blocks() const { return passes * ranks * micro_batch; }
 };
 
-// Whichever ends first; with max_steps alone the data repeats as often as it takes. At least one is given.
+// Says when a run ends: at whichever comes first; with max_steps alone the data repeats as often as needed. At least
+// one is given.
 struct RunLength {
   std::optional<int64_t> max_steps = {}, epochs = {};
 };
 
-// The blocks of a run, step by step. Steps run across the ends of epochs; only the last step of the run may be short of
-// blocks, and the missing ones are empty. All memory is taken at construction. One thread at a time.
+// Gives the blocks of a run, step by step. Steps run across the ends of epochs; only the last step of the run may be
+// short of blocks, and the missing ones are empty. All memory is taken at construction. One thread may use it at a
+// time.
 class BlockStream {
  public:
-  // UserError for a run of no steps. The data set must outlive the stream.
+  // Throws UserError for a run of no steps. The data set must outlive the stream.
   BlockStream(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
               const StepShape& shape, const RunLength& length);
 
@@ -143,21 +146,22 @@ class BlockStream {
   const StepShape& shape() const { return shape_; }
   int64_t sequence_length() const { return sequence_length_; }
   const PackingReport& report() const { return packer_.report(); }
-  // Of the first epoch: with shuffling the others differ by a few. A step that holds the end of the epoch counts whole.
+  // Return the numbers of the first epoch: with shuffling the others differ by a few. A step that holds the end of the
+  // epoch counts whole.
   int64_t blocks_per_epoch() const { return first_epoch_blocks_; }
   int64_t steps_per_epoch() const;
 
   // Goes to a step (from 0, below steps()). The next step is quick; an earlier one rebuilds the epochs from the first.
   void seek(int64_t step);
 
-  // Of the step that was sought last. A block's documents; empty for a missing block.
+  // Returns a block's documents in the step that was sought last; empty for a missing block.
   std::span<const DocumentSpan> block(int64_t pass, int64_t rank, int64_t i) const;
-  // Tokens in the documents of a pass, on the rank that has the most.
+  // Returns the tokens in the documents of a pass, on the rank that has the most.
   int64_t pass_tokens(int64_t pass) const;
-  // Whether the last block of an epoch is in the step.
+  // Returns whether the last block of an epoch is in the step.
   bool ends_epoch() const;
-  // Over all passes and ranks, from the index alone: tokens in documents, and those of them that have a label that
-  // counts (the first of a document has none).
+  // Return, over all passes and ranks and from the index alone, the tokens in documents, and those of them with a label
+  // that counts (the first of a document has none).
   int64_t tokens() const { return tokens_; }
   int64_t loss_tokens() const { return loss_tokens_; }
 
@@ -167,7 +171,8 @@ class BlockStream {
     int64_t epoch, first;  // number in the run of its first block
   };
 
-  // The blocks of all epochs of the run, but at most `enough`: packs each shuffled epoch up to there.
+  // Returns the number of blocks of all epochs of the run, but at most `enough`: it packs each shuffled epoch up to
+  // there.
   int64_t count_blocks(int64_t epochs, int64_t enough);
   void restart();
   void hold_next();
@@ -180,7 +185,7 @@ class BlockStream {
   int64_t blocks_ = 0;  // of the run
   int64_t steps_ = 0;
   int64_t first_epoch_blocks_ = 0;
-  std::vector<Held> held_;       // the epochs that the step touches come first, in order; the rest is room
+  std::vector<Held> held_;       // the epochs that the step touches come first, in order; the others are room
   size_t used_ = 0;              // of held_
   int64_t begin_ = 0, end_ = 0;  // blocks of the step
   int64_t tokens_ = 0, loss_tokens_ = 0;

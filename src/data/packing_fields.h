@@ -1,4 +1,4 @@
-// The fields of how samples become blocks (base/fields.h).
+// Visits the fields of how samples become blocks (base/fields.h).
 #pragma once
 
 #include "base/fields.h"
@@ -6,7 +6,7 @@
 
 namespace snug {
 
-// Not visited: the seed, which Numerics has too, a heartbeat, and a name for messages.
+// Leaves out the seed, which Numerics has too, a heartbeat, and a name for messages.
 template <RecordOf<PackingOptions> R, class Visit>
 void visit_fields(R& options, Visit&& visit) {
   auto& [sequence_length, packing, long_samples, shuffle, seed, heartbeat, name] = options;

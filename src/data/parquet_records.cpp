@@ -1,4 +1,4 @@
-// Rows of a .parquet file as JSON objects.
+// Reads rows of a .parquet file as JSON objects.
 #include <utility>
 #include <vector>
 
@@ -19,13 +19,13 @@ class ParquetRecords : public RecordFormat {
 
   bool next(Record& record) override {
     if (!reader_.next(record.text, max_bytes_)) return false;
-    record.line = 1;  // the text has no lines of its own
+    record.line = 1;  // the text has no lines
     record.place = fmt::format("{}, row {}", name_, reader_.rows_read());
     return true;
   }
 
  private:
-  // Something else under the name is refused by what it is.
+  // Refuses a file that is something else, by what it is.
   static const std::filesystem::path& checked(const std::filesystem::path& path) {
     std::vector<std::byte> head(512);
     head.resize(ByteSource::open(path, Compression::None)->read(head));

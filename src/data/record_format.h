@@ -1,4 +1,4 @@
-// What reads the records of one kind of file; RecordReader chooses among them.
+// Declares what reads the records of one kind of file; RecordReader chooses among them.
 #pragma once
 
 #include <filesystem>
@@ -13,9 +13,9 @@ namespace snug {
 class RecordFormat {
  public:
   virtual ~RecordFormat() = default;
-  // As RecordReader::next().
+  // Reads the next record, as RecordReader::next() does.
   virtual bool next(Record& record) = 0;
-  // As RecordReader::note().
+  // Returns the note, as RecordReader::note() does.
   const std::string& note() const { return note_; }
 
  protected:

@@ -14,10 +14,10 @@ constexpr unsigned kRecords = kChats | bit(KeysOf::Text) | bit(KeysOf::Tokens);
 constexpr unsigned kMessage = bit(KeysOf::Message);
 constexpr unsigned kEverywhere = kRecords | kMessage | bit(KeysOf::Part);
 
-// Which values of a key are refused; the others change nothing, or are for the tables below.
+// Says which values of a key are refused; the others change nothing, or are judged by the tables below.
 enum class When { Always, IsList, IsNotTrue, IsNotFalse };
 
-// Keys, divided by blanks, that are refused in some objects, and what is said of them.
+// Keys, separated by blanks, that are refused in some objects, and what to say of them.
 struct RefusedKeys {
   unsigned of;
   std::string_view keys, expected;
@@ -100,7 +100,7 @@ constexpr RefusedKeys kRefused[] = {
     {kMessage, "prefix recipient channel end_turn refusal", "none: what it changes in a template is not rendered yet"},
 };
 
-// Keys that say where a record comes from and what somebody thinks of it, as far as they have one value.
+// Keys that say where a record comes from and what people think of it, if they have one value.
 constexpr std::string_view kHarmless =
     "id idx index uid uuid guid key hash md5 sha256 checksum src dataset_name data_source datasource subset config uri "
     "file filename file_name filepath file_path path repo repository repo_name lang locale programming_language score "
@@ -110,7 +110,7 @@ constexpr std::string_view kHarmless =
     "turns turn_idx turn_index turn_identifier round length len size tokens_count token_count word_count "
     "char_count perplexity ppl toxic toxicity redacted pii flagged country state hashed_ip dump snapshot snippet_count "
     "is_synthetic synthetic finish_reason name names markdown __index_level_0__ num_truncated_tokens";
-// The same of what is often a list or an object.
+// Keys of this kind whose values are often lists or objects.
 constexpr std::string_view kDescriptions =
     "metadata meta meta_data meta_info info source sources dataset origin provenance url urls link links language "
     "languages langs scores ratings votes category categories topic topics tag tags domain domains subject tasks "
@@ -119,15 +119,15 @@ constexpr std::string_view kDescriptions =
     "overflow_to_sample_mapping";
 constexpr std::array<std::string_view, 12> kHarmlessEndings = {
     "_id", "_uid", "_uuid", "_hash", "_url", "_count", "_score", "_rating", "_source", "_date", "_time", "_name"};
-// What is counted by "num_turns" and "n_turns".
+// Things that are counted by keys such as "num_turns" and "n_turns".
 constexpr std::string_view kCounted =
     "turns messages rounds tokens words chars characters sentences lines files comments likes votes upvotes downvotes "
     "views stars forks downloads edits citations";
-// What has a number by "message_index".
+// Things that have a number by keys such as "message_index".
 constexpr std::string_view kNumbered =
     "message dialog dialogue conversation sample example row line sentence paragraph chunk page shard doc document "
     "question data source global original";
-// A key with one of these words is about what is learnt, whatever its ending.
+// A key with one of these words is about learning, whatever its ending.
 constexpr std::string_view kOfLearning =
     "loss losses weight weights weighted train trains trained training trainable mask masks masked masking";
 // Keys of messages that some templates render and most do not.
@@ -135,11 +135,11 @@ constexpr std::string_view kSaidInMessages = "name split";
 
 int folded(char c) { return std::tolower(static_cast<unsigned char>(c)); }
 
-// What is named or linked by a key with a harmless ending is content all the same: "video_url", "function_name".
+// Things that are content even if a key with a harmless ending names or links them: "video_url", "function_name".
 constexpr std::string_view kContent =
     "image images img video videos audio audios media tool tools function functions call tool_call attachment";
 
-// Whether one of the words of a key ("lossWeight", "loss_weight") is among some.
+// Returns whether one of the words of a key ("lossWeight", "loss_weight") is among some.
 bool has_word_among(std::string_view key, std::string_view words) {
   const auto is_letter = [](char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; };
   const auto is_capital = [](char c) { return std::isupper(static_cast<unsigned char>(c)) != 0; };
@@ -166,7 +166,7 @@ bool is_harmless(std::string_view key, const Json& value) {
   return is_among(key, kHarmless);
 }
 
-// Whether a value says yes or no, in any of the spellings of read_flag().
+// Returns whether a value says yes or no, in any of the spellings of read_flag().
 bool says(const Json& value, bool yes) {
   if (value.is_boolean()) return value == yes;
   if (value.is_number()) return value == (yes ? 1 : 0);
@@ -187,7 +187,8 @@ bool refuses(When when, const Json& value) {
   return true;
 }
 
-// Tables have a column in every row; what a row has not is null, a text of nothing, or made of nothing else.
+// Returns whether a value is nothing: null, empty text, or made of nothing else. Tables have a column in every row,
+// also where a row has no value.
 bool is_nothing(const Json& value) {
   if (value.is_null() || value.is_object() || value.is_array())
     return std::all_of(value.begin(), value.end(), [](const Json& part) { return is_nothing(part); });

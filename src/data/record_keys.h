@@ -1,4 +1,4 @@
-// Keys of records beside those that their shape reads: which are refused, and which change nothing.
+// Judges keys of records that their shape does not read: which are refused, and which change nothing.
 #pragma once
 
 #include <cstdint>
@@ -12,25 +12,25 @@
 
 namespace snug {
 
-// What an object with keys is: a record of a shape (NamedAlpaca: options say what its input or prompt is), a message of
-// one, or a part of a message's content.
+// Says what an object with keys is: a record of a shape (NamedAlpaca: options say what its input or prompt is), a
+// message of one, or a part of a message's content.
 enum class KeysOf { Alpaca, NamedAlpaca, Conversation, Text, Tokens, Message, Part };
 
-// Goes through the keys for which is_read(key) is false; null, "" and what is empty is passed over. UserError for one
-// that is known to change what a sample teaches, and, in messages and parts, for one that is not known to be harmless,
-// but for a message's name, which some templates render. That and other unknown ones are added to `ignored`. A list or
-// an object is harmless under few names, and nothing is whose name has one of the words loss, weight, train and mask.
-// Names are compared without regard to case, '_' and '-'.
+// Goes through the keys for which is_read(key) is false; null, "" and empty values are passed over. Throws UserError
+// for a key that is known to change what a sample teaches and, in messages and parts, for one that is not known to be
+// harmless, except a message's name, which some templates render. That and other unknown keys are added to `ignored`. A
+// list or an object is harmless under few names, and no value is whose name has one of the words loss, weight, train
+// and mask. Names are compared without regard to case, '_' and '-'.
 void check_keys(const JsonObject& object, KeysOf of, const std::function<bool(std::string_view)>& is_read,
                 std::vector<std::string>& ignored);
 
-// Whether the two are one name, without regard to case, '_' and '-'.
+// Returns whether the two are one name, without regard to case, '_' and '-'.
 bool same_key(std::string_view a, std::string_view b);
-// Whether a key is one of some names, which are divided by blanks.
+// Returns whether a key is one of some names, which are separated by blanks.
 bool is_among(std::string_view key, std::string_view names);
 
-// A line on keys that are passed over, by how many records have each: "FILE: keys ignored: "id" (3 records)". Of many
-// keys the first are named and the others counted.
+// Returns a line on keys that are passed over, with how many records have each: "FILE: keys ignored: "id" (3 records)".
+// Of many keys it names the first and counts the others.
 std::string ignored_keys_text(std::string_view file, const std::map<std::string, int64_t>& keys);
 
 }  // namespace snug

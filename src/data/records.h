@@ -1,4 +1,4 @@
-// Data files cut into records, without looking at what a record means and without holding more than one.
+// Cuts data files into records, without looking at what a record means and without holding more than one.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@
 
 namespace snug {
 
-// A record longer than this is refused: what looks like one is a file of another kind.
+// A longer record is refused, as such a file is of another kind.
 constexpr uint64_t kMaxRecordBytes = uint64_t{256} << 20;
 
-// What is one document of a .txt file.
+// Says what is one document of a .txt file.
 enum class TextSplit { Document, Paragraph, Line };
 
-// "document", "paragraph", "line"; UserError otherwise.
+// Returns the value of "document", "paragraph" or "line"; throws UserError for another name.
 TextSplit text_split_from_name(std::string_view name);
 
 struct Record {
@@ -31,10 +31,10 @@ struct Record {
 
 struct RecordOptions {
   TextSplit text_split = TextSplit::Document;
-  // Columns of tables whose cells, where they are text, are lists or objects written as JSON.
+  // Names columns of tables whose cells are lists or objects; cells that are text are read as JSON.
   std::set<std::string, std::less<>> json_columns;
-  // Whether an object is a sample by its keys, as opposed to one that holds the samples in a list. Its lists and
-  // objects are given without what is in them. Empty: every object is.
+  // Returns whether an object is a sample by its keys, as opposed to one that holds the samples in a list. Its lists
+  // and objects are given without their contents. Empty: every object is one.
   std::function<bool(const Json&)> is_sample;
   uint64_t max_record_bytes = kMaxRecordBytes;
   Heartbeat heartbeat{};  // called for each MiB that is read
@@ -51,17 +51,17 @@ struct RecordOptions {
 class RecordFormat;
 class RecordReader {
  public:
-  // UserError for another ending, a file that cannot be read, or one that is something else than its name says.
+  // Throws UserError for another ending, a file that cannot be read, or one that is something else than its name says.
   explicit RecordReader(const std::filesystem::path& path, RecordOptions options = {});
   ~RecordReader();
 
-  // Whether records are JSON, as opposed to plain text.
+  // Returns whether records are JSON, as opposed to plain text.
   bool json() const { return json_; }
-  // False at the end of the file. UserError with file and line (row, element) for what is no object, for a file that
-  // ends early or is damaged, and for a record that is too long.
+  // Reads the next record; returns false at the end of the file. Throws UserError with file and line (row, element) for
+  // what is no object, for a file that ends early or is damaged, and for a record that is too long.
   bool next(Record& record);
-  // What was settled by looking at the file, or left out of it; empty if there is nothing to say. Complete after the
-  // first next().
+  // Returns what was settled by looking at the file, or left out of it; empty if there is nothing to report. It is
+  // complete after the first next().
   const std::string& note() const;
 
  private:

@@ -28,7 +28,7 @@ void SeenKeys::say_of_keys(const std::string& path, const DataOptions& options) 
           fmt::format("{}: no record has the field '{}', which --{} names", path, named_[i].field, named_[i].option));
   }
   if (!ignored_.empty()) options.note(ignored_keys_text(path, ignored_));
-  // Some programs mean by it what others mean by 'masked'.
+  // Some programs mean by 'mask' what others mean by 'masked'.
   if (masks_ > 0) {
     options.note(fmt::format(
         "{}: {} messages with 'mask': where it is true a message carries loss; 'masked' is the other way round", path,

@@ -17,7 +17,7 @@ constexpr std::array<std::pair<DataFormat, std::string_view>, 5> kFormats = {{{D
                                                                               {DataFormat::Messages, "messages"},
                                                                               {DataFormat::Text, "text"},
                                                                               {DataFormat::Tokens, "tokens"}}};
-// RecordFields that columns may name: of records, and of the messages of a conversation.
+// Columns may name these RecordFields: of records, and of the messages of a conversation.
 constexpr std::array<std::string_view, 11> kFields = {"instruction", "input",         "output",   "system",
                                                       "history",     "conversations", "messages", "tools",
                                                       "text",        "input_ids",     "labels"};
@@ -26,7 +26,7 @@ constexpr std::array<std::string_view, 6> kMessageFields = {"from", "value", "ro
 constexpr std::string_view kNoNull =
     "a value: what is null, as an empty cell of a table is, says nothing; leave such records out";
 
-// What others call the fields of a record.
+// Lists names that other programs give to the fields of a record.
 constexpr std::pair<std::string_view, std::array<std::string_view, 7>> kOtherNames[] = {
     {"instruction", {"prompt", "question", "query", "problem", "user", "input", "request"}},
     {"output", {"response", "completion", "answer", "solution", "assistant", "target", "reply"}},
@@ -66,13 +66,13 @@ std::vector<std::string> prompt_fields(const ShapeOptions& options) {
   return names;
 }
 
-// Whether the pattern has a field, under its own name or the file's.
+// Returns whether the pattern has a field, under snug's name or the file's.
 bool is_named(const RecordFields& fields, const std::vector<std::string>& named, const std::string& field) {
   return std::any_of(named.begin(), named.end(),
                      [&](const std::string& name) { return fields.key(name) == fields.key(field); });
 }
 
-// Refuses what would be taught beside a pattern, without its words, or in the place of a text that is not there.
+// Refuses what would be taught beside a pattern, without the pattern's words, or in place of a missing text.
 void refuse_beside_pattern(const RecordFields& fields, const std::vector<std::string>& named) {
   const JsonObject& record = fields.object();
   const auto is_said = [&](const std::string& name) {
@@ -127,7 +127,7 @@ bool is_conversation(const Json& value) {
 
 constexpr std::array<std::string_view, 2> kPromptAndCompletion = {"prompt", "completion"};
 
-// Whether a text begins as a list of messages does, written as JSON or as Python prints it.
+// Returns whether a text begins as a list of messages does, written as JSON or as Python prints it.
 bool begins_as_messages(std::string_view text) {
   const auto take = [&](std::string_view word) {
     text.remove_prefix(white_before(text));
@@ -140,7 +140,7 @@ bool begins_as_messages(std::string_view text) {
          (take("'") || take("\"")) && take(":");
 }
 
-// Refuses to learn messages as the text that they are written in.
+// Refuses to teach messages as the text in which they are written.
 void refuse_written_messages(const RecordFields& fields, const std::vector<std::string>& names) {
   for (const std::string& name : names) {
     const std::string key = fields.key(name);
@@ -150,14 +150,14 @@ void refuse_written_messages(const RecordFields& fields, const std::vector<std::
   }
 }
 
-// Whether a record is a conversation in two lists, its prompt and what completes it, as TRL has them.
+// Returns whether a record is a conversation in two lists, a prompt and its completion, as TRL has them.
 bool is_prompt_and_completion(const RecordFields& fields) {
   const Json& record = fields.object().value();
   const auto is_list = [&](const char* key) { return record.contains(key) && is_conversation(record.at(key)); };
   return !fields.has("messages") && is_list("prompt") && is_list("completion");
 }
 
-// The conversation of one list, or of a prompt, which carries no loss, and its completion.
+// Returns the conversation of one list, or of a prompt, which carries no loss, and its completion.
 Conversation read_conversation(const RecordFields& fields, const std::string& name, std::vector<std::string>& ignored) {
   Conversation out;
   add_system(fields, out);
@@ -176,7 +176,7 @@ Conversation read_conversation(const RecordFields& fields, const std::string& na
   return out;
 }
 
-// What lies beside token ids as one value a token, and is not known, would say something of each.
+// Refuses unknown lists with one value for each token, as they would say something of each.
 void refuse_lists_beside_tokens(const RecordFields& fields, const std::vector<std::string>& unknown) {
   const size_t tokens = fields.has("input_ids") ? fields.object().at(fields.key("input_ids")).size() : 0;
   for (const std::string& key : unknown) {
@@ -204,7 +204,7 @@ KeysOf keys_of(DataFormat format, const ShapeOptions& options) {
   return KeysOf::Tokens;
 }
 
-// The fields that a shape reads of a record.
+// Returns the fields of a record that a shape reads.
 std::vector<std::string> fields_of(DataFormat format, const RecordFields& record) {
   const ShapeOptions& options = record.options();
   switch (format) {
@@ -237,7 +237,7 @@ std::optional<DataFormat> shape_of(const RecordFields& fields) {
   return {};
 }
 
-// "output=response", as --columns takes it, where the record has such a field; empty otherwise.
+// Returns "output=response", as --columns takes it, if the record has such a field; empty otherwise.
 std::string column_for(std::string_view name, const JsonObject& record) {
   if (name == "messages" || name == "conversations") {
     for (const auto& [key, value] : record.value().items()) {
@@ -259,7 +259,7 @@ std::string column_for(std::string_view name, const JsonObject& record) {
   return "";
 }
 
-// What may help to read a record of no shape.
+// Returns what may help to read a record of no shape.
 std::string advice(const JsonObject& record) {
   const std::string instruction = column_for("instruction", record), output = column_for("output", record);
   if (!instruction.empty() && !output.empty()) return fmt::format("--columns {},{} names them", instruction, output);
@@ -324,7 +324,7 @@ std::vector<NamedField> named_fields(const ShapeOptions& options) {
 
 namespace {
 
-// Whether an object in one of the record's lists is so.
+// Returns whether the predicate holds for an object in one of the record's lists.
 template <class Predicate>
 bool in_lists(const Json& record, Predicate&& is_so) {
   return std::any_of(record.begin(), record.end(), [&](const Json& list) {
@@ -390,7 +390,7 @@ void read_written_messages(Json& record) {
       Json list = parse_json(*text, key);
       if (is_conversation(list)) *found = std::move(list);
     } catch (const UserError&) {
-      continue;  // a text, which is refused where it is read
+      continue;  // a text, which is refused when it is read
     }
   }
 }
@@ -419,7 +419,7 @@ Example read_example(const Json& record, DataFormat format, const ShapeOptions& 
       [&](std::string_view key) {
         const auto is = [&](const std::string& name) { return fields.key(name) == key; };
         if (std::any_of(read.begin(), read.end(), is)) return true;
-        // In other letters it would be passed over, and the field be missing.
+        // A key in other letters would be passed over, and the field be missing.
         for (const std::string& name : read)
           if (same_key(fields.key(name), key) && !fields.has(name))
             fields.object().fail(key, fmt::format("'{}'; --columns {}={} names it", fields.key(name), name, key));

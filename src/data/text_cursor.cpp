@@ -18,7 +18,7 @@ TextCursor::TextCursor(const std::filesystem::path& path, DataFileType type, Hea
     : name_(path.string()), heartbeat_(std::move(heartbeat)), buffer_(kBufferBytes) {
   const bool compressed = type.compression != Compression::None;
   if (compressed) {
-    // What only bears the ending is refused by what it is, not as a damaged stream.
+    // A file that only has the ending is refused by what it is, not as a damaged stream.
     const auto raw = ByteSource::open(path, Compression::None);
     end_ = raw->read(buffer_);
     refuse_foreign_bytes(std::span(buffer_).first(end_), name_, type, /*inner=*/false);
@@ -89,7 +89,7 @@ void append_within(std::string& text, std::string_view more, uint64_t max_bytes,
         "in .json, and documents within that size in .txt, or --text-split paragraph or line",
         name, line, max_bytes);
   }
-  // As it grows it lies there twice, and so does what is read of it.
+  // While it grows it is in memory twice, and so is what is read from it.
   constexpr uint64_t kSmall = 8 << 20;
   if (const uint64_t bytes = text.size() + more.size(); bytes > text.capacity() && bytes > kSmall)
     if (const uint64_t left = free_memory(); left < 4 * bytes)

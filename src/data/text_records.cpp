@@ -1,4 +1,4 @@
-// Documents of a .txt file.
+// Reads the documents of a .txt file.
 #include <utility>
 
 #include "base/error.h"
@@ -29,7 +29,7 @@ class TextRecords : public RecordFormat {
       } else {
         blank_lines += '\n';
       }
-      // Blank lines are of a document only if something follows them.
+      // Blank lines belong to a document only if something follows them.
       if (blank) {
         append(blank_lines, line, number);
         continue;

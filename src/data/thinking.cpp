@@ -16,7 +16,7 @@ bool thinks(const Message& message) {
   return !message.thinking.empty() || thinking_bytes(message.content) > 0;
 }
 
-// Where turns begin: at the first message, and at each question behind a reply.
+// Returns where turns begin: at the first message, and at each question behind a reply.
 std::vector<size_t> turns_of(const Conversation& conversation) {
   std::vector<size_t> turns = {0};
   bool answered = false;
@@ -30,7 +30,7 @@ std::vector<size_t> turns_of(const Conversation& conversation) {
   return turns;
 }
 
-// How much the parts of a conversation take that end where its turns do.
+// Returns the bytes of the parts of a conversation that end where its turns do.
 uint64_t bytes_of_parts(const Conversation& conversation, const std::vector<size_t>& turns) {
   uint64_t bytes = 0, whole = 0;
   size_t turn = 1;

@@ -1,4 +1,4 @@
-// What becomes of the thinking in replies of earlier turns.
+// Decides what becomes of the thinking in replies of earlier turns.
 #pragma once
 
 #include <string_view>
@@ -8,12 +8,12 @@
 
 namespace snug {
 
-// keep: the template is given all of it. drop: replies before the last question lose theirs. last: a conversation in
-// which such replies have some becomes several, one a question, in which its replies are the last ones; each carries
-// the loss of its last question and replies alone.
+// Says what the template gets. Keep: all of the thinking. Drop: replies before the last question lose theirs. Last: a
+// conversation with thinking in such replies becomes several, one for each question, whose replies are then the last
+// ones; each carries only the loss of its last question and replies.
 enum class Thinking { Keep, Drop, Last };
 
-// As `thinking` spells them: keep, drop, last. UserError that lists them otherwise.
+// Returns the value that `thinking` spells keep, drop or last. Throws UserError that lists them for another name.
 Thinking thinking_from_name(std::string_view name);
 
 std::vector<Conversation> with_thinking(Conversation conversation, Thinking thinking);

@@ -1,4 +1,4 @@
-// Token ids and what stands beside them.
+// Reads token ids and the lists beside them.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +13,7 @@ bool is_no_label(const Json& value) {
   return value.is_number_integer() && !value.is_number_unsigned() && value.get<int64_t>() == kNoLabel;
 }
 
-// Integers from 0 to `highest`, and -100 where they are labels.
+// Returns integers from 0 to `highest`, and -100 in labels.
 std::vector<int32_t> read_integers(const RecordFields& fields, const std::string& name, int32_t highest, bool labels,
                                    std::string_view expected) {
   const Json& list = fields.list(name);
@@ -33,7 +33,7 @@ std::vector<int32_t> read_integers(const RecordFields& fields, const std::string
   return out;
 }
 
-// The same of a list that goes with the ids; empty if it is not there.
+// Returns such integers of a list that goes with the ids; empty if it does not exist.
 std::vector<int32_t> read_beside(const RecordFields& fields, const std::string& name, size_t count, int32_t highest,
                                  bool labels, std::string_view expected) {
   if (!fields.has(name)) return {};
@@ -44,7 +44,7 @@ std::vector<int32_t> read_beside(const RecordFields& fields, const std::string& 
   return out;
 }
 
-// Takes away what a mask of attention hides, which is padding.
+// Takes away what an attention mask hides, which is padding.
 void cut_padding(const RecordFields& fields, TokenSample& sample, std::vector<int32_t>& positions) {
   const std::string key = "attention_mask";
   const std::vector<int32_t> mask = read_beside(fields, key, sample.ids.size(), 1, false, "0 or 1");

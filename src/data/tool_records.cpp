@@ -1,4 +1,4 @@
-// Tools of a record and calls of its messages. Templates write their keys in the order in which they stand.
+// Reads tools of a record and calls of its messages. Templates write their keys in the order in which they stand.
 #include <utility>
 
 #include "base/ascii.h"
@@ -16,7 +16,7 @@ const Value* find(const Value& object, std::string_view key) {
   return object.is(Kind::Dict) ? object.as<DictRep>().find(key) : nullptr;
 }
 
-// The function of a tool or a call, within an object that says that it is one.
+// Returns the function of a tool or a call, within an object that says that it is one.
 Value as_function(const Value& one, const JsonObject& object, std::string_view key, std::string_view expected) {
   const Value* const function = find(one, "function");
   const Value* const named = function && function->is(Kind::Dict) ? function : &one;

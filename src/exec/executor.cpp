@@ -11,7 +11,7 @@ std::span<std::byte> bytes_of(const TensorView& view) {
   return {view.data, static_cast<size_t>(view.count()) * element_bytes(view.dtype)};
 }
 
-// What is wrong with another rank, and where this one waited for it.
+// Throws what is wrong with another rank, with the place where this one waited for it.
 [[noreturn]] void rethrow_with_site(const PeerError& error, Comm& comm, const Op& op) {
   comm.rethrow(error, fmt::format("in the {} at {}", kind(op.attrs), op.site));
 }
@@ -179,8 +179,8 @@ void Executor::make_marks() {
       if (is_collective(set_.programs[p].ops[id].attrs) && !marks_[p][id]) marks_[p][id] = streams_->add_mark();
 }
 
-// The collective that is not done and was issued first, of the last program's first `issued` ops and the program
-// before; null if there is none. Marks of ops that were issued again speak of their later run.
+// Returns the first issued collective that is not done, of the last program's first `issued` ops and the program
+// before; null if there is none. A mark of an op that was issued again stands for its later run.
 const Op* Executor::pending_collective(OpId issued) const {
   const auto first = [this](ProgramId program, OpId begin, OpId end) -> const Op* {
     const std::vector<Op>& ops = set_.programs[program].ops;
@@ -194,16 +194,18 @@ const Op* Executor::pending_collective(OpId issued) const {
   return op ? op : first(now, 0, issued);
 }
 
-// Work that waits for another rank's may never end, and a stream holds so many launches and no more: a host that were
-// held up in the midst of one could neither see that the other rank is gone nor show that it is there itself.
+// Keeps the host near the device. Work that waits for another rank may never end, and a stream holds a limited number
+// of launches: a host that blocked in a launch could neither see that the other rank is gone nor show that it is alive
+// itself.
 void Executor::stay_near(size_t stretch) {
   const Streams::Mark mark = near_[stretch % near_.size()];
   streams_->wait_here(mark);
   streams_->record(Lane::Compute, mark);
 }
 
-// What the host does itself is done before anything after it is issued, so that nobody need wait for it. A wait for an
-// earlier run than the one that is meant holds nothing up for long: whatever is enqueued completes by itself.
+// Issues a program on streams. What the host does itself is done before anything after it is issued, so no op need wait
+// for it. If a wait is taken for an earlier run than the one that is meant, nothing is delayed for long, as whatever is
+// enqueued completes by itself.
 void Executor::run_streams(Instance& instance) {
   OpId issued = 0;
   try {
@@ -214,7 +216,7 @@ void Executor::run_streams(Instance& instance) {
   }
 }
 
-// `id`: of the op that is being issued.
+// `id` is that of the op that is being issued.
 void Executor::issue_on_streams(Instance& instance, OpId& id) {
   streams_->use_here();
   // Waits are for this program and the one before: earlier ones must have ended.
@@ -292,7 +294,7 @@ void Executor::serve(Lane lane, int threads) {
   }
 }
 
-// Unlocks while the op runs. The first error ends everything: nothing is begun after it.
+// Runs one op, unlocked meanwhile. The first error ends everything: no op begins after it.
 void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock) {
   running_++;
   lock.unlock();
@@ -302,9 +304,9 @@ void Executor::attempt(const Ticket& ticket, std::unique_lock<std::mutex>& lock)
   } catch (const std::exception& caught) {
     error = std::current_exception();
     lock.lock();
-    if (!error_) error_ = error;  // before what it causes on other lanes
+    if (!error_) error_ = error;  // before errors that it causes on other lanes
     lock.unlock();
-    if (comm_) comm_->leave(caught.what());  // or lanes here and elsewhere would wait for this one
+    if (comm_) comm_->leave(caught.what());  // or lanes here and on other ranks would wait for this one
   }
   lock.lock();
   running_--;
@@ -324,8 +326,8 @@ void Executor::wait_here(std::unique_lock<std::mutex>& lock, const Condition& co
   awaited_ = nullptr;
 }
 
-// Those alone who can go on: a step has thousands of ops, and threads that wake for nothing take the processor from
-// those that work.
+// Wakes only the lanes that can go on: a step has thousands of ops, and threads that wake for nothing take the
+// processor from those that compute.
 void Executor::wake() {
   for (size_t lane = 0; lane < kLanes; lane++)
     if (idle_[lane] && may_run(static_cast<Lane>(lane))) changed_[lane].notify_one();
@@ -351,7 +353,7 @@ void Executor::finish_streams() {
   }
 }
 
-// Other lanes may still be at work on files and views that the caller takes back.
+// Other lanes may still use files and views that the caller takes back.
 void Executor::rethrow(std::unique_lock<std::mutex>& lock) {
   if (!error_) return;
   wait_here(lock, [&] { return running_ == 0; });

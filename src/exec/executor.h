@@ -1,4 +1,4 @@
-// Walks programs: the only place where planned ops become work.
+// Walks programs: planned ops become work only here.
 #pragma once
 
 #include <condition_variable>
@@ -17,55 +17,57 @@
 
 namespace snug {
 
-// Does what a HostTask asks with the arena bytes it names; may set counts in the scalars for the ops after it.
+// Does what a HostTask asks with the arena bytes that it names; it may set counts in the scalars for the ops after it.
 using HostHandler = std::function<void(const HostTask&, std::span<const TensorView>, RuntimeScalars&)>;
 
 class Executor {
  public:
-  // Binds every op of every program. `comm`: for collectives; none for one rank. `threads`: of the team that computes.
-  // All references must outlive the executor.
+  // Binds every op of every program. `comm` serves collectives; null for one rank. `threads` is the size of the team
+  // that computes. All references must outlive the executor.
   Executor(const ProgramSet& set, const MemoryPlan& plan, Backend& backend, Arena& arena, Comm* comm, HostHandler host,
            LaneMode mode, int threads);
   ~Executor();
 
-  // Issues a program, which must be a successor of the one before; each of its passes starts with these scalars, but
-  // the last with `last` if that is given. `files` are those that its ReadFile and WriteFile ops name; they and the
-  // program's effects are the caller's again after finish(). With LaneMode::Threads or streams the work may go on after
-  // return; with threads at most the program before is still running when this one starts to be issued. Errors of ops
-  // are rethrown here or by finish(); a PeerError also says in which collective this rank waited.
+  // Issues a program, which must be a successor of the one before. Each of its passes starts with the scalars
+  // `runtime`, except the last, which starts with `last` if that is given. `files` are those that its ReadFile and
+  // WriteFile ops name; they and the program's effects are the caller's again after finish(). With LaneMode::Threads or
+  // streams the work may go on after return; with threads at most the program before is still running when this one
+  // starts to be issued. Errors of ops are rethrown here or by finish(); a PeerError also says in which collective this
+  // rank waited.
   void run(ProgramId program, const RuntimeScalars& runtime, std::span<File* const> files = {},
            const RuntimeScalars* last = nullptr);
   // Returns when everything issued has run.
   void finish();
 
-  // From the next run on, notes when ops run; null: no more. After finish(), before which the trace must not go.
+  // Notes when ops run, from the next run on; null ends that. It must be called after finish(), before which the trace
+  // must live.
   void note_in(Trace* trace) { trace_ = trace; }
 
-  // Bytes as ops see them; for loaders, checks and tests. After finish() only.
+  // Returns bytes as ops see them, for loaders, checks and tests. It must be called after finish() only.
   TensorView view(const Operand& operand) const { return arena_.view(operand, plan_, set_); }
 
  private:
   struct Bound {
-    Launch launch;                  // empty for what the executor does itself
-    std::vector<TensorView> views;  // of that: of the operands in memory
-    uint64_t disk_offset = 0;       //   and where the operand on the disk lies
+    Launch launch;                  // empty for an op that the executor runs itself
+    std::vector<TensorView> views;  // for such an op: its operands in memory
+    uint64_t disk_offset = 0;       //   and where its operand on the disk lies
   };
-  // One run of a program.
+  // Holds one run of a program.
   struct Instance {
     ProgramId program = 0;
     std::vector<RuntimeScalars> runtime;  // by pass
     std::vector<File*> files;
     int64_t left = 0;                // ops not done
-    Trace::Event* events = nullptr;  // by op, if it is traced
+    Trace::Event* events = nullptr;  // by op; null: not traced
   };
   struct Ticket {
     Instance* instance = nullptr;
     OpId op = 0;
-    std::vector<int64_t> targets;  // by wait: how often the op waited for must have been done
+    std::vector<int64_t> targets;  // by wait: how many runs of the op waited for must be done
   };
 
   Bound bind(Backend& backend, const Op& op) const;
-  // Other ranks hear of an error before this one gives its memory back, which may take long.
+  // Runs the body and tells other ranks of an error before this rank gives its memory back, which may take long.
   template <class Body>
   void report_errors(const Body& body);
   void execute(Instance& instance, OpId op);
@@ -101,24 +103,25 @@ class Executor {
   std::array<Instance, 2> instances_;
   size_t turn_ = 0;  // the instance that was issued last
 
-  Streams* streams_;  // of the backend, if it has any
+  Streams* streams_;  // the backend's; null if it has none
   std::optional<StreamTrace> stream_trace_;
   static constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
-  std::array<std::array<Streams::Mark, kStreamLanes.size()>, 2> ends_{};  // by instance: behind all of its work
-  // Among other ranks the host is at most two stretches of so many ops ahead of the lane that computes.
+  std::array<std::array<Streams::Mark, kStreamLanes.size()>, 2> ends_{};  // by instance: marks behind all of its work
+  // With other ranks, the host is at most two stretches of this many ops ahead of the compute lane.
   static constexpr size_t kNear = 64;
   std::array<Streams::Mark, 2> near_{};
-  std::vector<std::vector<std::optional<Streams::Mark>>> marks_;  // by program, op: of what others wait for on a stream
+  std::vector<std::vector<std::optional<Streams::Mark>>>
+      marks_;  // by program, op: marks for which ops of other lanes wait
 
-  // LaneMode::Threads; all under mutex_.
+  // Holds state for LaneMode::Threads; mutex_ guards all of it.
   std::mutex mutex_;
-  std::array<std::condition_variable, kLanes> changed_;  // by the lane that waits; Host: whoever issues
+  std::array<std::condition_variable, kLanes> changed_;  // by the lane that waits; Host: the thread that issues
   std::array<bool, kLanes> idle_{};
-  std::function<bool()> awaited_;                    // by the Host, if it waits
-  std::vector<std::vector<int64_t>> issued_, done_;  // by program, op: how often
+  std::function<bool()> awaited_;                    // the issuing thread's condition, while it waits
+  std::vector<std::vector<int64_t>> issued_, done_;  // by program, op: number of runs
   std::array<std::deque<Ticket>, kLanes> queues_;
   std::exception_ptr error_;
-  int running_ = 0;  // ops at work
+  int running_ = 0;  // ops that run now
   bool stop_ = false;
   std::vector<std::jthread> lanes_;
 };

@@ -6,8 +6,8 @@
 namespace snug {
 
 void StreamTrace::resolve() {
-  std::array<int64_t, kLanes> free{};                      // since when
-  std::map<std::pair<ProgramId, OpId>, int64_t> finished;  // when it did so last
+  std::array<int64_t, kLanes> free{};                      // since when the lane is free
+  std::map<std::pair<ProgramId, OpId>, int64_t> finished;  // when the op last finished
   for (const Traced& traced : ops_) {
     Trace::Event& event = *traced.event;
     int64_t& free_since = free[index(lane(event))];

@@ -1,4 +1,4 @@
-// When ops ran on streams, which their own launches do not know.
+// Records when ops ran on streams, which their own launches do not know.
 #pragma once
 
 #include <optional>
@@ -13,13 +13,13 @@ class StreamTrace {
  public:
   StreamTrace(const ProgramSet& set, Streams& streams) : set_(set), streams_(streams) {}
 
-  // An op that is traced, in the order of issue, before it is launched, run by the host (which notes its times itself),
-  // or skipped; and after its launch.
+  // Begins the record of a traced op. It must be called in the order of issue, before the op is launched, run by the
+  // host (which notes its times itself) or skipped; launched() follows its launch.
   void begin(Trace::Event& event) { ops_.push_back({&event, {}, {}}); }
   void launch() { ops_.back().begin = streams_.stamp(lane(*ops_.back().event)); }
   void launched() { ops_.back().end = streams_.stamp(lane(*ops_.back().event)); }
 
-  // Writes when all of them ran, and what held them up. After Streams::finish().
+  // Writes when all of them ran, and what held them up. It must be called after Streams::finish().
   void resolve();
 
  private:

@@ -1,4 +1,4 @@
-// When ops ran, and what held them up.
+// Records when ops ran, and what held them up.
 #pragma once
 
 #include <algorithm>
@@ -10,18 +10,18 @@
 
 namespace snug {
 
-// Takes all its memory at construction. Whoever reads the events has waited for what runs.
+// Holds the events of traced runs. It takes all its memory at construction. Events may be read when the runs are done.
 class Trace {
  public:
   struct Event {
     ProgramId program = 0;
     OpId op = 0;
     int64_t begin = 0, end = 0;  // nanoseconds of the monotone clock; equal where the op was skipped
-    int64_t blocked_since = 0;   // since when the lane was free and a wait kept the op from beginning; 0: none did
-    size_t wait = 0;             // the last such, of Op::waits
+    int64_t blocked_since = 0;   // when the lane was free and a wait began to hold the op up; 0: no wait did
+    size_t wait = 0;             // the last such wait, an index of Op::waits
   };
 
-  // Takes runs of these programs, each whole, as long as there is room.
+  // Records whole runs of these programs, as long as there is room.
   Trace(std::vector<ProgramId> programs, size_t events) : programs_(std::move(programs)), events_(events) {}
 
   static int64_t now() {
@@ -29,7 +29,7 @@ class Trace {
         .count();
   }
 
-  // Room for a run of a program, by op; null if it is not to be traced, or there is none left.
+  // Returns room for a run of a program, by op; null if it is not traced or no room is left.
   Event* room(ProgramId program, size_t ops) {
     if (std::ranges::find(programs_, program) == programs_.end()) return nullptr;
     full_ = full_ || ops > events_.size() - used_;

@@ -35,7 +35,7 @@ void check_form(const SafetensorsIndex& index, const SafetensorsEntry& entry, st
              fmt::join(entry.shape, ", "), dtype, fmt::join(shape, ", "), reason);
 }
 
-// Of a small tensor, whose size the caller has checked.
+// Returns the bytes of a small tensor, whose size the caller has checked.
 std::string read_bytes(const SafetensorsIndex& index, const SafetensorsEntry& entry) {
   std::string bytes(entry.bytes, '\0');
   File::open_read(index.files()[entry.file], IoMode::Buffered)
@@ -43,7 +43,7 @@ std::string read_bytes(const SafetensorsIndex& index, const SafetensorsEntry& en
   return bytes;
 }
 
-// The codebook that the file brings along is the one we have; machines may differ in a number's last bit.
+// Checks that the codebook in the file is snug's; machines may differ in a number's last bit.
 template <size_t N>
 void check_codebook(const SafetensorsIndex& index, const SafetensorsEntry& weight, const std::string& name,
                     const std::array<float, N>& expected) {
@@ -58,7 +58,7 @@ void check_codebook(const SafetensorsIndex& index, const SafetensorsEntry& weigh
   }
 }
 
-// "x." of the weight "x.weight".
+// Returns "x." for the weight "x.weight".
 std::string linear_of(std::string_view weight) {
   return std::string(weight.substr(0, weight.size() - std::string_view("weight").size()));
 }
@@ -145,7 +145,7 @@ Nf4State parse_nf4_state(std::string_view json, std::string_view source) {
   if (!state.nested) return state;
   object.integer("nested_blocksize", kScaleBlock, kScaleBlock);
   if (object.string("nested_dtype") != "float32") object.fail("nested_dtype", "\"float32\"");
-  // It is the mean of magnitudes.
+  // The offset is the mean of magnitudes.
   state.offset = static_cast<float>(object.number("nested_offset", 0, static_cast<double>(3.4e38f)));
   return state;
 }

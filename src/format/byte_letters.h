@@ -1,5 +1,5 @@
-// The byte-level alphabet: tokenizer.json writes each byte of a token as one printable character (GPT-2's alphabet, all
-// below U+0180).
+// Converts the byte-level alphabet: tokenizer.json writes each byte of a token as one printable character (GPT-2's
+// alphabet, all below U+0180).
 #pragma once
 
 #include <optional>
@@ -8,9 +8,9 @@
 
 namespace snug {
 
-// The character for a byte.
+// Returns the character for a byte.
 char32_t byte_letter(unsigned char byte);
-// The bytes that a token's text stands for; nothing if a character is not of the alphabet.
+// Returns the bytes for which a token's text stands; nothing if a character is not of the alphabet.
 std::optional<std::string> bytes_of_letters(std::string_view text);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// Sets of characters as regular expressions write them: categories, ranges, and what is in neither.
+// Holds sets of characters as regular expressions write them: categories, ranges, and their complement.
 #pragma once
 
 #include <array>
@@ -14,22 +14,23 @@ namespace snug {
 class CharSet {
  public:
   void add(Categories categories) { parts_.push_back({categories, false}); }
-  // All characters that are in none of the categories.
+  // Adds all characters that are in none of the categories.
   void add_all_but(Categories categories) { parts_.push_back({categories, true}); }
   void add(char32_t first, char32_t last) { ranges_.emplace_back(first, last); }
   void negate() { negated_ = !negated_; }
-  // To be called once, when all is added.
+  // Prepares the set for look-ups. It must be called once, when everything is added.
   void finish();
 
   bool contains(char32_t code_point) const;
-  // The bytes of the character at `at` if it is in the set, else 0; 0 at the end of the text, which is well-formed.
+  // Returns the bytes of the character at `at` if it is in the set, else 0; 0 at the end of the text, which is
+  // well-formed.
   size_t step(std::string_view text, size_t at) const {
     if (at >= text.size()) return 0;
     const auto byte = static_cast<unsigned char>(text[at]);
     if (byte < 0x80) return ascii_[byte / 64] >> byte % 64 & 1;
     return step_beyond_ascii(text, at);
   }
-  // Past the characters of the set that begin at `at`.
+  // Returns the end of the run of characters of the set that begins at `at`.
   size_t skip(std::string_view text, size_t at) const {
     while (const size_t bytes = step(text, at)) at += bytes;
     return at;

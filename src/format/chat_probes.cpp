@@ -1,4 +1,4 @@
-// What a chat template does, found out by rendering short conversations.
+// Finds out what a chat template does, by rendering short conversations.
 #include <algorithm>
 #include <utility>
 
@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// The token that a text begins with behind white space, as far as its spelling tells; empty for none.
+// Returns the token with which a text begins behind white space, as far as its spelling tells; empty for none.
 std::string token_at(std::string_view text, const std::string& eos) {
   text.remove_prefix(white_before(text));
   if (!eos.empty() && text.starts_with(eos)) return eos;
@@ -18,14 +18,14 @@ std::string token_at(std::string_view text, const std::string& eos) {
   return std::string(text.substr(0, text.find('>') + 1));
 }
 
-// The token that a text ends with, likewise.
+// Returns the token with which a text ends, as far as its spelling tells; empty for none.
 std::string last_token(std::string_view text, const std::string& eos) {
   if (!eos.empty() && text.ends_with(eos)) return eos;
   const size_t at = text.ends_with('>') ? text.rfind('<') : std::string_view::npos;
   return at == std::string_view::npos ? "" : std::string(text.substr(at));
 }
 
-// The text, if it is one word.
+// Returns the text if it is one word.
 std::string word_of(std::string_view text) {
   constexpr size_t kLongest = 32;
   text.remove_prefix(white_before(text));
@@ -33,13 +33,13 @@ std::string word_of(std::string_view text) {
   return text.size() <= kLongest && text.find_first_of(" \t\n\r") == std::string_view::npos ? std::string(text) : "";
 }
 
-// What a prompt ends with that the question alone does not. Some templates end the latter otherwise.
+// Returns the end of a prompt that the question alone does not have. Some templates end the question otherwise.
 std::string what_asks(std::string_view question, std::string_view prompt) {
   auto same = static_cast<size_t>(std::ranges::mismatch(question, prompt).in2 - prompt.begin());
   const std::string_view common = prompt.substr(0, same);
   const size_t open = common.rfind('<');
   if (same < question.size() && open != std::string_view::npos && common.find('>', open) == std::string_view::npos)
-    same = open;  // two tokens that begin alike
+    same = open;  // two tokens with equal beginnings
   return std::string(prompt.substr(same));
 }
 
@@ -57,7 +57,7 @@ std::vector<Message> one_turn() { return {{ChatRole::User, "Ask"}, {ChatRole::As
 
 }  // namespace
 
-// What the template does without a special token that there is none of, by giving it one.
+// Finds out what the template does without a special token that the tokenizer lacks, by giving it one.
 void ChatTemplate::find_what_is_needed(std::string_view source) {
   const std::vector<Message> one = one_turn();
   const auto renders = [&](const SpecialTexts& special) {
@@ -83,7 +83,7 @@ void ChatTemplate::add_end(const std::string& end) {
   if (!end.empty() && std::ranges::find(around_.ends, end) == around_.ends.end()) around_.ends.push_back(end);
 }
 
-// What stands between the two, from where a prompt would begin its reply.
+// Adds what stands between the two, from where a prompt would begin its reply.
 void ChatTemplate::add_header(std::string_view text, const ChatSpan& question, const ChatSpan& reply) {
   if (!question.found || !reply.found || question.own_end > reply.begin) return;
   std::string_view between = text.substr(question.own_end, reply.begin - question.own_end);
@@ -92,7 +92,7 @@ void ChatTemplate::add_header(std::string_view text, const ChatSpan& question, c
   // White space behind a prompt belongs to the reply.
   const std::string_view inserted = between.substr(at == std::string_view::npos ? 0 : around_.prompt.size());
   if (white_before(inserted) < inserted.size()) around_.headers.emplace_back(between);
-  // A prompt may go on with what this reply does not begin with, such as a thought.
+  // A prompt may go on with something with which this reply does not begin, such as a thought.
   for (size_t end = around_.prompt.find_last_of(">\n");
        at == std::string_view::npos && end != std::string::npos && end > 0;
        end = around_.prompt.find_last_of(">\n", end - 1)) {
@@ -103,8 +103,8 @@ void ChatTemplate::add_header(std::string_view text, const ChatSpan& question, c
   }
 }
 
-// What ends a turn: the last token that stands behind a reply whether or not a turn follows. Where these have none in
-// common, or the text always ends with the header of a reply, the first token behind it.
+// Finds what ends a turn: the last token that stands behind a reply whether or not a turn follows. If these have none
+// in common, or the text always ends with the header of a reply, it is the first token behind the reply.
 void ChatTemplate::find_ends(std::string_view next, bool always_asks) {
   const std::string& eos = around_.eos;
   around_.open = white_before(behind_) == behind_.size();
@@ -118,7 +118,7 @@ void ChatTemplate::find_ends(std::string_view next, bool always_asks) {
   if (common.find(around_.end_of_turn) == std::string_view::npos) add_end(token_at(next, eos));
 }
 
-// Renders short conversations and looks at what stands around their messages.
+// Renders short conversations and examines what stands around their messages.
 void ChatTemplate::look_around(std::string_view source) {
   find_what_is_needed(source);
   SpecialTexts special = special_;
@@ -141,7 +141,7 @@ void ChatTemplate::look_around(std::string_view source) {
   const std::string question = text_of(asked);
   const std::string prompt = text_of(probe(std::span(one).first(1), true, special));
   around_.prompt = what_asks(question, prompt);
-  if (asked && question == prompt) {  // it ends with what asks for a reply in any case
+  if (asked && question == prompt) {  // it always ends with what asks for a reply
     const ChatSpan user = spans_of(asked->text, asked->variables, 1, {})[0];
     if (user.found) around_.prompt = question.substr(user.own_end);
   }
@@ -150,7 +150,7 @@ void ChatTemplate::look_around(std::string_view source) {
   around_.generation =
       std::ranges::any_of(turn.text.runs(), [](const jinja::Run& r) { return r.mark & jinja::kGenerated; });
   const std::optional<Rendering> turns = probe(two, false, special);
-  std::string_view next = behind_;  // what stands behind a reply that another turn follows
+  std::string_view next = behind_;  // the text behind a reply that another turn follows
   if (turns) {
     const std::vector<ChatSpan> both = spans_of(turns->text, turns->variables, two.size(), {});
     add_header(turns->text.bytes(), both[0], both[1]);
@@ -172,7 +172,7 @@ void ChatTemplate::look_around(std::string_view source) {
   find_calls(special);
 }
 
-// Which key of a reply its thinking is read from, and whether <think> in its content is.
+// Finds the key from which a reply's thinking is read, and whether <think> in its content is.
 void ChatTemplate::find_forms(const SpecialTexts& special) {
   const auto shows = [&](const std::optional<Rendering>& rendered) {
     return rendered && std::ranges::any_of(rendered->text.runs(), [&](const jinja::Run& run) {
@@ -197,7 +197,7 @@ void ChatTemplate::find_forms(const SpecialTexts& special) {
                            around_.prompt.find("</think>") == std::string::npos;
 }
 
-// How calls are given, and what ends them.
+// Finds how calls are given, and what ends them.
 void ChatTemplate::find_calls(const SpecialTexts& special) {
   const jinja::Value tool = jinja::value_of_json(
       R"({"type": "function", "function": {"name": "look", "description": "Looks", "parameters": {"type": "object",)"

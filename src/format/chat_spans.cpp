@@ -12,7 +12,7 @@ namespace {
 using Part = ChatVariables::Part;
 using Source = ChatVariables::Source;
 
-// Bytes of one source, or, where it is null, of the template.
+// Holds bytes of one source; of the template if it is null.
 struct Stretch {
   const Source* source = nullptr;
   size_t begin = 0, end = 0;
@@ -33,10 +33,10 @@ std::vector<Stretch> stretches_of(const jinja::Text& text, const ChatVariables& 
   return out;
 }
 
-// Whether bytes are what a message says, as opposed to what others refer to it by.
+// Returns whether bytes are a message's own text, as opposed to what refers to it.
 bool is_said(const Source& source) { return source.part != Part::Tool && source.part != Part::Other; }
 
-// Where the first of some texts ends that stand in a text; npos for none.
+// Returns where the first of some texts ends that stand in a text; npos for none.
 size_t end_of_first(std::string_view text, const std::vector<std::string>& ends) {
   size_t first = std::string_view::npos, end = first;
   for (const std::string& one : ends) {
@@ -49,7 +49,7 @@ size_t end_of_first(std::string_view text, const std::vector<std::string>& ends)
 }
 
 // Follows a message from its first byte to where its turn ends: at the first end that the template writes behind the
-// last of its parts. `pending`: where that part begins.
+// last of its parts. `pending` is where that part begins.
 void follow(std::span<const Stretch> stretches, size_t message, size_t pending, std::string_view text,
             const ChatSurroundings& around, ChatSpan& span) {
   for (const Stretch& stretch : stretches) {
@@ -77,7 +77,7 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
                                const ChatSurroundings& around) {
   const std::vector<Stretch> stretches = stretches_of(text, variables);
   std::vector<ChatSpan> spans(count);
-  std::vector<size_t> starts(count), pending(count);  // which stretch is a message's first; where its last part begins
+  std::vector<size_t> starts(count), pending(count);  // by message: its first stretch; where its last part begins
   std::vector<bool> seen(variables.count());
   for (size_t i = 0; i < stretches.size(); ++i) {
     const Source* const source = stretches[i].source;
@@ -97,7 +97,7 @@ std::vector<ChatSpan> spans_of(const jinja::Text& text, const ChatVariables& var
   for (size_t i = 0; i < count; ++i) {
     if (spans[i].found) follow(std::span(stretches).subspan(starts[i]), i, pending[i], text.bytes(), around, spans[i]);
   }
-  for (const Stretch& stretch : stretches) {  // what is said once more
+  for (const Stretch& stretch : stretches) {  // texts that are repeated
     if (!stretch.source || (stretch.source->part != Part::Content && stretch.source->part != Part::Thinking)) continue;
     ChatSpan& span = spans[stretch.source->message];
     span.broken = span.broken || stretch.begin >= span.end;
@@ -115,14 +115,14 @@ void add_piece(std::vector<Piece>& out, std::string_view text, bool loss, bool m
 
 namespace {
 
-// A stretch of text that a message decides on; null: a generation block that shows none.
+// Holds a stretch of text on which a message decides; null: a generation block that shows none.
 struct Taken {
   size_t begin = 0, end = 0;
   const Message* message = nullptr;
 };
 
-// Where a reply begins. A call and a thought do where a prompt ends, or behind what the template inserts before plain
-// replies; a plain reply at its own text, or behind a prompt with white space between.
+// Returns where a reply begins. A call and a thought begin where a prompt ends, or behind what the template inserts
+// before plain replies; a plain reply begins at its own text, or behind a prompt with white space between.
 size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, const ChatSurroundings& around) {
   const std::string_view before = text.substr(from, span.begin - from);
   const auto behind = [&](const std::string& header) {
@@ -141,7 +141,7 @@ size_t begin_of_reply(std::string_view text, const ChatSpan& span, size_t from, 
   return span.begin - (before.size() - (before.find_last_not_of(' ') + 1));  // blanks begin words
 }
 
-// Generation blocks.
+// Returns the stretches of generation blocks.
 std::vector<Taken> generated(const jinja::Text& text, const ChatVariables& variables,
                              std::span<const Message> messages) {
   std::vector<Taken> out;
@@ -164,10 +164,10 @@ std::vector<Taken> generated(const jinja::Text& text, const ChatVariables& varia
   return out;
 }
 
-// The turns of messages that carry loss or say that they carry none, in the order of the text.
+// Returns the turns of messages that carry loss or say that they carry none, in the order of the text.
 std::vector<Taken> turns(std::string_view text, std::span<const Message> messages, std::span<const ChatSpan> spans,
                          const ChatSurroundings& around) {
-  std::vector<size_t> order, ends;  // ends: of the others
+  std::vector<size_t> order, ends;  // ends: of the other turns
   for (size_t i = 0; i < messages.size(); ++i) {
     if (!spans[i].found) continue;
     const bool generated = around.generation && messages[i].role == ChatRole::Assistant;

@@ -14,7 +14,7 @@ namespace {
 constexpr std::array<std::string_view, 7> kNames = {"auto", "chatml", "llama2", "llama3", "mistral", "none", "qwen"};
 constexpr const char* kPlaceholder = "\xee\x80\x80";  // a character of private use
 
-// Whether a call says more than a name.
+// Returns whether a call says more than a name.
 bool has_arguments(const jinja::Value& call) {
   const jinja::Value* const function = call.as<jinja::DictRep>().find("function");
   const jinja::Value* const arguments =
@@ -43,8 +43,8 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
   return {std::move(text), std::move(variables)};
 }
 
-// Null in the place of a content is what the record has, and what templates ask for; one that would print it, or fails,
-// is given an empty text.
+// Renders the messages. Null in place of a content is what the record has, and for what templates ask; a template that
+// would print it, or fails, is given an empty text.
 ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std::span<const jinja::Value> tools,
                                           bool for_generation, const SpecialTexts& special) const {
   if (std::ranges::none_of(messages, &Message::no_content)) return run(messages, tools, for_generation, special, false);
@@ -55,7 +55,7 @@ ChatTemplate::Rendering ChatTemplate::run(std::span<const Message> messages, std
       return source && source->part == ChatVariables::Part::Content && messages[source->message].no_content;
     });
     if (!prints) return rendered;
-  } catch (const UserError&) {  // it may not with an empty text
+  } catch (const UserError&) {  // it may accept an empty text
   }
   return run(messages, tools, for_generation, special, true);
 }
@@ -128,7 +128,7 @@ ChatTemplate ChatTemplate::choose(std::string_view name, std::string_view model_
       named.name_ = "chatml";
       named.built_in_ = true;
     }
-  } catch (const UserError&) {  // it has none that could tell more
+  } catch (const UserError&) {  // there is none that could tell more
   }
   return named;
 }
@@ -143,7 +143,7 @@ std::vector<std::string> ChatTemplate::lacking(const std::function<bool(std::str
   return out;
 }
 
-// Where texts would stand that leave no byte: a placeholder in their place shows it, if it changes nothing else.
+// Finds where texts would stand that leave no byte: a placeholder shows it, if it changes nothing else.
 void ChatTemplate::find_empty(std::span<const Message> messages, std::span<const jinja::Value> tools,
                               bool for_generation, const Rendering& rendered, std::vector<ChatSpan>& spans) const {
   std::vector<Message> shown(messages.begin(), messages.end());
@@ -180,7 +180,7 @@ void ChatTemplate::find_empty(std::span<const Message> messages, std::span<const
   }
 }
 
-// Templates that have names know texts alone.
+// Refuses tools and calls for templates with names, which know only texts.
 void ChatTemplate::refuse_beside_texts(std::span<const Message> messages, std::span<const jinja::Value> tools) const {
   if (program_ && !built_in_) return;
   const auto refuse = [&](std::string_view what, std::string_view found) {
@@ -198,7 +198,7 @@ void ChatTemplate::refuse_beside_texts(std::span<const Message> messages, std::s
   }
 }
 
-// What the text must show and does not; counts what may be left out of it.
+// Refuses what the text must show and does not; counts what may be left out of it.
 void ChatTemplate::refuse_left_out(std::span<const Message> messages, std::span<const jinja::Value> tools,
                                    const Rendering& rendered, LeftOut* left_out) const {
   using Part = ChatVariables::Part;

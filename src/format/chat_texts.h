@@ -1,6 +1,6 @@
-// The chat templates that have names, as Jinja programs for other programs than snug: what is written beside an adapter
-// or into a model that was trained with one of them. snug runs them as it runs a model's own.
-// Every tag trims the layout before it, so that engines agree whatever they do with lines that hold a tag alone.
+// Holds the chat templates that have names, as Jinja programs for other programs than snug: they are written beside an
+// adapter or into a model that was trained with one of them. snug runs them as it runs a model's own. Every tag trims
+// the layout before it, so that engines agree whatever they do with lines that hold only a tag.
 #pragma once
 
 #include <string_view>
@@ -78,7 +78,7 @@ constexpr std::string_view kMistralText = R"({{- bos_token }}
 {%- endfor %}
 )";
 
-// The program of a name that ChatTemplate::choose() takes; empty for none and for auto.
+// Returns the program of a name that ChatTemplate::choose() takes; empty for none and for auto.
 constexpr std::string_view jinja_text(std::string_view name) {
   if (name == "chatml") return kChatMlText;
   if (name == "qwen") return kQwenText;

@@ -23,7 +23,7 @@ void set(const Value& dict, std::string_view key, Value value, jinja::Mark mark 
   dict.as<DictRep>().set(jinja::make_string(Text(std::string(key), mark)), std::move(value));
 }
 
-// What stands between the tags of a reply's thinking, without the white space around it.
+// Returns what stands between the tags of a reply's thinking, without the white space around it.
 std::string between_tags(std::string_view thinking) {
   thinking.remove_suffix(kEnd.size());
   if (const size_t at = thinking.find(kBegin); at != std::string_view::npos) thinking.remove_prefix(at + kBegin.size());
@@ -31,7 +31,7 @@ std::string between_tags(std::string_view thinking) {
   return std::string(thinking.substr(kept.begin, kept.end - kept.begin));
 }
 
-// Arguments as the template takes them: an object for a text that holds one, or the other way round.
+// Returns arguments as the template takes them: an object for a text that holds one, or the other way round.
 Value in_form(const Value& arguments, const ChatForms& forms, size_t message) {
   const auto refuse = [&](std::string_view found) {
     user_error("key 'arguments' of a call in message {}: found {}, expected an object, or a text of one as JSON",
@@ -63,7 +63,7 @@ jinja::Mark ChatVariables::mark(Source source) {
   return static_cast<jinja::Mark>(sources_.size());
 }
 
-// The content; `thinking`: what goes to a key of its own.
+// Returns the content; `thinking` gets what goes to a key of its own.
 Value ChatVariables::content(const Message& message, size_t at, const ChatForms& forms, bool empty,
                              std::string& thinking) {
   thinking = message.thinking;

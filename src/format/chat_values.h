@@ -1,4 +1,4 @@
-// A conversation as the variables that a chat template reads, and what each byte that prints them came from.
+// Gives a conversation as the variables that a chat template reads, and says from what each byte that prints them came.
 #pragma once
 
 #include <span>
@@ -11,37 +11,37 @@
 
 namespace snug {
 
-// How a template wants what models write in different forms; found out once, from short conversations.
+// Says how a template wants what models write in different forms; this is found out once, from short conversations.
 struct ChatForms {
-  std::string thinking_key = {};    // of a message: "reasoning_content"; empty: it reads none
-  bool thinking_in_content = true;  // <think> in a reply is read as such, or left as it is
+  std::string thinking_key = {};    // of a message: "reasoning_content"; empty: the template reads none
+  bool thinking_in_content = true;  // <think> in a reply is recognised, or left as it is
   bool writes_thinking = false;     // of a reply, in its key or its content
-  bool arguments_as_object = true;  // a call's arguments
-  bool arguments_as_text = false;   // as a text of JSON, which is written as it stands
+  bool arguments_as_object = true;  // of a call
+  bool arguments_as_text = false;   // a text of JSON, which is written as it stands
 };
 
 class ChatVariables {
  public:
   enum class Part : uint8_t { Content, Thinking, Call, Arguments, Other, Tool };
   struct Source {
-    size_t message = 0;  // for Tool: which tool
+    size_t message = 0;  // for Tool: the number of the tool
     Part part = Part::Content;
-    size_t index = 0;  // which of the message's calls
+    size_t index = 0;  // the number of the call in the message
   };
 
-  // `empty`: null content is given as an empty text. Refers to nothing of what it is made of. UserError for arguments
-  // that the forms cannot write.
+  // With `empty`, null content is given as an empty text. It refers to none of its arguments. Throws UserError for
+  // arguments that the forms cannot write.
   ChatVariables(std::span<const Message> messages, std::span<const jinja::Value> tools, const ChatForms& forms,
                 bool empty = false);
 
   JinjaTemplate::Variables variables(bool for_generation, std::string_view bos, std::string_view eos) const;
-  // Null for bytes of the template itself.
+  // Returns the source of a mark; null for bytes of the template itself.
   const Source* source(jinja::Mark mark) const {
     const size_t number = mark & ~jinja::kGenerated;
     return number == 0 ? nullptr : &sources_[number - 1];
   }
   size_t count() const { return sources_.size(); }
-  // Bytes of all texts, for limits.
+  // Returns the bytes of all texts, for limits.
   uint64_t bytes() const { return bytes_; }
 
  private:

@@ -53,7 +53,7 @@ class GgufParser {
     user_error("{}, byte {}: {}", header_.source_, position_, fmt::format(format, std::forward<Args>(args)...));
   }
 
-  // The next bytes, at most a window of them; valid until the next call.
+  // Returns the next bytes, at most a window of them; valid until the next call.
   std::span<const std::byte> take(uint64_t bytes) {
     if (bytes > file_bytes_ - position_) fail("the file ends {} bytes short", bytes - (file_bytes_ - position_));
     if (position_ < window_begin_ || position_ + bytes > window_begin_ + window_.size()) {
@@ -167,7 +167,7 @@ class GgufParser {
     if (!header_.values_.emplace(key, std::move(value)).second) fail("found key '{}' twice, expected it once", key);
   }
 
-  // Its offset stays relative to the data until place_tensors().
+  // Reads a tensor's entry. Its offset stays relative to the data until place_tensors().
   GgufTensor parse_tensor() {
     GgufTensor tensor;
     tensor.name = string(kMaxKeyBytes);

@@ -27,8 +27,8 @@
 
 namespace snug {
 
-// How a tensor's values are stored; the numbers are the file's. What their blocks hold: gguf_dequantize.cpp and
-// gguf_dequantize_grids.cpp.
+// Says how a tensor's values are stored; the numbers are the file's. gguf_dequantize.cpp and gguf_dequantize_grids.cpp
+// say what their blocks hold.
 enum class GgufType : uint32_t {
   F32 = 0,
   F16 = 1,
@@ -63,26 +63,26 @@ enum class GgufType : uint32_t {
   NVFP4 = 40
 };
 
-// The type of a number in a file; nothing for those that are not read.
+// Returns the type of a number in a file; nothing for types that are not read.
 std::optional<GgufType> gguf_type(uint32_t number);
-// "Q4_1", also of types that are not read; "number 99".
+// Returns "Q4_1", also for types that are not read, or "number 99".
 std::string gguf_type_name(uint32_t number);
-// All that are read, for messages.
+// Returns the names of all types that are read, for messages.
 std::string gguf_type_names();
-// "Q4_1"
+// Returns "Q4_1".
 std::string_view name(GgufType type);
-// How many values are stored together. Rows are whole blocks.
+// Returns how many values are stored together. Rows are whole blocks.
 uint64_t block_values(GgufType type);
-// Bytes of `values` values in a row; `values` must be a multiple of the type's block.
+// Returns the bytes of `values` values in a row; `values` must be a multiple of the type's block.
 uint64_t row_bytes(GgufType type, uint64_t values);
 // Turns stored bytes into fp32, to the bit as the gguf package does. `bytes` holds row_bytes(type, out.size()).
 void dequantize(GgufType type, std::span<const std::byte> bytes, std::span<float> out);
 
 struct GgufTensor {
   std::string name;
-  std::vector<int64_t> shape;  // rows first, as Hugging Face has it; the file has the reverse
+  std::vector<int64_t> shape;  // rows first, as in Hugging Face's files; GGUF has the reverse
   GgufType type = GgufType::F32;
-  size_t file = 0;      // of the parts that the model is split into
+  size_t file = 0;      // index of the file, of those into which the model is split
   uint64_t offset = 0;  // bytes from the start of the file
   uint64_t bytes = 0;
 };
@@ -91,24 +91,24 @@ struct GgufTensor {
 using GgufValue = std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<double>,
                                std::vector<std::string>>;
 
-// The metadata and the tensor table of one file, or of all parts of a model. Every getter's UserError names file, key,
-// found and expected.
+// Holds the metadata and the tensor table of one file, or of all parts of a model. Every getter's UserError names file,
+// key, found and expected.
 class GgufHeader {
  public:
   const std::string& source() const { return source_; }
-  // In order of name.
+  // Returns the tensors in order of name.
   const std::vector<GgufTensor>& tensors() const { return tensors_; }
   const GgufTensor* find(std::string_view name) const;  // null if there is none
 
   bool has(std::string_view key) const { return values_.contains(key); }
-  // In order of name.
+  // Returns the keys in order of name.
   std::vector<std::string_view> keys() const;
-  // Without a fallback the key is required.
+  // Return a value; without a fallback the key is required.
   int64_t integer(std::string_view key, int64_t low, int64_t high, std::optional<int64_t> fallback = {}) const;
   double number(std::string_view key, std::optional<double> fallback = {}) const;
   bool boolean(std::string_view key, std::optional<bool> fallback = {}) const;
   std::string string(std::string_view key, std::optional<std::string> fallback = {}) const;
-  // Lists are required.
+  // Return a list, which is required.
   const std::vector<std::string>& strings(std::string_view key) const;
   const std::vector<int64_t>& integers(std::string_view key) const;
   const std::vector<double>& numbers(std::string_view key) const;
@@ -126,17 +126,17 @@ class GgufHeader {
   std::vector<GgufTensor> tensors_;
 };
 
-// Reads the header of a file of `file_bytes` bytes; `source` is its name for messages. UserError for whatever breaks
-// the format, and for tensor types other than GgufType's.
+// Reads the header of a file of `file_bytes` bytes; `source` is its name for messages. Throws UserError for whatever
+// breaks the format, and for tensor types other than GgufType's.
 GgufHeader parse_gguf(const ReadAt& read, uint64_t file_bytes, std::string_view source);
-// The header of a model from those of its parts, in their order; a single file is a part by itself. UserError where
-// they are not the parts of one model.
+// Returns the header of a model from those of its parts, in their order; a single file is a part by itself. Throws
+// UserError if they are not the parts of one model.
 GgufHeader join_gguf_parts(std::vector<GgufHeader> parts);
 
-// The files of the model that one of its files belongs to, by its name: all parts in their order, or itself. UserError
-// where one is missing.
+// Returns the files of the model to which one of its files belongs, by its name: all parts in their order, or the file
+// itself. Throws UserError if one is missing.
 std::vector<std::filesystem::path> gguf_files(const std::filesystem::path& file);
-// The header of the model in these files.
+// Returns the header of the model in these files.
 GgufHeader read_gguf(const std::vector<std::filesystem::path>& files);
 
 }  // namespace snug

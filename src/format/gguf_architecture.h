@@ -1,4 +1,4 @@
-// The architectures of GGUF files, and how their tensors are named and laid out beside Hugging Face's.
+// Lists the architectures of GGUF files, and how their tensors are named and laid out compared with Hugging Face's.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace snug {
 struct GgufArchitecture {
   std::string_view name;        // general.architecture
   std::string_view model_type;  // of config.json
-  std::string_view class_name;  // likewise, in `architectures`
+  std::string_view class_name;  // of config.json, in `architectures`
   bool interleaves_heads;       // files hold rotary pairs (i, i + head_dim / 2) of q and k as neighbours (2 i, 2 i + 1)
   bool qkv_bias;                // always has biases on q, k and v
   bool qk_norms;                // norms each head of q and k
@@ -25,14 +25,14 @@ struct GgufArchitecture {
   bool post_norms = false;      // norms what attention and the MLP add
 };
 
-// Of an architecture's name; null for others.
+// Returns the architecture of a name; null for other names.
 const GgufArchitecture* find_gguf_architecture(std::string_view name);
-// Of a class of config.json's `architectures`; Mistral's is written as llama. Null for others.
+// Returns the architecture of a class in config.json's `architectures`; Mistral's is written as llama. Null for others.
 const GgufArchitecture* gguf_architecture_of(std::string_view class_name);
-// All names, for messages.
+// Returns all names, for messages.
 std::string gguf_architecture_names();
 
-// Whether a layer has rotary embedding: SmolLM3's fourths have none, as llama.cpp has them, which no key says.
+// Returns whether a layer has rotary embedding: every fourth of SmolLM3's has none in llama.cpp, which no key says.
 inline constexpr int64_t kGgufNoRopeInterval = 4;
 inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer) {
   return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
@@ -60,7 +60,7 @@ struct GgufSizes {
   bool attention_biases = false, mlp_biases = false;  // on q, k, v and o; on gate, up and down
 };
 
-// A tensor under both names.
+// Names a tensor in both formats.
 struct GgufTensorName {
   std::string gguf, hugging_face;
   Shape shape;
@@ -70,13 +70,13 @@ struct GgufTensorName {
 
 inline constexpr std::string_view kGgufRopeFactors = "rope_freqs.weight";
 
-// In the order in which llama.cpp's converter walks a model: embedding, layers, final norm, head.
+// Returns tensors in the order in which llama.cpp's converter walks a model: embedding, layers, final norm, head.
 std::vector<GgufTensorName> gguf_tensor_names(const GgufSizes& sizes);
 
-// What Llama 3.1's scaling divides each rotary frequency of a head by.
+// Returns the divisor of each rotary frequency of a head by Llama 3.1's scaling.
 std::vector<double> llama3_rope_factors(const RopeParameters& scaling, int64_t head_dim);
 
-// Where row `row` of Hugging Face's tensor lies in the file.
+// Returns where row `row` of Hugging Face's tensor lies in the file.
 int64_t gguf_row(const GgufTensorName& tensor, int64_t row);
 
 }  // namespace snug

@@ -1,6 +1,6 @@
-// How the blocks of GGUF's types become numbers, exactly as the gguf package computes them: products and sums in fp32,
-// each rounded by itself. `from` is one block of the type's size, `out` has room for its values. In the comments bytes
-// stand in their order in the block; "16 x 4 bits" of two lie with the even ones in the low half; d is an fp16.
+// Dequantises the blocks of GGUF's types, exactly as the gguf package computes them: products and sums in fp32, each
+// rounded by itself. `from` is one block of the type's size, `out` has room for its values. The comments list bytes in
+// their order in the block; in "16 x 4 bits" the even ones of two are in the low half; d is an fp16.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +17,12 @@ inline float load_half(const std::byte* bytes) {
   return static_cast<float>(half);
 }
 
-// Unsigned byte i of a block.
+// Returns unsigned byte i of a block.
 inline uint32_t byte_at(const std::byte* bytes, size_t i) { return std::to_integer<uint32_t>(bytes[i]); }
 
 using DequantizeBlock = void (*)(const std::byte* from, float* out);
 
-// gguf_dequantize.cpp: blocks of 32 values, and of 256 in K types and ternary ones.
+// gguf_dequantize.cpp has these: blocks of 32 values, and of 256 in K types and ternary ones.
 void dequantize_q4_0(const std::byte* from, float* out);
 void dequantize_q4_1(const std::byte* from, float* out);
 void dequantize_q5_0(const std::byte* from, float* out);
@@ -36,7 +36,7 @@ void dequantize_q6_k(const std::byte* from, float* out);
 void dequantize_tq1_0(const std::byte* from, float* out);
 void dequantize_tq2_0(const std::byte* from, float* out);
 
-// gguf_dequantize_grids.cpp: numbers and points from tables.
+// gguf_dequantize_grids.cpp has these: numbers and points from tables.
 void dequantize_iq1_s(const std::byte* from, float* out);
 void dequantize_iq1_m(const std::byte* from, float* out);
 void dequantize_iq2_xxs(const std::byte* from, float* out);
@@ -49,9 +49,9 @@ void dequantize_iq4_xs(const std::byte* from, float* out);
 void dequantize_mxfp4(const std::byte* from, float* out);
 void dequantize_nvfp4(const std::byte* from, float* out);
 
-// The scales and minima of eight groups of Q4_K and Q5_K, six bits each, from their twelve bytes: 0 to 3 hold the lower
-// four scales and, in their top bits, two bits of the upper four; 4 to 7 likewise the minima; 8 to 11 the upper four's
-// low halves, scales in the low half of a byte.
+// Holds the scales and minima of eight groups of Q4_K and Q5_K, six bits each, from their twelve bytes: 0 to 3 hold the
+// lower four scales and, in their top bits, two bits of the upper four; 4 to 7 hold the minima in that way; 8 to 11 the
+// upper four's low halves, scales in the low half of a byte.
 struct GroupScales {
   uint32_t scale[8], minimum[8];
 };

@@ -1,4 +1,4 @@
-// config.json and generation_config.json of a GGUF file.
+// Writes config.json and generation_config.json of a GGUF file.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,7 +23,7 @@ const GgufArchitecture& architecture_of(const GgufHeader& header) {
   return *found;
 }
 
-// Keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
+// Lists keys of an architecture, behind its name and a dot, that decide what is written, or nothing of the model.
 constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "embedding_length",
                                                       "feed_forward_length",
@@ -71,7 +71,7 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
     header.fail(window, "0 or nothing");
 }
 
-// The rotary frequencies' scaling as config.json has it; null for none.
+// Returns the rotary frequencies' scaling as in config.json; null for none.
 OrderedJson rope_scaling(const GgufHeader& header, const GgufArchitecture& kind) {
   const auto key = [&](std::string_view suffix) { return fmt::format("{}.rope.{}", kind.name, suffix); };
   // A factor without a type is a linear one.
@@ -106,7 +106,7 @@ int64_t find_head_dim(const GgufHeader& header, std::string_view architecture, i
   return head_dim;
 }
 
-// Rows of the embedding.
+// Returns the number of rows of the embedding.
 int64_t find_vocabulary(const GgufHeader& header) {
   const GgufTensor* embedding = header.find("token_embd.weight");
   if (!embedding) user_error("{}: tensor 'token_embd.weight' is missing, expected a matrix", header.source());
@@ -219,7 +219,7 @@ std::string gguf_generation_config(const GgufHeader& header) {
   config["_from_model_config"] = true;
   for (const auto& [key, role] : {std::pair("bos_token_id", "bos"), {"pad_token_id", "padding"}})
     if (const auto id = gguf_token_id(header, role, vocabulary)) config[key] = *id;
-  for (const char* role : {"eos", "eot"})  // the second: end of turn
+  for (const char* role : {"eos", "eot"})  // eot ends a turn
     if (const auto id = gguf_token_id(header, role, vocabulary)) ends.push_back(*id);
   if (ends.size() == 2 && ends[0] == ends[1]) ends.erase(1);
   if (!ends.empty()) config["eos_token_id"] = ends.size() == 1 ? ends[0] : ends;

@@ -6,7 +6,7 @@ namespace {
 float number(uint32_t code) { return static_cast<float>(code); }
 float signed_number(uint32_t code, int32_t middle) { return static_cast<float>(static_cast<int32_t>(code) - middle); }
 
-// Value i of 32 that lie as 16 bytes: the low halves first, then the high ones.
+// Returns value i of 32 that lie as 16 bytes: the low halves first, then the high ones.
 uint32_t half_byte(const std::byte* bytes, size_t i) { return byte_at(bytes, i % 16) >> (i / 16 * 4) & 15; }
 
 }  // namespace
@@ -54,8 +54,8 @@ void dequantize_q2_k(const std::byte* from, float* out) {
   }
 }
 
-// 32 bytes, whose bit i / 32 at i % 32 is 0 where 4 is taken off value i | 64 bytes as in Q2_K | 12 bytes, 16 scales of
-// 6 bits: four in 8 bytes, the first eight in the low halves, two more in the 4 bytes behind, four in each | d
+// 32 bytes, whose bit i / 32 at i % 32 is 0 if 4 is subtracted from value i | 64 bytes as in Q2_K | 12 bytes, 16 scales
+// of 6 bits: four in 8 bytes, the first eight in the low halves, two more in the 4 bytes behind, four in each | d
 void dequantize_q3_k(const std::byte* from, float* out) {
   const float scale = load_half(from + 108);
   const std::byte* scales = from + 96;
@@ -111,8 +111,8 @@ void dequantize_q6_k(const std::byte* from, float* out) {
 }
 
 // Five digits to the base 3 a byte, as the fraction q / 256: times 3, the digit is what exceeds 256. 32 bytes hold
-// value i of 160 at i % 32, digit i / 32; 16 bytes 80 values likewise, 4 bytes 16 values in four digits | d: x = d (q -
-// 1)
+// value i of 160 at i % 32, digit i / 32; 16 bytes hold 80 values in this way, 4 bytes hold 16 values in four digits |
+// d: x = d (q - 1)
 void dequantize_tq1_0(const std::byte* from, float* out) {
   const float scale = load_half(from + 52);
   constexpr uint32_t kPowers[5]{1, 3, 9, 27, 81};

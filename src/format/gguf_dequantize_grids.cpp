@@ -6,34 +6,34 @@
 namespace snug {
 namespace {
 
-// Eight signs by seven bits: the eighth makes the number of minus signs even.
+// Returns eight signs from seven bits: the eighth makes the number of minus signs even.
 uint32_t signs_of(uint32_t seven) { return seven | (static_cast<uint32_t>(std::popcount(seven)) & 1) << 7; }
 
 float with_sign(float value, bool minus) { return minus ? -value : value; }
 
-// Eight values: a scale times a point, with a sign of each.
+// Writes eight values: a scale times a point, with a sign of each.
 template <size_t n>
 void write_point(float scale, uint32_t point, const std::array<int8_t, n>& numbers, uint32_t signs, float* out) {
   for (size_t i = 0; i < 8; ++i)
     out[i] = with_sign(scale * static_cast<float>(numbers[point >> (2 * i) & 3]), signs >> i & 1);
 }
 
-// Four values; of 4 bits an index takes three.
+// Writes four values; an index of 4 bits takes three of them.
 void write_half_point(float scale, uint32_t point, const std::array<int8_t, 8>& numbers, uint32_t signs, float* out) {
   for (size_t i = 0; i < 4; ++i)
     out[i] = with_sign(scale * static_cast<float>(numbers[point >> (4 * i) & 7]), signs >> i & 1);
 }
 
-// Eight values: a scale times a point of -1, 0 and 1, moved by an eighth.
+// Writes eight values: a scale times a point of -1, 0 and 1, moved by an eighth.
 void write_moved_point(float scale, uint32_t point, bool down, float* out) {
   const float offset = down ? -0.125f : 0.125f;
   for (size_t i = 0; i < 8; ++i) out[i] = scale * (static_cast<float>(kGridIq1SNumbers[point >> (2 * i) & 3]) + offset);
 }
 
-// 4 bits, the even ones of a row of them in the low halves.
+// Returns 4 bits, of which the even ones in a row are in the low halves.
 uint32_t four_bits(const std::byte* bytes, size_t i) { return byte_at(bytes, i / 2) >> (i % 2 * 4) & 15; }
 
-// 32 values whose codes lie as 16 bytes, the low halves first.
+// Writes 32 values whose codes lie as 16 bytes, the low halves first.
 void write_numbers(float scale, const std::byte* codes, const std::array<int8_t, 16>& numbers, size_t bytes,
                    float* out) {
   for (size_t i = 0; i < 2 * bytes; ++i)

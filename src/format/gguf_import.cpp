@@ -17,9 +17,9 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kChunkValues = 1 << 20;  // converted at a time
+constexpr uint64_t kChunkValues = 1 << 20;  // values converted at a time
 
-// Every tensor of the model is in the file with its shape, and the file holds nothing else.
+// Checks that every tensor of the model is in the file with its shape, and that the file holds nothing else.
 void check_tensors(const GgufHeader& header, const GgufArchitecture& kind, const std::vector<GgufTensorName>& names) {
   std::set<std::string_view> used;
   if (kind.has_rope_factors) used.insert(kGgufRopeFactors);
@@ -39,8 +39,8 @@ void check_tensors(const GgufHeader& header, const GgufArchitecture& kind, const
   }
 }
 
-// Converts one tensor to bf16 at `offset` of `out`, a chunk of rows at a time. Rows of a vector are its values, which
-// are stored as one.
+// Converts one tensor to bf16 at `offset` of `out`, a chunk of rows at a time. The rows of a vector are its values,
+// which are stored as one.
 class Converter {
  public:
   Converter(const File& in, const GgufTensor& tensor, const GgufTensorName& name)
@@ -73,7 +73,7 @@ class Converter {
     return name_.shape.rank > 1 ? c : static_cast<uint64_t>(gguf_row(name_, static_cast<int64_t>(c)));
   }
 
-  // Rows [first, first + count) of the model, as they are stored.
+  // Reads rows [first, first + count) of the model, as they are stored.
   void read(int64_t first, int64_t count) {
     stored_.resize(static_cast<uint64_t>(count) * stored_bytes_);
     if (!matrix_is_interleaved())
@@ -94,8 +94,8 @@ class Converter {
   std::vector<float> row_;
 };
 
-// GGUF has no key for llama3 scaling: it stores what each frequency is divided by. The factor is the largest of these;
-// with the releases' other constants it must give all of them back.
+// Infers llama3 scaling, for which GGUF has no key: it stores the divisor of each frequency. The factor is the largest
+// of these; with the releases' other constants it must reproduce all of them.
 std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const std::vector<File>& in,
                                                  const HfConfig& config) {
   const GgufTensor* tensor = header.find(kGgufRopeFactors);
@@ -110,7 +110,7 @@ std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const
   RopeParameters scaling{.theta = config.rope.theta, .type = RopeType::Llama3};
   scaling.factor = std::ranges::max(factors);
   scaling.original_max_position = 8192;
-  // The constants of every Llama 3.1 to 3.3 release.
+  // These are the constants of every Llama 3.1 to 3.3 release.
   const std::vector<double> all = llama3_rope_factors(scaling, config.head_dim);
   for (size_t i = 0; i < all.size(); ++i) {
     const double expected = all[i], found = factors[i];
@@ -122,7 +122,7 @@ std::optional<RopeParameters> infer_rope_scaling(const GgufHeader& header, const
   return scaling;
 }
 
-// What the values of the tensors are stored as: "61 F32, 210 Q4_1".
+// Returns how the values of the tensors are stored: "61 F32, 210 Q4_1".
 std::string types_text(const GgufHeader& header) {
   std::map<GgufType, int64_t> counts;
   for (const GgufTensor& tensor : header.tensors()) ++counts[tensor.type];
@@ -150,7 +150,7 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   for (const fs::path& path : files) in.push_back(File::open_read(path, IoMode::Buffered));
   auto json = nlohmann::ordered_json::parse(gguf_model_config(header));
   const GgufArchitecture& kind = *find_gguf_architecture(header.string("general.architecture"));
-  // Read back as any config is: sizes out of range are refused here, before anything is computed from them.
+  // The text is read back as any config is: sizes out of range are refused here, before anything is computed from them.
   const Json parsed = parse_json(json.dump(), file.string());
   const std::string type = parsed["model_type"], class_name = parsed["architectures"][0];
   const HfFamily family{.model_type = type,

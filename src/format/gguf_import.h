@@ -13,24 +13,24 @@
 namespace snug {
 
 // Writes config.json, generation_config.json, model.safetensors (bf16), tokenizer.json and tokenizer_config.json with
-// the chat template to `out`, which appears only when it is complete. `file` may be any part of a model in several.
-// Tensors pass through a few MiB whatever their size. Architectures: those of gguf_architecture.h. Tokenizers:
-// byte-level BPE with the pre-tokenizers of gguf_pretokenizers.h, and SentencePiece's BPE. Returns what was narrowed or
-// not used, a line each. UserError for anything else, by name.
+// the chat template to `out`, which appears only when it is complete. `file` may be any part of a split model. A few
+// MiB of a tensor are in memory at a time. It takes the architectures of gguf_architecture.h, and as tokenizers
+// byte-level BPE with the pre-tokenizers of gguf_pretokenizers.h and SentencePiece's BPE. Returns a line for everything
+// that was narrowed or not used. Throws UserError for anything else, by name.
 std::vector<std::string> import_gguf(const std::filesystem::path& file, const std::filesystem::path& out,
                                      Existing existing);
 
-// The text of config.json for a file's metadata.
+// Returns the text of config.json for a file's metadata.
 std::string gguf_model_config(const GgufHeader& header);
-// The text of generation_config.json.
+// Returns the text of generation_config.json.
 std::string gguf_generation_config(const GgufHeader& header);
-// The text of tokenizer.json, as the `tokenizers` library reads it.
+// Returns the text of tokenizer.json, as the `tokenizers` library reads it.
 std::string gguf_tokenizer(const GgufHeader& header);
-// The text of tokenizer_config.json.
+// Returns the text of tokenizer_config.json.
 std::string gguf_tokenizer_config(const GgufHeader& header);
-// Keys of the architecture that decide nothing of what is written.
+// Returns keys of the architecture that decide nothing of what is written.
 std::vector<std::string> gguf_unused_keys(const GgufHeader& header);
-// The token of "bos", "eos", "eot", "padding" or "unknown", below `vocabulary`; nothing where there is none.
+// Returns the token of "bos", "eos", "eot", "padding" or "unknown", below `vocabulary`; nothing if there is none.
 std::optional<int64_t> gguf_token_id(const GgufHeader& header, std::string_view role, int64_t vocabulary);
 
 }  // namespace snug

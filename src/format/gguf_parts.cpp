@@ -1,4 +1,4 @@
-// Models that are split into several GGUF files.
+// Finds the parts of models that are split into several GGUF files.
 #include <algorithm>
 #include <charconv>
 
@@ -18,7 +18,7 @@ struct PartName {
   int64_t number = 0, count = 0;  // 1 of 3
 };
 
-// "MODEL-00001-of-00003.gguf"; nothing for other names.
+// Reads "MODEL-00001-of-00003.gguf"; nothing for other names.
 std::optional<PartName> part_name(const std::string& name) {
   constexpr std::string_view kTail = "-00001-of-00003.gguf";
   if (name.size() < kTail.size()) return std::nullopt;

@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Expressions as the models' tokenizer.json files have them.
+// These are expressions as the models' tokenizer.json files have them.
 constexpr std::string_view kO200k =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
     R"(|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?)"
@@ -28,7 +28,7 @@ constexpr std::string_view kDeepSeek3Words =
 constexpr std::string_view kLineEnds = "[\r\n]", kHanAndHangul = "[一-龥ࠀ-一가-퟿]+";
 constexpr std::string_view kLetters = R"(\s?\p{L}+)", kPunctuation = R"(\s?\p{P}+)";
 
-enum class Digits { Joined, First, Last };  // whether they are cut one by one, and before other cuts or behind them
+enum class Digits { Joined, First, Last };  // cut one by one or not, and before other cuts or behind them
 
 struct Known {
   std::string_view name;
@@ -38,7 +38,7 @@ struct Known {
   bool whole_words = false, nfc = false, bos = false;
 };
 
-// Of several that cut alike the one that others should read stands first.
+// Lists known names; of several that cut alike, the one that other programs should read stands first.
 const std::vector<Known>& all_known() {
   static const std::vector<Known> known{
       {.name = "smollm", .splits = {}, .digits = Digits::First, .gpt2 = true},
@@ -74,7 +74,7 @@ Json pre_tokenizer_of(const Known& known) {
   return parts.size() == 1 ? parts[0] : Json{{"type", "Sequence"}, {"pretokenizers", std::move(parts)}};
 }
 
-// What cuts, without what does not change it.
+// Returns what cuts, without what does not change it.
 Json cuts_of(const Json& pre_tokenizer) {
   Json parts = Json::array();
   const bool sequence = pre_tokenizer.is_object() && pre_tokenizer.value("type", "") == "Sequence";

@@ -18,7 +18,7 @@ void store(std::byte* to, T value) {
   std::memcpy(to, &value, sizeof(T));
 }
 
-// Stores a scale in fp16 and returns what it then is.
+// Stores a scale in fp16 and returns the stored value.
 float store_half(std::byte* to, float value) {
   const Float16 half(value);
   store(to, half.bits);
@@ -41,7 +41,7 @@ void quantize_q8_0(const float* x, std::byte* out) {
   for (size_t i = 0; i < 32; ++i) store(out + 2 + i, static_cast<int8_t>(std::round(x[i] * by)));
 }
 
-// Codes of five bits: the lower four two a byte, the fifth ones as a word before these.
+// Stores codes of five bits: the lower four two a byte, the fifth ones as a word before these.
 void put_five_bits(std::byte* out, const std::array<uint32_t, 32>& codes) {
   uint32_t fifth = 0;
   std::fill(out + 4, out + 20, std::byte{0});
@@ -71,7 +71,7 @@ void quantize_q5_1(const float* x, std::byte* out) {
   put_five_bits(out + 4, codes);
 }
 
-// How much an error of each value counts.
+// Returns the weight of each value's error.
 template <size_t n>
 std::array<float, n> importance(const float* x) {
   float squares = 0;
@@ -82,12 +82,12 @@ std::array<float, n> importance(const float* x) {
   return weights;
 }
 
-// x = scale q - minimum, neither below 0.
+// Holds a line x = scale q - minimum, neither of which is below 0.
 struct Line {
   float scale = 0, minimum = 0;
 };
 
-// The line through weighted points (q, x) with the least squares of errors.
+// Returns the line through weighted points (q, x) with the least squares of errors.
 Line fitted(const std::array<float, 32>& weights, const float* x, const std::array<float, 32>& q) {
   float w = 0, wq = 0, wqq = 0, wx = 0, wxq = 0;
   for (size_t i = 0; i < 32; ++i) {
@@ -103,14 +103,14 @@ Line fitted(const std::array<float, 32>& weights, const float* x, const std::arr
   return line.minimum < 0 ? Line{wxq / wqq, 0} : line;
 }
 
-// The codes from 0 to `highest` that are nearest to `by (x + offset)`.
+// Returns the codes from 0 to `highest` that are nearest to `by (x + offset)`.
 std::array<float, 32> codes_of(const float* x, float by, float offset, float highest) {
   std::array<float, 32> q;
   for (size_t i = 0; i < 32; ++i) q[i] = std::clamp(std::nearbyint(by * (x[i] + offset)), 0.0f, highest);
   return q;
 }
 
-// The weighted squares of what codes on a line err by.
+// Returns the weighted squares of the errors of codes on a line.
 float error_of(const std::array<float, 32>& weights, const float* x, const std::array<float, 32>& q, const Line& line) {
   float error = 0;
   for (size_t i = 0; i < 32; ++i) {
@@ -120,12 +120,12 @@ float error_of(const std::array<float, 32>& weights, const float* x, const std::
   return error;
 }
 
-// Steps of so many sizes are tried for a group: from one value less than the codes have to one more.
+// This many step sizes are tried for a group: from one value less than the codes have to one more.
 constexpr int kTries = 21;
-// Then so often the codes that are nearest to the best line make another, while that is better.
+// In this many rounds the codes nearest to the best line make another, while that is better.
 constexpr int kRounds = 4;
 
-// Lines through 32 values, the best one and its weighted squares of errors.
+// Tries lines through 32 values, and keeps the best one and its weighted squares of errors.
 class LineSearch {
  public:
   LineSearch(const float* x, float highest) : x_(x), highest_(highest), weights_(importance<32>(x)) {}
@@ -151,7 +151,7 @@ class LineSearch {
   float least_ = INFINITY;
 };
 
-// The best line for 32 values and codes from 0 to `highest`.
+// Returns the best line for 32 values and codes from 0 to `highest`.
 Line find_line(const float* x, float highest) {
   const float low = std::min(0.0f, *std::min_element(x, x + 32)), high = *std::max_element(x, x + 32);
   if (high <= low) return {0, -low};
@@ -162,12 +162,12 @@ Line find_line(const float* x, float highest) {
   return search.best();
 }
 
-// A line in the units that a block has for scales and minima: from 0 to 63 of each.
+// Holds a line in the units that a block has for scales and minima: each from 0 to 63.
 struct CodedLine {
   uint32_t scale = 0, minimum = 0;
 };
 
-// The coded line next to `line` whose codes make the least weighted squares of errors.
+// Returns the coded line next to `line` whose codes have the least weighted squares of errors.
 CodedLine coded(const float* x, const Line& line, const Line& units, float highest) {
   const std::array<float, 32> weights = importance<32>(x);
   const auto near = [](float value, float unit) { return static_cast<int32_t>(std::lround(value * inverse(unit))); };
@@ -186,8 +186,8 @@ CodedLine coded(const float* x, const Line& line, const Line& units, float highe
   return best;
 }
 
-// What Q4_K and Q5_K have in common: d, m and the groups' scales and minima at `out`, in 16 bytes that are zero before.
-// Calls put(i, code) for each value.
+// Writes what Q4_K and Q5_K have in common: d, m and the groups' scales and minima at `out`, in 16 bytes that are zero
+// before. Calls put(i, code) for each value.
 template <class Put>
 void quantize_groups(const float* x, std::byte* out, int32_t highest, const Put& put) {
   constexpr float kLargest = 63;  // scales and minima have six bits
@@ -228,21 +228,21 @@ void quantize_q5_k(const float* x, std::byte* out) {
   });
 }
 
-// The best scale for 16 values and codes from -32 to 31.
+// Returns the best scale for 16 values and codes from -32 to 31.
 float find_scale(const float* x) {
   const float largest = *std::max_element(x, x + 16, [](float a, float b) { return std::abs(a) < std::abs(b); });
   if (largest == 0) return 0;
   const std::array<float, 16> weights = importance<16>(x);
   float best = 0, most = 0;
   for (int t = 0; t < kTries; ++t) {
-    const float by = -(31 + 0.1f * static_cast<float>(t)) / largest;  // which takes it to the end that reaches further
+    const float by = -(31 + 0.1f * static_cast<float>(t)) / largest;  // takes it to the end that reaches further
     float wqq = 0, wxq = 0;
     for (size_t i = 0; i < 16; ++i) {
       const float q = std::clamp(std::nearbyint(by * x[i]), -32.0f, 31.0f);
       wqq += weights[i] * q * q;
       wxq += weights[i] * x[i] * q;
     }
-    // The squares of errors are less by this than those of zeros.
+    // The squares of errors are smaller by this than those of zeros.
     if (wqq > 0 && wxq * wxq / wqq > most) most = wxq * wxq / wqq, best = wxq / wqq;
   }
   return best;
@@ -279,13 +279,14 @@ constexpr std::array<FileType, 4> kFileTypes{{{GgufFileType::F16, "F16", 1, Gguf
 
 const FileType& facts_of(GgufFileType type) { return *std::ranges::find(kFileTypes, type, &FileType::type); }
 
-// Of the layers' v and down matrices those of the first and the last eighth, and of the others each third one.
+// Returns whether a layer's v and down matrices take more bits: in the first and the last eighth of the layers, and in
+// each third of the others.
 bool takes_more_bits(int64_t layer, int64_t layers) {
   const int64_t eighth = layers / 8;
   return layer < eighth || layer >= 7 * layers / 8 || (layer - eighth) % 3 == 2;
 }
 
-// In Q4_K_M, of rows of whole blocks.
+// Returns the type in Q4_K_M of a tensor whose rows are whole blocks.
 GgufType type_in_mixture(const GgufTensorName& tensor, const GgufSizes& sizes) {
   const std::string_view name = tensor.gguf;
   if (name == (sizes.own_head ? "output.weight" : "token_embd.weight")) return GgufType::Q6_K;
@@ -293,7 +294,7 @@ GgufType type_in_mixture(const GgufTensorName& tensor, const GgufSizes& sizes) {
   if (!values && !name.ends_with(".ffn_down.weight")) return GgufType::Q4_K;
   const int64_t layer = std::stoll(tensor.gguf.substr(4));  // "blk.7."
   if (takes_more_bits(layer, sizes.layers)) return GgufType::Q6_K;
-  // Of models like Llama 70B, many heads share a v.
+  // In models like Llama 70B, many heads share a v.
   const std::string_view kind = sizes.architecture->name;
   const bool of_70b = sizes.layers == 80 && ((kind == "llama" && sizes.heads != sizes.kv_heads) || kind == "qwen2");
   return values && of_70b ? GgufType::Q5_K : GgufType::Q4_K;
@@ -348,7 +349,7 @@ GgufType gguf_tensor_type(GgufFileType file, const GgufTensorName& tensor, const
     return static_cast<uint64_t>(tensor.shape.cols()) % block_values(type) == 0;
   };
   GgufType type = file == GgufFileType::Q4_K_M ? type_in_mixture(tensor, sizes) : facts_of(file).of_matrices;
-  // The head takes eight bits at once where six do not fit its rows; the others take what comes nearest.
+  // The head takes eight bits at once if six do not fit its rows; other matrices take the nearest type.
   if (type == GgufType::Q4_K && !whole(type)) type = GgufType::Q5_0;
   if (type == GgufType::Q5_K && !whole(type)) type = GgufType::Q5_1;
   if (type == GgufType::Q6_K && !whole(type)) type = GgufType::Q8_0;

@@ -1,4 +1,4 @@
-// Numbers into GGUF's types: the way back from what gguf_dequantize.cpp reads.
+// Quantises numbers to GGUF's types, the reverse of gguf_dequantize.cpp.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,26 @@
 
 namespace snug {
 
-// Values of this magnitude and less can be stored in every type that is written: scales are fp16.
+// This is the largest magnitude that can be stored in every type that is written, as scales are fp16.
 inline constexpr float kMaxGgufValue = 65504;
 
-// Stores whole blocks; `out` holds row_bytes(type, values.size()). F32, F16, BF16, Q8_0, Q5_0 and Q5_1 to the bit as
-// the gguf package does. In Q4_K, Q5_K and Q6_K scales and minima are searched for that make the squares of errors
-// least, in which larger values count more. Values are finite and at most kMaxGgufValue. InternalError for other types.
+// Stores whole blocks; `out` holds row_bytes(type, values.size()). F32, F16, BF16, Q8_0, Q5_0 and Q5_1 are to the bit
+// as in the gguf package. For Q4_K, Q5_K and Q6_K it searches scales and minima with the least squares of errors, in
+// which larger values count more. Values must be finite and at most kMaxGgufValue. Throws InternalError for other
+// types.
 void quantize(GgufType type, std::span<const float> values, std::span<std::byte> out);
 
-// What a whole file is written in, by llama.cpp's names: of the matrices; vectors are F32.
+// Says what a whole file is written in, by llama.cpp's names; they hold for matrices, while vectors are F32.
 enum class GgufFileType { F16, BF16, Q8_0, Q4_K_M };
 
 std::string_view name(GgufFileType type);  // "Q4_K_M"
-// From "q4_k_m" or "Q4_K_M"; nothing for others.
+// Returns the type of "q4_k_m" or "Q4_K_M"; nothing for other words.
 std::optional<GgufFileType> gguf_file_type(std::string_view word);
-// general.file_type
+// Returns general.file_type.
 uint32_t number_of(GgufFileType type);
 
-// The type in which llama.cpp's quantiser stores a tensor of such a file: in Q4_K_M most are Q4_K, the head and half of
-// the layers' v and down matrices Q6_K. Rows that are no whole blocks of those take Q5_0, Q8_0 or F16.
+// Returns the type in which llama.cpp's quantiser stores a tensor of such a file: in Q4_K_M most are Q4_K, the head and
+// half of the layers' v and down matrices Q6_K. Rows that are not whole blocks of those take Q5_0, Q8_0 or F16.
 GgufType gguf_tensor_type(GgufFileType file, const GgufTensorName& tensor, const GgufSizes& sizes);
 
 }  // namespace snug

@@ -16,13 +16,13 @@
 namespace snug {
 namespace {
 
-// tokenizer.ggml.token_type
+// These are values of tokenizer.ggml.token_type.
 constexpr int64_t kUnknown = 2, kControl = 3, kUserDefined = 4, kUnused = 5, kMaxType = 6;
 constexpr int64_t kMaxPosition = int64_t{1} << 32;
 
 constexpr std::string_view kModel = "tokenizer.ggml.model";
 
-// Whether the tokens are SentencePiece's, with scores in place of merges.
+// Returns whether the tokens are SentencePiece's, with scores in place of merges.
 bool is_sentencepiece(const GgufHeader& header) {
   const std::string model = header.string(kModel);
   if (model != "gpt2" && model != "llama") {
@@ -49,7 +49,7 @@ Json sequence(const char* key, Json first, Json second) {
   return {{"type", "Sequence"}, {key, Json::array({std::move(first), std::move(second)})}};
 }
 
-// The text of the token that has a role, or null.
+// Returns the text of the token that has a role, or null.
 Json special_token(const GgufHeader& header, std::string_view role) {
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
   const auto id = gguf_token_id(header, role, static_cast<int64_t>(tokens.size()));
@@ -91,7 +91,7 @@ const std::vector<int64_t>& token_types(const GgufHeader& header) {
   return types;
 }
 
-// Tokens that stand for themselves in a text, before any cutting, or in what it is normalised to.
+// Returns tokens that stand for themselves in a text, before any cutting, or in the normalised text.
 Json added_tokens(const GgufHeader& header, bool user_defined_normalized) {
   const std::vector<std::string>& tokens = header.strings("tokenizer.ggml.tokens");
   const std::vector<int64_t>& types = token_types(header);
@@ -117,7 +117,7 @@ Json bpe_model(const GgufHeader& header, const GgufPreTokenizer& pre) {
   const std::vector<int64_t>& types = token_types(header);
   Json vocabulary = Json::object();
   for (size_t id = 0; id < tokens.size(); ++id) {
-    if (types[id] == kUnused) continue;  // rows that pad the embedding
+    if (types[id] == kUnused) continue;  // padding rows of the embedding
     if (!vocabulary.emplace(tokens[id], id).second) {
       header.fail("tokenizer.ggml.tokens", fmt::format("each token once, not '{}' again at {}", tokens[id], id));
     }
@@ -217,7 +217,7 @@ Json sentencepiece_tokenizer(const GgufHeader& header) {
 std::optional<int64_t> gguf_token_id(const GgufHeader& header, std::string_view role, int64_t vocabulary) {
   const std::string key = fmt::format("tokenizer.ggml.{}_token_id", role);
   if (header.has(key)) return header.integer(key, 0, vocabulary - 1);
-  // Where a SentencePiece model's file says nothing, these are its tokens.
+  // A SentencePiece model has these tokens if its file says nothing.
   constexpr std::pair<std::string_view, int64_t> kDefaults[]{{"unknown", 0}, {"bos", 1}, {"eos", 2}};
   const auto found = std::ranges::find(kDefaults, role, &std::pair<std::string_view, int64_t>::first);
   if (found == std::end(kDefaults) || header.string(kModel, "") != "llama" || found->second >= vocabulary) return {};

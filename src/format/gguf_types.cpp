@@ -58,8 +58,8 @@ constexpr std::array<TypeFacts, 31> kTypes{{
     {GgufType::NVFP4, "NVFP4", 64, 36, dequantize_nvfp4},
 }};
 
-// Types that are not read: of values within products, of layouts for one processor, withdrawn ones, and Q1_0, which the
-// gguf package does not dequantise.
+// Lists types that are not read: types of values within products, layouts for one processor, withdrawn types, and Q1_0,
+// which the gguf package does not dequantise.
 struct OtherType {
   uint32_t number;
   std::string_view name;

@@ -20,11 +20,11 @@ using Type = SentencePieces::Type;
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 constexpr std::string_view kMark = "\u2581";  // SentencePiece's space
 
-// The tokens of a file, by id.
+// Holds the tokens of a file, by id.
 struct Vocabulary {
   std::vector<std::string> tokens;
   std::vector<int32_t> types;
-  std::vector<float> scores;  // of SentencePiece's alone
+  std::vector<float> scores;  // of SentencePiece models only
 };
 
 void add_token(Vocabulary& vocabulary, const JsonObject& source, int64_t id, const std::string& text, Type type) {
@@ -43,7 +43,7 @@ Vocabulary padded(int64_t rows) {
   return vocabulary;
 }
 
-// A tokenizer.json on its way into metadata.
+// Turns a tokenizer.json into metadata.
 class JsonTokenizer {
  public:
   JsonTokenizer(const Json& json, const std::string& source, int64_t rows)
@@ -96,7 +96,7 @@ class JsonTokenizer {
     writer.add_bool("tokenizer.ggml.add_space_prefix", prefix);
   }
 
-  // A line where added tokens are found otherwise in a text than as they stand.
+  // Returns a line if added tokens are found otherwise in a text than as they stand.
   std::vector<std::string> notes_on_added() const {
     int64_t count = 0;
     if (json_.has("added_tokens"))
@@ -118,7 +118,7 @@ class JsonTokenizer {
   }
 
  private:
-  // What is done to a text first, or null; a sequence of one is that one.
+  // Returns how a text is normalised first, or null; a sequence of one is that one.
   Json normalizer() const {
     const Json found = json_.has("normalizer") ? json_.at("normalizer") : Json();
     if (!found.is_object() || found.value("type", "") != "Sequence") return found;
@@ -144,7 +144,7 @@ class JsonTokenizer {
     return merges;
   }
 
-  // Whether a text begins with one more space. UserError for what GGUF has no key for.
+  // Returns whether a text begins with one more space. Throws UserError for what GGUF has no key.
   bool adds_prefix(std::vector<std::string>& notes) const {
     const Json normalizer = this->normalizer();
     const Json cutter = json_.has("pre_tokenizer") ? json_.at("pre_tokenizer") : Json();
@@ -175,7 +175,7 @@ class JsonTokenizer {
     return scheme != "never";
   }
 
-  // Scores by which pieces are joined in the order of the merges.
+  // Scores pieces so that they are joined in the order of the merges.
   void score_pieces() {
     std::map<std::string, size_t, std::less<>> ids;
     for (size_t id = 0; id < vocabulary_.tokens.size(); ++id) ids.emplace(vocabulary_.tokens[id], id);
@@ -200,8 +200,8 @@ class JsonTokenizer {
     refuse_other_order(ids, merges);
   }
 
-  // Every way to join two pieces to a third is a merge, in the order of the joined pieces' scores: so GGUF's readers
-  // have it.
+  // Requires that every way to join two pieces to a third is a merge, in the order of the joined pieces' scores, as
+  // GGUF's readers assume.
   void refuse_other_order(const std::map<std::string, size_t, std::less<>>& ids,
                           const std::vector<std::pair<std::string, std::string>>& merges) const {
     SentencePieces pieces;
@@ -223,7 +223,7 @@ class JsonTokenizer {
   Vocabulary vocabulary_;
 };
 
-// A tokenizer.model without a tokenizer.json.
+// Writes a tokenizer.model without a tokenizer.json.
 void write_model_pieces(GgufWriter& writer, const fs::path& directory, int64_t rows) {
   const std::string source = (directory / "tokenizer.model").string();
   const SentencePieces model = parse_sentencepiece(read_text(directory / "tokenizer.model", kMaxFileBytes), source);
@@ -253,7 +253,7 @@ void write_model_pieces(GgufWriter& writer, const fs::path& directory, int64_t r
   if (model.unknown) writer.add_u32("tokenizer.ggml.unknown_token_id", static_cast<uint64_t>(*model.unknown));
 }
 
-// The token that tokenizer_config.json names for padding.
+// Returns the token that tokenizer_config.json names for padding.
 std::optional<int32_t> padding_of(const fs::path& directory, const Tokenizer& tokenizer) {
   const fs::path path = directory / "tokenizer_config.json";
   if (!is_file(path)) return std::nullopt;

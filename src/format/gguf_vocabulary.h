@@ -1,4 +1,4 @@
-// A model directory's tokenizer and chat template as the metadata of a GGUF file.
+// Writes a model directory's tokenizer and chat template as the metadata of a GGUF file.
 #pragma once
 
 #include <cstdint>
@@ -10,10 +10,10 @@
 
 namespace snug {
 
-// Adds tokens, what cuts and joins them, special tokens and the chat template. `vocabulary`: rows of the embedding,
-// which rows without a token pad. `end_tokens`: any of them ends a reply; the first that is not the tokenizer's own EOS
-// is written as the end of a turn. Returns what llama.cpp does otherwise than the tokenizer, a line each. UserError for
-// tokenizers that GGUF has no form for, by file and key.
+// Adds tokens, what cuts and joins them, special tokens and the chat template. `vocabulary` is the number of the
+// embedding's rows, of which those without a token are padding. Any of `end_tokens` ends a reply; the first that is not
+// the tokenizer's EOS is written as the end of a turn. Returns a line for everything that llama.cpp does otherwise than
+// the tokenizer. Throws UserError, by file and key, for tokenizers for which GGUF has no form.
 std::vector<std::string> add_gguf_tokenizer(GgufWriter& writer, const std::filesystem::path& directory,
                                             int64_t vocabulary, const std::vector<int64_t>& end_tokens);
 

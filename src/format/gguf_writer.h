@@ -1,4 +1,4 @@
-// The header of a GGUF file that is written: metadata and tensors (gguf.h says what it looks like).
+// Writes the header of a GGUF file: metadata and tensors (gguf.h says what it looks like).
 #pragma once
 
 #include <cstdint>
@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Everything of a file but its tensors' bytes.
+// Holds everything of a file but its tensors' bytes.
 struct GgufLayout {
   std::string header;            // the bytes before the data
   std::vector<uint64_t> offset;  // by tensor, in the order given: bytes from the start of the file
@@ -21,7 +21,7 @@ struct GgufLayout {
 
 class GgufWriter {
  public:
-  // Pairs stand in the order in which they are added. Types are those of llama.cpp's converter.
+  // Add pairs, which stand in the order of these calls. Types are those of llama.cpp's converter.
   void add(std::string_view key, std::string_view value);
   void add_u32(std::string_view key, uint64_t value);  // InternalError beyond 32 bits
   void add_f32(std::string_view key, double value);

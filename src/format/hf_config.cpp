@@ -17,11 +17,11 @@ constexpr int64_t kMaxWidth = 1 << 20, kMaxHeads = 1 << 12, kMaxVocabulary = 1 <
 
 constexpr int64_t kMaxHeadDim = 256;  // what attention is built for
 
-// Keys of models with experts: their presence with any count means another block than the dense one.
+// Models with experts have these keys: any count means another block than the dense one.
 constexpr std::array<std::string_view, 4> kExpertKeys{"num_experts", "num_local_experts", "n_routed_experts",
                                                       "moe_intermediate_size"};
 
-// Keys that ask for other layers or other sums, with the value that asks for none.
+// These keys ask for other layers or other sums, with the value that asks for none.
 constexpr std::array<std::pair<std::string_view, double>, 7> kFactorKeys{{{"embedding_multiplier", 1},
                                                                           {"residual_multiplier", 1},
                                                                           {"logits_scaling", 1},
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 8> kSwitchKeys{
     "use_bidirectional_attention", "use_qk_norm",    "qk_norm", "qk_layernorm", "alibi",
     "use_parallel_residual",       "attention_bias", "mlp_bias"};
 
-// Dropout as the families of models call it. Nothing but training has to do with it.
+// Families of models give these names to dropout, which matters only in training.
 constexpr std::array<std::string_view, 9> kDropoutKeys{
     "attention_dropout", "attn_dropout",        "attn_pdrop",
     "resid_pdrop",       "residual_dropout",    "embd_pdrop",
@@ -47,7 +47,7 @@ std::string either(std::span<const HfFamily> families, const auto& text_of) {
   return text;
 }
 
-// UserError for names of models that end in another head than a language model's, or in none.
+// Throws UserError for names of models that end in another head than a language model's, or in none.
 void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> families, std::string_view name) {
   constexpr std::string_view kHead = "ForCausalLM";
   constexpr std::array<std::string_view, 6> kHeads{
@@ -62,7 +62,7 @@ void refuse_other_heads(const JsonObject& config, std::span<const HfFamily> fami
     const std::string_view stem = family.architecture.substr(0, family.architecture.size() - kHead.size());
     return lower_case(name) == lower_case(std::string(stem) + "Model");
   };
-  // Saved without its head, whose weights are the embedding's all the same.
+  // The model was saved without its head, whose weights are the embedding's.
   const std::string type = config.string("model_type", "");
   const bool tied = std::ranges::any_of(families, [&](const HfFamily& family) {
     return family.model_type == type && config.boolean("tie_word_embeddings", family.tie_word_embeddings);
@@ -99,8 +99,8 @@ size_t find_family(const JsonObject& config, std::span<const HfFamily> families,
               either(families, [](const HfFamily& family) { return fmt::format("\"{}\"", family.model_type); }));
 }
 
-// What stands for a size that the file leaves out: the class's number, or the number that follows from other sizes
-// where the class has none or the file says null.
+// Returns a size that the file leaves out: the class's number, or the number that follows from other sizes if the class
+// has none or the file says null.
 int64_t fallback_of(const JsonObject& config, std::string_view key, std::optional<int64_t> of_class, int64_t derived) {
   return config.value().contains(key) ? derived : of_class.value_or(derived);
 }

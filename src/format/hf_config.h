@@ -1,4 +1,4 @@
-// A model's config.json as Hugging Face lays it out: the keys that all dense decoders share. A family's own keys are
+// Reads a model's config.json in Hugging Face's layout: the keys that all dense decoders share. A family's own keys are
 // read by its family (model/families/). Both spellings are read, that of transformers 4 and that of 5. Whatever snug
 // does not compute is refused by name, never passed over.
 #pragma once
@@ -20,8 +20,8 @@ namespace snug {
 inline constexpr int64_t kMaxPosition = int64_t{1} << 32;  // Larger lengths are nonsense in a config.
 inline constexpr int64_t kMaxLayers = 1 << 12;
 
-// A family of models as config.json knows it: its names, and the defaults that its configuration class in transformers
-// has for keys that are absent.
+// Describes a family of models as config.json knows it: its names, and the defaults that its configuration class in
+// transformers has for absent keys.
 struct HfFamily {
   std::string_view model_type;        // "llama"
   std::string_view architecture;      // "LlamaForCausalLM", as `architectures` spells it
@@ -40,7 +40,7 @@ struct HfFamily {
 };
 
 struct HfConfig {
-  size_t family = 0;         // which of the families that were passed
+  size_t family = 0;         // index of the family, of those that were passed
   std::string architecture;  // the family's
   int64_t hidden_size = 0, intermediate_size = 0, layers = 0;
   int64_t heads = 0, kv_heads = 0;  // kv_heads divides heads
@@ -54,14 +54,14 @@ struct HfConfig {
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so
   std::optional<BnbQuantization> quantization;
-  int64_t prediction_layers = 0;     // behind the last layer, for tokens further ahead; not part of the model
-  std::vector<std::string> dropout;  // keys and shares ("attention_dropout 0.1") that act in training alone
+  int64_t prediction_layers = 0;     // layers behind the last one, for tokens further ahead; not part of the model
+  std::vector<std::string> dropout;  // keys and shares ("attention_dropout 0.1") that act only in training
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };
 
-// Reads the shared keys of config.json. As in transformers `model_type` decides which of `families` it is, and
-// `architectures` only where there is no model_type, or where it names another head than the language model's. Ids
-// beyond the vocabulary are left out with a note. UserError naming file, key, found and expected for anything
+// Reads the shared keys of config.json. As in transformers `model_type` decides which of `families` it is;
+// `architectures` does only if there is no model_type, or if it names another head than the language model's. Ids
+// beyond the vocabulary are left out with a note. Throws UserError naming file, key, found and expected for anything
 // unsupported, missing or out of range.
 HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> families);
 

@@ -25,7 +25,7 @@ std::tm parsed_date(std::string_view date) {
   out.tm_year = year - 1900;
   out.tm_mon = month - 1;
   out.tm_mday = day;
-  // Days of the week and the year, by the calendar and without time zones.
+  // Computes days of the week and the year, by the calendar and without time zones.
   constexpr int kDaysBefore[] = {0, 31, 59, 90, 120, 151, 181, 212, 243, 273, 304, 334};
   const bool leap = (year % 4 == 0 && year % 100 != 0) || year % 400 == 0;
   out.tm_yday = kDaysBefore[out.tm_mon] + day - 1 + (leap && month > 2 ? 1 : 0);
@@ -34,7 +34,7 @@ std::tm parsed_date(std::string_view date) {
   return out;
 }
 
-// Functions of the global names that no variable has.
+// Returns the function of a global name that no variable has.
 jinja::Value global(std::string_view name) {
   const jinja::Builtin* const builtin = jinja::find_global(name);
   if (!builtin) return {};

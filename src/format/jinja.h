@@ -1,7 +1,7 @@
-// Jinja as chat templates use it: the language of jinja2 3.1 with the environment of transformers (a sandbox in which
-// values are immutable, trim_blocks and lstrip_blocks, loop controls, tojson without escapes, generation blocks),
-// without inheritance, imports and recursive loops. Results are byte for byte its own; bytes remember where they came
-// from.
+// Runs Jinja as chat templates use it: the language of jinja2 3.1 with the environment of transformers (a sandbox in
+// which values are immutable, trim_blocks and lstrip_blocks, loop controls, tojson without escapes, generation blocks),
+// without inheritance, imports and recursive loops. Results are byte for byte those of jinja2; bytes remember where
+// they came from.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ namespace jinja {
 struct Program;
 }
 
-// What a rendering may use: steps are evaluations of about 30 ns, memory is that of all values and the output at a
-// time. The defaults grow with what is rendered, so that time and memory stay linear in it.
+// Limits a rendering: steps are evaluations of about 30 ns, memory is that of all values and the output at a time. The
+// defaults grow with what is rendered, so that time and memory stay linear in it.
 struct JinjaLimits {
   uint64_t steps = 0, memory = 0;
 
@@ -31,17 +31,18 @@ struct JinjaLimits {
 
 class JinjaTemplate {
  public:
-  // UserError that names `source` ("the chat template"), the line, what was found and what was expected.
+  // Parses a template. Throws UserError that names `source` ("the chat template"), the line, what was found and what
+  // was expected.
   static JinjaTemplate parse(std::string_view text, std::string source);
 
   using Variables = std::vector<std::pair<std::string, jinja::Value>>;
 
-  // The text with its marks. `date`: what strftime_now() tells, "2024-07-26". UserError with the line where the
-  // template fails, refuses by raise_exception(), or takes more than the limits. Threads may share a template, but no
+  // Returns the text with its marks. `date` is what strftime_now() tells, "2024-07-26". Throws UserError with the line
+  // if the template fails, refuses by raise_exception(), or exceeds the limits. Threads may share a template, but no
   // values.
   jinja::Text render(const Variables& variables, const JinjaLimits& limits, std::string_view date = "2024-07-26") const;
 
-  // The names that it reads from its variables or that are global, in no order.
+  // Returns, in no order, the names that it reads from its variables or that are global.
   std::span<const std::string> names() const;
 
  private:

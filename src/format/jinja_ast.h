@@ -1,4 +1,5 @@
-// The tree that a chat template is parsed to. Names are resolved (jinja_scope.h) to slots before anything runs.
+// Defines the tree into which a chat template is parsed. Names are resolved (jinja_scope.h) to slots before anything
+// runs.
 #pragma once
 
 #include <cstdint>
@@ -49,14 +50,14 @@ enum class Comparison : uint8_t { Equal, NotEqual, Less, LessEqual, Greater, Gre
 struct Expr;
 using ExprPtr = std::unique_ptr<Expr>;
 
-// Where a name's value lies: in the activation `hops` functions out.
+// Says where a name's value lies: in the activation `hops` functions out.
 struct Slot {
   uint32_t hops = 0, index = 0;
 };
 
 struct Expr {
   Op op = Op::Constant;
-  uint16_t height = 1;  // of the tree from here; bounded, so that no walk runs out of stack
+  uint16_t height = 1;  // of the tree below; bounded, so that no walk runs out of stack
   uint32_t line = 0;
   Slot slot = {};              // Name, NamespaceName
   std::string name = {};       // Name, Attribute, Filter, Test; of a NamespaceName the namespace's
@@ -65,20 +66,20 @@ struct Expr {
   std::vector<ExprPtr> parts = {};
   std::vector<std::string> keys = {};
   std::vector<Comparison> comparisons = {};
-  const Builtin* builtin = nullptr;    // Filter, Test; null where none has the name
+  const Builtin* builtin = nullptr;    // Filter, Test; null if none has the name
   const MethodSet* methods = nullptr;  // Attribute: methods of the name, if there are any
 };
 
-// "'messages', which is" or "attribute 'role', which is": what an undefined value came from, for messages.
+// Describes an undefined value by where it came from: "'messages', which is" or "attribute 'role', which is".
 std::string described(const Expr& origin);
 
-// What a slot begins with where its frame is entered.
+// Says with what a slot begins when its frame is entered.
 struct SlotStart {
   enum class From : uint8_t { Nothing, Outer, Context };
   uint32_t index = 0;
   From from = From::Nothing;
   Slot outer = {};       // Outer
-  uint32_t context = 0;  // Context: which of Program::context_names
+  uint32_t context = 0;  // Context: index of Program::context_names
 };
 
 struct Frame {
@@ -104,7 +105,7 @@ enum class Action : uint8_t {
 struct Statement;
 using Block = std::vector<Statement>;
 
-// A macro, or the body of a call block.
+// Holds a macro, or the body of a call block.
 struct Function {
   std::string name;
   std::vector<ExprPtr> parameters;  // Names
@@ -114,7 +115,7 @@ struct Function {
   uint32_t slots = 0;
   bool has_functions = false;  // functions within it see its slots
   bool takes_caller = false, takes_varargs = false, takes_kwargs = false;
-  Slot caller, varargs, kwargs;  // where they are taken
+  Slot caller, varargs, kwargs;  // slots in which they are passed
 };
 
 struct Statement {
@@ -123,7 +124,7 @@ struct Statement {
   Text text = {};          // Text
   ExprPtr target = {};     // For, Set, SetBlock; the name of a Macro
   ExprPtr value = {};      // Print, For (what is iterated), Set, CallBlock (the call); the filter of a block, or null
-  ExprPtr condition = {};  // For: which items
+  ExprPtr condition = {};  // For: selects items
   std::vector<std::pair<ExprPtr, Block>> branches = {};    // If
   std::vector<std::pair<ExprPtr, ExprPtr>> bindings = {};  // With: target, value
   Block body = {}, otherwise = {};
@@ -135,12 +136,12 @@ struct Statement {
 
 struct Program {
   Function root;
-  std::vector<std::string> context_names;       // that SlotStart::context counts
-  std::vector<std::unique_ptr<Rep>> constants;  // of the tree; it goes first
+  std::vector<std::string> context_names;       // by SlotStart::context
+  std::vector<std::unique_ptr<Rep>> constants;  // of the tree, which is destroyed first
   ~Program() { root = {}; }
 };
 
-// A value that belongs to the program's tree.
+// Returns a value that belongs to the program's tree.
 Value make_constant(Program& program, Text text);
 
 }  // namespace snug::jinja

@@ -14,7 +14,7 @@ constexpr int64_t kMaxRange = 100'000;  // as Jinja's sandbox has it
 
 Value constant(bool b) { return Value(b); }
 
-// A test of the value alone.
+// Runs a test of the value alone.
 template <bool (*holds)(const Value&)>
 Value test_of(Call& call) {
   return constant(holds(call.self));
@@ -40,7 +40,7 @@ bool is_iterable(const Value& v) {
   return v.is(Kind::Undefined) || v.is(Kind::String) || v.is(Kind::List) || v.is(Kind::Dict);
 }
 
-// Whether a text has letters, and all are of a case.
+// Returns whether a text has letters, and all are of one case.
 Value in_lower(Call& call) {
   const Value text = to_string(call.budget, call.self);
   const std::string lower = in_case(text_of(text), Case::Lower).bytes(),
@@ -188,7 +188,7 @@ std::vector<Builtin> globals() {
           {"joiner", joiner, 0, {"sep"}}};
 }
 
-// The one of a name, in a table that is made once and sorted.
+// Finds a name in a table that is made once and sorted.
 const Builtin* find_in(const std::vector<Builtin>& table, std::string_view name) {
   const auto found = std::ranges::lower_bound(table, name, {}, &Builtin::name);
   return found != table.end() && found->name == name ? &*found : nullptr;

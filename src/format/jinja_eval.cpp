@@ -141,8 +141,8 @@ bool Evaluator::chooses(const Statement& s, const Value& item) {
 }
 
 Evaluator::Flow Evaluator::run_for(const Statement& s, Output& out) {
-  // A list is held while its items are taken; anything else gives a list of its own. Where `loop` may tell how many
-  // items there are, they are chosen beforehand; else one by one, so that the condition sees what bodies have set.
+  // A list is held while its items are taken; anything else gives a list of its own. If `loop` may tell how many items
+  // there are, they are chosen beforehand; else one by one, so that the condition sees what bodies have set.
   Value iterated = eval(*s.value);
   if (s.condition) enter(s.condition_frame);
   if (s.condition && s.uses_loop) {
@@ -178,7 +178,7 @@ void Evaluator::append_value(const Value& v, Output& out) {
 
 void Evaluator::print(const Expr& expr, Output& out) {
   if (expr.op == Op::Add || expr.op == Op::Concat) {
-    // What is joined only to be printed is printed part by part.
+    // Texts that are joined only to be printed are printed part by part.
     std::vector<Value> parts;
     if (operands(expr, parts)) {
       for (const Value& part : parts) append_str(budget_, part, out.text());

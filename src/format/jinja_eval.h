@@ -12,13 +12,13 @@
 
 namespace snug::jinja {
 
-// The variables of one call of a function. Macros see those of the call that they were defined in.
+// Holds the variables of one call of a function. Macros see those of the call in which they were defined.
 struct Activation {
   std::vector<Value> slots;
   Activation* outer = nullptr;
 };
 
-// What can be called: a builtin, of `self` where it is a method, or a macro.
+// A value that can be called: a builtin, of `self` if it is a method, or a macro.
 struct FunctionRep : Rep {
   const Builtin* builtin = nullptr;
   Value self;
@@ -26,15 +26,15 @@ struct FunctionRep : Rep {
   Activation* home = nullptr;
 };
 
-// `loop`, and what cycler() and joiner() return.
+// A value that is `loop`, or that cycler() or joiner() returned.
 struct ObjectRep : Rep {
   enum class Type : uint8_t { Loop, Cycler, Joiner };
   Type type = Type::Loop;
-  std::vector<Value> items;  // what is iterated or cycled; a joiner's separator
+  std::vector<Value> items;  // the items that are iterated or cycled; a joiner's separator
   size_t at = 0;
 };
 
-// Text that is being written, counted against a budget while it grows.
+// Holds text that is being written, and counts it against a budget while it grows.
 class Output {
  public:
   explicit Output(Budget& budget) : budget_(budget) {}
@@ -43,7 +43,7 @@ class Output {
   Output& operator=(const Output&) = delete;
 
   Text& text() { return text_; }
-  // Counts what has been appended since.
+  // Counts what has been appended since the last call.
   void count() {
     const uint64_t bytes = text_.footprint();
     if (bytes == counted_) return;
@@ -60,14 +60,14 @@ class Output {
 
 class Evaluator {
  public:
-  // `context`: a value for each of the program's names of the context. All must outlive it, with the budget. `now` is
-  // what strftime_now() tells.
+  // `context` holds a value for each of the program's names of the context. All must outlive the evaluator, with the
+  // budget. `now` is what strftime_now() tells.
   Evaluator(const Program& program, std::vector<Value> context, const std::tm& now, Budget& budget);
   ~Evaluator();
   Evaluator(const Evaluator&) = delete;
   Evaluator& operator=(const Evaluator&) = delete;
 
-  // The rendering. Failure; then line() is about where.
+  // Returns the rendering. Throws Failure; line() is then about where.
   Text run();
   uint32_t line() const { return line_; }
 
@@ -75,19 +75,19 @@ class Evaluator {
   Budget& budget() { return budget_; }
   const std::tm& now() const { return now_; }
   Value call(const Value& callee, Arguments& arguments);
-  // OBJECT[KEY]: undefined where there is none. `origin` is what an undefined value names.
+  // Returns OBJECT[KEY], undefined if there is none. `origin` is what an undefined value names.
   Value item(const Value& object, const Value& key, const Expr* origin = nullptr);
   Value slice(const Value& object, const Value& begin, const Value& end, const Value& step);
   Value binary(Op op, const Value& a, const Value& b);
   bool contains(const Value& container, const Value& v);
-  // All items that a loop over it takes; an iterator has been read then.
+  // Returns all items that a loop over it takes; an iterator has been read then.
   std::vector<Value> items_of(const Value& v);
   Value make_namespace(Arguments& arguments);
   Value make_object(ObjectRep::Type type, std::vector<Value> items);
 
  private:
   enum class Flow : uint8_t { Next, Break, Continue };
-  // How deep calls, blocks and expressions are within each other while it exists.
+  // Counts how deep calls, blocks and expressions are within each other while it exists.
   class Depth {
    public:
     explicit Depth(Evaluator& evaluator) : depth_(evaluator.depth_) {
@@ -150,8 +150,8 @@ class Evaluator {
   uint32_t line_ = 1;
   uint32_t depth_ = 0;
   Activation* activation_ = nullptr;
-  std::vector<std::unique_ptr<Activation>> kept_;  // which macros may see when their call is over
-  std::vector<Value> namespaces_;                  // all, so that none holds itself at the end
+  std::vector<std::unique_ptr<Activation>> kept_;  // that macros may see when their call is over
+  std::vector<Value> namespaces_;                  // all of them, so that none holds itself at the end
 };
 
 }  // namespace snug::jinja

@@ -1,4 +1,4 @@
-// Expressions: the half of the evaluator that makes values.
+// Evaluates expressions: the half of the evaluator that makes values.
 #include <algorithm>
 
 #include "format/jinja_eval.h"
@@ -144,7 +144,7 @@ Value Evaluator::item(const Value& object, const Value& key, const Expr* origin)
       break;
   }
   if (!key.is(Kind::String)) return Value::undefined(origin);
-  // A method by its name in brackets, or an attribute of a loop.
+  // This is a method by its name in brackets, or an attribute of a loop.
   Expr attribute{.op = Op::Attribute, .name = std::string(view_of(key))};
   attribute.methods = find_methods(attribute.name);
   if (object.is(Kind::Dict) && !(attribute.methods && attribute.methods->of(object))) return Value::undefined(origin);
@@ -232,7 +232,7 @@ bool Evaluator::contains(const Value& container, const Value& v) {
   }
 }
 
-// The operands of a chain of + or ~ in their order. Whether the texts of all of them can be joined.
+// Collects the operands of a chain of + or ~ in their order. Returns whether the texts of all of them can be joined.
 bool Evaluator::operands(const Expr& expr, std::vector<Value>& out) {
   const Expr* first = &expr;
   if (expr.op == Op::Concat) {
@@ -247,7 +247,7 @@ bool Evaluator::operands(const Expr& expr, std::vector<Value>& out) {
   return std::ranges::all_of(out, [](const Value& v) { return v.is(Kind::String) && !is_safe(v); });
 }
 
-// A sum that is no text, from the left.
+// Returns a sum that is no text, added from the left.
 Value Evaluator::joined(const std::vector<Value>& values) {
   Value sum = values[0];
   for (size_t i = 1; i < values.size(); ++i) sum = binary(Op::Add, sum, values[i]);

@@ -353,7 +353,7 @@ ExprPtr ExpressionParser::subscript(ExprPtr of) {
   return out;
 }
 
-// One item or slice; several items with commas between them are a tuple.
+// Reads one item or slice; several items with commas between them are a tuple.
 ExprPtr ExpressionParser::subscript_item(ExprPtr of) {
   ExprPtr begin = is_operator(":") ? nullptr : expression();
   if (skip_operator(":")) {

@@ -1,4 +1,4 @@
-// Expressions of a chat template, read from tokens.
+// Reads the expressions of a chat template from tokens.
 #pragma once
 
 #include <cstddef>
@@ -11,7 +11,7 @@
 
 namespace snug::jinja {
 
-// Reads by Jinja's grammar, so that precedences are its own. Failure for what it does not say.
+// Parses by Jinja's grammar, so that precedences are Jinja's. Throws Failure for what the grammar does not have.
 class ExpressionParser {
  public:
   // `line` is set to where it reads. Tokens must outlive it.
@@ -19,7 +19,7 @@ class ExpressionParser {
       : program_(program), tokens_(tokens), line_(line) {}
 
  protected:
-  // Counts how deep brackets and blocks lie within each other, and refuses too much of it.
+  // Counts how deep brackets and blocks lie within each other, and refuses too many levels.
   class Nesting {
    public:
     explicit Nesting(ExpressionParser& parser);
@@ -49,12 +49,12 @@ class ExpressionParser {
   [[noreturn]] void unexpected(std::string_view expected) const;
 
   ExprPtr expression(bool with_conditional = true);
-  // Several with commas between them are a tuple. `end`: a word that ends it.
+  // Reads an expression; several with commas between them are a tuple. `end` is a word that ends it.
   ExprPtr tuple(bool with_conditional = true, std::string_view end = "", bool in_brackets = false);
-  // What may be assigned to: names, with `namespaces` attributes of namespaces, tuples of both.
+  // Reads what may be assigned to: names, with `namespaces` attributes of namespaces, tuples of both.
   ExprPtr target(bool namespaces, std::string_view end);
   ExprPtr name_target();
-  // Filters of `subject` one after another. The first may stand without its '|'.
+  // Reads filters of `subject` one after another. The first may stand without its '|'.
   ExprPtr filters(ExprPtr subject, bool first_is_named);
 
  private:

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxWidth = 1000;
 
-// One %-conversion: "%(key)-08.3f".
+// Holds one %-conversion: "%(key)-08.3f".
 struct Conversion {
   std::string_view key;
   bool has_key = false;
@@ -109,7 +109,7 @@ void append_converted(Evaluator& evaluator, const Conversion& c, const Value& v,
   out.append(std::string_view(digits).substr(0, static_cast<size_t>(std::max(written, 0))), v.mark());
 }
 
-// The value that a field of str.format() names: "", "0", "name", "0.attribute[key]".
+// Returns the value that a field of str.format() names: "", "0", "name", "0.attribute[key]".
 Value field_value(Evaluator& evaluator, std::string_view field, const Arguments& arguments, size_t& next) {
   const size_t end = std::min(field.find_first_of(".["), field.size());
   const std::string_view name = field.substr(0, end);

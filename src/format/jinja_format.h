@@ -1,14 +1,14 @@
-// Formats of strings: Python's % and str.format().
+// Formats strings by Python's % and str.format().
 #pragma once
 
 #include "format/jinja_eval.h"
 
 namespace snug::jinja {
 
-// FORMAT % VALUES, where a tuple is several values and a dict has them by name.
+// Returns FORMAT % VALUES, where a tuple is several values and a dict has them by name.
 Value printf_formatted(Evaluator& evaluator, const Value& format, const Value& values);
-// FORMAT.format(...). Fields may name arguments and their attributes and items; conversions and format specifications
-// are refused.
+// Returns FORMAT.format(...). Fields may name arguments and their attributes and items; conversions and format
+// specifications are refused.
 Value brace_formatted(Evaluator& evaluator, const Value& format, const Arguments& arguments);
 
 }  // namespace snug::jinja

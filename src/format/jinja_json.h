@@ -1,4 +1,4 @@
-// JSON as values of a template, with keys in the order in which they are written.
+// Reads JSON as values of a template, with keys in the order in which they are written.
 #pragma once
 
 #include <string_view>
@@ -7,14 +7,14 @@
 
 namespace snug::jinja {
 
-// Failure for what is no JSON, has more than 64 levels, or numbers that no 64-bit type holds. A later key replaces an
-// equal one, as in Python.
+// Returns the value of a JSON text. Throws Failure for what is no JSON, has more than 64 levels, or has numbers that no
+// 64-bit type holds. A later key replaces an equal one, as in Python.
 Value value_of_json(std::string_view text);
 
-// The value with all that is in it, each byte that prints it with the mark.
+// Returns the value with all that is in it; each byte that prints it has the mark.
 Value marked(const Value& v, Mark mark);
 
-// Bytes of all texts in it, and some for each value.
+// Returns the bytes of all texts in it, and some for each value.
 uint64_t bytes_of(const Value& v);
 
 }  // namespace snug::jinja

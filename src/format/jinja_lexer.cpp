@@ -18,7 +18,7 @@ bool is_digit(char c) { return c >= '0' && c <= '9'; }
 bool is_word_start(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || c == '_'; }
 bool is_word(char c) { return is_word_start(c) || is_digit(c); }
 
-// With \n for every newline, and without the last one.
+// Returns the source with \n for every newline, and without the last one.
 std::string with_plain_newlines(std::string_view source) {
   std::string out;
   out.reserve(source.size());
@@ -42,7 +42,7 @@ uint32_t hex_value(std::string_view digits, size_t count) {
   return value;
 }
 
-// What the inside of a quoted string stands for, with Python's escapes; unknown ones stay.
+// Returns what the inside of a quoted string stands for, with Python's escapes; unknown ones stay.
 std::string unescaped(std::string_view inside) {
   std::string out;
   for (size_t i = 0; i < inside.size(); ++i) {
@@ -102,7 +102,7 @@ class Lexer {
 
   size_t white_space() const { return strip(rest_, {}, Sides::Left).begin; }
 
-  // The text before a tag as it prints; `mark` is the character behind the tag's opening.
+  // Adds the text before a tag as it prints; `mark` is the character behind the tag's opening.
   void push_text(std::string_view text, bool prints, char mark) {
     if (mark == '-') {
       text = text.substr(0, strip(text, {}, Sides::Right).end);
@@ -154,7 +154,7 @@ class Lexer {
     end_tag(end, end == 0 ? '\0' : rest_[end - 1]);
   }
 
-  // How many bytes a tag that is `word` alone has, behind its "{%"; nothing if it is another.
+  // Returns how many bytes a tag that consists of `word` has, behind its "{%"; nothing if it is another.
   static std::optional<size_t> lone_word(std::string_view text, std::string_view word, char& mark) {
     size_t at = strip(text, {}, Sides::Left).begin;
     if (!text.substr(at).starts_with(word)) return {};
@@ -166,7 +166,7 @@ class Lexer {
     return at;
   }
 
-  // A raw block, of which "{%" has been read.
+  // Reads a raw block, of which "{%" has been read.
   bool raw() {
     char mark = 0;
     const auto end = lone_word(rest_, "raw", mark);
@@ -228,7 +228,7 @@ class Lexer {
     }
   }
 
-  // The end of digits with single underscores between them, from `at` on.
+  // Returns the end of digits with single underscores between them, from `at` on.
   size_t digits_end(size_t at) const {
     while (at < rest_.size() &&
            (is_digit(rest_[at]) || (rest_[at] == '_' && at + 1 < rest_.size() && is_digit(rest_[at + 1]))))

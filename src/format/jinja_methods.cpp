@@ -1,4 +1,4 @@
-// Methods of strings, lists and dictionaries.
+// Defines methods of strings, lists and dictionaries.
 #include "format/jinja_methods.h"
 
 #include <algorithm>
@@ -15,7 +15,7 @@ using Call = BuiltinCall;
 Value made(Call& call, Text text) { return make_string(call.budget, std::move(text), is_safe(call.self)); }
 Value part(Call& call, size_t begin, size_t end) { return made(call, text_of(call.self).slice(begin, end)); }
 
-// The text that a parameter says; `text` lies in its value.
+// Returns the text of an argument; it lies in the argument's value.
 std::string_view needle(Call& call, size_t parameter) {
   call.budget.step(view_of(call.self).size() / Budget::kBytesPerStep);
   return string_of(*call.given[parameter], "a string's method");
@@ -39,7 +39,7 @@ Value stripped(Call& call) {
   return part(call, kept.begin, kept.end);
 }
 
-// Whether the text begins or ends with a text, or one of a tuple.
+// Returns whether the text begins or ends with a text, or one of a tuple.
 template <bool begins>
 Value has_affix(Call& call) {
   const auto has = [&](const Value& affix) {
@@ -66,7 +66,7 @@ bool space_at(std::string_view text, size_t begin, size_t end) {
   return is_python_space(c) && (c < 0x80 || end - begin > 1);
 }
 
-// Words between white space, `limit` times split at most from the left.
+// Splits into words between white space, at most `limit` times, from the left.
 std::vector<Range> words(std::string_view text, int64_t limit) {
   std::vector<Range> out;
   for (size_t at = strip(text, {}, Sides::Left).begin; at < text.size();) {
@@ -82,7 +82,7 @@ std::vector<Range> words(std::string_view text, int64_t limit) {
   return out;
 }
 
-// The same from the right.
+// Splits into words from the right.
 std::vector<Range> words_from_right(std::string_view text, int64_t limit) {
   std::vector<Range> out;
   for (size_t end = strip(text, {}, Sides::Right).end; end > 0;) {
@@ -166,7 +166,7 @@ Value partition(Call& call) {
   return out;
 }
 
-// The code point at which a text is found, or -1; `must`: it is to be there.
+// Returns the code point at which a text is found, or -1; with `must` it fails instead.
 template <bool from_right, bool must>
 Value find(Call& call) {
   const std::string_view text = view_of(call.self), found = needle(call, 0);
@@ -220,7 +220,7 @@ Value zfill(Call& call) {
 
 Value format(Call& call) { return brace_formatted(call.evaluator, call.self, call.arguments); }
 
-// Whether there are characters, and all of them are of a kind.
+// Returns whether there are characters, and all of them are of a kind.
 template <bool (*is)(char32_t), bool of_empty = false>
 Value all_are(Call& call) {
   const std::string_view text = view_of(call.self);
@@ -407,7 +407,7 @@ Value padded(Budget& budget, const Value& text, int64_t width, std::string_view 
   const int64_t pad = width - count;
   if (pad > int64_t{1} << 32) fail("found a width of {}", width);
   budget.ask(static_cast<uint64_t>(pad) * fill.size());
-  // Where both sides cannot be equal, Python's choice.
+  // If the two sides cannot be equal, Python's choice.
   const int64_t left = side == Sides::Left ? pad : side == Sides::Right ? 0 : pad / 2 + (pad & width & 1);
   Text out;
   const auto add = [&](int64_t times) {

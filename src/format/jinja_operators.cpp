@@ -1,4 +1,4 @@
-// Arithmetic, slices and %-formats, as Python has them.
+// Computes arithmetic, slices and %-formats as Python does.
 #include <algorithm>
 #include <cmath>
 
@@ -65,7 +65,7 @@ Value whole_arithmetic(Op op, const Value& left, const Value& right) {
         overflow = op == Op::FloorDivide && __builtin_sub_overflow(int64_t{0}, a, &result);
         break;
       }
-      // Towards minus infinity, where C++ goes towards 0.
+      // Python rounds towards minus infinity, C++ towards 0.
       result = op == Op::FloorDivide ? a / b : a % b;
       if (a % b != 0 && (a < 0) != (b < 0)) result += op == Op::FloorDivide ? -1 : b;
   }
@@ -95,13 +95,13 @@ Value real_arithmetic(Op op, double a, double b) {
   return Value(quotient - whole > 0.5 ? whole + 1 : whole);
 }
 
-// As much as 64 bits hold.
+// Returns the product, or the most that 64 bits hold.
 uint64_t product(uint64_t a, uint64_t b) {
   uint64_t result = 0;
   return __builtin_mul_overflow(a, b, &result) ? UINT64_MAX : result;
 }
 
-// `times` of a text or list.
+// Repeats a text or list `times` times.
 Value repeated(Budget& budget, const Value& v, int64_t times) {
   const auto count = static_cast<uint64_t>(std::max<int64_t>(times, 0));
   if (v.is(Kind::String)) {
@@ -144,7 +144,7 @@ Value added(Budget& budget, const Value& a, const Value& b) {
   return make_list(budget, std::move(items), x.sequence);
 }
 
-// Where slices of `size` items begin and end.
+// Says where slices of `size` items begin and end.
 struct Bounds {
   int64_t begin = 0, end = 0, step = 1;
 };
@@ -165,7 +165,7 @@ Bounds bounds_of(int64_t size, std::optional<int64_t> begin, std::optional<int64
   return {within(begin, step < 0 ? high : low), within(end, step < 0 ? low : high), step};
 }
 
-// The byte of the code point `index`, counted from the end where it is negative; the text's ends beyond them.
+// Returns the byte of the code point `index`, counted from the end if it is negative; the text's ends beyond them.
 size_t byte_of(std::string_view text, int64_t index) {
   size_t at = index < 0 ? text.size() : 0;
   for (; index < 0 && at > 0; ++index) at = previous_code_point(text, at);

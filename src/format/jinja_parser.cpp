@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxBytes = size_t{4} << 20;
 
-// Statements; expressions are its base.
+// Parses statements; expressions are its base.
 class Parser : public ExpressionParser {
  public:
   using ExpressionParser::ExpressionParser;
@@ -25,7 +25,7 @@ class Parser : public ExpressionParser {
   }
 
  private:
-  // Up to a tag that one of `ends` names, of which "{%" has been read, or the end of the template.
+  // Reads up to a tag that one of `ends` names, of which "{%" has been read, or to the end of the template.
   Block block(std::initializer_list<std::string_view> ends) {
     const Nesting nesting(*this);
     Block out;
@@ -48,7 +48,7 @@ class Parser : public ExpressionParser {
 
   void end_tag() { expect(Token::Type::TagEnd, "%}"); }
 
-  // The body of a statement whose tag ends here, up to and with its end.
+  // Reads the body of a statement whose tag ends here, up to and with its end.
   Block body(std::string_view end) {
     end_tag();
     Block out = block({end});
@@ -193,7 +193,7 @@ class Parser : public ExpressionParser {
     return out;
   }
 
-  int loops_ = 0;  // around here, within the function
+  int loops_ = 0;  // around this place, within the function
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// How values print: Python's str(), repr() and json.dumps().
+// Prints values: Python's str(), repr() and json.dumps().
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -9,13 +9,13 @@
 namespace snug::jinja {
 namespace {
 
-// Output grows by parts that no value holds yet: room is asked for as it grows.
+// Asks for room while output grows by parts that no value holds yet.
 void watch(Budget& budget, const Text& out) {
   budget.step();
   if (out.size() > budget.bytes) budget.ask(out.size());
 }
 
-// The escape of a character within quotes; empty where it stands for itself.
+// Returns the escape of a character within quotes; empty if it stands for itself.
 std::string repr_escape(char32_t c, char quote) {
   if (c == '\\') return "\\\\";
   if (c == static_cast<unsigned char>(quote)) return fmt::format("\\{}", quote);
@@ -82,7 +82,7 @@ void append_list_repr(Budget& budget, const Value& v, Text& out) {
   }
 }
 
-// The escape of a byte within a JSON string; empty where it stands for itself.
+// Returns the escape of a byte within a JSON string; empty if it stands for itself.
 std::string json_escape(char32_t c, bool ensure_ascii) {
   switch (c) {
     case '"':
@@ -207,7 +207,7 @@ class JsonWriter {
     out_.append("}", v.mark());
   }
 
-  // Keys that are no strings become strings.
+  // Writes a key; one that is no string becomes a string.
   void write_key(const Value& key) {
     if (key.kind() >= Kind::None && key.kind() <= Kind::Float) {
       out_.append("\"", key.mark());

@@ -1,5 +1,5 @@
-// Which slot a name means. The rules are Jinja's own, with the ways in which they surprise: a frame is analysed as a
-// whole before it runs, so a name that it assigns to somewhere is its own everywhere in it.
+// Resolves which slot a name means. The rules are Jinja's, including their surprises: a frame is analysed as a whole
+// before it runs, so a name that it assigns to somewhere belongs to it everywhere in it.
 #include <algorithm>
 #include <array>
 #include <map>
@@ -35,13 +35,13 @@ struct Symbol {
   SlotStart start = {};
 };
 
-// The names of a frame, or what a branch within it adds to them.
+// Holds the names of a frame, or what a branch within it adds to them.
 struct Names {
   FunctionScope* function = nullptr;
   Names* outer = nullptr;   // the frame around
-  Names* before = nullptr;  // of a branch: what the frame had before it
+  Names* before = nullptr;  // for a branch: what the frame had before it
   int level = 0;
-  Statement* loop = nullptr;  // whose body the frame is
+  Statement* loop = nullptr;  // the loop whose body the frame is
   std::map<std::string, Symbol> own = {};
   std::set<std::string> stores = {};
 

@@ -1,4 +1,4 @@
-// Filters of lists and dictionaries.
+// Defines filters of lists and dictionaries.
 #include <algorithm>
 #include <charconv>
 
@@ -13,7 +13,7 @@ Value listed(Call& call, std::vector<Value> items, Sequence sequence = Sequence:
   return make_list(call.budget, std::move(items), sequence);
 }
 
-// The parts of "a.b.0", as attributes of filters name them; none for none.
+// Returns the parts of "a.b.0", as attributes of filters name them; none for none.
 std::vector<Value> path_of(Call& call, const Value* attribute) {
   std::vector<Value> parts;
   if (!attribute || attribute->is(Kind::None)) return parts;
@@ -35,13 +35,13 @@ Value at_path(Call& call, Value v, const std::vector<Value>& path) {
   return v;
 }
 
-// What texts are sorted and told apart by: in lower case, unless case counts.
+// Returns the key by which texts are sorted and told apart: in lower case, unless case counts.
 Value without_case(Call& call, const Value& v, bool case_sensitive) {
   if (case_sensitive || !v.is(Kind::String)) return v;
   return make_string(call.budget, in_case(text_of(v), Case::Lower));
 }
 
-// Items with the key that each has. Sorting them is stable.
+// Holds items with their keys. Sorting them is stable.
 struct Keyed {
   std::vector<Value> keys;
   Value item;
@@ -271,7 +271,7 @@ Value slice(Call& call) {
 
 // --- Filters and tests given by name
 
-// These take none and 0 for an empty list.
+// These filters take none and 0 for an empty list.
 std::vector<Value> items_if_true(Call& call) {
   return truth(call.self) ? call.evaluator.items_of(call.self) : std::vector<Value>();
 }
@@ -288,7 +288,7 @@ Value applied(Call& call, const Builtin* (*find)(std::string_view), size_t from,
   return run_builtin(*builtin, call.evaluator, v, arguments);
 }
 
-// An attribute that is no key: a method.
+// Returns an attribute that is no key: a method.
 Value attr(Call& call) {
   const MethodSet* const methods = find_methods(string_of(*call.given[0], "attr"));
   if (call.self.is(Kind::Dict) && !(methods && methods->of(call.self))) return Value();
@@ -316,7 +316,7 @@ Value map(Call& call) {
   return listed(call, std::move(out), Sequence::Iterator);
 }
 
-// Items for which a test of them, or of an attribute, says `wanted`; without a test, whether they are true.
+// Returns items for which a test of them, or of an attribute, says `wanted`; without a test, whether they are true.
 template <bool wanted, bool of_attribute>
 Value select(Call& call) {
   const auto& given = call.arguments.positional;

@@ -108,7 +108,7 @@ void Text::clear() {
 
 size_t count_code_points(std::string_view text) {
   const auto continuations = static_cast<size_t>(std::count_if(text.begin(), text.end(), is_continuation));
-  // A text that begins with continuations begins with a code point all the same.
+  // A text that begins with continuation bytes counts as beginning with a code point.
   return text.size() - continuations + (!text.empty() && is_continuation(text[0]) ? 1 : 0);
 }
 
@@ -183,7 +183,7 @@ Range strip(std::string_view text, std::optional<std::string_view> characters, S
 Text in_case(const Text& text, Case which) {
   Text out;
   out.reserve(text.size());
-  bool begins = true;  // the first letter, or the first behind something that is none
+  bool begins = true;  // at the first letter, or the first behind something that is none
   std::string cased;
   for (size_t at = 0; at < text.size();) {
     const size_t next = next_code_point(text.bytes(), at);

@@ -1,4 +1,4 @@
-// Text that remembers which of its bytes came from where: what a chat template is given, computes with and writes.
+// Holds text that remembers where each of its bytes came from: what a chat template is given, computes with and writes.
 // Marks stand beside the bytes, not in them, so that no comparison or search in a template sees them.
 #pragma once
 
@@ -11,19 +11,19 @@
 
 namespace snug::jinja {
 
-// Where bytes came from: 0 is the template itself, other numbers are the caller's, below kGenerated. Bytes that a
-// generation block wrote have kGenerated set besides.
+// Says where bytes came from: 0 is the template itself, other numbers are the caller's, below kGenerated. Bytes that a
+// generation block wrote also have kGenerated set.
 using Mark = uint32_t;
 constexpr Mark kGenerated = Mark{1} << 31;
 
-// Bytes of one mark, up to byte `end` of their text.
+// Holds bytes of one mark, up to byte `end` of their text.
 struct Run {
   Mark mark = 0;
   size_t end = 0;
   bool operator==(const Run&) const = default;
 };
 
-// Copies keep marks; appending is amortised linear.
+// Holds bytes with marks. Copies keep marks; appending is amortised linear.
 class Text {
  public:
   Text() = default;
@@ -33,10 +33,10 @@ class Text {
   std::string_view view(size_t begin, size_t end) const { return std::string_view(bytes_).substr(begin, end - begin); }
   size_t size() const { return bytes_.size(); }
   bool empty() const { return bytes_.empty(); }
-  // Runs that cover all bytes in order, neighbours of different marks; empty for an empty text.
+  // Returns runs that cover all bytes in order, neighbours of different marks; empty for an empty text.
   std::vector<Run> runs() const;
   Mark mark_at(size_t byte) const;
-  // Bytes that the object holds beside itself.
+  // Returns the bytes that the object holds besides itself.
   size_t footprint() const { return bytes_.capacity() + runs_.capacity() * sizeof(Run); }
 
   void reserve(size_t bytes) { bytes_.reserve(bytes); }
@@ -53,43 +53,43 @@ class Text {
   void append_run(Mark mark, size_t end);
 
   std::string bytes_;
-  Mark mark_ = 0;          // of all bytes, as long as runs_ is empty
-  std::vector<Run> runs_;  // where there are several marks
+  Mark mark_ = 0;          // of all bytes, while runs_ is empty
+  std::vector<Run> runs_;  // if there are several marks
 };
 
-// Code points, counted and found leniently: bytes that are not UTF-8 count one by one or with the lead before them, and
-// no function reads beyond the text.
+// Returns the number of code points, counted leniently here and below: bytes that are not UTF-8 count one by one or
+// with the lead before them, and no function reads beyond the text.
 size_t count_code_points(std::string_view text);
-// The byte behind the code point that begins at `byte`, which lies within the text.
+// Returns the byte behind the code point that begins at `byte`, which lies within the text.
 size_t next_code_point(std::string_view text, size_t byte);
-// The byte at which the code point begins that ends at `byte`, which is above 0.
+// Returns the byte at which the code point begins that ends at `byte`, which is above 0.
 size_t previous_code_point(std::string_view text, size_t byte);
-// The code point between two bytes; its first byte as a number where that is not UTF-8.
+// Returns the code point between two bytes; its first byte as a number if that is not UTF-8.
 char32_t code_point_between(std::string_view text, size_t begin, size_t end);
 
-// White space as Python's str.isspace() sees it.
+// Returns whether Python's str.isspace() takes it for white space.
 bool is_python_space(char32_t code_point);
-// As Python's str.isprintable().
+// Returns what Python's str.isprintable() does.
 bool is_python_printable(char32_t code_point);
 
 enum class Sides { Both, Left, Right };
-// What str.strip(), lstrip() and rstrip() keep: from which byte to which. `characters`: those to take away; white space
-// without.
+// Says which bytes str.strip(), lstrip() and rstrip() keep. `characters` are those to take away; without them it is
+// white space.
 struct Range {
   size_t begin = 0, end = 0;
 };
 Range strip(std::string_view text, std::optional<std::string_view> characters, Sides sides);
 
-// Letters in another case, as Python's methods of these names for all but rare special casings.
+// Changes letters to another case, as Python's methods of these names do, except rare special casings.
 enum class Case { Upper, Lower, Capitalize, Title, Swap };
 Text in_case(const Text& text, Case which);
 
-// `replacement` for `found`, `limit` times at most (all of them below 0), from the left.
+// Replaces `found` by `replacement`, at most `limit` times (all if below 0), from the left.
 Text replaced(const Text& text, std::string_view found, const Text& replacement, int64_t limit);
-// How long replaced() would make it; SIZE_MAX for more than that holds.
+// Returns the length that replaced() would give; SIZE_MAX if it holds no such number.
 size_t replaced_size(std::string_view text, std::string_view found, size_t replacement, int64_t limit);
 
-// &, <, >, ", ' as HTML writes them.
+// Returns the text with &, <, >, ", ' as HTML writes them.
 Text html_escaped(const Text& text);
 
 }  // namespace snug::jinja

@@ -1,4 +1,4 @@
-// Filters of a single value: texts, numbers, JSON.
+// Defines filters of a single value: texts, numbers, JSON.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -71,7 +71,7 @@ Value indent(Call& call) {
   }
   const bool blank = flag(call, 2, false);
   std::vector<Range> lines = lines_of(text.bytes(), /*keep_ends=*/false);
-  // A last line without a newline, or a newline, ends a line here; an empty text is a line.
+  // Here a last line without a newline ends a line, and so does a newline; an empty text is a line.
   if (text.empty() || ends_line(text.bytes())) lines.push_back({text.size(), text.size()});
   call.budget.ask(text.size() + lines.size() * (indention.size() + 1));
   Text out;

@@ -10,10 +10,10 @@ namespace {
 
 constexpr uint16_t kMaxHeight = 200;
 
-// Bytes that a value of a list, with its share of the allocation, is counted as.
+// A value in a list counts for this many bytes, with its share of the allocation.
 constexpr uint64_t kItemBytes = sizeof(Value);
 
-// Of two numbers.
+// Compares two numbers.
 int compare_numbers(const Value& a, const Value& b) {
   if (a.is_integral() && b.is_integral()) return a.integer() < b.integer() ? -1 : a.integer() > b.integer();
   return a.real() < b.real() ? -1 : a.real() > b.real();

@@ -1,5 +1,5 @@
-// Values of a chat template: Python's, as far as templates see them. They are immutable but for namespaces and
-// iterators, shared by reference, and counted without atomics: a value belongs to one thread.
+// Defines the values of a chat template: Python's, as far as templates see them. They are immutable except namespaces
+// and iterators, shared by reference, and counted without atomics, so a value belongs to one thread.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,8 @@ namespace snug::jinja {
 
 struct Expr;
 
-// Why a template cannot be parsed or rendered, without its line. Whoever parses or renders turns it into a UserError.
+// Says why a template cannot be parsed or rendered, without its line. The caller that parses or renders turns it into a
+// UserError.
 struct Failure : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
@@ -29,7 +30,7 @@ template <class... Args>
   throw Failure(fmt::format(format, std::forward<Args>(args)...));
 }
 
-// What a rendering may still use. Steps are about the same time each; bytes are those that values hold at a time.
+// Holds what a rendering may still use. Steps take about equal time; bytes are those that values hold at a time.
 struct Budget {
   uint64_t steps = 0, bytes = 0;
 
@@ -37,7 +38,7 @@ struct Budget {
     if (count > steps) fail("found a template that takes too many steps for a conversation of this length");
     steps -= count;
   }
-  // Whether there is room is to be asked before memory is reserved; a step is taken for every few bytes.
+  // Asks for room before memory is reserved; it takes a step for every few bytes.
   void ask(uint64_t count) {
     if (count > bytes) fail("found values of too many bytes for a conversation of this length");
     step(count / kBytesPerStep);
@@ -45,7 +46,8 @@ struct Budget {
   static constexpr uint64_t kBytesPerStep = 128;
 };
 
-// What a value refers to. Constants of a template live as long as it and are not counted, so that threads may share it.
+// Is the object to which a value refers. Constants of a template live as long as it and are not counted, so that
+// threads may share it.
 struct Rep {
   Rep() = default;
   Rep(const Rep&) = delete;
@@ -55,7 +57,7 @@ struct Rep {
   }
 
   uint32_t references = 0;
-  uint16_t height = 0;  // how deep values lie within one another, so that no walk runs out of stack
+  uint16_t height = 0;  // depth of values within it, bounded so that no walk runs out of stack
   bool constant = false;
   Budget* budget = nullptr;
   uint64_t charged = 0;
@@ -78,7 +80,7 @@ class Value {
     v.kind_ = Kind::None;
     return v;
   }
-  // An undefined value; `origin` is the expression that is, for messages.
+  // Returns an undefined value; `origin` is the expression that is undefined, for messages.
   static Value undefined(const Expr* origin) {
     Value v;
     v.payload_.origin = origin;
@@ -107,10 +109,11 @@ class Value {
   int64_t integer() const { return payload_.integer; }  // of a Bool too
   double real() const { return kind_ == Kind::Float ? payload_.real : static_cast<double>(payload_.integer); }
   const Expr* origin() const { return payload_.origin; }
-  // Where a value that is no string comes from: bytes that print it have this mark. Strings mark their own bytes.
+  // Returns where a value that is no string comes from: bytes that print it have this mark. Strings mark their own
+  // bytes.
   Mark mark() const { return mark_; }
   void set_mark(Mark mark) { mark_ = mark; }
-  // Of a kind from String on.
+  // Returns the object of a value of a kind from String on.
   Rep* rep() const { return payload_.rep; }
   template <class R>
   R& as() const {
@@ -137,33 +140,33 @@ class Value {
 
 struct StringRep : Rep {
   Text text;
-  bool safe = false;  // what the filters safe and escape return: adding it to another string escapes that
+  bool safe = false;  // from the filters safe and escape: adding it to another string escapes that one
 };
 
-// Python's list, tuple and range; iterators, as map() or select() return them, whose values are read once; and a
-// dictionary's keys(), values() and items().
+// Says which of Python's sequences it is: list, tuple and range; iterators, as map() or select() return them, whose
+// values are read once; and a dictionary's keys(), values() and items().
 enum class Sequence : uint8_t { List, Tuple, Range, Iterator, View };
 
 struct ListRep : Rep {
   Sequence sequence = Sequence::List;
   std::vector<Value> items;
   size_t next = 0;  // Iterator: items before it have been read
-  int64_t end = 0;  // Range: where it ends, as it prints
+  int64_t end = 0;  // Range: where it ends, as printed
 };
 
-// In the order of insertion.
+// Holds a dictionary, in the order of insertion.
 struct DictRep : Rep {
   std::vector<std::pair<Value, Value>> entries;
 
   const Value* find(std::string_view key) const;
-  // A key of any kind that hashes. Unequal kinds of number are one key, as in Python.
+  // Finds a key of any kind that hashes. Numbers of different kinds that are equal are one key, as in Python.
   const Value* find(const Value& key) const;
-  // Replaces the value of a key that is there. Failure where values lie too deep within each other.
+  // Sets the value of a key, replacing one that is there. Throws Failure if values lie too deep within each other.
   void set(Value key, Value value);
 
  private:
-  static constexpr size_t kSmall = 8;                   // entries that are found faster one by one
-  std::unordered_map<std::string_view, size_t> index_;  // of keys that are strings, once there are more
+  static constexpr size_t kSmall = 8;                   // entries up to which a linear search is faster
+  std::unordered_map<std::string_view, size_t> index_;  // by keys that are strings, once there are more
 };
 
 struct NamespaceRep : Rep {
@@ -179,38 +182,38 @@ inline bool is_sequence(const Value& v, Sequence sequence) {
   return v.is(Kind::List) && v.as<ListRep>().sequence == sequence;
 }
 
-// Values without a budget, for what a conversation brings.
+// Return values without a budget, for what a conversation brings.
 Value make_string(Text text);
 Value make_list(std::vector<Value> items);
 
-// Values within a budget. Failure when it is spent, or values lie too deep within each other.
+// Return values within a budget. Throw Failure when it is spent, or if values lie too deep within each other.
 Value make_string(Budget& budget, Text text, bool safe = false);
 Value make_list(Budget& budget, std::vector<Value> items, Sequence sequence = Sequence::List);
 Value make_dict(Budget& budget, std::vector<std::pair<Value, Value>> entries);  // a later key replaces an equal one
-// Counts `rep` against the budget, with the bytes that it holds beside itself, and its height above `parts`.
+// Counts `rep` against the budget, with the bytes that it holds besides itself. nest() sets its height above a part.
 void charge(Budget& budget, Rep& rep, uint64_t bytes);
 void nest(Rep& rep, const Value& part);
 
 bool truth(const Value& v);
-// What Python calls its type, for messages: "str", "list", "Undefined".
+// Returns Python's name of its type, for messages: "str", "list", "Undefined".
 std::string_view type_name(const Value& v);
-// Failure that names the expression, where a value is undefined.
+// Throws Failure that names the expression, if a value is undefined.
 void refuse_undefined(const Value& v);
 
 bool equal(Budget& budget, const Value& a, const Value& b);
-// Negative, 0 or positive. Failure for values without an order.
+// Returns a negative number, 0 or a positive one. Throws Failure for values without an order.
 int compare(Budget& budget, const Value& a, const Value& b);
-// Whether Python could hash it, so that it may be a key.
+// Returns whether Python could hash it, so that it may be a key.
 bool hashes(const Value& v);
 
-// Python's repr() of a float and str() of any value, the bytes marked.
+// Return or append Python's repr() of a float, and str() and repr() of any value, with marked bytes.
 std::string float_repr(double value);
 void append_str(Budget& budget, const Value& v, Text& out);
 void append_repr(Budget& budget, const Value& v, Text& out);
-// The text of str(); shared where the value is a string.
+// Returns the text of str(); shared if the value is a string.
 Value to_string(Budget& budget, const Value& v);
 
-// json.dumps() with the options that transformers' tojson takes.
+// Holds the options of json.dumps() that transformers' tojson takes.
 struct JsonStyle {
   bool ensure_ascii = false, sort_keys = false;
   bool lines = false;  // indented

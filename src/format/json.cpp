@@ -15,7 +15,7 @@ namespace {
 constexpr int kMaxNesting = 64;
 constexpr size_t kMessageBytes = 60, kReasonBytes = 100;
 
-// "line 3, column 14" of a byte in a text, "column 14" where it is a single line; columns count bytes.
+// Returns "line 3, column 14" of a byte in a text, "column 14" if the text is a single line; columns count bytes.
 std::string position(std::string_view text, size_t byte, int64_t first_line) {
   const std::string_view before = text.substr(0, std::min(byte, text.size()));
   const auto line = first_line + std::count(before.begin(), before.end(), '\n');
@@ -28,7 +28,7 @@ std::string position(std::string_view text, size_t byte, int64_t first_line) {
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view source, int64_t first_line) {
-  std::vector<std::set<std::string, std::less<>>> keys;  // of the objects that are open
+  std::vector<std::set<std::string, std::less<>>> keys;  // of the open objects
   const auto watch = [&](int depth, Json::parse_event_t event, Json& parsed) {
     if (depth > kMaxNesting) user_error("{}: found more than {} levels of nesting", source, kMaxNesting);
     if (event == Json::parse_event_t::object_start) keys.emplace_back();
@@ -41,9 +41,9 @@ Json parse_json(std::string_view text, std::string_view source, int64_t first_li
   try {
     return Json::parse(text.begin(), text.end(), watch);
   } catch (const Json::parse_error& error) {
-    std::string reason = error.what();  // "[json...] parse error at line 1, column 2: <what we want>"
+    std::string reason = error.what();  // "[json...] parse error at line 1, column 2: <the part that is kept>"
     reason.erase(0, reason.find(": ") + 2);
-    // It quotes what was read last, however long that is.
+    // The library quotes what it read last, however long that is.
     if (reason.size() > 3 * kReasonBytes) reason.replace(2 * kReasonBytes, reason.size() - 3 * kReasonBytes, " ... ");
     const std::string_view near = text.substr(error.byte > 9 ? error.byte - 9 : 0, 18);
     const bool no_number = near.find("NaN") != near.npos || near.find("Infinity") != near.npos;

@@ -1,4 +1,4 @@
-// Bytes of files, and values from them, little-endian as all of them are.
+// Reads bytes of files, and little-endian values from them.
 #pragma once
 
 #include <bit>
@@ -13,7 +13,7 @@ namespace snug {
 // Fills the span with a file's bytes from an offset; only asked for bytes within the file.
 using ReadAt = std::function<void(uint64_t offset, std::span<std::byte> out)>;
 
-// The bytes need not be aligned.
+// Returns a value from bytes, which need not be aligned.
 template <class T>
 T load(const std::byte* bytes) {
   static_assert(std::endian::native == std::endian::little);

@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// Which pairs of tokens join, in which order, and what they become.
+// Says which pairs of tokens join, in which order, and what they become.
 class MergeTable {
  public:
   struct Merge {
@@ -16,11 +16,11 @@ class MergeTable {
   };
 
   explicit MergeTable(size_t capacity = 0);
-  // A pair's later entry replaces its earlier one. InternalError beyond the capacity.
+  // Adds a pair; a later entry replaces its earlier one. Throws InternalError beyond the capacity.
   void insert(int32_t left, int32_t right, Merge merge);
-  // Whether one of the tokens, in ascending order, is the left or the right side of any pair.
+  // Returns whether one of the tokens, in ascending order, is the left or the right side of any pair.
   bool has_side_among(std::span<const int32_t> ids) const;
-  // Null if the two do not join.
+  // Returns null if the two do not join.
   const Merge* find(int32_t left, int32_t right) const;
 
  private:

@@ -19,7 +19,7 @@ namespace {
 constexpr std::string_view kModelConfig = "config.json";
 constexpr uint64_t kMaxRefBytes = 256;
 
-// What is looked for: a model or an adapter.
+// Says what is looked for: a model or an adapter.
 struct Wanted {
   std::string_view option, marker, noun, other_option, other_marker, other_noun;
 };
@@ -27,7 +27,7 @@ constexpr Wanted kModel{"--model", kModelConfig, "a model directory", "--adapter
 constexpr Wanted kAdapter{"--adapter", kPeftConfigFile, "an adapter's directory",
                           "--model",   kModelConfig,    "a whole model"};
 
-// Names in a directory, in order; none if it cannot be listed.
+// Returns names in a directory, in order; none if it cannot be listed.
 std::vector<std::string> names_in(const fs::path& directory) {
   std::vector<std::string> names;
   std::error_code error;
@@ -45,7 +45,7 @@ std::string listed(const std::vector<std::string>& names) {
   return names.size() > kShown ? fmt::format("{} and {} more", text, names.size() - kShown) : text;
 }
 
-// The number at the end of "checkpoint-500"; nothing for other names.
+// Returns the number at the end of "checkpoint-500"; nothing for other names.
 std::optional<uint64_t> checkpoint_step(std::string_view name) {
   constexpr std::string_view kPrefix = "checkpoint-";
   if (!name.starts_with(kPrefix) || name.size() == kPrefix.size() || name.size() > kPrefix.size() + 18) return {};
@@ -57,7 +57,7 @@ std::optional<uint64_t> checkpoint_step(std::string_view name) {
   return step;
 }
 
-// Folders within `directory` that hold `marker`.
+// Returns folders within `directory` that hold `marker`.
 std::vector<std::string> folders_with(const fs::path& directory, std::string_view marker) {
   std::vector<std::string> found;
   for (const std::string& name : names_in(directory))
@@ -65,7 +65,7 @@ std::vector<std::string> folders_with(const fs::path& directory, std::string_vie
   return found;
 }
 
-// "org/name" of a folder "models--org--name" of the hub's cache.
+// Returns "org/name" for a folder "models--org--name" of the hub's cache.
 std::optional<std::string> hub_id_of(std::string_view folder) {
   constexpr std::string_view kPrefix = "models--";
   if (!folder.starts_with(kPrefix)) return {};
@@ -74,7 +74,7 @@ std::optional<std::string> hub_id_of(std::string_view folder) {
   return id;
 }
 
-// Which of the folders to give instead, and what they are: the run's own, the last checkpoint, the only one.
+// Returns which of the folders to give instead, and what they are: the run's own, the last checkpoint, the only one.
 std::optional<std::string> folder_meant(const fs::path& directory, std::string_view option, std::string_view marker) {
   const std::vector<std::string> folders = folders_with(directory, marker);
   if (folders.empty()) return {};
@@ -114,17 +114,17 @@ std::vector<std::string> ending(const std::vector<std::string>& names, std::stri
   return found;
 }
 
-// The model that an adapter was made for, as its configuration says.
+// Returns the model for which an adapter was made, as its configuration says.
 std::string base_of(const fs::path& adapter) {
   try {
     const std::string base = read_peft_config(adapter).base_model;
     if (!base.empty()) return fmt::format("'{}'", base);
-  } catch (const UserError&) {  // what else is wrong with it is said when it is used
+  } catch (const UserError&) {  // other errors in it are reported when it is used
   }
   return "that of its base";
 }
 
-// Refuses a directory with a training checkpoint of DeepSpeed's, which has weights in parts of its own.
+// Refuses a directory with a training checkpoint of DeepSpeed, whose weights are in parts of its own.
 void refuse_deepspeed(const fs::path& directory, const std::vector<std::string>& names) {
   constexpr std::string_view kScript = "zero_to_fp32.py";
   const auto step = std::ranges::find_if(names, [](const std::string& n) { return n.starts_with("global_step"); });
@@ -137,7 +137,7 @@ void refuse_deepspeed(const fs::path& directory, const std::vector<std::string>&
       script ? "the program beside it," : "DeepSpeed's program", kScript);
 }
 
-// What lies in a directory without the wanted marker.
+// Throws UserError that says what lies in a directory without the wanted marker.
 [[noreturn]] void refuse_directory(const fs::path& directory, const Wanted& wanted) {
   const std::string path = directory.string();
   const std::vector<std::string> names = names_in(directory);
@@ -183,7 +183,7 @@ bool may_be_hub_id(std::string_view text) {
   return part(text.substr(0, slash)) && part(text.substr(slash + 1));
 }
 
-// Where huggingface_hub keeps what it fetched; empty if there is no home.
+// Returns where huggingface_hub keeps what it fetched; empty if there is no home.
 fs::path hub_cache() {
   const auto set = [](const char* name) {
     const char* value = std::getenv(name);
@@ -196,7 +196,7 @@ fs::path hub_cache() {
   return set("HOME").empty() ? fs::path() : set("HOME") / ".cache" / "huggingface" / "hub";
 }
 
-// The snapshot of branch `main`, or the only one.
+// Returns the snapshot of branch `main`, or the only one.
 fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   const fs::path cache = hub_cache();
   std::string folder = "models--" + id;
@@ -230,9 +230,9 @@ fs::path find_snapshot(const std::string& id, const Wanted& wanted) {
   return snapshot;
 }
 
-// A file where a directory is expected.
+// Refuses a file where a directory is expected.
 [[noreturn]] void refuse_file(const fs::path& file, const Wanted& wanted) {
-  File::open_read(file, IoMode::Buffered);  // a Git LFS pointer, or what cannot be read, says so itself
+  File::open_read(file, IoMode::Buffered);  // a Git LFS pointer, or an unreadable file, is reported here
   const fs::path parent = file.has_parent_path() ? file.parent_path() : fs::path(".");
   if (is_file(parent / wanted.marker))
     user_error("{}: is a file, expected {}: {} {}", file.string(), wanted.noun, wanted.option, parent.string());
@@ -259,7 +259,7 @@ void refuse_elsewhere(const std::string& given, const Wanted& wanted) {
         given, given.substr(0, at), given.substr(at + 1), wanted.option);
 }
 
-// What may be said of a name without an organisation, as some of the hub's oldest have none.
+// Returns advice on a name without an organisation, as some of the hub's oldest models have none.
 std::string bare_name_advice(const std::string& given, const Wanted& wanted) {
   if (!may_be_hub_id("a/" + given)) return "";
   const fs::path snapshots = hub_cache() / ("models--" + given) / "snapshots";

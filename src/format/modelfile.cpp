@@ -24,7 +24,7 @@ std::optional<std::string> rendered(const ChatTemplate& chat, std::span<const Me
 
 Message said(ChatRole role, std::string_view text) { return {.role = role, .content = std::string(text)}; }
 
-// A conversation of questions and replies in turn.
+// Returns a conversation of questions and replies in turn.
 std::vector<Message> conversation(bool system, std::initializer_list<std::string_view> texts) {
   std::vector<Message> messages;
   if (system) messages.push_back(said(ChatRole::System, kSystem));
@@ -36,7 +36,7 @@ std::vector<Message> conversation(bool system, std::initializer_list<std::string
   return messages;
 }
 
-// What stands between two texts, the first of which may be empty for the start, and the second for the end.
+// Returns what stands between two texts, the first of which may be empty for the start, and the second for the end.
 std::optional<std::string> between(const std::string& text, std::string_view first, std::string_view second) {
   const size_t at = text.find(first);
   if (at == text.npos) return std::nullopt;
@@ -45,7 +45,7 @@ std::optional<std::string> between(const std::string& text, std::string_view fir
   return text.substr(begin, end - begin);
 }
 
-// What stands around the parts of a conversation.
+// Holds what stands around the parts of a conversation.
 struct Forms {
   bool takes_system = false;
   std::string before_system, after_system, without_system;  // up to the first question

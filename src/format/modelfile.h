@@ -1,5 +1,5 @@
-// Ollama's Modelfile, which says where a model lies, how it is asked and where its replies end.
-// Format: https://github.com/ollama/ollama/blob/main/docs/modelfile.md; templates are Go's text/template.
+// Writes Ollama's Modelfile, which says where a model lies, how it is asked and where its replies end. Format:
+// https://github.com/ollama/ollama/blob/main/docs/modelfile.md; templates are Go's text/template.
 #pragma once
 
 #include <optional>

@@ -1,4 +1,4 @@
-// What is done with a text before it is cut into words: tokenizer.json's `normalizer`.
+// Normalises a text before it is cut into words: tokenizer.json's `normalizer`.
 #pragma once
 
 #include <string>
@@ -12,16 +12,16 @@ namespace snug {
 
 class Normalizer {
  public:
-  // Of nothing, NFC, Prepend, Replace (of a text), Strip, alone or in Sequences. UserError naming any other type or
-  // option.
+  // Reads nothing, NFC, Prepend, Replace (of a text) or Strip, alone or in Sequences. Throws UserError naming any other
+  // type or option.
   static Normalizer parse(const JsonObject& file, const std::string& source);
-  // SentencePiece's: "▁" for every space, and where `prefix` is set one before every stretch. Where `collapses` is set
-  // spaces at its ends are left out, and of others in a row all but one.
+  // Returns SentencePiece's normaliser: "▁" for every space, and with `prefix` one before every stretch. With
+  // `collapses` spaces at its ends are left out, and of others in a row all but one.
   static Normalizer of_sentencepiece(bool prefix, bool collapses = false);
 
   bool changes_nothing() const { return steps_.empty(); }
-  // The text of a stretch between two added tokens; what a stretch begins with is left out where it goes on from a text
-  // before it. `text` is well-formed UTF-8.
+  // Returns the normalised text of a stretch between two added tokens; the prefix of a stretch is left out if it
+  // continues a text before it. `text` is well-formed UTF-8.
   std::string apply(std::string_view text, Before before = Before::Nothing) const;
 
  private:

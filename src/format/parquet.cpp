@@ -39,7 +39,7 @@ ParquetSchema read_schema(const File& file, const std::string& name) {
   return parse_parquet_footer(footer, begin, name);
 }
 
-// Digits with the point `scale` before the end: -5 at scale 2 is -0.05.
+// Appends digits with the point `scale` before the end: -5 at scale 2 is -0.05.
 void append_decimal(std::string& out, int64_t value, int scale) {
   std::string digits = fmt::format("{}", value);
   const size_t sign = value < 0;

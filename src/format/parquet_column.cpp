@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Encoding, as the format numbers it.
+// Lists encodings, by the format's numbers.
 enum { kPlain = 0, kPlainDictionary = 2, kRle = 3, kRleDictionary = 8 };
 
 std::string encoding_name(int64_t encoding) {
@@ -112,7 +112,7 @@ void ParquetColumn::begin_values(std::span<const std::byte> bytes, int64_t encod
     plain_ = PlainDecoder(bytes, leaf_.type, &place_);
   } else if (encoding == kPlainDictionary || encoding == kRleDictionary) {
     encoding_ = Encoding::Dictionary;
-    // A page of nulls alone may have nothing here.
+    // A page of nulls only may have nothing here.
     const int bits = bytes.empty() ? 0 : std::to_integer<int>(bytes[0]);
     if (bits > 32)
       user_error("{}: found numbers of {} bits in its dictionary's pages, expected at most 32", place_, bits);
@@ -133,7 +133,7 @@ void ParquetColumn::read_dictionary(ParquetPage page) {
   if (page.encoding != kPlain && page.encoding != kPlainDictionary) {
     user_error("{}: found a dictionary in encoding {}, expected PLAIN", place_, encoding_name(page.encoding));
   }
-  // Writers end dictionaries near 1 MiB. Each value takes more here than an empty text does there.
+  // Writers end dictionaries near 1 MiB. Each value takes more memory here than an empty text takes in the file.
   constexpr uint64_t kMaxDictionaryBytes = uint64_t{64} << 20;
   if (leaf_.type == ParquetType::Boolean || page.bytes.size() > kMaxDictionaryBytes) {
     user_error("{}: found a dictionary of {} bytes{}, expected at most {}, and none of booleans", place_,

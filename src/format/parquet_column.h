@@ -1,4 +1,4 @@
-// The values of one leaf of a Parquet file in one row group, page by page.
+// Reads the values of one leaf of a Parquet file in one row group, page by page.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace snug {
 
-// A cursor over entries: a value, a null or an empty list, each with its levels. Holds one page and the dictionary.
+// Walks over entries: a value, a null or an empty list, each with its levels. It holds one page and the dictionary.
 // Their bytes are taken from the room, which the columns of a file share. The file, the leaf and the room must outlive
 // it, and it must not move.
 class ParquetColumn {
@@ -24,10 +24,11 @@ class ParquetColumn {
   const ParquetNode& leaf() const { return leaf_; }
   const std::string& place() const { return place_; }
   bool done() const { return left_ == 0; }
-  // Levels of the current entry; UserError at the end. At the end the repetition is 0, as at a row's beginning.
+  // Return the levels of the current entry. Throw UserError at the end, where the repetition is 0, as at a row's
+  // beginning.
   int definition() const;
   int repetition() const { return repetition_; }
-  // The current entry's value, which refers to the page; its definition must be the leaf's.
+  // Returns the current entry's value, which refers to the page; its definition must be the leaf's.
   const ParquetScalar& value() const { return value_; }
   // Goes to the next entry.
   void advance();
@@ -38,7 +39,7 @@ class ParquetColumn {
   void begin_data(ParquetPage page);
   void begin_values(std::span<const std::byte> bytes, int64_t encoding);
   void read_dictionary(ParquetPage page);
-  // Takes the levels that a page of the first version begins with.
+  // Takes the levels at the beginning of a page of the first version.
   RunDecoder take_levels(std::span<const std::byte>& bytes, int most, int64_t encoding) const;
   ParquetScalar next_value();
 
@@ -47,8 +48,8 @@ class ParquetColumn {
   const ParquetChunk& chunk_;
   ParquetRoom& room_;
   std::string place_;
-  uint64_t offset_;        // of the next page
-  int64_t left_;           // entries of the chunk, with the current one
+  uint64_t offset_;        // of the next page in the file
+  int64_t left_;           // entries of the chunk, including the current one
   int64_t page_left_ = 0;  // entries of the page behind the current one
 
   enum class Encoding { Plain, Dictionary, Runs } encoding_ = Encoding::Plain;

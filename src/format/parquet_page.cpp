@@ -14,7 +14,7 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMaxPageBytes = uint64_t{1} << 30;
-// Headers hold statistics, which may be long texts.
+// A header has at most this many bytes, as it holds statistics that may be long texts.
 constexpr uint64_t kHeaderBytes = 4096, kMaxHeaderBytes = uint64_t{16} << 20;
 
 struct PageHeader {
@@ -23,7 +23,7 @@ struct PageHeader {
   bool compressed = true;
 };
 
-// DataPageHeader, DictionaryPageHeader and DataPageHeaderV2, as the field of the header says.
+// Reads DataPageHeader, DictionaryPageHeader or DataPageHeaderV2, by the field of the header.
 void read_details(ThriftReader& in, PageHeader& out, ThriftReader::Field header) {
   if (header.type != ThriftReader::Type::Struct) in.fail("a page's header");
   ParquetPage& page = out.page;
@@ -82,7 +82,7 @@ PageHeader read_header(const File& file, uint64_t offset, uint64_t end, const st
   }
 }
 
-// No encoder's output is this much longer than its input: more is a lie that would only take memory.
+// Returns the most bytes that an encoder's output can hold for its packed size: a larger claim would only take memory.
 uint64_t most_bytes(ParquetCodec codec, uint64_t packed) {
   const uint64_t ratio = codec == ParquetCodec::Snappy ? 64 : codec == ParquetCodec::Gzip ? 1100 : 50000;
   return packed * ratio + 1024;
@@ -90,7 +90,7 @@ uint64_t most_bytes(ParquetCodec codec, uint64_t packed) {
 
 bool inflate_whole(std::span<const std::byte> from, std::span<std::byte> to) {
   z_stream stream{};
-  if (inflateInit2(&stream, 15 + 32) != Z_OK) return false;  // gzip or zlib, as some writers have it
+  if (inflateInit2(&stream, 15 + 32) != Z_OK) return false;  // gzip or zlib, as some writers use it
   stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(from.data()));
   stream.avail_in = static_cast<uInt>(from.size());
   stream.next_out = reinterpret_cast<Bytef*>(to.data());
@@ -100,7 +100,7 @@ bool inflate_whole(std::span<const std::byte> from, std::span<std::byte> to) {
   return result == Z_STREAM_END && stream.avail_out == 0;
 }
 
-// Fills `to`; false if `from` is damaged or has another length.
+// Fills `to`; returns false if `from` is damaged or has another length.
 bool decompress(ParquetCodec codec, std::span<const std::byte> from, std::span<std::byte> to) {
   const auto* const text = reinterpret_cast<const char*>(from.data());
   size_t length = 0;
@@ -120,7 +120,7 @@ bool decompress(ParquetCodec codec, std::span<const std::byte> from, std::span<s
   return ZSTD_decompress(to.data(), to.size(), from.data(), from.size()) == to.size();
 }
 
-// Numbers of a page of which some are missing.
+// Fails for a page with fewer numbers than it says.
 [[noreturn]] void fail_short(const std::string& place) { user_error("{}: a page ends before its last value", place); }
 
 }  // namespace
@@ -162,7 +162,7 @@ ParquetPage read_parquet_page(const File& file, const ParquetChunk& chunk, uint6
   page.bytes.resize(static_cast<size_t>(whole));
   const auto at = static_cast<std::ptrdiff_t>(levels);
   std::copy(bytes.begin(), bytes.begin() + at, page.bytes.begin());
-  const bool empty = packed == levels && whole == levels;  // some writers leave out the frame of nothing
+  const bool empty = packed == levels && whole == levels;  // some writers leave out the frame of no bytes
   if (!empty && !decompress(codec, std::span(bytes).subspan(levels), std::span(page.bytes).subspan(levels))) {
     user_error("{}: found a damaged page at {}", place, begin);
   }
@@ -196,7 +196,7 @@ void RunDecoder::begin_run() {
   }
   packed_ = head & 1;
   if (packed_) {
-    // Groups of eight; the bytes of the last may be left out where no number needs them.
+    // Numbers come in groups of eight; bytes of the last group may be left out if no number needs them.
     left_ = (head >> 1) * 8;
     const uint64_t bytes = (head >> 1) * static_cast<uint64_t>(bits_), rest = bytes_.size() - at_;
     if (bytes > rest) left_ = rest * 8 / static_cast<uint64_t>(bits_);

@@ -15,7 +15,8 @@ constexpr int kMaxDepth = 32;
 constexpr size_t kMaxNameBytes = 1024, kMaxElements = 10000;
 constexpr std::string_view kAdvice = "; write the file without it, or with the column as text or numbers";
 
-// An element of the schema, as the format lists them: a node before its children. Names as in parquet.thrift.
+// Describes an element of the schema, as the format lists them: a node before its children. Names are those of
+// parquet.thrift.
 struct SchemaElement {
   std::optional<int64_t> type, converted_type, logical_type;
   int64_t repetition = 0, children = 0, scale = 0;
@@ -25,7 +26,7 @@ struct SchemaElement {
 
 enum Repetition { kRequired, kOptional, kRepeated };
 
-// ConvertedType and the fields of the union LogicalType that matter here.
+// Lists values of ConvertedType, and the fields of the union LogicalType that matter here.
 enum Converted {
   kUtf8 = 0,
   kMap = 1,
@@ -126,7 +127,7 @@ class TreeBuilder {
     node.leaf_count = leaves_ - node.first_leaf;
   }
 
-  // A node and what is below it.
+  // Reads a node and what is below it.
   ParquetNode read(const ParquetNode& parent, int depth) {
     const SchemaElement& element = next();
     ParquetNode node;
@@ -149,7 +150,7 @@ class TreeBuilder {
       }
       return node;
     }
-    // A repeated field that no list is around: a list that is always there.
+    // A repeated field with no list around it is a list that is always there.
     make_list(node);
     ParquetNode inner = element_of(node);
     read_value(element, inner, depth);
@@ -157,14 +158,15 @@ class TreeBuilder {
     return node;
   }
 
-  // The group LIST: its only field repeats, and is the element, or a group around it.
+  // Reads the group LIST: its only field repeats, and is the element, or a group around it.
   void read_list(const SchemaElement& list, ParquetNode& node, int depth) {
     if (list.children != 1) refuse(node, "a list that is no list");
     const SchemaElement& repeated = next();
     if (repeated.repetition != kRepeated || depth + 2 > kMaxDepth) refuse(node, "a list that is no list");
     make_list(node);
     ParquetNode inner = element_of(node);
-    // Rules for files that were written before the format said so (LogicalTypes.md, "Backward-compatibility rules").
+    // These rules are for files that were written before the format said so (LogicalTypes.md, "Backward-compatibility
+    // rules").
     const bool is_element =
         repeated.type || repeated.children != 1 || repeated.name == "array" || repeated.name == list.name + "_tuple";
     if (is_element) {
@@ -258,7 +260,7 @@ ParquetCodec codec_of(int64_t codec, const ParquetNode& leaf, const std::string&
              codec >= 3 && codec <= 7 ? kNames[codec] : fmt::format("codec {}", codec));
 }
 
-// ColumnMetaData
+// Reads ColumnMetaData.
 ParquetChunk read_chunk_facts(ThriftReader& in, const ParquetNode& leaf, uint64_t data_bytes, const std::string& name) {
   ParquetChunk chunk;
   std::optional<int64_t> type, codec, values, bytes, data, dictionary;
@@ -293,11 +295,11 @@ ParquetChunk read_chunk_facts(ThriftReader& in, const ParquetNode& leaf, uint64_
   }
   chunk.codec = codec_of(*codec, leaf, name);
   chunk.values = *values;
-  if (*values == 0) {  // a table without rows: pyarrow has no pages then, and an offset of 0
+  if (*values == 0) {  // a table without rows: pyarrow then has no pages, and an offset of 0
     chunk.begin = chunk.end = data_bytes;
     return chunk;
   }
-  // Some writers leave 0 where there is no dictionary.
+  // Some writers leave 0 if there is no dictionary.
   const int64_t begin = dictionary && *dictionary > 0 ? std::min(*dictionary, *data) : *data;
   if (*values < 0 || begin < 4 || *bytes < 0 || static_cast<uint64_t>(begin) > data_bytes ||
       static_cast<uint64_t>(*bytes) > data_bytes - static_cast<uint64_t>(begin)) {

@@ -9,7 +9,7 @@ namespace snug {
 namespace {
 
 constexpr size_t kMaxExpression = 1 << 16;
-// Steps and bytes for one name: far more than names of modules take, far less than an expression can be made to.
+// One name may take these steps and bytes: far more than names of modules take, far less than an expression can demand.
 constexpr uint32_t kMaxSteps = 1 << 20, kMaxKibibytes = 1 << 14;
 
 std::string words_of(int error) {

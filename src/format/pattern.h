@@ -1,4 +1,4 @@
-// Regular expressions as other programs' files hold them, in the syntax of Python's `re`, read by PCRE2.
+// Matches regular expressions from other programs' files, in the syntax of Python's `re`, by PCRE2.
 #pragma once
 
 #include <memory>
@@ -9,10 +9,11 @@ namespace snug {
 
 class Pattern {
  public:
-  // `place` names file and key for messages. UserError for an expression that is too long or is none.
+  // `place` names file and key for messages. Throws UserError for an expression that is too long or is none.
   Pattern(std::string_view expression, std::string place);
 
-  // Whether all of a name fits, as by Python's re.fullmatch(); UserError where finding out takes too long.
+  // Returns whether all of a name fits, as Python's re.fullmatch() does; throws UserError if finding out takes too
+  // long.
   bool matches(std::string_view name) const;
   const std::string& expression() const { return expression_; }
 

@@ -22,20 +22,20 @@ constexpr double kMaxAlpha = 1e6;
 constexpr std::string_view kEndOfPath = "(.*\\.)?(";  // before a key of rank_pattern and alpha_pattern, and ")" behind
 constexpr std::string_view kSuffixA = ".lora_A.weight", kSuffixB = ".lora_B.weight";
 
-// Keys that say nothing about what an adapter computes: how it was begun and trained, and where from.
+// These keys say nothing about what an adapter computes: how it was begun and trained, and from what.
 constexpr auto kHarmlessKeys = std::to_array<std::string_view>(
     {"task_type", "base_model_name_or_path", "revision", "inference_mode", "auto_mapping", "peft_version",
      "megatron_core", "qalora_group_size", "runtime_config", "eva_config", "lora_dropout", "init_lora_weights",
      "merge_weights", "lora_dtype", "lorap_lr_ratio", "lorap_emb_lr",
-     "fan_in_fan_out"});  // PEFT takes it off of a linear, of which all targets are
+     "fan_in_fan_out"});  // PEFT switches it off for linears, and all targets are linears
 
-// Keys that are read below.
+// These keys are read below.
 constexpr auto kReadKeys = std::to_array<std::string_view>(
     {"peft_type", "r", "lora_alpha", "use_rslora", "bias", "target_modules", "exclude_modules", "layers_to_transform",
      "layers_pattern", "rank_pattern", "alpha_pattern", "modules_to_save", "trainable_token_indices",
      "ensure_weight_tying"});
 
-// What is not computed, and what it would be.
+// These keys ask for what is not computed, with what it would be.
 constexpr auto kRefusedKeys = std::to_array<std::pair<std::string_view, std::string_view>>(
     {{"use_dora", "DoRA scales every row of the adapted weight by a norm of its own"},
      {"use_qalora", "QALoRA pools what comes in"},
@@ -51,14 +51,14 @@ constexpr auto kRefusedKeys = std::to_array<std::pair<std::string_view, std::str
      {"lora_ga_config", "it belongs to a base that LoRA-GA has changed"},
      {"kasa_config", "it belongs to a base that KaSA has changed"}});
 
-// Off: null, false, or an empty text, list or object.
+// Returns whether a key is off: null, false, or an empty text, list or object.
 bool is_off(const Json& value) {
   return value.is_null() || value == false || ((value.is_array() || value.is_object()) && value.empty()) || value == "";
 }
 
 bool knows(const auto& keys, std::string_view key) { return std::ranges::find(keys, key) != keys.end(); }
 
-// Some ways to begin an adapter take what it begins with off the base.
+// Refuses ways to begin an adapter that subtract its first values from the base.
 void refuse_changed_base(const JsonObject& config) {
   constexpr std::string_view kKey = "init_lora_weights";
   if (!config.has(kKey)) return;
@@ -82,7 +82,7 @@ void refuse_other_features(const JsonObject& config) {
   }
 }
 
-// The names in a list; sorted.
+// Returns the names in a list, sorted.
 std::vector<std::string> parse_names(const JsonObject& config, std::string_view key, std::string_view expected) {
   const Json& list = config.at(key);
   if (!list.is_array() || list.empty()) config.fail(key, expected);
@@ -99,7 +99,7 @@ PeftModules parse_modules(const JsonObject& config, std::string_view key, std::s
   if (!config.at(key).is_string())
     return {parse_names(config, key, "a list of module names, or a regular expression as text"), {}};
   std::string text = config.string(key);
-  if (lower_case(text) == "all-linear") text = ".*";  // of the linears, which alone are asked for
+  if (lower_case(text) == "all-linear") text = ".*";  // only linears are asked for
   return {{}, Pattern(text, fmt::format("{}, key '{}'", source, key))};
 }
 
@@ -132,7 +132,7 @@ void parse_layers(PeftConfig& config, const JsonObject& object) {
     if (name.find_first_of("[](){}*+?|^$\\") != std::string::npos) object.fail(kPattern, "names, no expressions");
 }
 
-// A map from expressions that fit the ends of paths, in the order of the file.
+// Returns a map from expressions that fit the ends of paths, in the order of the file.
 template <class T>
 std::vector<std::pair<Pattern, T>> parse_patterns(const JsonObject& object, const nlohmann::ordered_json& ordered,
                                                   std::string_view key, std::string_view source,
@@ -169,7 +169,7 @@ void parse_tokens(PeftConfig& config, const JsonObject& object) {
 int64_t read_rank(const JsonObject& object, std::string_view key) { return object.integer(key, 1, kMaxRank); }
 double read_alpha(const JsonObject& object, std::string_view key) { return object.number(key, 0, kMaxAlpha); }
 
-// The number that stands in a path as a part of its own behind the name of the layers; nothing if there is none.
+// Returns the number that stands in a path as a part by itself behind the name of the layers; nothing if there is none.
 std::optional<int64_t> layer_of(const PeftConfig& config, std::string_view path) {
   const auto number_at = [&](size_t begin) -> std::optional<int64_t> {
     int64_t number = 0;
@@ -190,7 +190,7 @@ std::optional<int64_t> layer_of(const PeftConfig& config, std::string_view path)
   return std::nullopt;
 }
 
-// Whether a path is that of a module that is saved whole, or of one within.
+// Returns whether a path is that of a module that is saved whole, or of one within.
 bool within(std::string_view path, std::string_view module) {
   for (size_t end = path.size(); end != std::string_view::npos && end > 0; end = path.rfind('.', end - 1))
     if (ends_path(path.substr(0, end), module)) return true;
@@ -224,7 +224,7 @@ LoraTarget scaled(const PeftConfig& config, int64_t rank, double alpha) {
   return {rank, alpha / (config.rslora ? std::sqrt(r) : r)};
 }
 
-// Directories right below that hold an adapter.
+// Returns directories directly below that hold an adapter.
 std::vector<std::string> adapters_below(const std::filesystem::path& directory) {
   std::vector<std::string> found;
   std::error_code error;
@@ -298,7 +298,7 @@ std::string write_peft_config(const PeftConfig& config) {
   object["base_model_name_or_path"] = config.base_model;
   object["inference_mode"] = true;
   object["r"] = config.rank;
-  // PEFT declares lora_alpha a whole number; it is written as one where it is one.
+  // PEFT declares lora_alpha a whole number; it is written as one if it is one.
   if (config.alpha == std::floor(config.alpha)) {
     object["lora_alpha"] = static_cast<int64_t>(config.alpha);
   } else {

@@ -1,9 +1,9 @@
-// LoRA adapters as PEFT keeps them: `adapter_config.json` and `adapter_model.safetensors` in one directory.
+// Reads LoRA adapters as PEFT keeps them: `adapter_config.json` and `adapter_model.safetensors` in one directory.
 //
 // An adapted linear y = W x gains s B (A x), with A [r, in], B [out, r] and s = lora_alpha / r, or lora_alpha / sqrt(r)
 // with use_rslora. For the linear "model.layers.0.self_attn.q_proj" the file holds
 //   base_model.model.model.layers.0.self_attn.q_proj.lora_A.weight  and  ...lora_B.weight
-// Beside them may lie parameters of the model that were trained as a whole, and rows of its embedding or head.
+// Parameters of the model that were trained as a whole, and rows of its embedding or head, may lie beside them.
 #pragma once
 
 #include <cstdint>
@@ -19,17 +19,17 @@
 
 namespace snug {
 
-// Modules by names (of whole paths, or of their ends), or by an expression that fits whole paths.
+// Names modules by names (of whole paths, or of their ends), or by an expression that fits whole paths.
 struct PeftModules {
   std::vector<std::string> names = {};  // sorted
   std::optional<Pattern> expression = {};
   bool empty() const { return names.empty() && !expression; }
 };
 
-// What one linear gets.
+// Holds the adapter of one linear.
 struct LoraTarget {
   int64_t rank = 0;
-  double scale = 0;  // what B (A x) is multiplied by
+  double scale = 0;  // the factor of B (A x)
   bool operator==(const LoraTarget&) const = default;
 };
 
@@ -41,12 +41,12 @@ struct PeftConfig {
   bool rslora = false;                           // use_rslora
   std::vector<std::string> target_modules = {};  // "q_proj", or the end of a longer path; sorted
 
-  // What adapters that snug trains have none of.
+  // Adapters trained by snug do not have these members:
   std::optional<Pattern> target_expression = {};  // instead of target_modules
   PeftModules exclude_modules = {};
   std::optional<std::vector<int64_t>> layers_to_transform = {};
   std::vector<std::string> layers_pattern = {};
-  // By expressions that fit the ends of paths, the first that fits counts.
+  // The first expression that fits the end of a path counts.
   std::vector<std::pair<Pattern, int64_t>> rank_pattern = {};
   std::vector<std::pair<Pattern, double>> alpha_pattern = {};
   std::string bias = "none";
@@ -55,24 +55,24 @@ struct PeftConfig {
   bool ensure_weight_tying = false;
 };
 
-// Rank and scale of the adapter of a linear, by its path; nothing if it has none. What PEFT's
-// check_target_module_exists() and get_pattern_key() say.
+// Returns rank and scale of the adapter of a linear, by its path; nothing if it has none. It follows PEFT's
+// check_target_module_exists() and get_pattern_key().
 std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view linear);
-// A key of rank_pattern or alpha_pattern as the file has it.
+// Returns a key of rank_pattern or alpha_pattern as the file has it.
 std::string written_pattern(const Pattern& pattern);
-// Where no pattern says otherwise.
+// Returns the target where no pattern says otherwise.
 LoraTarget usual_target(const PeftConfig& config);
 
-// Whether a path is a name, or ends with it after a dot.
+// Returns whether a path is a name, or ends with it after a dot.
 bool ends_path(std::string_view path, std::string_view name);
 
-// Reads and checks adapter_config.json; `source` is its name for messages. UserError for another method than LoRA and
-// for every feature beyond the fields above that is switched on, by key.
+// Reads and checks adapter_config.json; `source` is its name for messages. Throws UserError, by key, for another method
+// than LoRA and for every feature beyond the fields above that is switched on.
 PeftConfig parse_peft_config(std::string_view json, std::string_view source);
-// UserError names the directories below that hold adapters, where this one does not.
+// Reads the configuration in a directory. If it has none, throws UserError that names the directories below that have.
 PeftConfig read_peft_config(const std::filesystem::path& directory);
 
-// The text of adapter_config.json, of an adapter that snug trained.
+// Returns the text of adapter_config.json, for an adapter that snug trained.
 std::string write_peft_config(const PeftConfig& config);
 
 constexpr std::string_view kPeftConfigFile = "adapter_config.json";
@@ -80,7 +80,7 @@ constexpr std::string_view kPeftWeightsFile = "adapter_model.safetensors";
 
 enum class LoraHalf { A, B };
 
-// A tensor of the weights file.
+// Names a tensor of the weights file.
 struct PeftTensorName {
   std::string linear;  // "model.layers.0.self_attn.q_proj"
   LoraHalf half;

@@ -1,4 +1,4 @@
-// The fields of adapter configurations (base/fields.h), as far as they decide results.
+// Visits the fields of adapter configurations (base/fields.h), as far as they decide results.
 #pragma once
 
 #include "base/fields.h"
@@ -6,7 +6,7 @@
 
 namespace snug {
 
-// Not visited: the name of the base, and what adapters that are trained have none of.
+// Leaves out the name of the base, and what adapters that are trained do not have.
 template <RecordOf<PeftConfig> R, class Visit>
 void visit_fields(R& adapter, Visit&& visit) {
   auto& [base_model, rank, alpha, dropout, rslora, target_modules, target_expression, exclude_modules,

@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-// Parts of paths that wrappers put anywhere.
+// Wrappers put these parts anywhere in paths.
 constexpr auto kWrappers =
     std::to_array<std::string_view>({"_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"});
 
@@ -28,7 +28,7 @@ std::string join(Parts::const_iterator begin, Parts::const_iterator end) {
   return fmt::format("{}", fmt::join(begin, end, "."));
 }
 
-// Without the names of what the model was wrapped in.
+// Returns a name without those of the model's wrappers.
 Parts unwrapped(std::string_view name) {
   Parts parts = split(name);
   std::erase_if(parts, [](std::string_view part) { return std::ranges::find(kWrappers, part) != kWrappers.end(); });
@@ -39,14 +39,15 @@ Parts unwrapped(std::string_view name) {
   };
   while (drop_first("module")) {
   }
-  // The model's own "model." follows that of PEFT's.
+  // The model's own "model." follows PEFT's.
   if (drop_first("base_model")) drop_first("model");
   while (drop_first("module")) {
   }
   return parts;
 }
 
-// `tail` is what follows the part of a path by which PEFT keeps something: its own or adapters' by their names.
+// Reads a matrix of an adapter. `tail` follows the part of a path by which PEFT keeps things: its own, or adapters' by
+// name.
 PeftTensor parse_half(std::string_view half, const std::string& module, const Parts& tail) {
   if ((half != "lora_A" && half != "lora_B") || tail.empty() || tail.size() > 2 || tail.back() != "weight") return {};
   const bool a = half == "lora_A";

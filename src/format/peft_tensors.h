@@ -1,4 +1,4 @@
-// What the tensors of an adapter's file are, whoever saved them: PEFT of any age, or a trainer that left wrappers'
+// Identifies the tensors of an adapter's file, whoever saved them: PEFT of any age, or a trainer that left wrappers'
 // names in place ("module.", "_orig_mod.", the adapter's own name).
 #pragma once
 
@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// What PEFT's own names begin with, and those of adapters in snug's tables: the model's follow.
+// PEFT's names, and those of adapters in snug's tables, begin with this; the model's names follow.
 constexpr std::string_view kPeftPrefix = "base_model.model.";
 
 enum class PeftTensorKind {
@@ -26,14 +26,15 @@ enum class PeftTensorKind {
 
 struct PeftTensor {
   PeftTensorKind kind = PeftTensorKind::Other;
-  // The parameter's name in snug's tables: of the adapter's half, or of the model ("model.embed_tokens.weight").
+  // Holds the parameter's name in snug's tables: of the adapter's matrix, or of the model
+  // ("model.embed_tokens.weight").
   std::string param;
   std::string adapter;  // the name that PEFT had for the adapter; may be empty
 };
 
 PeftTensor parse_peft_tensor(std::string_view name);
 
-// Why a tensor of kind Other is not read, for messages.
+// Returns why a tensor of kind Other is not read, for messages.
 std::string_view meaning_of_other(std::string_view name);
 
 }  // namespace snug

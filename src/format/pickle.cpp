@@ -13,14 +13,14 @@
 namespace snug {
 namespace {
 
-// Limits of memory, far above what models have: half a million tensors.
+// These limits of memory are far above what models need: half a million tensors.
 constexpr size_t kMaxValues = 1u << 22;
-constexpr size_t kMaxStack = 1u << 20;  // values on it, marks, and values that are stored to be referred to
+constexpr size_t kMaxStack = 1u << 20;  // values on the stack, marks, and values that are stored to be referred to
 constexpr size_t kMaxDimensions = 16;
 constexpr size_t kMaxName = 1024;
-constexpr size_t kMaxKey = 64;  // of a storage: torch numbers them
+constexpr size_t kMaxKey = 64;  // of a storage, which torch numbers
 
-// A storage type or dtype of torch and how safetensors spells it.
+// Lists the storage types and dtypes of torch, and how safetensors spells it.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 28> kTypes{{
     {"torch.DoubleStorage", "F64"},
     {"torch.FloatStorage", "F32"},
@@ -52,7 +52,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 28> kTypes{{
     {"torch.float8_e8m0fnu", "F8_E8M0"},
 }};
 
-// What a call of it makes.
+// Says what a call makes.
 enum class Callable : uint8_t { Dictionary, Tensor, TypedTensor, Parameter, Size };
 constexpr std::array<std::pair<std::string_view, Callable>, 7> kCallables{{
     {"collections.OrderedDict", Callable::Dictionary},
@@ -70,7 +70,7 @@ auto look_up(const Table& table, std::string_view name) {
   return row == table.end() ? std::nullopt : std::optional(row->second);
 }
 
-// Opcodes that are refused, as Python's pickletools names them: those that make objects of classes.
+// These opcodes are refused; they are named as Python's pickletools names them: those that make objects of classes.
 constexpr std::array<std::pair<uint8_t, std::string_view>, 15> kRefusedOpcodes{{
     {'i', "INST"},
     {'o', "OBJ"},
@@ -100,7 +100,7 @@ std::string_view words(Kind kind) {
   return kWords[static_cast<size_t>(kind)];
 }
 
-// Values refer to each other by number, as they may do in circles.
+// Holds a value. Values refer to each other by number, as references may form circles.
 struct Value {
   Kind kind = Kind::None;
   int64_t number = 0;          // Bool, Integer; Storage: elements
@@ -114,7 +114,7 @@ class Unpickler {
  public:
   Unpickler(std::string_view bytes, size_t at, std::string_view source) : bytes_(bytes), at_(at), source_(source) {}
 
-  // The value that the pickle leaves behind.
+  // Returns the value that the pickle leaves behind.
   const Value& run() {
     while (true) {
       opcode_at_ = at_;
@@ -177,7 +177,7 @@ class Unpickler {
   void push_text(Kind kind, std::string_view text) { push(Value{.kind = kind, .text = std::string(text)}); }
   void push_items(Kind kind, std::vector<Index> items) { push(Value{.kind = kind, .items = std::move(items)}); }
 
-  // Nothing reaches below the last mark.
+  // Requires values on the stack; nothing reaches below the last mark.
   void require(size_t count) const {
     if (stack_.size() - floor() < count)
       fail("found {} values on the stack, expected {}", stack_.size() - floor(), count);
@@ -257,7 +257,7 @@ class Unpickler {
         return push_text(Kind::Text, take(byte())), true;
       case 0x8d:
         return push_text(Kind::Text, take(number<uint64_t>())), true;
-      case 'T':  // Python 2's
+      case 'T':  // of Python 2
         return push_text(Kind::Text, take(number<uint32_t>())), true;
       case 'U':
         return push_text(Kind::Text, take(byte())), true;
@@ -361,7 +361,7 @@ class Unpickler {
         const std::vector<Index> parts = pop(2);
         return reduce((*this)[parts[0]], (*this)[parts[1]]), true;
       }
-      case 'b': {  // BUILD: of an ordered dictionary its attributes, which say nothing about tensors
+      case 'b': {  // BUILD: attributes of an ordered dictionary, which say nothing about tensors
         const Index state = pop();
         require(1);
         if ((*this)[stack_.back()].kind != Kind::Dictionary || (*this)[state].kind != Kind::Dictionary)
@@ -382,7 +382,7 @@ class Unpickler {
     push_text(Kind::Global, whole);
   }
 
-  // ('storage', type, key, device, elements), and in old files what part of another storage it is.
+  // Reads ('storage', type, key, device, elements), and in old files which part of another storage it is.
   void push_storage(const Value& id) {
     const auto is = [&](size_t i, Kind kind) { return (*this)[id.items[i]].kind == kind; };
     const bool known = id.kind == Kind::Tuple && (id.items.size() == 5 || id.items.size() == 6) && is(0, Kind::Text) &&
@@ -401,7 +401,7 @@ class Unpickler {
     if (!callable || arguments.kind != Kind::Tuple)
       refuse(global.kind == Kind::Global ? fmt::format("a call of '{}'", global.text)
                                          : fmt::format("a call of {}", words(global.kind)));
-    const std::vector<Index>& items = arguments.items;  // they stay where they are: values are never moved
+    const std::vector<Index>& items = arguments.items;  // they stay in place, as values are never moved
     const auto require_arguments = [&](size_t least) {
       if (items.size() < least) fail("found {} arguments of '{}', expected {}", items.size(), global.text, least);
     };
@@ -430,7 +430,7 @@ class Unpickler {
     }
   }
 
-  // Of a tensor that is to be negated or conjugated when it is looked at.
+  // Refuses a tensor that is to be negated or conjugated when it is read.
   void refuse_metadata(const std::vector<Index>& items, size_t i) {
     if (items.size() <= i) return;
     const Value& metadata = (*this)[items[i]];
@@ -461,7 +461,7 @@ class Unpickler {
   std::map<uint32_t, Index> memo_;
 };
 
-// Sizes or strides of a tensor.
+// Returns sizes or strides of a tensor.
 std::vector<int64_t> integers(const Unpickler& values, const Value& tuple, std::string_view tensor) {
   std::vector<int64_t> numbers;
   for (const Index item : tuple.items) {
@@ -474,7 +474,8 @@ std::vector<int64_t> integers(const Unpickler& values, const Value& tuple, std::
   return numbers;
 }
 
-// Rows one behind the other, the last dimension fastest. The stride of a dimension of 1 says nothing.
+// Returns whether rows lie one behind the other, the last dimension fastest. The stride of a dimension of 1 says
+// nothing.
 bool is_contiguous(std::span<const int64_t> shape, std::span<const int64_t> strides) {
   if (std::ranges::find(shape, 0) != shape.end()) return true;
   int64_t expected = 1;
@@ -507,7 +508,7 @@ PickledTensor tensor_of(const Unpickler& values, const Value& value, const std::
   return tensor;
 }
 
-// Whether the dictionary is one of torch's own about the machine: "little_endian" is false.
+// Returns whether the dictionary is torch's own about the machine and has "little_endian" false.
 bool says_big_endian(const Unpickler& values, const Value& dictionary) {
   for (size_t i = 0; i < dictionary.items.size(); i += 2) {
     const Value &key = values[dictionary.items[i]], &value = values[dictionary.items[i + 1]];

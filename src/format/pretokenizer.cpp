@@ -85,8 +85,8 @@ class WordCutter {
     }
   }
 
-  // Matches and what lies between them become pieces. The last one waits in [open, end) until it is known whether what
-  // follows is joined to it.
+  // Makes pieces of matches and of what lies between them. The last one waits in [open, end) until it is known whether
+  // what follows is joined to it.
   void cut_at_matches(size_t index, std::string_view piece, Before before) {
     const PreTokenizer::Stage& stage = pre_.stages_[index];
     size_t open = 0, end = 0;
@@ -187,7 +187,7 @@ void PreTokenizer::add_metaspace(const JsonObject& json) {
   Stage stage{.kind = Kind::Metaspace, .literal = json.string("replacement")};
   const bool single = !stage.literal.empty() && decode_utf8(stage.literal, 0).bytes == stage.literal.size();
   if (!single) json.fail("replacement", "one character");
-  // Older files say add_prefix_space, false for never.
+  // Older files say add_prefix_space, where false means never.
   const std::string scheme = json.string("prepend_scheme", json.boolean("add_prefix_space", true) ? "always" : "never");
   if (scheme == "always") {
     stage.prepend = Prepend::Always;

@@ -14,15 +14,15 @@
 
 namespace snug {
 
-// What stands before a text that is encoded: nothing, an added token, or text that it goes on from. A prefix ("▁") that
-// begins every stretch, or the first one, is left out within a stretch.
+// Says what stands before a text that is encoded: nothing, an added token, or text that it continues. A prefix ("▁")
+// that begins every stretch, or the first one, is left out within a stretch.
 enum class Before { Nothing, Token, Text };
 
 class PreTokenizer {
  public:
-  // From tokenizer.json's `pre_tokenizer`, which may be null: Split, Digits, Metaspace and ByteLevel, which is the last
-  // one, alone or in a Sequence, where each cuts the pieces of the one before. UserError naming any other type, option
-  // or part of a pattern.
+  // Reads tokenizer.json's `pre_tokenizer`, which may be null: Split, Digits, Metaspace and ByteLevel, which is the
+  // last one, alone or in a Sequence, where each cuts the pieces of the one before. Throws UserError naming any other
+  // type, option or part of a pattern.
   static PreTokenizer parse(const Json& json, const std::string& source);
 
   // Calls visit(word) for each word in order. `text` is well-formed UTF-8; together the words are all of it, unless
@@ -30,12 +30,12 @@ class PreTokenizer {
   using Visit = std::function<void(std::string_view)>;
   void each_word(std::string_view text, Before before, const Visit& visit) const;
 
-  // Whether words are then taken byte by byte, in the byte-level alphabet.
+  // Returns whether words are then taken byte by byte, in the byte-level alphabet.
   bool byte_level() const { return byte_level_; }
 
  private:
   friend class WordCutter;
-  // What becomes of the matches of a pattern.
+  // Says what becomes of the matches of a pattern.
   enum class Behavior { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
   enum class Prepend { Never, First, Always };
   enum class Kind {
@@ -63,7 +63,7 @@ class PreTokenizer {
   bool byte_level_ = false;
 };
 
-// The text with each `from`, which is not empty, written as `to`.
+// Returns the text with each `from`, which is not empty, replaced by `to`.
 std::string replaced(std::string_view text, std::string_view from, std::string_view to);
 
 }  // namespace snug

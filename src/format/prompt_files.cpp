@@ -1,4 +1,4 @@
-// The files by which other programs ask and stop as a model was trained.
+// Writes the files by which other programs ask and stop as a model was trained.
 #include <algorithm>
 
 #include "base/error.h"
@@ -17,7 +17,7 @@ constexpr const char* kGenerationFile = "generation_config.json";
 constexpr const char* kTokenizerConfig = "tokenizer_config.json";
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
-// An empty object where there is no such file.
+// Returns the object in a file; an empty one if there is no such file.
 OrderedJson read_object(const fs::path& path) {
   if (!is_file(path)) return OrderedJson::object();
   const std::string text = read_text(path, kMaxTextBytes);
@@ -31,7 +31,7 @@ OrderedJson ends_json(const std::vector<int32_t>& ends) {
   return ends.size() == 1 ? OrderedJson(ends[0]) : OrderedJson(ends);
 }
 
-// Whether a configuration names all of these ends.
+// Returns whether a configuration names all of these ends.
 bool names(const OrderedJson& config, const std::vector<int32_t>& ends) {
   const OrderedJson found = config.value("eos_token_id", OrderedJson());
   return std::ranges::all_of(ends, [&](int32_t id) {
@@ -39,7 +39,7 @@ bool names(const OrderedJson& config, const std::vector<int32_t>& ends) {
   });
 }
 
-// A base's generation_config.json; where it has none, what config.json says of its special tokens.
+// Returns a base's generation_config.json; if it has none, what config.json says of its special tokens.
 OrderedJson generation_config_of(const fs::path& base) {
   if (is_file(base / kGenerationFile)) return read_object(base / kGenerationFile);
   const OrderedJson config = read_object(base / "config.json");
@@ -59,8 +59,8 @@ void write_ends(const fs::path& directory, const std::vector<int32_t>& ends) {
   write_text(directory / "config.json", text_of(config));
 }
 
-// transformers takes chat_template.jinja, and older programs the text in tokenizer_config.json: both get the same.
-// Templates beside it (for tools and the like, or of a processor) are of a model that was asked otherwise.
+// Writes a template. transformers takes chat_template.jinja, and older programs the text in tokenizer_config.json: both
+// get this text. Templates beside it (for tools or of a processor) belong to a model that was asked otherwise.
 void write_template(const fs::path& directory, const std::string& jinja) {
   OrderedJson tokenizer = read_object(directory / kTokenizerConfig);
   const fs::path file = directory / kTemplateFile;

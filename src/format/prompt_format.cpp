@@ -13,14 +13,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kSnugFormat = 1;  // of snug.json
+constexpr int64_t kSnugFormat = 1;  // format of snug.json
 constexpr uint64_t kMaxTextBytes = uint64_t{64} << 20;
 
 std::string spelling(const Tokenizer& tokenizer, std::optional<int32_t> id) {
   return id ? tokenizer.token(*id).value_or("") : "";
 }
 
-// Why the tokenizer cannot ask by a template; empty if it can.
+// Returns why the tokenizer cannot ask by a template; empty if it can.
 std::string what_is_lacking(const ChatTemplate& chat, const Tokenizer* tokenizer) {
   if (!tokenizer) return "";
   const std::vector<std::string> lacking = chat.lacking([&](std::string_view text) {
@@ -62,7 +62,7 @@ void collect_ends(PromptFormat& format, const ModelTokens& model, const Tokenize
     format.notes.emplace_back("neither template nor model nor tokenizer names a token that ends a reply");
 }
 
-// Says where what the user names is not what an adapter was trained with.
+// Adds a note if what the user names differs from what an adapter was trained with.
 void compare_with_adapter(PromptFormat& format, const AdapterFormat& adapter, const SpecialTexts& special) {
   std::string trained = adapter.template_name;
   bool same = format.chat && trained == format.chat->name();

@@ -1,5 +1,5 @@
-// How a model is asked and where its replies end: decided once, from what the user names, what an adapter was trained
-// with and what the model's files say; used by every command, and written with whatever is trained.
+// Decides how a model is asked and where its replies end: once, from what the user names, what an adapter was trained
+// with and what the model's files say. Every command uses the decision, and it is written with whatever is trained.
 #pragma once
 
 #include <cstdint>
@@ -15,40 +15,40 @@
 
 namespace snug {
 
-// What a model itself says of its tokens.
+// Holds what a model itself says of its tokens.
 struct ModelTokens {
   int64_t vocabulary = 0;             // rows of its embedding
   std::vector<int64_t> end_tokens{};  // any of them ends a reply
 };
 
 struct PromptFormat {
-  // How conversations are rendered. Absent where no template is named and the model's own cannot be used: then
-  // `refusal` says why. A model without one is asked by bare text (`plain`).
+  // Renders conversations. It is absent if no template is named and the model's own cannot be used: then `refusal` says
+  // why. A model without one is asked by bare text (`plain`).
   std::optional<ChatTemplate> chat = {};
   std::string refusal = {};
   bool plain = false;
-  // The Jinja program, also where it is not understood; empty for none.
+  // Holds the Jinja program, even if it is not understood; empty for none.
   std::string jinja = {};
-  bool template_of_adapter = false, ends_of_adapter = false;  // that is where they come from
-  // Any of them ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS, in this order.
-  // All lie below the vocabulary.
+  bool template_of_adapter = false, ends_of_adapter = false;  // they come from the adapter
+  // Lists tokens of which any ends a reply: the template's end of turn, the configuration's ends, the tokenizer's EOS,
+  // in this order. All lie below the vocabulary.
   std::vector<int32_t> end_tokens = {};
-  // What the user should know of the decision, a line each.
+  // Lists what the user should know of the decision, a line each.
   std::vector<std::string> notes = {};
 
-  // UserError(refusal) where there is none.
+  // Returns the template; throws UserError(refusal) if there is none.
   const ChatTemplate& for_conversations() const;
-  // The template of a prompt that is a user's turn; null where prompts are asked as bare text. UserError where the
-  // model has a template that cannot be used.
+  // Returns the template of a prompt that is a user's turn; null if prompts are asked as bare text. Throws UserError if
+  // the model has a template that cannot be used.
   const ChatTemplate* for_prompts() const;
 };
 
-// What stands beside an adapter about how it was trained. Other tools write the first two too.
+// Holds what files beside an adapter say about how it was trained. Other tools write the first two as well.
 struct AdapterFormat {
   std::string directory = {};
   std::string jinja = {};                               // chat_template.jinja, or of tokenizer_config.json
   std::optional<std::vector<int64_t>> end_tokens = {};  // of generation_config.json
-  // Of snug.json: the template's name, empty where none was asked by; the pattern of --prompt, empty for none.
+  // Hold what snug.json says: the template's name, empty if none was used; the pattern of --prompt, empty for none.
   bool by_snug = false;
   std::string template_name = {}, prompt_pattern = {};
   std::string base = {};                          // the hash of the base's weights, empty for none
@@ -59,36 +59,38 @@ struct AdapterFormat {
 inline constexpr const char* kSnugFile = "snug.json";
 
 AdapterFormat read_adapter_format(const std::filesystem::path& directory, int64_t vocabulary);
-// The fields of `format` that snug.json holds; `source` is the file's name for messages. UserError for a newer format.
+// Reads the fields of `format` that snug.json holds; `source` is the file's name for messages. Throws UserError for a
+// newer format.
 void parse_snug_file(std::string_view json, std::string_view source, AdapterFormat& format);
 
-// How a tokenizer spells its special tokens; empty for those that it lacks, and without one.
+// Returns how a tokenizer spells its special tokens; empty for those that it lacks, and without a tokenizer.
 SpecialTexts special_texts(const Tokenizer* tokenizer);
 
-// `name`: as ChatTemplate::choose() takes it. auto is the adapter's template where it has one, else the model's own. A
-// template is refused whose markers the tokenizer has not as single tokens; a tokenizer that is null has no say.
+// Decides. `name` is as ChatTemplate::choose() takes it; auto is the adapter's template if it has one, else the model's
+// own. A template is refused if its markers are not single tokens of the tokenizer; without a tokenizer (null) this is
+// not checked.
 PromptFormat decide_prompt_format(const std::string& name, const ModelTokens& model, const Tokenizer* tokenizer,
                                   const AdapterFormat* adapter);
 
-// What is written of it with what was trained.
+// Holds what is written of it with what was trained.
 struct PromptFiles {
   std::string jinja = {};                // empty: no template is written
   std::vector<int32_t> end_tokens = {};  // empty: the base's are kept
 };
 
-// What snug.json says of a run.
+// Holds what snug.json says of a run.
 struct SnugFacts {
   std::string version = {}, template_name = {}, prompt_pattern = {}, train_on = {};
   std::optional<uint64_t> base = {};              // hash_of_files() of the base's weights
   std::map<std::string, std::string> model = {};  // its fields that are not at their defaults
 };
 
-// The files that stand beside an adapter, by name: chat_template.jinja, generation_config.json (the base's, with these
-// ends) and snug.json. Reads the base.
+// Returns the files that stand beside an adapter, by name: chat_template.jinja, generation_config.json (the base's,
+// with these ends) and snug.json. Reads the base.
 std::map<std::string, std::string> adapter_format_files(const std::filesystem::path& base, const PromptFiles& files,
                                                         const SnugFacts& facts);
-// Changes the files of a model directory, copies of its base's: where the template is another than its own,
-// chat_template.jinja and the copy within tokenizer_config.json; where an end is not among its own, eos_token_id in
+// Changes the files of a model directory, copies of its base's. If the template differs from its own, it writes
+// chat_template.jinja and the copy within tokenizer_config.json; if an end is not among its own, eos_token_id in
 // generation_config.json and config.json.
 void write_model_format(const std::filesystem::path& directory, const PromptFiles& files);
 

@@ -1,5 +1,5 @@
-// The wire format of protocol buffers, as SentencePiece's models are written in it. Every read is checked against the
-// end of the bytes.
+// Reads the wire format of protocol buffers, in which SentencePiece's models are written. Every read is checked against
+// the end of the bytes.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ namespace snug {
 class ProtobufReader {
  public:
   enum class Type : uint8_t { Varint = 0, Fixed64 = 1, Bytes = 2, Fixed32 = 5 };
-  // One field of a message. Numbers are as the wire has them: of a float the bits.
+  // Holds one field of a message. Numbers are as on the wire; a float is its bits.
   struct Field {
     uint32_t number = 0;
     Type type = Type::Varint;
@@ -22,10 +22,10 @@ class ProtobufReader {
   // `source` names the file in errors and must outlive the reader, like the bytes.
   ProtobufReader(std::string_view bytes, const std::string& source) : bytes_(bytes), source_(source) {}
 
-  // Reads the next field; false at the end. UserError for what is no field.
+  // Reads the next field; returns false at the end. Throws UserError for what is no field.
   bool next(Field& field);
 
-  // Values of fields. UserError if the field has another type.
+  // Return values of fields. Throw UserError if the field has another type.
   std::string_view bytes_of(const Field& field) const;
   bool boolean(const Field& field) const { return number_of(field) != 0; }
   int64_t integer(const Field& field) const { return static_cast<int64_t>(number_of(field)); }

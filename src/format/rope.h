@@ -1,4 +1,4 @@
-// How a model's rotary embedding turns, as rope_parameters (or rope_theta and rope_scaling) of config.json say.
+// Says how a model's rotary embedding turns, from rope_parameters (or rope_theta and rope_scaling) of config.json.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@ namespace snug {
 
 enum class RopeType : uint8_t { Default, Linear, Dynamic, Llama3, Yarn, LongRope };
 
-// Each type reads the members that are named with it. With d / 2 pairs a head, pair i turns by f_i = theta^(-2i/d) a
-// position, and then
+// Holds the parameters. Each type reads the members that are named with it. With d / 2 pairs a head, pair i turns by
+// f_i = theta^(-2i/d) a position, which is then changed:
 //   Linear    f_i / factor
 //   Dynamic   theta grows with lengths beyond original_max_position (NTK): up to it as Default
 //   Llama3    wavelengths above original_max_position / low_freq_factor are multiplied by factor, those below
@@ -42,10 +42,10 @@ struct RopeDefaults {
   double original_max_position = 0;  // 0: max_position_embeddings
 };
 
-// By what Yarn multiplies cos and sin, so that attention is sharper: 0.1 weight ln(scale) + 1.
+// Returns the factor of cos and sin by which Yarn makes attention sharper: 0.1 weight ln(scale) + 1.
 double yarn_magnitude(double scale, double weight = 1);
 
-// "default", "llama3": as configurations spell it.
+// Returns the type as configurations spell it: "default", "llama3".
 std::string_view name(RopeType type);
 
 // Reads them from a configuration. transformers 5 keeps all in `rope_parameters`; 4 had `rope_theta`, and

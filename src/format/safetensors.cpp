@@ -16,10 +16,10 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format's own library has it
+constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as in the format's own library
 constexpr uint64_t kMaxIndexBytes = 100'000'000;
 constexpr size_t kMaxDimensions = 16;
-// The names that a model's weights may have, or the index of their shards, in order of preference.
+// Lists the names that a model's weights, or the index of their shards, may have, in order of preference.
 constexpr std::array<std::string_view, 4> kModelFiles{"model.safetensors", "model.safetensors.index.json",
                                                       "pytorch_model.bin", "pytorch_model.bin.index.json"};
 
@@ -54,7 +54,7 @@ std::string_view file_spelling(DType dtype) {
 
 std::string shape_text(std::span<const int64_t> shape) { return fmt::format("[{}]", fmt::join(shape, ", ")); }
 
-// Elements times bits, or nothing if that overflows.
+// Returns elements times bits, or nothing if that overflows.
 std::optional<uint64_t> data_bytes(std::span<const int64_t> shape, uint64_t bits) {
   uint64_t total = bits;
   for (const int64_t size : shape) {
@@ -98,7 +98,7 @@ SafetensorsEntry parse_entry(const std::string& name, const JsonObject& tensor, 
   return entry;
 }
 
-// Says that a file is shorter than its header says, before a tensor is blamed.
+// Reports a file that is shorter than its header says, before a tensor is blamed.
 void refuse_cut(const Json& header, uint64_t data_begin, uint64_t file_bytes, std::string_view source) {
   uint64_t end = 0;
   for (const auto& [name, tensor] : header.items()) {
@@ -136,7 +136,7 @@ std::string shard_name(size_t index, size_t count) {
   return fmt::format("model-{:05}-of-{:05}.safetensors", index + 1, count);
 }
 
-// Of kModelFiles the first that is there.
+// Returns the first of kModelFiles that exists.
 std::optional<fs::path> find_model_file(const fs::path& directory) {
   for (const std::string_view name : kModelFiles)
     if (is_file(directory / name)) return directory / name;
@@ -172,7 +172,7 @@ std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::str
   std::map<std::string, std::vector<std::string>> shards;
   for (const auto& [tensor, value] : map.value().items()) {
     const std::string file = map.string(tensor);
-    // A shard lies beside its index; a path would let a model read elsewhere.
+    // A shard lies beside its index; a path would let a model read other folders.
     if (file.empty() || file == "." || file == ".." || file.find('/') != std::string::npos) {
       map.fail(tensor, "the name of a file in the same directory");
     }
@@ -210,7 +210,7 @@ bool SafetensorsIndex::is_in(const fs::path& directory) { return find_model_file
 
 namespace {
 
-// What lies in an adapter's directory that has no weights under the names that are read.
+// Throws UserError that says what lies in an adapter's directory without weights under the names that are read.
 [[noreturn]] void refuse_without_adapter(const fs::path& directory, const fs::path& plain) {
   if (std::error_code error; fs::is_symlink(plain, error))
     user_error("{}: is a link to '{}', where nothing is: fetch it again", plain.string(),
@@ -314,7 +314,7 @@ const SafetensorsEntry& SafetensorsIndex::require(std::string_view name, const S
   const SafetensorsEntry* entry = find(name);
   if (const auto absent = absent_.find(name); !entry && absent != absent_.end())
     user_error("tensor '{}' is missing: {}", name, absent->second);
-  // "model." stands before the names of a model with its head; without it they are the base model's own.
+  // Names of a model with its head begin with "model."; without it they are the base model's.
   if (!entry && name.starts_with("model.") && find(name.substr(std::string_view("model.").size())))
     user_error("{}: found tensor '{}', expected '{}': a base model whose language-model head is missing",
                files_[0].string(), name.substr(std::string_view("model.").size()), name);

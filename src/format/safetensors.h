@@ -1,5 +1,5 @@
-// The safetensors container, read and written by header alone: where each tensor's bytes lie. The bytes themselves are
-// read and written by whoever planned the memory for them.
+// Reads and writes the safetensors container by header alone: where each tensor's bytes lie. The bytes themselves are
+// read and written by the code that planned the memory for them.
 //
 //   [0, 8)      header length n, little-endian
 //   [8, 8 + n)  JSON: {"name": {"dtype": "BF16", "shape": [2, 3], "data_offsets": [begin, end]}, ...}, then spaces
@@ -24,16 +24,16 @@
 
 namespace snug {
 
-// A type of elements as a file spells it ("BF16").
+// Describes a type of elements as a file spells it ("BF16").
 struct StoredType {
   std::string_view name;
   uint64_t bits;
   std::optional<DType> dtype;  // F32, BF16 or F16; nothing for a type that snug does not read
 };
-// Null for other names.
+// Returns the type of a name; null for other names.
 const StoredType* find_stored_type(std::string_view name);
 
-// One tensor of a file.
+// Describes one tensor of a file.
 struct SafetensorsEntry {
   std::string name;
   std::string dtype_name;      // as the file spells it
@@ -44,47 +44,46 @@ struct SafetensorsEntry {
   uint64_t bytes = 0;
 };
 
-// The tensors of a header's JSON, in order of name. `data_begin` and `file_bytes` are where the data starts and the
-// file ends; `source` is the file's name for messages. SafetensorsEntry::file is left 0.
+// Returns the tensors of a header's JSON, in order of name. `data_begin` and `file_bytes` are where the data starts and
+// the file ends; `source` is the file's name for messages. SafetensorsEntry::file is left 0.
 std::vector<SafetensorsEntry> parse_safetensors_header(std::string_view json, uint64_t data_begin, uint64_t file_bytes,
                                                        std::string_view source);
 
-// The shards of model.safetensors.index.json and the tensors that lie in each, by file name. UserError for the name of
-// a file that is not in the same directory.
+// Returns the shards of model.safetensors.index.json and the tensors that lie in each, by file name. Throws UserError
+// for the name of a file that is not in the directory of the index.
 std::map<std::string, std::vector<std::string>> parse_safetensors_index(std::string_view json, std::string_view source);
 
-// Where every tensor of a model or an adapter lies, in safetensors or in files that torch.save wrote
-// (format/torch_file.h); a file's first bytes tell.
+// Says where every tensor of a model or an adapter lies, in safetensors or in files that torch.save wrote
+// (format/torch_file.h); a file's first bytes tell which.
 class SafetensorsIndex {
  public:
-  // `<directory>/model.safetensors`, or the shards that `<directory>/model.safetensors.index.json` names, or else
-  // pytorch_model.bin or its shards. A shard's tensors that the index does not mention are left out; tensors and shards
-  // that it names and that are not there are an error of require() alone. UserError where there is none of these.
+  // Opens `<directory>/model.safetensors`, or the shards that `<directory>/model.safetensors.index.json` names, or else
+  // pytorch_model.bin or its shards. A shard's tensors that the index does not mention are left out; for tensors and
+  // shards that it names and that do not exist, only require() throws. Throws UserError if none of these files exists.
   static SafetensorsIndex open_model(const std::filesystem::path& directory);
-  // The other files there with weights of a model, or the index of them, which open_model() does not read.
+  // Returns the other files there with weights of a model, or the index of them, which open_model() does not read.
   static std::vector<std::string> passed_over(const std::filesystem::path& directory);
-  // Whether open_model() finds something to read there.
+  // Returns whether open_model() finds something to read there.
   static bool is_in(const std::filesystem::path& directory);
-  // `<directory>/adapter_model.safetensors`, or else adapter_model.bin.
+  // Opens `<directory>/adapter_model.safetensors`, or else adapter_model.bin.
   static SafetensorsIndex open_adapter(const std::filesystem::path& directory);
   static SafetensorsIndex open_file(const std::filesystem::path& path);
 
   const std::vector<std::filesystem::path>& files() const { return files_; }
-  // In order of name.
+  // Returns the tensors in order of name.
   const std::vector<SafetensorsEntry>& entries() const { return entries_; }
-  // Null if there is none.
+  // Returns null if there is none.
   const SafetensorsEntry* find(std::string_view name) const;
-  // The tensor, of a type that snug reads and of this shape; UserError otherwise. `reason` says where the shape comes
-  // from
-  // ("config.json, 'intermediate_size'").
+  // Returns the tensor, of a type that snug reads and of this shape; throws UserError otherwise. `reason` says where
+  // the shape comes from ("config.json, 'intermediate_size'").
   const SafetensorsEntry& require(std::string_view name, const Shape& shape, std::string_view reason) const;
-  // What the index of the shards names and is not there: where it should be, by tensor.
+  // Returns, by tensor, the files that the index of the shards names and that do not exist.
   const std::map<std::string, std::string, std::less<>>& absent() const { return absent_; }
 
  private:
   void add_file(const std::filesystem::path& path);
   void add_shards(const std::filesystem::path& list);
-  // UserError where a tensor has the name behind something else, as wrappers of a model put it there.
+  // Throws UserError if a tensor has the name behind something else, as wrappers of a model put it there.
   void refuse_wrapped(std::string_view name) const;
   void sort_entries();
 
@@ -93,26 +92,26 @@ class SafetensorsIndex {
   std::map<std::string, std::string, std::less<>> absent_;
 };
 
-// A tensor to be written.
+// Describes a tensor to be written.
 struct SafetensorsTensor {
   std::string name;
   DType dtype;
   Shape shape;
 };
 
-// One file, known before any of its data is.
+// Describes one file, known before any of its data is.
 struct SafetensorsLayout {
   std::string header;            // the bytes before the data: length, JSON, spaces
   std::vector<uint64_t> offset;  // by tensor, in the order given: bytes from the start of the file
   uint64_t file_bytes = 0;
 };
 
-// Wider types lie first, otherwise in the order given, so that every tensor is aligned to its element. The data starts
-// at a multiple of kDirectAlignment: tensors of whole pages then stay on page boundaries. InternalError if a name is
-// empty or appears twice.
+// Lays out a file. Wider types come first, otherwise tensors keep the order given, so that every tensor is aligned to
+// its element. The data starts at a multiple of kDirectAlignment, so that tensors of whole pages stay on page
+// boundaries. Throws InternalError if a name is empty or appears twice.
 SafetensorsLayout layout_safetensors(std::span<const SafetensorsTensor> tensors);
 
-// A model cut into files.
+// Describes a model cut into files.
 struct ShardedLayout {
   struct Shard {
     std::string file_name;

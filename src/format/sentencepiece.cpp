@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxPieces = size_t{1} << 24;
 
-// Fields of ModelProto and of the messages in it that are read, by number.
+// Lists fields of ModelProto and of the messages in it that are read, by number.
 constexpr uint32_t kPieces = 1, kTrainer = 2, kNormalizer = 3, kDenormalizer = 5;
 constexpr uint32_t kPieceText = 1, kPieceScore = 2, kPieceType = 3;
 constexpr uint32_t kModelType = 3, kSpaceAsSuffix = 24, kByteFallback = 35, kBosPiece = 46, kEosPiece = 47;

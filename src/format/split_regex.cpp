@@ -8,14 +8,14 @@
 namespace snug {
 namespace {
 
-constexpr size_t kPatience = 4096;  // steps of one search before states are remembered
-// Steps of all searches in a text, and how many more each byte that is matched allows: far more than patterns of models
-// take on any text.
+constexpr size_t kPatience = 4096;  // steps of one search after which states are remembered
+// All searches in a text may take these steps, and this many more for each matched byte: far more than the patterns of
+// models take on any text.
 constexpr size_t kMaxSteps = size_t{1} << 26, kStepsOfAByte = 64;
 
 }  // namespace
 
-// Whether this state is tried for the first time. Few searches take so long that it is asked.
+// Returns whether this state is tried for the first time. Few searches take so long that it is checked.
 bool SplitRegex::is_new(uint32_t instruction, bool in_run, size_t at, Scratch& scratch) const {
   if (++scratch.steps < kPatience) return true;
   if (scratch.steps + scratch.steps_before > kMaxSteps) {
@@ -43,7 +43,7 @@ std::optional<size_t> SplitRegex::match(uint32_t start, std::string_view text, s
         const size_t low = at;
         size_t last = at;
         while (const size_t bytes = sets_[instruction.set].step(text, at)) {
-          holds = is_new(pc, /*in_run=*/true, at, scratch);  // else what follows was tried, and failed
+          holds = is_new(pc, /*in_run=*/true, at, scratch);  // else what follows was tried before, and failed
           if (!holds) break;
           last = at;
           at += bytes;
@@ -109,7 +109,7 @@ std::optional<std::pair<size_t, size_t>> SplitRegex::find(std::string_view text,
   return {};
 }
 
-// Whether a match from here on may begin with a character. What is asked ahead of it is left aside.
+// Returns whether a match from here on may begin with a character. Lookaheads are ignored.
 bool SplitRegex::may_begin(uint32_t instruction, char32_t ascii) const {
   std::vector<bool> seen(code_.size());
   std::vector<uint32_t> left{instruction};
@@ -129,7 +129,7 @@ bool SplitRegex::may_begin(uint32_t instruction, char32_t ascii) const {
   return false;
 }
 
-// Whether what begins here might fail. Where it cannot, a run before it never gives anything back.
+// Returns whether what begins here might fail. If it cannot, a run before it never gives anything back.
 bool SplitRegex::may_fail(uint32_t instruction) const {
   for (uint32_t pc = instruction;; ++pc) {
     const Instruction& at = code_[pc];

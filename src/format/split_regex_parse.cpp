@@ -1,4 +1,4 @@
-// SplitRegex's constructor: an expression becomes a tree, and the tree instructions.
+// Defines SplitRegex's constructor: an expression becomes a tree, and the tree becomes instructions.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -172,15 +172,15 @@ class SplitRegexCompiler {
     return {.kind = kind, .set = inside.children[0].set};
   }
 
-  // A letter as itself, or ignoring case by simple case folding, by which the long s (U+017F) is an s and the Kelvin
-  // sign (U+212A) a k.
+  // Adds a letter as it is, or ignoring case by simple case folding, by which the long s (U+017F) is an s and the
+  // Kelvin sign (U+212A) a k.
   void add_letter(char32_t c, CharSet& set) {
     set.add(c, c);
     if (!ignore_case_) return;
     if (c >= 0x80) refuse("ASCII where case is ignored");
     const char32_t lower = c | 0x20;
     if (lower < 'a' || lower > 'z') return;
-    // Ligatures and the sharp s are two letters where case is ignored.
+    // Ligatures and the sharp s are two letters if case is ignored.
     const bool joins = (before_ == 's' && (lower == 's' || lower == 't')) ||
                        (before_ == 'f' && (lower == 'f' || lower == 'i' || lower == 'l'));
     if (joins && letter_end_ < at_ && letter_end_ + 1 == at_)
@@ -193,7 +193,7 @@ class SplitRegexCompiler {
     if (lower == 'k') set.add(0x212a, 0x212a);
   }
 
-  // What stands behind a backslash, where it is a set.
+  // Reads what stands behind a backslash, if it is a set.
   bool escaped_categories(CharSet& set) {
     if (take("s")) return set.add(kSpace), true;
     if (take("S")) return set.add_all_but(kSpace), true;
@@ -211,7 +211,7 @@ class SplitRegexCompiler {
     return true;
   }
 
-  // What stands behind a backslash, where it is a character.
+  // Reads what stands behind a backslash, if it is a character.
   char32_t escaped_character() {
     if (take("n")) return '\n';
     if (take("r")) return '\r';
@@ -305,7 +305,7 @@ class SplitRegexCompiler {
     Node repeat{.kind = Node::Kind::Repeat, .least = least, .most = most};
     repeat.children.push_back(std::move(node));
     if (take("+")) {
-      // Behind {1,3} it is one more quantifier, and not a possessive one.
+      // Behind {1,3} it is one more quantifier, not a possessive one.
       if (counted ? least != 1 : !single) refuse("a possessive quantifier of one character");
       if (counted) repeat.most = kNoLimit;
       repeat.possessive = !counted;
@@ -409,8 +409,8 @@ class SplitRegexCompiler {
   const SplitRegex::Fail& fail_;
   size_t at_ = 0;
   bool ignore_case_ = false;
-  char32_t before_ = 0;    // the last letter where case is ignored, in lower case
-  size_t letter_end_ = 0;  // and where the expression goes on behind it
+  char32_t before_ = 0;    // the last letter, in lower case, if case is ignored
+  size_t letter_end_ = 0;  // and where the expression continues behind it
 };
 
 SplitRegex::SplitRegex(std::string_view expression, const Fail& fail) : expression_(expression) {

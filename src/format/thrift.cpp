@@ -28,7 +28,7 @@ ThriftReader::List ThriftReader::read_list(Field field) {
   const uint8_t head = byte();
   List list{static_cast<Type>(head & 15), static_cast<uint64_t>(head >> 4)};
   if (list.size == 15) list.size = varint();
-  // Every element has a byte at least.
+  // Every element has at least a byte.
   if (list.size > bytes_.size() - at_) throw ThriftTruncated(fmt::format("{}: found a list that its end cuts", name_));
   return list;
 }

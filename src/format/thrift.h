@@ -1,5 +1,5 @@
-// Thrift's compact protocol, as footers and page headers of Parquet files are written in it. Every read is checked
-// against the end of the bytes.
+// Reads Thrift's compact protocol, in which footers and page headers of Parquet files are written. Every read is
+// checked against the end of the bytes.
 #pragma once
 
 #include <cstddef>
@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// The bytes end inside a value.
+// Is thrown if the bytes end inside a value.
 struct ThriftTruncated : UserError {
   using UserError::UserError;
 };
@@ -42,7 +42,7 @@ class ThriftReader {
     for (Field field = next_field(id); field.type != Type::Stop; field = next_field(id)) visit(field);
     --depth_;
   }
-  // Values of fields. UserError if the field has another type.
+  // Return values of fields. Throw UserError if the field has another type.
   bool boolean(Field field);
   int64_t integer(Field field);  // any width
   std::string_view binary(Field field);

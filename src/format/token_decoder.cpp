@@ -79,7 +79,8 @@ void TokenDecoder::add(const JsonObject& json, const std::string& source, int de
     fused_ = true;
     return;
   }
-  // Of one character behind "Fuse" it is the same token by token, as no character lies on two but by its bytes.
+  // If it replaces a single character behind "Fuse", the result is equal token by token, as no character lies on two
+  // tokens except by its bytes.
   const bool replaces_one = type == "Replace" && is_one_character(json.object("pattern").string("String"));
   if (fused_ && type != "ByteLevel" && !replaces_one)
     json.fail("type", "\"Strip\", \"Replace\" of one character, or nothing behind \"Fuse\"");

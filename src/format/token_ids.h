@@ -1,4 +1,4 @@
-// Ids of special tokens in config.json and generation_config.json.
+// Reads ids of special tokens in config.json and generation_config.json.
 #pragma once
 
 #include <fmt/format.h>
@@ -12,13 +12,13 @@
 
 namespace snug {
 
-// Special tokens of one file; ids that the vocabulary does not have are left out with a note.
+// Reads special tokens of one file; ids that the vocabulary does not have are left out with a note.
 class TokenIds {
  public:
   TokenIds(const JsonObject& config, std::string_view file, int64_t vocabulary, std::vector<std::string>& notes)
       : config_(config), file_(file), vocabulary_(vocabulary), notes_(notes) {}
 
-  // Absent, null and negative mean none; `fallback` stands for absent only.
+  // Returns an id. Absent, null and negative mean none; `fallback` serves only if it is absent.
   std::optional<int64_t> one(std::string_view key, std::optional<int64_t> fallback) const {
     if (!config_.value().contains(key)) return fallback && *fallback < vocabulary_ ? fallback : std::nullopt;
     if (!config_.has(key)) return std::nullopt;

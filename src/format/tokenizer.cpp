@@ -32,7 +32,7 @@ Tokenizer::Tokenizer(BytePairModel model, Normalizer normalizer, PreTokenizer pr
   for (const auto& [text, id] : model_.vocabulary()) entries_[id] = {text, decoder_.bytes(text, /*first=*/false)};
 }
 
-// A stretch between two added tokens, as it stands before it is normalised.
+// Encodes a stretch between two added tokens, before it is normalised.
 void Tokenizer::encode_stretch(std::string_view text, Before before, bool parse_special,
                                BytePairModel::Scratch& scratch, std::vector<int32_t>& ids) const {
   const std::string changed = normalizer_.changes_nothing() ? std::string() : normalizer_.apply(text, before);

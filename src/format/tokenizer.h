@@ -1,5 +1,5 @@
-// Text to token ids and back by BPE over bytes or characters, as the `tokenizers` library does for a Hugging Face
-// tokenizer.json, and as SentencePiece does for a tokenizer.model.
+// Turns text into token ids and back by BPE over bytes or characters, as the `tokenizers` library does for a Hugging
+// Face tokenizer.json, and as SentencePiece does for a tokenizer.model.
 #pragma once
 
 #include <cstdint>
@@ -21,52 +21,52 @@
 
 namespace snug {
 
-// Immutable, so threads may share it.
+// Holds a tokenizer. It is immutable, so that threads may share it.
 class Tokenizer {
  public:
-  // The texts of a model directory's files. An absent file is empty text.
+  // Holds the texts of a model directory's files. An absent file is empty text.
   struct Files {
     std::string tokenizer{};           // tokenizer.json
     std::string config{};              // tokenizer_config.json
-    std::string special_tokens_map{};  // special_tokens_map.json; asked where tokenizer_config.json is silent
-    std::string chat_template{};       // chat_template.jinja; wins over the one in tokenizer_config.json
-    std::string sentencepiece{};       // tokenizer.model; read where there is no tokenizer.json
+    std::string special_tokens_map{};  // special_tokens_map.json; read for what tokenizer_config.json leaves out
+    std::string chat_template{};       // chat_template.jinja; preferred to the one in tokenizer_config.json
+    std::string sentencepiece{};       // tokenizer.model; read if there is no tokenizer.json
     std::string added_tokens{};        // added_tokens.json; read with tokenizer.model
   };
 
-  // UserError if both tokenizer.json and tokenizer.model are missing, or any of the files is broken or asks for what is
-  // not supported; it names the file, the key, what was found and what was expected. Truncation and padding are the
-  // caller's: those in tokenizer.json are not looked at.
+  // Loads a tokenizer. Throws UserError if both tokenizer.json and tokenizer.model are missing, or if any of the files
+  // is broken or asks for what is not supported; it names the file, the key, what was found and what was expected.
+  // Truncation and padding are the caller's: those in tokenizer.json are not read.
   static Tokenizer load(const std::filesystem::path& model_directory);
-  // As load(); `place` precedes the files' names in messages ("" or "path/").
+  // Does as load() for texts; `place` precedes the files' names in messages ("" or "path/").
   static Tokenizer parse(const Files& files, const std::string& place = "");
 
-  // No BOS or EOS is added. Special tokens written in the text become their ids, or with parse_special = false are
-  // text like any other (added tokens that are not special are found either way). UserError with the byte offset if
-  // `text` is not well-formed UTF-8, and for texts of 2 GiB and more.
+  // Encodes a text; it adds no BOS or EOS. Special tokens written in the text become their ids, or with parse_special =
+  // false are plain text (added tokens that are not special are found either way). Throws UserError with the byte
+  // offset if `text` is not well-formed UTF-8, and for texts of 2 GiB and more.
   std::vector<int32_t> encode(std::string_view text, bool parse_special = true) const;
-  // The same of a text that goes on from another one: what stands before it decides on the prefix of its first stretch.
-  // Says by `before` what the next one then stands behind.
+  // Encodes a text that continues another one: what stands before it decides on the prefix of its first stretch. Sets
+  // `before` to what then stands before the next text.
   std::vector<int32_t> encode_next(std::string_view text, Before& before, bool parse_special = true) const;
 
-  // The bytes that the tokens stand for, which end in the midst of a character if the tokens do. Ids without a token
-  // are left out. A prefix that the tokenizer puts before texts is not shown.
+  // Returns the bytes for which the tokens stand; they end within a character if the tokens do. Ids without a token are
+  // left out. A prefix that the tokenizer puts before texts is not shown.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;
 
-  // By the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
+  // Look up by the text in tokenizer.json, where ordinary tokens are written in the byte-level alphabet.
   std::optional<int32_t> token_id(std::string_view token) const;
   std::optional<std::string> token(int32_t id) const;
 
   std::optional<int32_t> bos_id() const { return bos_id_; }
   std::optional<int32_t> eos_id() const { return eos_id_; }
-  // Whether the model's own habit is to begin every text with bos_id(): tokenizer_config.json's add_bos_token where it
-  // or add_eos_token is given, else what tokenizer.json's post_processor does. bos_id() is there if so.
+  // Returns whether the model's habit is to begin every text with bos_id(): tokenizer_config.json's add_bos_token if it
+  // or add_eos_token is given, else what tokenizer.json's post_processor does. bos_id() exists if so.
   bool adds_bos() const { return prefix_.size() == 1; }
-  // All that this habit puts before a text: bos_id(), or several tokens (GLM's "[gMASK]<sop>"), or nothing.
+  // Returns all that this habit puts before a text: bos_id(), or several tokens (GLM's "[gMASK]<sop>"), or nothing.
   const std::vector<int32_t>& prefix() const { return prefix_; }
-  // What the user should know of the files, a line each: where they contradict each other.
+  // Returns what the user should know of the files, a line each: where they contradict each other.
   const std::vector<std::string>& notes() const { return notes_; }
-  // The model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
+  // Returns the model's own chat template (Jinja), if it has one; of several named ones, the one named "default".
   const std::optional<std::string>& chat_template_text() const { return chat_template_; }
 
  private:
@@ -76,7 +76,7 @@ class Tokenizer {
     std::string bytes;  // what it decodes to behind another token
     bool special = false;
   };
-  // Scratch memory of encode(), which threads take and give back, so that its cache of words outlives a text.
+  // Holds scratch memory of encode(), which threads take and give back, so that its cache of words outlives a text.
   class ScratchPool {
    public:
     std::unique_ptr<BytePairModel::Scratch> take();
@@ -92,9 +92,9 @@ class Tokenizer {
   static Tokenizer of_json(const Files& files, const std::vector<JsonObject>& configs, const std::string& place);
   static Tokenizer of_sentencepiece(const Files& files, const std::vector<JsonObject>& configs,
                                     const std::string& place);
-  // `pattern`: what is looked for in normalised text, or in any where the token is not normalized.
+  // `pattern` is what to look for in normalised text, or in any text if the token is not normalized.
   void add_token(const AddedToken& token, const std::string& pattern, const std::string& source);
-  // `prefix`: the tokens that tokenizer.json's post_processor puts before a text; `source`: that file's name.
+  // `prefix` holds the tokens that tokenizer.json's post_processor puts before a text; `source` is that file's name.
   void read_bos_and_eos(const std::vector<int32_t>& prefix, const std::vector<JsonObject>& configs,
                         const std::string& source);
   void encode_stretch(std::string_view text, Before before, bool parse_special, BytePairModel::Scratch& scratch,
@@ -104,7 +104,7 @@ class Tokenizer {
   Normalizer normalizer_;
   PreTokenizer pre_tokenizer_;
   TokenDecoder decoder_;
-  AddedTokenFinder found_before_, found_after_;  // looked for before and after normalising
+  AddedTokenFinder found_before_, found_after_;  // tokens found before and after normalising
   std::unordered_map<std::string, int32_t> added_ids_;
   std::unordered_map<int32_t, Entry> entries_;
   std::optional<int32_t> bos_id_, eos_id_;
@@ -114,13 +114,13 @@ class Tokenizer {
   std::shared_ptr<ScratchPool> pool_ = std::make_shared<ScratchPool>();
 };
 
-// Decodes tokens as they come: what next() returned, put together, is decode() of all of them. The tokenizer must
-// outlive it.
+// Decodes tokens as they come: all results of next() together are decode() of all tokens. The tokenizer must outlive
+// it.
 class TokenStream {
  public:
   TokenStream(const Tokenizer& tokenizer, bool skip_special)
       : tokenizer_(&tokenizer), start_(tokenizer.decoder_), skip_special_(skip_special) {}
-  // The bytes that the token adds.
+  // Returns the bytes that the token adds.
   std::string next(int32_t id);
 
  private:
@@ -129,11 +129,11 @@ class TokenStream {
   bool skip_special_;
 };
 
-// Whether a model directory has what Tokenizer::load() reads.
+// Returns whether a model directory has what Tokenizer::load() reads.
 bool has_tokenizer(const std::filesystem::path& model_directory);
 
-// The chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has none.
-// `source` is the file's name for messages.
+// Returns the chat template of a tokenizer_config.json, a text or the one named "default" of a list; nothing if it has
+// none. `source` is the file's name for messages.
 std::optional<std::string> parse_chat_template(std::string_view json, const std::string& source);
 
 }  // namespace snug

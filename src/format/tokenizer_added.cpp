@@ -21,7 +21,7 @@ size_t skip_spaces(std::string_view text, size_t at) {
   return at;
 }
 
-// Where the white space begins that ends at `at`, not before `low`.
+// Returns where the white space begins that ends at `at`, not before `low`.
 size_t skip_spaces_back(std::string_view text, size_t at, size_t low) {
   while (at > low) {
     const size_t before = start_of_last(text, at);

@@ -13,12 +13,13 @@ namespace snug {
 namespace {
 
 constexpr int32_t kNone = -1, kMerged = -2;
-constexpr size_t kFew = 48;  // symbols that are faster joined by looking at all of them each time
+constexpr size_t kFew = 48;  // symbols up to which examining all of them each time is faster
 constexpr uint32_t kNeverJoined = UINT32_MAX;
 
-// Pairs that wait to be joined, by rank and then by place. Most pairs that a join makes rank behind all that wait, so
-// they are only put in order when those are done: `ordered` from `next_` on is ascending, `early` is a heap of what
-// arrived since and comes before its end, `late` is what comes after. Each is 64 bits, the rank above the place.
+// Holds pairs that wait to be joined, by rank and then by place. Most pairs that a join makes rank behind all that
+// wait, so they are only put in order when those are done: `ordered` from `next_` on is ascending, `early` is a heap of
+// pairs that arrived since and come before its end, `late` holds those that come after. Each is 64 bits, the rank above
+// the place.
 class PairQueue {
  public:
   explicit PairQueue(BytePairModel::Scratch& scratch)
@@ -127,7 +128,7 @@ BytePairModel::BytePairModel(Vocabulary vocabulary, MergeTable merges, const Opt
   if (!options_.byte_level) find_seams(merged_texts);
 }
 
-// Which characters stand side by side in what merges make: between any other two a text can be cut.
+// Finds which characters stand side by side in what merges make: between any other two a text can be cut.
 void BytePairModel::find_seams(const std::vector<std::string>& merged_texts) {
   size_t pairs = 0;
   for (const std::string& text : merged_texts) pairs += text.size();
@@ -144,8 +145,8 @@ void BytePairModel::find_seams(const std::vector<std::string>& merged_texts) {
       at += point.bytes;
     }
   }
-  // Unknowns and bytes have a text that is not theirs, and could be joined where no characters are; over what is left
-  // out its neighbours are.
+  // Unknowns and bytes have a text that is not theirs, and could be joined where no characters are; the neighbours of
+  // a character that is left out could be joined across it.
   std::vector<int32_t> apart(fallback_ids_.begin(), fallback_ids_.end());
   std::sort(apart.begin(), apart.end());
   const bool leaves_out = options_.unknown == kNone && apart.front() == kNone;
@@ -163,7 +164,7 @@ void BytePairModel::encode_word(std::string_view word, Scratch& scratch, std::ve
   options_.byte_level ? encode_bytes(word, scratch, ids) : encode_characters(word, scratch, ids);
 }
 
-// One symbol a byte; bytes without a token become unknowns or nothing.
+// Encodes one symbol a byte; bytes without a token become unknowns or nothing.
 void BytePairModel::encode_bytes(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (scratch.cache.append(word, ids)) return;
   if (options_.whole_words) {
@@ -192,7 +193,7 @@ void BytePairModel::encode_bytes(std::string_view word, Scratch& scratch, std::v
   scratch.cache.keep(word, std::span(ids).subspan(before));
 }
 
-// A word, which may be a whole text, stretch by stretch between seams.
+// Encodes a word, which may be a whole text, stretch by stretch between seams.
 void BytePairModel::encode_characters(std::string_view word, Scratch& scratch, std::vector<int32_t>& ids) const {
   if (options_.whole_words) {
     if (const auto found = vocabulary_.find(std::string(word)); found != vocabulary_.end()) {
@@ -212,7 +213,7 @@ void BytePairModel::encode_characters(std::string_view word, Scratch& scratch, s
   }
 }
 
-// The symbols from `begin` to the next seam, whose place is returned. As the library does it, an unknown waits for the
+// Adds the symbols from `begin` to the next seam, and returns its place. As in the library, an unknown waits for the
 // next character that has a token or is unknown too; bytes do not end it.
 size_t BytePairModel::add_stretch(std::string_view word, size_t begin, Scratch& scratch) const {
   auto& start = scratch.start;
@@ -262,7 +263,7 @@ void BytePairModel::join_few(Scratch& scratch) const {
     int32_t id = 0;
   };
   auto& symbols = scratch.start;
-  std::array<Next, kFew> next;  // what each symbol becomes with the one on its right
+  std::array<Next, kFew> next;  // by symbol: the merge with its right neighbour
   const auto look_up = [&](size_t place) {
     const auto* const merge = merges_.find(symbols[place], symbols[place + 1]);
     next[place] = merge ? Next{merge->rank, merge->id} : Next{};
@@ -287,7 +288,7 @@ void BytePairModel::join_few(Scratch& scratch) const {
   symbols.resize(count);
 }
 
-// The same for words of any length.
+// Joins pairs in words of any length.
 void BytePairModel::join_many(Scratch& scratch) const {
   auto& symbols = scratch.symbols;
   symbols.clear();

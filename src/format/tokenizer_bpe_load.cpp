@@ -1,4 +1,4 @@
-// BytePairModel::parse(): the `model` of a tokenizer.json.
+// Defines BytePairModel::parse(), which reads the `model` of a tokenizer.json.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -34,7 +34,7 @@ BytePairModel::Vocabulary parse_vocabulary(const JsonObject& model) {
   return vocabulary;
 }
 
-// The two sides of a merge, which older files write as "left right" and newer ones as ["left", "right"].
+// Returns the two sides of a merge, which older files write as "left right" and newer ones as ["left", "right"].
 std::pair<std::string_view, std::string_view> merge_sides(const Json& entry, const JsonObject& model) {
   if (entry.is_array() && entry.size() == 2 && entry[0].is_string() && entry[1].is_string()) {
     return {entry[0].get_ref<const std::string&>(), entry[1].get_ref<const std::string&>()};
@@ -56,7 +56,7 @@ MergeTable parse_merges(const JsonObject& model, const BytePairModel::Vocabulary
   MergeTable merges(list.size());
   uint32_t rank = 0;
   for (const Json& entry : list) {
-    // A line that merges.txt begins with, carried along by some converters.
+    // Skips a first line of merges.txt, which some converters carry along.
     if (entry.is_string() && entry.get_ref<const std::string&>().starts_with("#version")) continue;
     const auto id_of = [&](const std::string& token) {
       const auto found = vocabulary.find(token);
@@ -74,7 +74,7 @@ MergeTable parse_merges(const JsonObject& model, const BytePairModel::Vocabulary
   return merges;
 }
 
-// UserError for what would make words other than by merging bytes or characters.
+// Throws UserError for models that make words otherwise than by merging bytes or characters.
 void refuse_other_models(const JsonObject& model) {
   if (model.string("type", "BPE") != "BPE") model.fail("type", "\"BPE\"");
   model.number("dropout", 0, 0, 0);
@@ -83,7 +83,7 @@ void refuse_other_models(const JsonObject& model) {
   }
 }
 
-// UserError for bytes that byte_fallback would have to stand in for: that is done for characters alone.
+// Throws UserError for bytes for which byte_fallback would have to stand in: that is done for characters only.
 void refuse_fallback(const JsonObject& json, const BytePairModel::Vocabulary& vocabulary) {
   for (unsigned byte = 0; byte < 256; ++byte) {
     std::string letter;
@@ -113,7 +113,7 @@ BytePairModel BytePairModel::parse(const JsonObject& json, bool byte_level) {
   if (json.has("unk_token")) {
     const auto found = vocabulary.find(json.string("unk_token"));
     options.unknown = found == vocabulary.end() ? kNone : found->second;
-    // What stands for an unknown is missed only where there can be one.
+    // A token for unknowns is missed only if there can be an unknown.
     bool needed = !byte_level;
     for (unsigned byte = 0; byte < 256 && !needed; ++byte) {
       std::string letter;

@@ -1,4 +1,4 @@
-// Tokenizer::load() and parse(): tokenizer.json and the files beside it.
+// Defines Tokenizer::load() and parse(), which read tokenizer.json and the files beside it.
 #include <algorithm>
 
 #include "base/error.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kMaxFileBytes = uint64_t{256} << 20;
 
-// The JSON objects of a list, or of the one object that stands where a "Sequence" could.
+// Returns the JSON objects of a list, or the one object that stands where a "Sequence" could.
 std::vector<JsonObject> flattened(const JsonObject& json, std::string_view list, const std::string& source,
                                   const std::string& place) {
   if (json.string("type") != "Sequence") return {json};
@@ -21,7 +21,7 @@ std::vector<JsonObject> flattened(const JsonObject& json, std::string_view list,
   return parts;
 }
 
-// The ids of the special tokens that a TemplateProcessing puts before a text.
+// Returns the ids of the special tokens that a TemplateProcessing puts before a text.
 std::vector<int32_t> template_prefix(const JsonObject& processor, const std::string& source) {
   const Json& single = processor.at("single");
   if (!single.is_array()) processor.fail("single", "a list");
@@ -54,13 +54,14 @@ std::vector<int32_t> parse_prefix(const JsonObject& file, const std::string& sou
   return prefix;
 }
 
-// The text of a token that a config names as "bos_token": a string, or an object that holds it. Empty: no such token.
+// Returns the text of a token that a config names as "bos_token": a string, or an object that holds it. Empty: no such
+// token.
 std::string named_token(const JsonObject& config, std::string_view role) {
   if (!config.has(role)) return "";
   return config.at(role).is_object() ? config.object(role).string("content") : config.string(role);
 }
 
-// tokenizer_config.json's chat_template: one text, or a list of named ones.
+// Reads tokenizer_config.json's chat_template: one text, or a list of named ones.
 std::optional<std::string> parse_chat_template(const JsonObject& config) {
   constexpr std::string_view kKey = "chat_template";
   if (!config.has(kKey)) return {};

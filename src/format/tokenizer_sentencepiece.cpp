@@ -1,4 +1,4 @@
-// Tokenizer::of_sentencepiece(): tokenizer.model and the files beside it.
+// Defines Tokenizer::of_sentencepiece(), which reads tokenizer.model and the files beside it.
 #include <charconv>
 #include <map>
 
@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// The tokens that tokenizer_config.json and added_tokens.json put beside a tokenizer.model, by id.
+// Reads the tokens that tokenizer_config.json and added_tokens.json add to a tokenizer.model, by id.
 void read_added_tokens(const Tokenizer::Files& files, const std::vector<JsonObject>& configs, const std::string& place,
                        std::map<int32_t, AddedToken>& tokens) {
   constexpr std::string_view kDecoder = "added_tokens_decoder";
@@ -43,8 +43,8 @@ void read_added_tokens(const Tokenizer::Files& files, const std::vector<JsonObje
 
 }  // namespace
 
-// Texts have the ids that SentencePiece gives them. What it never finds in a text, control pieces and tokens that were
-// added to the model, are special tokens here.
+// Reads a tokenizer. Texts get the ids that SentencePiece gives them. Control pieces and tokens that were added to the
+// model, which it never finds in a text, are special tokens here.
 Tokenizer Tokenizer::of_sentencepiece(const Files& files, const std::vector<JsonObject>& configs,
                                       const std::string& place) {
   const std::string source = place + "tokenizer.model";

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint64_t kMaxPickleBytes = 64u << 20;
 constexpr uint64_t kMaxDirectoryBytes = 256u << 20;
-// The magic number of files from before torch 1.6, as an opcode (LONG1 of 10 bytes) and its value.
+// This is the magic number of files from before torch 1.6, as an opcode (LONG1 of 10 bytes) and its value.
 constexpr std::string_view kMagic("\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19", 10);
 
 std::string read_range(const ReadAt& read, uint64_t offset, uint64_t bytes) {
@@ -22,20 +22,20 @@ std::string read_range(const ReadAt& read, uint64_t offset, uint64_t bytes) {
   return text;
 }
 
-// A value at an offset of a text that is long enough.
+// Returns a value at an offset of a text that is long enough.
 template <class T>
 T value_at(std::string_view text, size_t offset) {
   return load<T>(std::as_bytes(std::span(text)).data() + offset);
 }
 
-// Where the storages' bytes are, by key.
+// Says where the storages' bytes are, by key.
 struct Range {
   uint64_t offset = 0, bytes = 0;
 };
 
 uint64_t element_bytes_of(std::string_view type) { return find_stored_type(type)->bits / 8; }
 
-// A tensor's place in the file; `storage` holds what the pickle says that it does.
+// Returns a tensor's place in the file; `storage` holds what the pickle says that it does.
 SafetensorsEntry place(const std::string& name, const PickledTensor& tensor, const Range& storage,
                        std::string_view source) {
   SafetensorsEntry entry{
@@ -61,7 +61,7 @@ SafetensorsEntry place(const std::string& name, const PickledTensor& tensor, con
 // ---- Zip ------------------------------------------------------------------------------------------------------------
 
 struct ZipEntry {
-  uint64_t header = 0, bytes = 0;  // where its local header begins; of its data
+  uint64_t header = 0, bytes = 0;  // offset of its local header; size of its data
 };
 
 class ZipArchive {
@@ -73,7 +73,7 @@ class ZipArchive {
 
   const std::map<std::string, ZipEntry, std::less<>>& entries() const { return entries_; }
 
-  // Where an entry's data lie: behind its local header, whose lengths are its own.
+  // Returns where an entry's data lie: behind its local header, which has lengths of its own.
   Range range_of(std::string_view name, const ZipEntry& entry) const {
     constexpr uint64_t kLocalBytes = 30;
     if (entry.header > directory_ || directory_ - entry.header < kLocalBytes) fail(name, "a header beyond the archive");
@@ -108,7 +108,7 @@ class ZipArchive {
     for (uint64_t i = 0; i < count; i++) at = read_entry(directory, at);
   }
 
-  // The locator stands just before the end that has no room for 64 bits.
+  // Reads the 64-bit end. Its locator stands just before the end that has no room for 64 bits.
   void read_zip64_end(uint64_t end, uint64_t& count, uint64_t& bytes) {
     constexpr uint64_t kLocatorBytes = 20, kEndBytes = 56;
     const std::string locator = end < kLocatorBytes ? "" : read_range(read_, end - kLocatorBytes, kLocatorBytes);
@@ -122,7 +122,7 @@ class ZipArchive {
     directory_ = value_at<uint64_t>(record, 48);
   }
 
-  // Returns where the next one begins.
+  // Reads an entry, and returns where the next one begins.
   size_t read_entry(std::string_view directory, size_t at) {
     constexpr size_t kEntryBytes = 46;
     if (directory.size() - at < kEntryBytes || value_at<uint32_t>(directory, at) != 0x02014b50)
@@ -147,7 +147,7 @@ class ZipArchive {
     return at + kEntryBytes + name_bytes + extra_bytes + comment_bytes;
   }
 
-  // Sizes of 64 bits, where those of 32 are full.
+  // Reads sizes of 64 bits, if those of 32 are full.
   void read_extra(std::string_view name, std::string_view extra, ZipEntry& entry, uint64_t& packed) const {
     while (extra.size() >= 4) {
       const auto kind = value_at<uint16_t>(extra, 0), bytes = value_at<uint16_t>(extra, 2);
@@ -167,7 +167,7 @@ class ZipArchive {
   const ReadAt& read_;
   uint64_t file_bytes_;
   std::string_view source_;
-  uint64_t directory_ = 0;  // where it begins; the data lie before
+  uint64_t directory_ = 0;  // offset of the directory; the data lie before it
   std::map<std::string, ZipEntry, std::less<>> entries_;
 };
 
@@ -241,14 +241,14 @@ std::vector<SafetensorsEntry> parse_legacy(const ReadAt& read, uint64_t file_byt
   return entries;
 }
 
-// \x80 PROTO, then \x8a LONG1 of the magic number.
+// Returns whether a file begins with \x80 PROTO, then \x8a LONG1 of the magic number.
 bool is_legacy(std::string_view head) {
   return head.size() >= 4 + kMagic.size() && head[0] == '\x80' && head[2] == '\x8a' && head[3] == '\x0a' &&
          head.substr(4, kMagic.size()) == kMagic;
 }
 
 bool is_zip(std::string_view head) {
-  // The same eight bytes may be the length of a safetensors header, after which comes '{'.
+  // These eight bytes may also be the length of a safetensors header, after which comes '{'.
   return head.starts_with("PK\x03\x04") && !(head.size() > 8 && head[8] == '{');
 }
 

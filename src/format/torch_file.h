@@ -1,5 +1,5 @@
-// Files that torch.save wrote of a dictionary of tensors (pytorch_model.bin, adapter_model.bin): where each tensor's
-// bytes lie, as with safetensors. The values themselves are not looked at.
+// Reads files in which torch.save wrote a dictionary of tensors (pytorch_model.bin, adapter_model.bin): where each
+// tensor's bytes lie, as with safetensors. The values themselves are not read.
 //
 //   since torch 1.6: a zip archive of stored entries: <top>/data.pkl, the pickle, and <top>/data/<key>, the storages
 //   before:          five pickles (a magic number, 1001, facts of the machine, the tensors, the keys of the storages),
@@ -18,13 +18,13 @@
 
 namespace snug {
 
-inline constexpr size_t kTorchFileHead = 16;  // bytes that is_torch_file() looks at
+inline constexpr size_t kTorchFileHead = 16;  // bytes that is_torch_file() reads
 
-// Whether a file that begins like this is one of torch's; `head` may be shorter where the file is.
+// Returns whether a file that begins so is one of torch's; `head` may be shorter if the file is.
 bool is_torch_file(std::string_view head);
 
-// The tensors of such a file of `file_bytes` bytes, in order of name, with SafetensorsEntry::file 0; `source` is the
-// file's name for messages.
+// Returns the tensors of such a file of `file_bytes` bytes, in order of name, with SafetensorsEntry::file 0; `source`
+// is the file's name for messages.
 std::vector<SafetensorsEntry> parse_torch_file(const ReadAt& read, uint64_t file_bytes, std::string_view source);
 
 }  // namespace snug

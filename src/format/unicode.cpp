@@ -15,7 +15,7 @@ namespace {
 
 constexpr size_t kPageSize = 256, kPages = 0x110000 / kPageSize;
 
-// Properties of all code points, in pages of which equal ones are kept once.
+// Holds the properties of all code points, in pages of which equal ones are stored once.
 class PropertyTable {
  public:
   PropertyTable() {
@@ -65,7 +65,7 @@ constexpr std::array<uint8_t, 0x80> kAsciiProperties = [] {
   return properties;
 }();
 
-// Bytes of the sequence that `lead` begins, 0 if it begins none.
+// Returns the bytes of the sequence that `lead` begins, 0 if it begins none.
 constexpr uint8_t sequence_bytes(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead < 0xc2) return 0;  // a continuation, or overlong
@@ -74,7 +74,7 @@ constexpr uint8_t sequence_bytes(unsigned char lead) {
   return lead < 0xf5 ? 4 : 0;
 }
 
-// The values that may follow `lead`; later bytes are 0x80 to 0xbf.
+// Returns the values that may follow `lead`; later bytes are 0x80 to 0xbf.
 constexpr std::pair<unsigned char, unsigned char> second_byte(unsigned char lead) {
   if (lead == 0xe0) return {0xa0, 0xbf};
   if (lead == 0xed) return {0x80, 0x9f};
@@ -177,7 +177,7 @@ std::string compose_nfc(std::string_view text) {
   std::string out;
   out.reserve(text.size());
   for (size_t at = 0; at < text.size();) {
-    // A run of code points that can touch each other. ASCII alone changes nothing, but may begin a composition.
+    // Finds a run of code points that can affect each other. ASCII alone changes nothing, but may begin a composition.
     size_t end = at;
     bool ascii = true;
     while (end < text.size()) {

@@ -1,5 +1,5 @@
-// Unicode as the `tokenizers` library sees it, whatever newer editions say: properties of code points (its own tables,
-// probed by scripts/make_unicode_tables.py), checked UTF-8, and canonical composition.
+// Defines Unicode as the `tokenizers` library sees it, whatever newer editions say: properties of code points (that
+// library's tables, probed by scripts/make_unicode_tables.py), checked UTF-8, and canonical composition.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace snug {
 
-// Properties of a code point: its general category in the lower 5 bits, in this order, and above them one bit each. The
-// last two categories are our own: control characters that are white space, and code points without a category.
+// Defines the properties of a code point: its general category in the lower 5 bits, in this order, and above them one
+// bit each. The last two categories are snug's: control characters that are white space, and code points without a
+// category.
 enum class Category : uint8_t {
   Lu,
   Ll,
@@ -48,7 +49,7 @@ constexpr uint8_t kNumeric = 32;      // what the Digits pre-tokeniser cuts out:
 constexpr uint8_t kWord = 64;         // \w, where added tokens ask for whole words
 constexpr uint8_t kNormalizes = 128;  // may change, move or join under canonical composition
 
-// A set of categories, one bit each.
+// Holds a set of categories, one bit each.
 using Categories = uint32_t;
 template <class... T>
 constexpr Categories categories(T... category) {
@@ -65,29 +66,29 @@ constexpr Categories kSpace = categories(Category::Zs, Category::Zl, Category::Z
 
 uint8_t code_point_properties(char32_t code_point);
 
-// Byte offset of the first byte that belongs to no well-formed UTF-8 sequence (Unicode, table 3-7: no surrogates, no
-// overlong forms, nothing above U+10FFFF); nothing if all of `text` is well-formed.
+// Returns the byte offset of the first byte that belongs to no well-formed UTF-8 sequence (Unicode, table 3-7: no
+// surrogates, no overlong forms, nothing above U+10FFFF); nothing if all of `text` is well-formed.
 std::optional<size_t> find_invalid_utf8(std::string_view text);
 
 struct CodePoint {
   char32_t value = 0;
   uint8_t bytes = 0;  // of its UTF-8, 1 to 4
 };
-// The code point that begins at byte `at`. `text` is well-formed from there on, and longer than `at`.
+// Returns the code point that begins at byte `at`. `text` is well-formed from there on, and longer than `at`.
 CodePoint decode_utf8(std::string_view text, size_t at);
-// Properties of the code point that begins at byte `at`, and its length.
+// Holds the properties of a code point, and the length of its UTF-8.
 struct Character {
   uint8_t properties = 0;
   uint8_t bytes = 0;
   bool in(Categories set) const { return set >> (properties & 31) & 1; }
 };
 Character character_at(std::string_view text, size_t at);
-// Where the code point begins that ends before byte `end`, which is not 0.
+// Returns where the code point begins that ends before byte `end`, which is not 0.
 size_t start_of_last(std::string_view text, size_t end);
 // Appends the UTF-8 of a code point that is no surrogate.
 void append_utf8(char32_t code_point, std::string& out);
 
-// Normalisation form C of well-formed UTF-8. Linear but for sorting runs of combining marks.
+// Returns normalisation form C of well-formed UTF-8, in linear time except for sorting runs of combining marks.
 std::string compose_nfc(std::string_view text);
 
 }  // namespace snug

@@ -1,4 +1,5 @@
-// Words that were encoded before, with their tokens: of texts of any language a few thousand words are most of them.
+// Caches words that were encoded before, with their tokens: in any language a few thousand words make up most of a
+// text.
 #pragma once
 
 #include <array>
@@ -10,12 +11,12 @@
 
 namespace snug {
 
-// A word that is kept takes the place of another. 1 MiB once a word is kept; not to be shared by threads.
+// A cached word takes the place of another. Takes 1 MiB once it holds a word; threads must not share it.
 class WordCache {
  public:
   static constexpr size_t kMaxBytes = 24, kMaxTokens = 9;
 
-  // Appends the tokens of a word that is known.
+  // Appends the tokens of a word and returns true, if the word is cached.
   bool append(std::string_view word, std::vector<int32_t>& ids) const {
     if (word.size() > kMaxBytes || slots_.empty()) return false;
     const Key key = key_of(word);

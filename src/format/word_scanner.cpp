@@ -10,7 +10,7 @@ namespace {
 
 constexpr Categories kNoOther = kLetter | kNumber | kSpace;  // [^\s\p{L}\p{N}]: none of these
 
-// By WordPattern.
+// Lists the expressions, by WordPattern.
 constexpr std::array<std::string_view, 3> kRegexes{
     R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)",
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+)"
@@ -29,15 +29,15 @@ bool is_number(std::string_view text, size_t at) { return is_in(text, at, kNumbe
 bool is_space(std::string_view text, size_t at) { return is_in(text, at, kSpace); }
 bool is_other(std::string_view text, size_t at) { return is_in(text, at, ~kNoOther); }
 
-// Past the characters from `at` for which `holds(text, position)`, at most `limit` of them.
+// Returns the end of the characters from `at` for which `holds(text, position)`, at most `limit` of them.
 template <class Predicate>
 size_t skip(std::string_view text, size_t at, Predicate&& holds, size_t limit = std::string_view::npos) {
   for (; limit > 0 && at < text.size() && holds(text, at); --limit) at += decode_utf8(text, at).bytes;
   return at;
 }
 
-// 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` where there is none. Ignoring case means simple case folding, by which the
-// long s (U+017F) is an s.
+// Returns the end of 's|'t|'re|'ve|'m|'ll|'d at `at`, or `at` if there is none. Ignoring case means simple case
+// folding, by which the long s (U+017F) is an s.
 size_t skip_contraction(std::string_view text, size_t at, bool ignore_case) {
   constexpr std::string_view kLongS = "\u017f";
   if (text[at] != '\'' || text.size() - at < 2) return at;
@@ -52,8 +52,8 @@ size_t skip_contraction(std::string_view text, size_t at, bool ignore_case) {
   return at;
 }
 
-// \s+(?!\S)|\s+ over the white space [begin, end): all of it at the end of the text; before a word all but the last
-// character, which that word may take, unless it is the only one.
+// Returns the end of \s+(?!\S)|\s+ over the white space [begin, end): all of it at the end of the text; before a word
+// all but the last character, which that word may take, unless it is the only one.
 size_t leave_last_space(std::string_view text, size_t begin, size_t end) {
   if (end == text.size()) return end;
   const size_t last = start_of_last(text, end);
@@ -69,7 +69,7 @@ size_t gpt2_word_end(std::string_view text, size_t begin) {
   return leave_last_space(text, begin, skip(text, begin, is_space));
 }
 
-// The pattern of OpenAI's cl100k_base, from which Llama3's and Qwen2's come.
+// Returns the end of a word by the pattern of OpenAI's cl100k_base, from which Llama3's and Qwen2's come.
 size_t cl100k_word_end(std::string_view text, size_t begin, size_t most_digits) {
   if (const size_t end = skip_contraction(text, begin, /*ignore_case=*/true); end > begin) return end;
   if (is_letter(text, begin)) return skip(text, begin, is_letter);

@@ -1,4 +1,4 @@
-// The words of the three patterns that most models have, without a regular-expression engine: one pass over the text.
+// Finds the words of the three patterns that most models have, without a regular-expression engine, in one pass.
 #pragma once
 
 #include <cstddef>
@@ -7,20 +7,20 @@
 
 namespace snug {
 
-// By what first used them.
+// Names a pattern by the model that first used it.
 enum class WordPattern {
   Gpt2,    // GPT-2 and SmolLM2: also what ByteLevel's `use_regex` stands for
   Llama3,  // up to three digits a word
   Qwen2,   // as Llama3, digits one by one
 };
 
-// As tokenizer.json spells it.
+// Returns the pattern as tokenizer.json spells it.
 std::string_view regex_of(WordPattern pattern);
-// The pattern that is spelt so, if it is one of these.
+// Returns the pattern with this spelling, if it is one of these.
 std::optional<WordPattern> word_pattern_of(std::string_view regex);
 
-// Where the word ends that begins at `begin`; words are all of a text. `text` is well-formed UTF-8 and longer than
-// that.
+// Returns where the word ends that begins at `begin`; words are all of a text. `text` is well-formed UTF-8 and longer
+// than `begin`.
 size_t word_end(WordPattern pattern, std::string_view text, size_t begin);
 
 }  // namespace snug

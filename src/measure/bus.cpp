@@ -5,7 +5,7 @@
 namespace snug {
 namespace {
 
-// More of the host than its caches hold, as a step's.
+// Copies go over this many bytes of the host, more than its caches hold, as in a step.
 constexpr uint64_t kPiece = 64u << 20, kHostBytes = 16 * kPiece;
 constexpr int kRounds = 16;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint64_t kFile = 256u << 20, kRange = 8u << 20;
 
-// Aligned as direct I/O wants it.
+// Holds a range of the file, aligned for direct I/O.
 struct alignas(kDirectAlignment) Range {
   std::array<std::byte, kRange> bytes;
 };

@@ -21,7 +21,7 @@ class LinkTimer {
     arena_.emplace(backend, plan_, ".");
   }
 
-  // Rows of so many bytes; each is timed `times` times, after some that are not.
+  // Returns the seconds of a call with rows of `bytes` bytes, timed `times` times after some calls that are not timed.
   double seconds(const Attrs& attrs, Lane lane, int64_t bytes, int times) {
     const bool gathers = std::holds_alternative<AllGather>(attrs);
     const int64_t all = here_.ranks * bytes;
@@ -69,8 +69,7 @@ LinkRates measure_link(Backend& backend, const Topology& topology) {
     measured.rates.rates.push_back(from_others /
                                    timer.seconds(AllGather{Ranks::Everyone}, Lane::Gather, bytes, kTimed));
   }
-  // Connections take their memory when they are first used, for each lane, each kind of call and messages of each size
-  // by themselves.
+  // Connections take their memory at first use, separately for each lane, each kind of call and each size of message.
   for (const Lane lane : {Lane::Gather, Lane::Reduce})
     for (const Attrs& attrs : {Attrs(AllGather{Ranks::Everyone}), Attrs(Exchange{})})
       for (int64_t bytes = kSmallest; bytes <= kSizes.back(); bytes *= 4) timer.seconds(attrs, lane, bytes, 1);

@@ -16,16 +16,16 @@
 namespace snug {
 namespace {
 
-// How large what is timed is. Products have shares of a step's shapes, and no more than so many operations; what is
-// larger runs at the rate of the largest below it.
+// Sets the sizes of what is timed. Products have dimensions as in a step, up to a number of operations; larger ones are
+// assumed to run at the rate of the largest below them.
 struct Scale {
   OpTimer::Room room{};
   double most_flops = 0x1p31, most_slow_flops = 0x1p29;  // in bf16 and fp32
   std::array<int64_t, 4> rows{16, 256, 2048, 8192};
   int64_t tokens = 1024, heads = 8, kv_heads = 4;  // of attention
   std::array<int64_t, 3> lengths{64, 256, 1024};
-  int64_t addend_depth = 256;               // an addend's bytes are lost in what a product over more takes
-  std::vector<int64_t> head_dims{64, 128};  // of attention in bf16, rising; fp32 has these
+  int64_t addend_depth = 256;               // in products with longer sums an addend's bytes do not matter
+  std::vector<int64_t> head_dims{64, 128};  // of attention in bf16, ascending; fp32 has only these
 };
 
 Scale scale_of_team(int threads) {
@@ -34,7 +34,7 @@ Scale scale_of_team(int threads) {
   return scale;
 }
 
-// Attention by the columns of tiles, which heads of other sizes are padded to.
+// Times attention by the columns of tiles, to which heads of other sizes are padded.
 Scale scale_of_card(int capability) {
   const auto& tiles = cuda::has_warpgroups(capability) ? cuda::kWarpgroupDims : cuda::kTileDims;
   return {{3ull << 29, 256u << 20},    0x1p41, 0x1p34, {64, 1024, 8192, 32768}, 8192, 32, 8, {256, 2048, 8192}, 16384,
@@ -43,12 +43,12 @@ Scale scale_of_card(int capability) {
 
 std::vector<DType> dtypes() { return {DType::BF16, DType::F32}; }
 
-// Work a second, without what every op costs; a quarter of the time is work's at least.
+// Returns work a second, without the fixed cost of an op, which takes at most three quarters of the time.
 double rate_of(double work, double seconds, double op_seconds) {
   return work / std::max(seconds - op_seconds, seconds / 4);
 }
 
-// Ops that are timed together, and where what they take goes.
+// Collects ops that are timed together, each with the function that takes its seconds.
 class Batch {
  public:
   using Take = std::function<void(double seconds)>;
@@ -73,7 +73,7 @@ class ProductTimer {
   ProductTimer(const Scale& scale, const std::vector<int64_t>& sizes, double op_seconds)
       : scale_(scale), sizes_(sizes), op_seconds_(op_seconds) {}
 
-  // Of all that is worth it; `table` is there until the batch has run.
+  // Adds all products that are worth timing; `table` must live until the batch has run.
   void add_to(Batch& batch, ProductRates& table) const {
     table.flops.assign(sizes_.size() * sizes_.size() * sizes_.size(), 0);
     for_points([&](const Point& p) {
@@ -83,7 +83,7 @@ class ProductTimer {
       });
     });
   }
-  // What was not runs as the largest below it did, or without the addend.
+  // Fills in products that were not timed, from the largest below them or the one without an addend.
   void fill(ProductRates& table, const ProductRates& plain) const {
     for_points([&](const Point& p) {
       table.flops[at(p)] = hides_addend(p, table) ? plain.flops[at(p)] : table.flops[at(worth_timing(p, table))];
@@ -101,7 +101,8 @@ class ProductTimer {
     return table.addend && p.k > scale_.addend_depth;
   }
 
-  // Of at most so many operations. What is large in some ways and small in another runs no faster for being larger yet.
+  // Returns the product to time in place of p: one with no more operations than the limit. A product that is large in
+  // some dimensions and small in another runs no faster for being larger still.
   Point worth_timing(Point p, const ProductRates& table) const {
     const double most = table.dtype == DType::F32 ? scale_.most_slow_flops : scale_.most_flops;
     const int64_t large = sizes_[sizes_.size() - std::min<size_t>(2, sizes_.size())];
@@ -149,7 +150,7 @@ class ProductTimer {
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
 
-// By the lengths of `scale`; `rates` is there until the batch has run.
+// Adds attention at the lengths of `scale`; `rates` must live until the batch has run.
 void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
   const auto& [dtype, backward, dim, curve] = rates;
   const HeadShape shape{.heads = scale.heads, .kv_heads = scale.kv_heads, .dim = dim};
@@ -183,13 +184,13 @@ void add_attention(Batch& batch, const Scale& scale, AttentionRates& rates) {
 
 // ---- Everything else ------------------------------------------------------------------------------------------------
 
-// The last but one operand holds squares: AdamW's second moment.
+// Squares the last but one operand, which is AdamW's second moment.
 void fill_squares(std::span<const TensorView> views) {
   const TensorView& squares = views[views.size() - 2];
   for (int64_t i = 0; i < squares.count(); i++) squares.as<float>()[i] *= squares.as<float>()[i];
 }
 
-// Every kind of a training step at `rows` rows of 1024, or as many elements.
+// Returns every kind of op of a training step at `rows` rows of 1024, or as many elements.
 std::vector<Sample> samples(DType t, int64_t rows) {
   const int64_t cols = 1024, count = rows * cols, some = std::min<int64_t>(rows, 512), few = rows / 16;
   const Shape x{rows, cols}, flat{count}, wide{rows, 2 * cols}, broad{rows / 4, 4 * cols};
@@ -265,7 +266,7 @@ std::vector<int64_t> measured_product_sizes() { return {16, 64, 256, 1024, 4096,
 
 namespace {
 
-// And attention: they follow each other in a step.
+// Measures products and attention together, as they follow each other in a step.
 void measure_products(OpTimer& timer, const Scale& scale, const std::vector<int64_t>& sizes, DType dtype,
                       Rates& measured) {
   std::vector<ProductRates> tables;
@@ -346,7 +347,7 @@ Machine measure_machine(const MeasureOptions& options) {
     options.progress(fmt::format("products, attention and memory: {} thread{}", threads, threads == 1 ? "" : "s"));
     machine.teams.push_back(measure_team(threads, machine.product_sizes));
   }
-  // Ranks are threads, and a rank copies with one.
+  // Ranks are threads, and each copies with one thread.
   machine.link = machine.teams.front().copy.rates.back();
   return machine;
 }

@@ -13,28 +13,28 @@ namespace snug {
 namespace {
 
 constexpr uint64_t kMostSets = 8;
-constexpr uint64_t kNumbers = 64u << 20;  // bytes of random ones that fill the room, again and again
-// Where launches only enqueue, up to so many are timed together.
+constexpr uint64_t kNumbers = 64u << 20;  // bytes of random numbers, repeated to fill the room
+// Where launches only enqueue, at most this many are timed together.
 constexpr double kTogether = 32;
-// An op is launched until it has taken so long, but so often at least and at most.
+// An op is launched for this many seconds, with these least and most launches.
 constexpr double kEnough = 0.006;
 constexpr size_t kLeastLaunches = 3, kMostLaunches = 64;
 constexpr double kLong = 0.03;  // one launch of such an op, after the first, is enough, and it needs no rounds
 
-// A card is kept hot for so long before what takes longer than kShort is timed, and at first: by products, and between
-// them by copies of an operand, in place of what else a step does; a seventh of the time on an H100.
+// A card is kept hot for these seconds before an op longer than kShort is timed, and before the first. Products keep it
+// hot, with copies of an operand between them that stand for the rest of a step: a seventh of the time on an H100.
 constexpr double kHeat = 0.04, kFirstHeat = 3, kShort = 5e-5;
 constexpr int64_t kHotSize = 8192;
 constexpr int kHotCopies = 3;
-// Of rounds: their number, how long the card is kept hot before each op and before the first, how long an op's turn
-// lasts, and what is too short to draw the power of the rest.
+// Rounds have these figures: their number, the seconds for which the card is kept hot before each op and before the
+// first, the seconds of an op's turn, and those of an op that is too short to draw as much power as the others.
 constexpr size_t kRounds = 5;
 constexpr double kBetween = 0.004, kBefore = 1, kTurn = 0.004, kTooShort = 1e-5;
 
-// At the arena's start; integers must stay what they are while others' operands come and go.
+// The arena begins with these bytes for integers, which must keep their values while other ops' operands change.
 constexpr uint64_t kIntegers = 1u << 20;
 
-// Normally distributed in bf16, and so in the upper halves of fp32: sums of four bytes.
+// Fills with numbers that are normally distributed in bf16, and thus in the upper halves of fp32: sums of four bytes.
 void fill_floats(std::byte* bytes, uint64_t count) {
   auto* words = reinterpret_cast<uint16_t*>(bytes);
   const Random random(1, RandomPurpose::DataOrder);

@@ -1,4 +1,4 @@
-// Real ops of a backend, timed on addresses in one arena.
+// Times real ops of a backend, on addresses in one arena.
 #pragma once
 
 #include <memory>
@@ -8,13 +8,13 @@
 
 namespace snug {
 
-// Operands of an op to be timed; operands with the same `buffer` share their bytes.
+// Lists operands of an op to be timed; operands with one `buffer` share their bytes.
 class OperandList {
  public:
   OperandList& r(DType dtype, const Shape& shape) { return add(Access::Read, dtype, shape); }
   OperandList& w(DType dtype, const Shape& shape) { return add(Access::Write, dtype, shape); }
   OperandList& rw(DType dtype, const Shape& shape) { return add(Access::ReadWrite, dtype, shape); }
-  // The bytes of the operand before it, once more.
+  // Adds the bytes of the operand before it once more.
   OperandList& again(Access access);
   const std::vector<Operand>& operands() const { return operands_; }
 
@@ -23,8 +23,8 @@ class OperandList {
   std::vector<Operand> operands_;
 };
 
-// Writes what an op must find in its integers, which are 0, 1, 2, ... modulo 512 before; floats are normally
-// distributed, as a processor's power goes by the bits that change.
+// Writes integers that an op needs; they are 0, 1, 2, ... modulo 512 before. Floats are normally distributed, as a
+// processor's power depends on the bits that change.
 using FillOperands = std::function<void(std::span<const TensorView>)>;
 
 // An op to be timed.
@@ -37,29 +37,30 @@ struct Sample {
 
 class OpTimer {
  public:
-  // What a backend's caches ask for: sets of operands together fill about `round` bytes; what is only read lies in
-  // `half` bytes, what is written in as many.
+  // Says how much room a backend's caches ask for: sets of operands together fill about `round` bytes; operands that
+  // are only read lie in `half` bytes, written ones in another `half`.
   struct Room {
     uint64_t half = 112u << 20, round = 24u << 20;
   };
   OpTimer(Backend& backend, const OpFacts& facts, Clock clock, const Room& room);
 
-  // From here on a card does large products and some copies before what takes long is timed, so that it runs at the
-  // clock that it holds within its power while it trains. Takes some of the room.
+  // Makes a card do large products and some copies, from now on, before a long op is timed, so that it runs at the
+  // clock that it holds within its power limit in training. Takes some of the room.
   void keep_hot();
 
-  // Seconds of one launch, on the calling thread's team or a card: the lower quartile of some. Launches go round
-  // several sets of operands, so that little of what one reads is in the innermost caches, as in a step.
+  // Returns the seconds of one launch, on the calling thread's team or a card: the lower quartile of several launches.
+  // These go round several sets of operands, so that, as in a step, little of what one reads is in the innermost
+  // caches.
   double seconds(const Sample& sample);
-  // Of each of several, none of which reads floats and writes over them. On a card that is kept hot what takes long is
-  // timed in rounds, in which the card never rests, and the median counts: after a rest of 30 ms it runs 15 % faster
-  // for longer than any op is timed.
+  // Returns the seconds of each of several samples, none of which reads floats and writes over them. On a card that is
+  // kept hot, long ops are timed in rounds in which the card never rests, and the median counts: after a rest of 30 ms
+  // a card runs 15 % faster for longer than any op is timed.
   std::vector<double> seconds(std::span<const Sample> samples);
-  // The op as work() counts it.
+  // Returns the op's work as work() counts it.
   static Work work_of(const Attrs& attrs, const OperandList& list);
 
  private:
-  // Launches on sets of operands, one after the other.
+  // Holds launches on sets of operands, which take turns.
   struct Bound {
     std::vector<Launch> launches;
     RuntimeScalars pass;
@@ -67,25 +68,25 @@ class OpTimer {
     size_t next = 0;
   };
 
-  // The op with the scratch that it asks for.
+  // Returns the op with the scratch that it asks for.
   Op with_scratch(const Attrs& attrs, const OperandList& list) const;
   std::vector<TensorView> place(std::vector<Operand>& operands, uint64_t& read_end, uint64_t& write_end);
   void prepare(std::span<const Operand> operands, std::span<const TensorView> views, const FillOperands& fill);
-  // Launched once on every set.
+  // Binds the sample on every set of operands, and launches each once.
   Bound bind(const Sample& sample);
   void heat(double seconds);
-  // Seconds of a launch of so many.
+  // Returns the seconds of one launch out of `launches`.
   double burst(Bound& bound, size_t launches);
   double time(Bound& bound);
-  // By place in `which`.
+  // Returns medians by place in `which`.
   std::vector<double> time_in_rounds(std::vector<Bound>& bound, std::span<const size_t> which);
 
   Backend& backend_;
   const OpFacts& facts_;
   Clock clock_;
   Room room_;
-  uint64_t integers_ = 0;     // bytes at the arena's start that integers of bound ops take
-  std::vector<Launch> heat_;  // of a card that is kept hot, one after the other
+  uint64_t integers_ = 0;     // bytes at the arena's start, for integers of bound ops
+  std::vector<Launch> heat_;  // launches that keep a card hot, in turn
   ProgramSet set_;
   MemoryPlan plan_;
   std::unique_ptr<Arena> arena_;

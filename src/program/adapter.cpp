@@ -5,7 +5,7 @@
 namespace snug {
 namespace {
 
-// Part i of an adapter: columns of the linear's result, rows of b, columns of x A^T.
+// Holds where one part of an adapter lies: columns of the linear's result, rows of b, columns of x A^T.
 struct PartColumns {
   int64_t begin, end, first_row, last_row, first, last;
 };

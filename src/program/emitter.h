@@ -9,19 +9,19 @@
 
 namespace snug {
 
-// The same bytes, read, written or both.
+// Return the operand's bytes as an operand that is read, written or both.
 Operand read(Operand operand);
 Operand write(Operand operand);
 Operand update(Operand operand);
-// Rows or columns [begin, end) of an operand seen as a matrix.
+// Return rows or columns [begin, end) of an operand seen as a matrix.
 Operand rows(const Operand& operand, int64_t begin, int64_t end);
 Operand columns(const Operand& operand, int64_t begin, int64_t end);
-// Elements [begin, end) of a dense operand, as a vector.
+// Returns elements [begin, end) of a dense operand, as a vector.
 Operand elements(const Operand& operand, int64_t begin, int64_t end);
-// The whole of a dense operand as one vector.
+// Returns the whole of a dense operand as one vector.
 Operand flat(const Operand& operand);
 
-// A new buffer in the table, and the whole of it as a dense operand (to be written).
+// Adds a buffer to the table and returns the whole of it as a dense operand that is to be written.
 Operand new_tensor(ProgramSet& set, std::string name, DType dtype, const Shape& shape, Role role,
                    Space space = Space::Device, Life life = Life::Program);
 
@@ -30,11 +30,11 @@ class Emitter {
   // `set` and `facts` must outlive the emitter; programs may be added to the set meanwhile.
   Emitter(ProgramSet& set, ProgramId program, const OpFacts& facts) : set_(set), program_(program), facts_(facts) {}
 
-  // What the names of ops and buffers start with from now on: "layer.3.bwd".
+  // Sets the text that names of ops and buffers start with from now on, such as "layer.3.bwd".
   void scope(std::string text) { scope_ = std::move(text); }
   const std::string& scope() const { return scope_; }
 
-  // Ops from here on belong to this pass of the program.
+  // Sets the pass to which the ops emitted from now on belong.
   void pass(size_t number) { pass_ = static_cast<int32_t>(number); }
 
   Operand tensor(std::string_view what, DType dtype, const Shape& shape, Role role = Role::Activation,

@@ -1,4 +1,4 @@
-// What planning must know of a backend: plain numbers, without the backend.
+// Declares what planning must know about a backend: plain numbers, so that no backend is needed.
 #pragma once
 
 #include <span>
@@ -8,40 +8,40 @@
 
 namespace snug {
 
-// What an op does, for the forecast of its time.
+// Holds how much an op computes and moves, from which its time is forecast.
 struct Work {
   double flops = 0;  // of products
   double bytes = 0;  // read and written
 };
 
-// What an op runs as, by its shapes and dtypes and the kind of device alone: never by where anything lies or what is
-// kept. Texts are static.
+// Says what an op runs as. This follows from its shapes, its dtypes and the kind of device alone, never from where
+// values lie or what is kept. The texts are static.
 struct Kernel {
-  std::string_view name{};  // "wgmma tiles"; empty: there is but one
-  bool composed = false;    // run as the ops that it is made of (program/op_call.h)
-  std::string_view slow{};  // why it is not the device's fastest for such an op, in words; empty: it is
-  // Of attention: columns of a head as the kernel computes them, padding included; 0: as many as it has.
+  std::string_view name{};  // "wgmma tiles"; empty: the backend has one kernel for the op
+  bool composed = false;    // run as the ops of which it is made (program/op_call.h)
+  std::string_view slow{};  // why it is not the device's fastest kernel for such an op; empty: it is the fastest
+  // Holds, for attention, the columns of a head that the kernel computes, padding included; 0: as many as the head has.
   int64_t columns = 0;
-  bool without_tensor_cores = false;  // it has the rates of fp32, whatever its numbers are
+  bool without_tensor_cores = false;  // it runs at the rates of fp32, whatever its dtypes are
 };
 
 class OpFacts {
  public:
   virtual ~OpFacts() = default;
-  // What backends and prices share. Unless said otherwise, what can be made of other ops is.
+  // Returns what backends and prices agree on: unless overridden, a composite op runs as the ops of which it is made.
   virtual Kernel kernel(const Attrs& attrs, std::span<const Operand> operands) const;
-  // Bytes of scratch that the op needs beyond its operands; 0 for most. The same number is held against the library's
-  // own word when the op is bound, and a run refuses to start above it.
+  // Returns the bytes of scratch that the op needs beyond its operands; 0 for most ops. When the op is bound, the
+  // number is compared with what the library asks for, and a run refuses to start if the library asks for more.
   virtual uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const = 0;
-  // Of every buffer's start, in bytes: a power of two.
+  // Returns the alignment of every buffer's start, in bytes: a power of two.
   virtual uint64_t alignment() const = 0;
 };
 
-// Operations and bytes of an op, from its attributes and operands alone: the same on every backend.
+// Returns the operations and bytes of an op. They follow from its attributes and operands alone, on every backend.
 Work work(const Op& op);
 
-// As long as a document would be whose tokens see as many others on average as those of the longest do through a window
-// (Attention).
+// Returns the length of a document in which, without a window, a token attends to as many tokens on average as a token
+// of the longest document does with the window (Attention).
 double seen_length(int64_t longest, int64_t window);
 
 }  // namespace snug

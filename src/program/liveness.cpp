@@ -7,7 +7,7 @@
 namespace snug {
 namespace {
 
-// A set of bytes of one buffer.
+// Holds a set of bytes of one buffer.
 class ByteRanges {
  public:
   void add(uint64_t begin, uint64_t end) {
@@ -37,7 +37,7 @@ class ByteRanges {
   std::vector<Range> ranges_;  // ascending, with gaps between them
 };
 
-// A read or a write of a buffer's bytes [begin, end).
+// Describes a read or a write of a buffer's bytes [begin, end).
 struct Use {
   ProgramId program = 0;
   OpId op = 0, retired = 0;  // reserved for ops [op, retired)
@@ -47,7 +47,7 @@ struct Use {
 };
 using Uses = std::span<const Use>;
 
-// The uses of every buffer in the order of programs and ops; an op reads before it writes.
+// Returns the uses of every buffer in the order of programs and ops; an op reads before it writes.
 std::vector<std::vector<Use>> collect_uses(const ProgramSet& set) {
   std::vector<std::vector<Use>> uses(set.buffers.size());
   for (ProgramId p = 0; p < set.programs.size(); p++) {
@@ -78,7 +78,7 @@ std::vector<std::vector<Use>> collect_uses(const ProgramSet& set) {
                  program.ops[use.op].site, use.begin, use.end, buffer.name);
 }
 
-// The first read of bytes that no op of the same program has written before.
+// Returns the first read of bytes that no op of the program has written before, or null.
 const Use* first_unwritten(Uses uses) {
   ByteRanges written;
   for (const Use& use : uses) {
@@ -101,7 +101,7 @@ LiveSpan span_of_program_buffer(const ProgramSet& set, const Buffer& buffer, Use
   return span;
 }
 
-// A carried buffer's life within one program: what it holds on entry, then each content that replaces it as a whole.
+// Describes a carried buffer within one program: its content on entry, then each content that replaces it as a whole.
 struct Passage {
   struct Content {
     OpId begin = 0, end = 0;  // empty if not used
@@ -113,7 +113,7 @@ struct Passage {
   const Use* unwritten = nullptr;
 };
 
-// `read_anywhere`: the bytes that make up a whole content.
+// Returns the passage through one program. `read_anywhere` holds the bytes that make up a whole content.
 Passage passage(Uses uses, const ByteRanges& read_anywhere) {
   Passage result;
   result.unwritten = first_unwritten(uses);
@@ -152,7 +152,7 @@ Passage passage(Uses uses, const ByteRanges& read_anywhere) {
   return result;
 }
 
-// Liveness of one carried buffer over the graph of programs.
+// Computes the liveness of one carried buffer over the graph of programs.
 class CarriedLife {
  public:
   CarriedLife(const ProgramSet& set, const std::vector<std::vector<ProgramId>>& predecessors, const Buffer& buffer,
@@ -178,7 +178,8 @@ class CarriedLife {
   }
 
  private:
-  // Least fixed points of "may be read from the start of p on" and "may have been written before the start of p".
+  // Finds the least fixed points of "may be read from the start of p on" and "may have been written before the start of
+  // p".
   void solve() {
     wanted_.assign(passages_.size(), false);
     written_before_.assign(passages_.size(), false);

@@ -1,5 +1,5 @@
-// Ops that are made of others, for backends, dtypes and shapes without a kernel for the whole: ops_of() (adapter.h,
-// swiglu_gemm.h) says which, and in what order.
+// Describes ops that are made of others, for backends, dtypes and shapes without a kernel for the whole op. An ops_of()
+// (adapter.h, swiglu_gemm.h) lists the ops of which each is made, in their order.
 #pragma once
 
 #include <span>
@@ -10,11 +10,11 @@
 
 namespace snug {
 
-// Of views nobody says whether they are read or written.
+// Return the view unchanged: views, unlike operands, do not say whether they are read or written.
 inline TensorView read(const TensorView& view) { return view; }
 inline TensorView update(const TensorView& view) { return view; }
 
-// Rows or columns [begin, end) of a view seen as a matrix, as emitter.h has them of operands.
+// Return rows or columns [begin, end) of a view seen as a matrix, as emitter.h does for operands.
 inline TensorView rows(const TensorView& x, int64_t begin, int64_t end) {
   check(0 <= begin && begin <= end && end <= x.rows(), "rows {} to {} of {}", begin, end, to_string(x.shape));
   return {x.data + begin * x.row_stride * static_cast<int64_t>(element_bytes(x.dtype)), x.dtype,
@@ -29,14 +29,15 @@ inline TensorView columns(const TensorView& x, int64_t begin, int64_t end) {
 inline bool same_bytes(const Operand& x, const Operand& y) { return x.buffer == y.buffer && x.offset == y.offset; }
 inline bool same_bytes(const TensorView& x, const TensorView& y) { return x.data == y.data; }
 
-// An op and its operands, without scratch. View: Operand, or TensorView.
+// Holds an op and its operands, without scratch. View is Operand or TensorView.
 template <class View>
 struct OpCall {
   Attrs attrs;
   std::vector<View> operands;
 };
 
-// Gives how many an op has without scratch; InternalError if more or fewer were found, scratch left aside.
+// Returns the number of operands that an op has without scratch. Throws InternalError unless `found` is that number or,
+// with scratch, one more.
 template <class Kind>
 size_t expect_operands(const Kind& op, size_t found) {
   const size_t count = operand_count(op);
@@ -44,8 +45,8 @@ size_t expect_operands(const Kind& op, size_t found) {
   return count;
 }
 
-// The op as one launch. `bind` makes one of an op that it is made of and its views; products have the op's scratch last
-// where there is any.
+// Returns one launch that runs the ops of which the op is made. `bind` makes a launch of one of them and its views;
+// products get the composite op's scratch as their last view, where it has any.
 template <class Kind, class Bind>
 auto bind_ops(const Kind& op, std::span<const TensorView> views, std::string_view site, const Bind& bind) {
   std::vector<decltype(bind(Op{}, views))> launches;

@@ -1,4 +1,5 @@
-// The kinds of op a step program is made of: one small struct of attributes each, and the order of its operands.
+// Defines the kinds of op of which a step program is made: for each a small struct of attributes, and the order of its
+// operands.
 //
 // In the lists below r, w and rw say whether an operand is read, written or both; T is the number of tokens of a pass,
 // `?` marks an operand that is there only if the attribute named with it asks for it. Matrices are row-major;
@@ -28,29 +29,30 @@ struct Gemm {
   bool addend = false, bias = false;
 };
 
-// d = a b^T + c + bias, of codes that Quantize wrote in Fp8, with their rows' scales.   a r uint8 [m, k], a_scales r
-// [m] fp32, b r uint8 [n, k], b_scales r [n] fp32, c r [m, n] ? addend (it may be the very bytes of d), bias r [n] ?
-// bias, d w [m, n]; c, bias and d are bf16; k and n are multiples of kFp8Multiple. A GPU keeps fewer than 24 bits of
-// its sums (fast accumulation), which costs far less than the codes' four.
+// d = a b^T + c + bias, where a and b are codes that Quantize wrote in Fp8, with the scales of their rows.   a r uint8
+// [m, k], a_scales r [m] fp32, b r uint8 [n, k], b_scales r [n] fp32, c r [m, n] ? addend (it may be the very bytes of
+// d), bias r [n] ? bias, d w [m, n]; c, bias and d are bf16; k and n are multiples of kFp8Multiple. A GPU keeps fewer
+// than 24 bits of its sums (fast accumulation), which loses far less than the four significant bits of the codes do.
 inline constexpr int64_t kFp8Multiple = 16;
 struct Fp8Gemm {
   bool addend = false, bias = false;
 };
 
-// The parts of a linear that have a low-rank adapter (q, k and v; gate and up), in their order: columns of the linear's
-// result. Of fewer parts the rest are empty.
+// Lists the parts of a linear that have a low-rank adapter (q, k and v; gate and up), in their order, as columns of the
+// linear's result. With fewer than three parts, the remaining entries are empty.
 struct AdaptedParts {
   std::array<int64_t, 3> begin{}, end{};
   int64_t columns() const;  // of all parts together
   int count() const;
 };
 
-// A linear and its low-rank adapter in one: d = a op(b) + what comes through the adapter + bias + c, rounded once; or
-// after each of these, where a backend computes it as the ops it is made of (program/adapter.h).
-// a r [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (none of d's bytes), bias r [n] ? bias, d w
-// [m, n]; and before c, with P parts and rank r,
+// A linear and its low-rank adapter in one: d = a op(b) + what comes through the adapter + bias + c. The result is
+// rounded once, or after each sum where a backend computes it as the ops of which it is made (program/adapter.h). a r
+// [m, k], b r [n, k] if transpose_b, else [k, n], c r [m, n] ? addend (none of d's bytes), bias r [n] ? bias, d w [m,
+// n]; and before c, with P parts and rank r,
 //   if transpose_b: u r [m, P r], v r [parts.columns(), r]: part p's columns of d get the p-th r columns of u times its
 //     rows of v transposed;
+//   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
 //   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
 struct AdaptedGemm {
   bool transpose_b = false;
@@ -58,16 +60,16 @@ struct AdaptedGemm {
   bool addend = false, bias = false;
 };
 
-// The way back to an adapter, in one pass over dy: for every part p, dxa's p-th r columns = scale dy[., part] b[part],
-// db[part] = dy[., part]^T times the p-th r columns of xa.   dy r [T, n], b r [parts.columns(), r], xa r [T, P r], dxa
-// w [T, P r], db w [parts.columns(), r] fp32 or dy's dtype.
+// The gradients of an adapter, in one traversal of dy: for every part p, dxa's p-th r columns = scale dy[., part]
+// b[part], db[part] = dy[., part]^T times the p-th r columns of xa.   dy r [T, n], b r [parts.columns(), r], xa r [T, P
+// r], dxa w [T, P r], db w [parts.columns(), r] fp32 or dy's dtype.
 struct AdapterBackward {
   float scale = 1;
   AdaptedParts parts{};
 };
 
-// sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. In fixed blocks of rows, so that the number of threads
-// changes nothing.
+// sum[j] = sum over rows of x[., j].   x r [T, n], sum w [n]. Rows are added in fixed blocks, so that the number of
+// threads does not change the result.
 struct ColumnSum {};
 
 // ---- Attention ------------------------------------------------------------------------------------------------------
@@ -100,25 +102,25 @@ struct Attention {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0;  // tokens of the longest document a pass may hold
-  int64_t window = 0;   // a token sees so many, itself the last; 0: all of its document up to itself
+  int64_t window = 0;   // tokens that a token attends to, itself the last; 0: all of its document up to itself
 };
 
-// dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r, dq, dk and dv w as q, k and v (0 outside
-// documents).
+// Gradient of Attention.   dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r; dq, dk and dv w have the
+// shapes of q, k and v (0 outside documents).
 struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0, window = 0;
 };
 
-// Writes the keys and values of n new tokens at rows RuntimeScalars::position.. of a cache.   k and v r [n, kv_heads *
-// dim], cache w [P, 2 kv_heads dim].
+// Writes the keys and values of n new tokens into a cache, from row RuntimeScalars::position on.   k and v r [n,
+// kv_heads * dim], cache w [P, 2 kv_heads dim].
 struct CacheAppend {
   HeadShape shape;
 };
 
-// Attention of n new tokens (already in the cache) over the cache: token i sees rows 0 .. position + i, with a window
-// the last so many of them.   q r [n, heads * dim], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
+// Attention of n new tokens (already in the cache) over the cache: token i attends to rows 0 .. position + i, or with a
+// window to the last `window` of them.   q r [n, heads * dim], cache r [P, 2 kv_heads dim], out w [n, heads * dim].
 struct CachedAttention {
   HeadShape shape;
   float scale = 1;
@@ -136,10 +138,9 @@ struct RmsNorm {
   bool plus_one = false;
 };
 
-// dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of dy x rstd. With
-// `restore` dy becomes y, as RmsNorm gave it.
-// dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32, dx rw|w [T, n], dgain w [n] ? gain_gradient. By heads, as
-// RmsNorm has them, nothing is restored.
+// Gradient of RmsNorm: dx = (accumulate ? dx : 0) + rstd (gain dy - x rstd^2 mean(gain dy x)); dgain = sum over rows of
+// dy x rstd. With `restore` dy becomes y, as RmsNorm gave it. dy r|rw [T, n], x r [T, n], gain r [n], rstd r [T] fp32,
+// dx rw|w [T, n], dgain w [n] ? gain_gradient. A norm of heads restores nothing.
 struct RmsNormBackward {
   bool accumulate = false, gain_gradient = false, restore = false, plus_one = false;
 };
@@ -153,24 +154,25 @@ struct SwiGlu {
   GateActivation activation = GateActivation::Silu;
 };
 
-// dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu gave it.
+// Gradient of SwiGlu.   dh r|rw [T, F], gate_up r [T, 2F], dgate_up w [T, 2F]. With `restore` dh becomes h, as SwiGlu
+// gave it.
 struct SwiGluBackward {
   bool restore = false;
   GateActivation activation = GateActivation::Silu;
 };
 
-// A linear without bias and the SwiGLU after it in one: gate_up is what the linear gives, rounded, h what SwiGlu makes
-// of that. x r [T, k], w r [2F, k] (rows of gate first), u r, v r ? parts, as AdaptedGemm has them, gate_up w [T, 2F],
-// h w [T, F] ? result.
+// A linear without bias and the SwiGLU after it in one: gate_up is the linear's result, rounded; h is what SwiGlu makes
+// of gate_up.   x r [T, k], w r [2F, k] (rows of gate first), u r, v r ? parts, as in AdaptedGemm, gate_up w [T, 2F], h
+// w [T, F] ? result.
 struct SwiGluGemm {
   AdaptedParts parts{};  // none: no adapter
   bool result = true;
   GateActivation activation = GateActivation::Silu;
 };
 
-// The way back through a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward.
-// dy r [T, k], w r [k, F], u r [T, q] and v r [q, F] ? adapted, gate_up r [T, 2F], dgate_up w [T, 2F], dh w [T, F]:
-// with `restore` it ends as h.
+// Gradient of a linear and the SwiGLU before it: dh = dy w (+ u v), rounded, then as SwiGluBackward. dy r [T, k], w r
+// [k, F], u r [T, q] and v r [q, F] ? adapted, gate_up r [T, 2F], dgate_up w [T, 2F], dh w [T, F]; with `restore` dh
+// ends as h.
 struct SwiGluGemmBackward {
   bool adapted = false, restore = false;
   GateActivation activation = GateActivation::Silu;
@@ -193,7 +195,7 @@ struct Cast {};
 // y = x^T.   x r [m, n] uint8, y w [n, m].
 struct Transpose {};
 
-// y = x, bytes.   x r, y w. On a copy lane between spaces, on Compute within one.
+// y = x, byte by byte.   x r, y w. The op runs on a copy lane between spaces, on Compute within one.
 struct Copy {};
 
 // x = 0.   x w.
@@ -204,10 +206,10 @@ struct Fill {};
 // lo w int16.
 struct SplitMaster {};
 
-// The inverse.   hi r bf16, lo r int16, x w fp32.
+// The inverse of SplitMaster.   hi r bf16, lo r int16, x w fp32.
 struct JoinMaster {};
 
-// Normal: of standard deviation `scale`; Uniform: in [-scale, scale); Constant: `scale` itself.
+// Normal has standard deviation `scale`, Uniform lies in [-scale, scale), Constant is `scale` itself.
 enum class Distribution : uint8_t { Normal, Uniform, Constant };
 
 // x w fp32|bf16: element i is element `first` + i of the stream (seed, Initialisation, stream) of base/rng.h.
@@ -219,8 +221,8 @@ struct RandomFill {
   uint64_t first = 0;
 };
 
-// y = x / (1 - p) where a random number says to keep it, else 0; the same op takes the gradient back.   x r [T, n],
-// y w [T, n]. Element j of token t draws at_step(RuntimeScalars::step, (RuntimeScalars::first_token + t) n + j) of the
+// y = x / (1 - p) where a random number says to keep it, else 0; the op serves the gradient as well.   x r [T, n], y w
+// [T, n]. Element j of token t draws at_step(RuntimeScalars::step, (RuntimeScalars::first_token + t) n + j) of the
 // stream (seed, Dropout, stream).
 struct Dropout {
   double p = 0;
@@ -233,10 +235,10 @@ struct Dropout {
 // x[t] = table[ids[t]].   ids r [T] int32, table r [V, n], x w [T, n]; table and x may differ in dtype.
 struct Embedding {};
 
-// dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order; rows without tokens
-// keep their value if accumulate, else 0.   dx r [T, n], token_order r [T] int32: token indices sorted by id,
-// segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal ids; dtable rw|w [V,
-// n].
+// Gradient of Embedding: dtable[id] = (accumulate ? dtable[id] : 0) + sum of dx over the tokens with that id, in order;
+// rows without tokens keep their value if accumulate, else become 0.   dx r [T, n], token_order r [T] int32: token
+// indices sorted by id, segment_starts r [T + 1] int32, segment_ids r [T] int32: RuntimeScalars::segments runs of equal
+// ids; dtable rw|w [V, n].
 struct EmbeddingBackward {
   bool accumulate = false;
 };
@@ -247,10 +249,10 @@ struct GatherRows {};
 // x = 0, then x[rows[i]] = y[i] where rows[i] >= 0.   y r [R, n], rows r [R] int32 (each row at most once), x w [T, n].
 struct ScatterRows {};
 
-// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with a weight of its own.   logits rw
-// [n, V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
+// Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
+// V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
 // `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. Rows at or beyond
-// RuntimeScalars::loss_rows: loss 0, gradient 0.
+// RuntimeScalars::loss_rows have loss 0 and gradient 0.
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;
@@ -264,41 +266,44 @@ struct LossSum {
 
 // ---- Frozen bases in fewer bits -------------------------------------------------------------------------------------
 
-// Each step is one fp32 operation in the order of bitsandbytes 0.50 (its default kernels), / and round included; codes
-// round to nearest, ties to even, but in Nf4's two codebooks, where a tie goes to the lower number (tensor/codebook.h).
+// Quantised formats. Each step is one fp32 operation in the order of bitsandbytes 0.50 (its default kernels), / and
+// round included; codes round to nearest, ties to even, but in Nf4's two codebooks, where a tie goes to the lower
+// number (tensor/codebook.h).
 //   Int8 (Dettmers et al., arXiv:2208.07339): a row's scale is its absmax, code = round(x ((1 / scale) 127)),
 //     x = (code scale) (1/127).
 //   Fp8: a row's scale is absmax / 448, code = e4m3fn of x / scale, saturating, x = code scale.
 //   Nf4 (Dettmers et al., arXiv:2305.14314): 64 elements after one another in row order, wherever rows end, share the
 //     scale absmax; a code is the number of 16 that is nearest to x (1 / max(scale, 1e-38)), two codes a byte, the
 //     first in the upper half; x = number scale.
-// Zeros (with scale 0) stay zeros. Where 1 / scale overflows, codes of Int8 saturate. Of a row, or block, that holds
-// NaN or infinity the scale is NaN or infinity, and what comes back of it is not finite: of Int8 and Fp8 it is all NaN,
-// of Nf4 NaN or infinity, and after QuantizeScales all NaN in every block under that offset.
+// Zeros (with scale 0) stay zeros. Where 1 / scale overflows, codes of Int8 saturate. A row or block that holds NaN or
+// infinity has a scale that is NaN or infinity, and its dequantised values are not finite: with Int8 and Fp8 all of
+// them are NaN, with Nf4 they are NaN or infinity, and after QuantizeScales all values of every block under that offset
+// are NaN.
 enum class BaseFormat : uint8_t { Plain, Int8, Fp8, Nf4 };
 std::string_view name(BaseFormat format);  // "int8"
 
 inline constexpr int64_t kNf4Block = 64, kNf4ScaleBlock = 256;
 
-// x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n / 2]),
-// scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (file bytes do). For Nf4 it is dense and m n
-// is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors` (Fp8 only) x
-// is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8 only, without
-// factors) x's columns are what is quantized, as rows: codes [n, m], scales [n].
+// Quantizes x.   x r [m, n] any floating-point dtype, codes w (Int8: int8 [m, n]; Fp8: uint8 [m, n]; Nf4: uint8 [m n /
+// 2]), scales w fp32 (Int8, Fp8: [m]; Nf4: [m n / 64]). x may start at any byte (bytes from a file do). For Nf4 it is
+// dense and m n is a multiple of 64. It may be a part of a parameter: whole rows, for Nf4 whole blocks. With `factors`
+// (Fp8 only) x is multiplied by its column's factor first, in fp32: factors r [n] fp32, after x. With `columns` (Fp8
+// only, without factors) the columns of x are quantized as if they were rows: codes [n, m], scales [n].
 struct Quantize {
   BaseFormat format = BaseFormat::Int8;
   bool factors = false, columns = false;
 };
 
 // The second quantisation of Nf4's scales: scales - offset are quantized in 8 bits on bitsandbytes' dynamic codebook,
-// by blocks of 256 with a scale of their own, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8
-// [k], block_scales w [ceil(k / 256)] fp32. The offset is the mean (by TreeSum) of the scales of the whole parameter of
+// by blocks of 256 that each have a scale, as Nf4 does it.   scales r fp32 [k], offset r [1] fp32, codes w uint8 [k],
+// block_scales w [ceil(k / 256)] fp32. The offset is the mean (by TreeSum) of the scales of the whole parameter, of
 // which these may be a part; a part starts at a multiple of 256.
 struct QuantizeScales {};
 
-// The inverse, row by row or block by block, rounded once to x's dtype.   codes r, scales r, as Quantize wrote them, x
-// w [m, n] fp32|bf16. For Nf4, unless the scales are plain, in place of scales: scale codes r, block_scales r, as
-// QuantizeScales wrote them, and its offset r; a scale is number block_scale + offset.
+// The inverse of Quantize, row by row or block by block, rounded once to x's dtype.   codes r, scales r, as Quantize
+// wrote them, x w [m, n] fp32|bf16. For Nf4, unless the scales are plain, three operands stand in place of scales:
+// scale codes r, block_scales r, as QuantizeScales wrote them, and its offset r; a scale is number block_scale +
+// offset.
 struct Dequantize {
   BaseFormat format = BaseFormat::Int8;
   bool plain_scales = false;
@@ -306,19 +311,19 @@ struct Dequantize {
 
 // ---- Ranks ----------------------------------------------------------------------------------------------------------
 
-// Who takes part, and in which order: all ranks by the part they own; all by their number; the ranks that hold one
-// replica together, by shard; those that hold the same shard, by replica (program/topology.h).
+// Says which ranks take part in a collective, and in which order: all ranks by the part they own; all by their number;
+// the ranks that hold one replica together, by shard; those that hold one shard, by replica (program/topology.h).
 enum class Ranks : uint8_t { Parts, Everyone, Replica, Peers };
 
-// full = the parts of all who take part, in their order.   part r [n] of any dtype, full w [k n]; part
-// may be the very bytes of full where this rank's part belongs. A collective: on each rank it reads its part until all
-// have finished it and writes full after all have begun it.
+// full = the parts of all ranks that take part, in their order.   part r [n] of any dtype, full w [k n]; part may be
+// the very bytes of full where this rank's part belongs. This is a collective: on each rank it reads its part until all
+// ranks have finished it and writes full after all have begun it.
 struct AllGather {
   Ranks ranks = Ranks::Parts;
 };
 
 // Row p of `in` goes to the rank that owns part p; row r of `out` came from rank r.   in r [W, n] of any dtype, out w
-// [W, n]. A collective like AllGather.
+// [W, n]. This is a collective like AllGather.
 struct Exchange {};
 
 // sum = (accumulate ? sum : 0) + the sum of the rows of parts, one after the other, in fp32, rounded once.
@@ -349,20 +354,20 @@ struct ClipFactor {
   float max_norm = 0;
 };
 
-// How optimizer state is kept. Fp32: m, v fp32. Bf16: m, v bf16, rounded stochastically. Bit8: m, v uint8 by blocks of
-// kStateBlock with an fp32 scale each, codes of the signed and the unsigned dynamic map as tensor/codebook.h has them;
-// w bf16 without lo, rounded stochastically, or fp32.
+// Says how optimizer state is kept. Fp32: m and v in fp32. Bf16: m and v in bf16, rounded stochastically. Bit8: m and v
+// as uint8 codes of the signed and the unsigned dynamic map (tensor/codebook.h), in blocks of kStateBlock that each
+// have an fp32 scale; w is fp32, or bf16 without lo and rounded stochastically.
 enum class StateFormat : uint8_t { Fp32, Bf16, Bit8 };
 inline constexpr int64_t kStateBlock = 256;
 
-// AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing at
-// all is changed where the scalars say not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless Bit8), lo rw [n]
-// int16 ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8, scalars r
-// StepScalars. Learning rate and step are RuntimeScalars'. `first`, a multiple of kStateBlock, says which elements of
-// the parameter these are. Stochastic rounding adds 16 random bits to the lower half of the fp32 and drops that half;
-// they are of word at_step(RuntimeScalars::step, first + i) of the stream (seed, Rounding, stream): m takes its lower
-// half, v its upper. w of Bit8 takes one of word at_step(step, (first + i) / 2), the lower where first + i is even;
-// with it quotients are products with rounded inverses.
+// AdamW (Loshchilov and Hutter, arXiv:1711.05101) in torch's order of operations, on gradient x clip factor; nothing is
+// changed where the scalars say that norm or loss is not finite.   g r [n], w rw [n] (fp32; or bf16, with lo unless
+// Bit8), lo rw [n] int16 ? split, m rw [n], v rw [n], m_scales rw and v_scales rw [ceil(n / kStateBlock)] fp32 ? Bit8,
+// scalars r StepScalars. RuntimeScalars has the learning rate and the step. `first`, a multiple of kStateBlock, is the
+// index in the parameter of the first of these elements. Stochastic rounding adds 16 random bits to the lower half of
+// the fp32 and drops that half. The bits come from word at_step(RuntimeScalars::step, first + i) of the stream (seed,
+// Rounding, stream): m takes its lower half, v its upper. With Bit8, w takes one half of word at_step(step, (first + i)
+// / 2), the lower where first + i is even, and quotients are products with rounded inverses.
 struct AdamW {
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   bool split = false;
@@ -374,8 +379,8 @@ struct AdamW {
 
 // ---- Host and disk --------------------------------------------------------------------------------------------------
 
-// What the CPU does to arena bytes, on the Host lane. The operands are said by whoever emits it (plan/) and met by
-// whoever runs it (train/).
+// Says what the CPU does to arena bytes, on the Host lane. The code that emits the op (plan/) sets its operands, and
+// the code that runs it (train/) relies on them.
 enum class HostJob : uint8_t {
   FillBatch,    // w: the arrays (tensor/batch.h) of the batch of the program's pass `index`, and the bytes they lie
                 // in; sets that pass's counts
@@ -409,14 +414,14 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
-// Whether all ranks do it together.
+// Returns whether the op is a collective: all ranks run it together.
 inline bool is_collective(const Attrs& attrs) {
   return std::holds_alternative<AllGather>(attrs) || std::holds_alternative<Exchange>(attrs);
 }
 
-// "gemm", "rms_norm_backward": as dumps, traces and messages name an op's kind.
+// Returns the name of an op's kind in dumps, traces and messages: "gemm", "rms_norm_backward".
 std::string_view kind(const Attrs& attrs);
-// What varies from pass to pass while shapes stay: known to the host when the pass is issued.
+// Holds what varies from pass to pass while shapes stay. The host knows these numbers when it issues the pass.
 struct RuntimeScalars {
   int64_t documents = 0;  // in this pass's batch
   int64_t loss_rows = 0;  // rows with a loss target
@@ -424,8 +429,8 @@ struct RuntimeScalars {
   float loss_scale = 0;   // 1 / loss tokens of the whole step over all ranks and passes
   int64_t step = 0;       // counted from 1
   double learning_rate = 0;
-  int64_t position = 0;     // tokens in the cache already (generating)
-  int64_t first_token = 0;  // of this pass on this rank, counted over the whole step
+  int64_t position = 0;     // tokens in the cache already, in generation
+  int64_t first_token = 0;  // first token of this pass on this rank, counted over the whole step
 };
 
 }  // namespace snug

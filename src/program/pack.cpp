@@ -12,7 +12,7 @@
 namespace snug {
 namespace {
 
-// A buffer to be placed. Sizes and offsets are multiples of the alignment.
+// Holds a buffer to be placed. Sizes and offsets are multiples of the alignment.
 struct Item {
   BufferId buffer = 0;
   uint64_t bytes = 0;
@@ -25,13 +25,13 @@ struct Item {
   }
 };
 
-// Bytes [offset, end) of the arena.
+// Holds bytes [offset, end) of the arena.
 struct ByteSpan {
   uint64_t offset = 0, end = 0;
 };
 
-// Lowest place of the smallest gap between `neighbours` (ascending by offset) that holds `bytes`; above all if none
-// does.
+// Returns the lowest place in the smallest gap between `neighbours` (ascending by offset) that holds `bytes`, or the
+// place above all of them if no gap does.
 uint64_t tightest_hole(std::span<const ByteSpan> neighbours, uint64_t floor, uint64_t bytes) {
   uint64_t best_gap = std::numeric_limits<uint64_t>::max(), best = 0, end = floor;
   for (const ByteSpan& taken : neighbours) {
@@ -44,8 +44,9 @@ uint64_t tightest_hole(std::span<const ByteSpan> neighbours, uint64_t floor, uin
   return best_gap == std::numeric_limits<uint64_t>::max() ? end : best;
 }
 
-// What has been placed of one program, found by the ops at which it is live. In long programs most buffers live for a
-// few ops: those who ask about as few look at the pages of ops around them, others at all in order of offset.
+// Holds the buffers placed in one program, found by the ops at which they are live. In long programs most buffers are
+// live for a few ops: a query about few ops looks at the pages of ops around them, any other at all buffers in order of
+// offset.
 class Placed {
  public:
   explicit Placed(size_t ops) : pages_(ops / kPage + 1) {}
@@ -59,7 +60,7 @@ class Placed {
     recent_.push_back(taken);
   }
 
-  // Appends what is live at some op of the span, ascending by offset.
+  // Appends the bytes of what is live at some op of the span, ascending by offset.
   void neighbours(const LiveSpan& span, std::vector<ByteSpan>& found) {
     const size_t first = span.begin / kPage, last = (span.end - 1) / kPage;
     if (kShortShare * (last - first + 1) >= pages_.size()) {
@@ -79,7 +80,7 @@ class Placed {
 
  private:
   static constexpr size_t kPage = 64;        // ops
-  static constexpr size_t kShortShare = 16;  // a span of fewer than one in so many pages is short
+  static constexpr size_t kShortShare = 16;  // a span is short if it has fewer than one in this many of the pages
 
   struct Taken {
     OpId begin, end;
@@ -88,7 +89,7 @@ class Placed {
     size_t lives_in(const LiveSpan& span) const { return size_t{begin < span.end} & size_t{span.begin < end}; }
   };
 
-  // Without branches: which are chosen is hard to foretell, and most of packing is this.
+  // Appends without branches, as which buffers are chosen is hard to predict and packing spends most of its time here.
   static void append(const std::vector<Taken>& from, std::vector<ByteSpan>& found, const auto& chosen) {
     size_t count = found.size();
     found.resize(count + from.size());
@@ -110,11 +111,12 @@ class Placed {
     recent_.clear();
   }
 
-  std::vector<std::vector<Taken>> pages_;  // by op / kPage: all that is live there, ascending by offset
-  std::vector<Taken> sorted_, recent_;     // all, once; those that sort_recent() has not merged yet
+  std::vector<std::vector<Taken>> pages_;  // all, once: merged in order of offset, and not merged yet
+  std::vector<Taken> sorted_,
+      recent_;  // every buffer once: those in order of offset, and those that sort_recent() has not merged yet
 };
 
-// The arena of one space in each program, filled item by item.
+// Holds the arena of one space in each program, filled item by item.
 class Layout {
  public:
   Layout(const ProgramSet& set, uint64_t floor) : floor_(floor), top_(floor) {
@@ -139,8 +141,8 @@ class Layout {
   uint64_t floor_, top_;
 };
 
-// Which items go first decides how well they fit. Size is best for most programs. Slots, in issue order and with room
-// for the largest item in each, suit a ring of staging buffers whose last ones are shorter.
+// Says which items are placed first, which decides how well they fit. Size is best for most programs. Slots, in issue
+// order and with room for the largest item in each, suits a ring of staging buffers whose last ones are shorter.
 enum class Order : uint8_t { Size, SizeTimesLifetime, Lifetime, Slots };
 
 double precedence(const Item& item, Order order) {
@@ -158,7 +160,7 @@ double precedence(const Item& item, Order order) {
   return 0;
 }
 
-// Indices of items, the first to be placed first.
+// Returns indices of items in the order in which they are placed.
 std::vector<size_t> ordered(const std::vector<Item>& items, Order order) {
   std::vector<double> weight;
   for (const Item& item : items) weight.push_back(precedence(item, order));
@@ -199,7 +201,7 @@ class Packer {
     return set_.buffers[b].space == space && set_.buffers[b].life == Life::Persistent;
   }
 
-  // Returns the byte where the others may begin.
+  // Returns the byte from which the other buffers may be placed.
   uint64_t place_persistent(Space space) {
     uint64_t end = 0;
     for (BufferId b = 0; b < set_.buffers.size(); b++) {
@@ -248,7 +250,7 @@ class Packer {
   }
 
   void find_peak(Space space, uint64_t floor) {
-    std::vector<std::vector<int64_t>> change;  // by program and op: of the live bytes
+    std::vector<std::vector<int64_t>> change;  // by program and op: change of the live bytes
     for (const Program& program : set_.programs) change.emplace_back(program.ops.size() + 1, 0);
     for (BufferId b = 0; b < set_.buffers.size(); b++) {
       if (set_.buffers[b].space != space) continue;

@@ -183,7 +183,7 @@ std::string operand_text(const Operand& operand, const Buffer& buffer) {
 
 // ---- Hash -----------------------------------------------------------------------------------------------------------
 
-// A canonical serialisation: every number as eight bytes, every list after its length.
+// Serialises canonically: every number as eight bytes, every list after its length.
 class Serialisation {
  public:
   template <class T>

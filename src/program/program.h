@@ -1,4 +1,4 @@
-// The one description of what a job allocates and executes: flat lists of ops over a table of buffers.
+// Describes what a job allocates and executes: flat lists of ops over a table of buffers.
 #pragma once
 
 #include <algorithm>
@@ -25,12 +25,12 @@ inline constexpr size_t kLanes = 8;
 // (collectives are launches like others), and host tasks and the disk's ops run when what they wait for is done.
 enum class LaneMode : uint8_t { Inline, Threads };
 
-// How long a buffer's bytes are its own. Program: within the one program that uses it. Carried: from the program that
-// makes it to the last that uses it, found by liveness over the programs' successors (it may wrap round a ring).
-// Persistent: always.
+// Says how long a buffer's bytes hold nothing else. Program: within the one program that uses it. Carried: from the
+// program that writes it to the last that reads it, found by liveness over the programs' successors (which may form a
+// ring). Persistent: always.
 enum class Life : uint8_t { Program, Carried, Persistent };
 
-// What a buffer is for: the classes of the memory report.
+// Says what a buffer is for; the memory report lists bytes by these roles.
 enum class Role : uint8_t {
   Weight,
   State,
@@ -49,7 +49,7 @@ enum class Role : uint8_t {
 template <class T>
 using PerSpace = std::array<T, kSpaces.size()>;  // indexed by Space
 constexpr size_t index(Space space) { return static_cast<size_t>(space); }
-// To the larger of both, in each space.
+// Raises each space's bytes to those of `other`, where these are more.
 inline void raise(PerSpace<uint64_t>& bytes, const PerSpace<uint64_t>& other) {
   for (size_t i = 0; i < bytes.size(); i++) bytes[i] = std::max(bytes[i], other[i]);
 }
@@ -73,7 +73,7 @@ struct Buffer {
 
 enum class Access : uint8_t { Read, Write, ReadWrite };
 
-// A view into a buffer, as an op uses it.
+// Describes a view into a buffer, as an op uses it.
 struct Operand {
   BufferId buffer = 0;
   Access access = Access::Read;
@@ -84,12 +84,12 @@ struct Operand {
 
   bool reads() const { return access != Access::Write; }
   bool writes() const { return access != Access::Read; }
-  // Bytes from `offset` to the end of the last row: what hazards are derived from.
+  // Returns the bytes from `offset` to the end of the last row. Hazards are derived from them.
   uint64_t extent() const;
 };
 
-// An op that must have finished: of the same run of this program if it stands before the waiting one, else of the
-// program that ran just before; a wait for any other program than that is void.
+// Names an op that must have finished first. If it stands before the waiting op in this program, it is that op of this
+// run; otherwise the op of the program that ran just before. A wait for any other program is void.
 struct Wait {
   ProgramId program = 0;
   OpId op = 0;
@@ -100,46 +100,47 @@ struct Op {
   Attrs attrs;
   Lane lane = Lane::Compute;
   std::vector<Operand> operands;
-  int32_t pass = 0;           // whose scalars it sees, where a program is for several passes
-  int64_t min_loss_rows = 0;  // skipped (as if done at once) in a pass with fewer loss rows than this
-  OpId retire = 0;          // its buffers stay reserved until this op of its program has been issued; at least its own
+  int32_t pass = 0;           // the pass whose RuntimeScalars it reads, where a program has several
+  int64_t min_loss_rows = 0;  // the op is skipped, as if it were done at once, in a pass with fewer loss rows than this
+  OpId retire = 0;  // its buffers stay reserved until this op of its program has been issued; at least the op itself
   std::vector<Wait> waits;  // filled by sync(), never written by hand
-  std::string site;         // "layer.3.bwd.down.dx": names it in every report, trace and error
+  std::string site;         // "layer.3.bwd.down.dx": its name in every report, trace and error
 };
 
 struct Program {
   std::string name;
   std::vector<Op> ops;
-  std::vector<ProgramId> next;  // programs that may follow it; one that may not run again is followed by none
+  std::vector<ProgramId> next;  // programs that may follow it; empty if none may
 };
 
-// All programs of a job over one table of buffers. A buffer with Life::Program is used by one program only.
+// Holds all programs of a job over one table of buffers. A buffer with Life::Program is used by one program only.
 struct ProgramSet {
   std::vector<Buffer> buffers;
   std::vector<Program> programs;
 
   size_t op_count() const;  // of all programs
-  // Programs that may stand before `program`.
+  // Returns the programs that may run just before `program`.
   std::vector<ProgramId> predecessors(ProgramId program) const;
-  // Of everything that decides what runs and where bytes lie, waits excluded (they follow). The same on every machine.
+  // Returns a hash of everything that decides what runs and where bytes lie. It leaves out waits, which follow from the
+  // rest, and is equal on every machine.
   uint64_t hash() const;
-  // One op a line: index, lane, site, kind, operands, waits. For golden files and for reading.
+  // Returns one line for each op: index, lane, site, kind, operands, waits. It serves golden files and readers.
   std::string dump(ProgramId program) const;
 };
 
-// Where every buffer lies.
+// Says where every buffer lies.
 struct MemoryPlan {
   std::vector<uint64_t> offset;          // by BufferId: bytes from the start of its space's arena
   PerSpace<uint64_t> reserved_bytes{};   // size of each arena
   PerSpace<uint64_t> live_peak_bytes{};  // largest sum of live buffers at any op: the bound that packing is judged by
   std::vector<PerSpace<uint64_t>>
-      program_bytes;  // by ProgramId: the highest byte that it, or what is live across it, uses
+      program_bytes;  // by ProgramId: the highest byte that the program, or a buffer live across it, uses
   struct Peak {
     ProgramId program = 0;
     OpId op = 0;
     std::vector<BufferId> live;
   };
-  PerSpace<Peak> peak;  // where the live bytes peak, and who is alive there
+  PerSpace<Peak> peak;  // where the live bytes peak, and the buffers that are live there
 };
 
 }  // namespace snug

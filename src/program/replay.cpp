@@ -10,15 +10,15 @@
 namespace snug {
 namespace {
 
-// What a byte holds: the contents that one execution of an op gave a buffer.
+// Identifies what a byte holds: the contents that one execution of an op gave a buffer.
 struct Tag {
   BufferId buffer = 0;
-  int64_t version = 0;  // the writer, counted over the whole sequence in issue order; kInitial: from before
+  int64_t version = 0;  // the writer, counted over the sequence in issue order; kInitial: before it
   bool operator==(const Tag&) const = default;
 };
 constexpr int64_t kInitial = -1;
 
-// Tags of the bytes of an arena, or of one buffer.
+// Holds the tags of an arena's bytes, or of one buffer's.
 class TaggedBytes {
  public:
   void write(uint64_t begin, uint64_t end, Tag tag) {
@@ -64,23 +64,23 @@ class TaggedBytes {
   std::map<uint64_t, Run> runs_;  // by begin, disjoint
 };
 
-// One op of one program of the sequence.
+// Identifies one op of one program of the sequence.
 struct Execution {
   size_t position = 0;  // in the sequence
   ProgramId program = 0;
   OpId op = 0;
 };
 
-// What a collective takes from one rank, and where it goes on another.
+// Describes what a collective takes from one rank, and where the bytes go on another.
 struct Row {
   BufferId from = 0, to = 0;
   uint64_t from_begin = 0, from_end = 0, to_begin = 0, to_end = 0;  // bytes of the buffers
 };
 
-// A collective as its operands describe it.
+// Describes a collective by its operands.
 class Collective {
  public:
-  // Nothing if the op is not one.
+  // Returns nothing if the op is not a collective.
   static std::optional<Collective> of(const Op& op, const Topology& topology) {
     if (!is_collective(op.attrs)) return std::nullopt;
     const auto* gather = std::get_if<AllGather>(&op.attrs);
@@ -103,10 +103,10 @@ class Collective {
   bool in_place() const {
     return in.buffer == out.buffer && in.offset >= out.offset && in.offset < out.offset + out.extent();
   }
-  // What any rank may read of this one.
+  // Returns the operand of this rank that other ranks may read.
   const Operand& source() const { return in_place() ? out : in; }
 
-  // What `to` takes from `from`, which stands at `place`.
+  // Returns the bytes that `to` takes from the rank at `place`.
   Row row(const Topology& to, int place) const {
     Row row{in.buffer, out.buffer};
     const auto at = static_cast<uint64_t>(place);
@@ -129,13 +129,13 @@ class Collective {
   }
 };
 
-// One rank's part in one run of a collective.
+// Holds how far one rank is in one run of a collective.
 struct CollectiveState {
   bool begun = false;
   std::vector<int> to_take;  // places, the next one last
 };
 
-// A lane of a rank.
+// Names a lane of a rank.
 struct Actor {
   size_t rank = 0, lane = 0;
 };
@@ -176,7 +176,7 @@ class Replay {
  private:
   enum class Mode : uint8_t { Random, LaneAhead, LaneBehind };
 
-  // Bytes of a buffer that an execution must find tagged as issue order leaves them.
+  // Holds bytes of a buffer that an execution must find tagged as issue order leaves them.
   struct Expected {
     BufferId buffer = 0;
     uint64_t begin = 0, end = 0;
@@ -196,7 +196,7 @@ class Replay {
   Topology seen_by(size_t rank) const { return {topology_.ranks, topology_.replicas, static_cast<int>(rank)}; }
   bool exhausted(Actor a) const { return ranks_[a.rank].position[a.lane] == lanes_[a.lane].size(); }
   size_t next(Actor a) const { return lanes_[a.lane][ranks_[a.rank].position[a.lane]]; }
-  // `count` itself stands for all; of one thing it is the only one.
+  // Draws an index below `count`, or `count` itself, which stands for all; with one thing there is no choice to draw.
   size_t one_of_or_all(size_t count) { return count == 1 ? 0 : random_() % (count + 1); }
 
   // Lists all executions in issue order and what each must find.
@@ -247,8 +247,8 @@ class Replay {
     return candidates[random_() % candidates.size()];
   }
 
-  // Takes the next step of the lane; or, where that has to wait, of one that it waits for. Whatever it waits for was
-  // issued before it, or is the same collective on another rank, so this comes to an end.
+  // Takes the next step of the lane or, where that has to wait, of a lane that it waits for. An op waits only for ops
+  // issued before it or for the same collective on another rank, so this comes to an end.
   void advance(Actor a) {
     for (;;) {
       const size_t id = next(a);
@@ -264,7 +264,7 @@ class Replay {
     }
   }
 
-  // The lane of something that must finish on this rank before `e` may start.
+  // Returns the lane of an op that must finish on this rank before `e` may start.
   std::optional<size_t> blocked_by(size_t rank, const Execution& e) const {
     const RankState& state = ranks_[rank];
     if (e.position >= 2 && state.unfinished[e.position - 2] > 0)
@@ -289,7 +289,7 @@ class Replay {
     finish(rank, id);
   }
 
-  // Rank `reader` reads bytes of rank `owner`.
+  // Checks the bytes that rank `reader` reads from rank `owner`.
   void look(size_t reader, size_t owner, size_t id, const Expected& x, uint64_t begin, uint64_t end) {
     const uint64_t start = plan_.offset[x.buffer];
     if (begin >= end || arena(owner, x.buffer).all_carry(start + begin, start + end, x.tag)) return;
@@ -328,7 +328,7 @@ class Replay {
     for (int place = 0; place < here.count(who); place++) f(static_cast<size_t>(here.rank_at(who, place)), place);
   }
 
-  // This rank if it has a step to make, else one that it waits for.
+  // Returns this rank if it has a step to make, else one for which it waits.
   size_t next_rank(size_t rank, size_t id) {
     std::vector<CollectiveState>& states = states_of(id);
     if (!states[rank].begun) return rank;

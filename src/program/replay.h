@@ -9,14 +9,14 @@ namespace snug {
 
 struct ReplayResult {
   int64_t corrupted_reads = 0;
-  std::string first;  // program, op and buffer of the first one; with several ranks, the rank that read
+  std::string first;  // program, op and buffer of the first one; with several ranks, also the rank that read
 };
 
-// Runs the sequence of programs (each a successor of the one before) with at most two in flight, choosing among the
+// Runs the sequence of programs (each a successor of the one before) with at most two in flight. It chooses among the
 // lanes' ready ops by `seed`: at random, or one lane as far ahead of the others as waits allow, or as far behind. A
 // read is corrupted when its bytes do not carry the tags (buffer and version) that issue order would have given them;
-// bytes that nothing in the sequence has written are not looked at. There are no deadlocks: every wait is for something
-// issued before. InternalError for a sequence that cannot happen or a wait for an op that does not exist.
+// bytes that no op of the sequence has written are not checked. There are no deadlocks, as every wait is for an op
+// issued before. Throws InternalError for a sequence that cannot happen or a wait for an op that does not exist.
 //
 // With several ranks each runs the same programs, in an order of its own. A collective (AllGather, Exchange) begins on
 // each rank when its waits are met there; when all who take part have begun it, each of them, in any order and between

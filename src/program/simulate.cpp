@@ -38,7 +38,7 @@ class Simulation {
           done++;
         }
       if (done > before) continue;
-      // All that is left waits for one that takes processors: who begins first.
+      // All ops that are ready take processors: the one that can begin first goes next.
       std::optional<Ready> first;
       size_t of_first = kLanes;
       for (size_t lane = kLanes; lane-- > 0;)
@@ -55,11 +55,11 @@ class Simulation {
 
  private:
   struct Run {
-    size_t first = 0;  // of its spans
-    size_t left = 0;   // ops
-    double end = 0;    // of all that have run of it
+    size_t first = 0;  // index of the first of its spans
+    size_t left = 0;   // ops that have not run
+    double end = 0;    // when the last of its ops that have run ends
   };
-  // The head of a lane, all that it waits for known.
+  // Holds the head of a lane, once the ends of all ops that it waits for are known.
   struct Ready {
     size_t run = 0;
     OpId op = 0;
@@ -98,7 +98,7 @@ class Simulation {
     return ready;
   }
 
-  // Whether the first `count` runs are over; their ends are then those of all up to them.
+  // Returns whether the first `count` runs are over; then `end` of each of them covers all runs up to it.
   bool finished(size_t count) {
     for (; finished_ < count && runs_[finished_].left == 0; finished_++)
       if (finished_ > 0) runs_[finished_].end = std::max(runs_[finished_].end, runs_[finished_ - 1].end);
@@ -126,7 +126,7 @@ class Simulation {
       lane_end_[kCompute] = end;
   }
 
-  // The compute lane's op that is under way.
+  // Prolongs the op under way on the compute lane.
   void prolong(double seconds) {
     Run& run = runs_[computing_.run];
     Timeline::Span& span = timeline_.spans[run.first + computing_.op];
@@ -142,7 +142,7 @@ class Simulation {
   std::vector<std::array<std::vector<OpId>, kLanes>> of_lane_;  // by program
   std::vector<Run> runs_;                                       // by place in the sequence
   std::array<LaneCursor, kLanes> places_{};
-  Ready computing_;  // what ran last on the compute lane
+  Ready computing_;  // the last op that ran on the compute lane
   std::array<double, kLanes> lane_end_{};
   double all_taken_until_ = 0;
   size_t finished_ = 0;

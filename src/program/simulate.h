@@ -1,4 +1,4 @@
-// The time a sequence of programs takes, by measured rates.
+// Computes how long a sequence of programs takes, by measured rates.
 #pragma once
 
 #include <functional>
@@ -18,14 +18,16 @@ struct Timeline {
   std::vector<Span> spans;  // in issue order
 };
 
-// What an op takes of the processors that lanes share. Some, on the compute lane: an op of another lane that takes any
-// begins beside it, and it ends later by as long as that takes. All: none that takes any begins before it ends, as with
-// a product on a card, whose blocks of threads stay where they are until they are done. The compute lane waits for what
-// other lanes have begun; those do not wait for each other.
+// Says what an op takes of the processors that lanes share. Some, for an op of the compute lane: an op of another lane
+// that takes processors may begin beside it, and delays its end by as long as that other op takes. All means that no op
+// that takes processors begins before this one ends, as with a product on a card, whose blocks of threads stay where
+// they are until they are done. The compute lane waits for ops that other lanes have begun; other lanes do not wait for
+// each other.
 enum class Processors : uint8_t { None, Some, All };
 
-// Lanes run in order, waits are honoured, at most two programs are in flight; `seconds` gives an op's duration. Where
-// several may have the processors, those of other lanes go before those of the compute lane.
+// Returns when each op runs. Lanes run in order, waits are honoured, and at most two programs are in flight; `seconds`
+// gives an op's duration. Where several ops may take the processors, those of other lanes go before those of the
+// compute lane.
 Timeline simulate(const ProgramSet& set, const std::vector<ProgramId>& sequence,
                   const std::function<double(const Op&)>& seconds,
                   const std::function<Processors(const Op&)>& processors = {});

@@ -8,8 +8,8 @@
 namespace snug {
 namespace {
 
-// By lane, the index of an op in issue order; -1: none. Of a lane's ops only the last matters: the lane orders the
-// rest.
+// Holds the index of one op in each lane, in issue order; -1: none. Only a lane's last op matters, as the lane orders
+// the others.
 using LaneOps = std::array<int32_t, kLanes>;
 constexpr LaneOps kNone = [] {
   LaneOps none{};
@@ -22,8 +22,8 @@ struct ByteSpan {
   uint64_t begin = 0, end = 0;
 };
 
-// Who used each byte of the arenas: the last op that wrote it, and by lane the last that has read it since. Walking a
-// program backwards gives its first uses in the same way.
+// Holds who used each byte of the arenas: the last op that wrote it, and by lane the last that has read it since. If a
+// program is walked backwards, these are its first uses.
 class Memory {
  public:
   struct Cell {
@@ -78,7 +78,7 @@ class Memory {
   const Cells& cells(size_t space) const { return cells_[space]; }
 
  private:
-  // The first cell that ends beyond `begin`.
+  // Returns the first cell that ends beyond `begin`.
   template <class C>
   static auto first_reaching(C& cells, uint64_t begin) -> decltype(cells.begin()) {
     auto it = cells.upper_bound(begin);
@@ -86,13 +86,13 @@ class Memory {
     return it;
   }
 
-  // The first cell that begins at `begin` or beyond, once it is a boundary between cells.
+  // Makes `begin` a boundary between cells and returns the first cell that begins there or beyond.
   static Cells::iterator first_from(Cells& cells, uint64_t begin) {
     const auto it = first_reaching(cells, begin);
     return it == cells.end() || it->first >= begin ? it : split(cells, it, begin);
   }
 
-  // Returns the part from `at` on.
+  // Splits a cell at `at` and returns the part from `at` on.
   static Cells::iterator split(Cells& cells, Cells::iterator it, uint64_t at) {
     const Cell above = it->second;
     it->second.end = at;
@@ -102,7 +102,7 @@ class Memory {
   PerSpace<Cells> cells_;
 };
 
-// Which ops have finished for certain when another starts: by their place in the lanes and by waits.
+// Records which ops have certainly finished when another starts, by their place in the lanes and by waits.
 class Order {
  public:
   // Appends an op that waits for `given`. Returns those of `needed` that are not implied, which it then waits for too.
@@ -136,10 +136,10 @@ class Order {
   LaneOps last_of_lane_ = kNone;
 };
 
-// One program on its own, and what its neighbours in time must know of it.
+// Holds one program synchronised on its own, and what its neighbours in time must know of it.
 struct Synced {
   const std::vector<Op>* ops = nullptr;
-  std::vector<LaneOps> waits;  // by op: within the program
+  std::vector<LaneOps> waits;  // by op: waits within the program
   Order order;
   Memory first_uses, last_uses;
 };
@@ -169,8 +169,8 @@ Synced sync_within(const ProgramSet& set, const MemoryPlan& plan, const std::vec
   return synced;
 }
 
-// By op of `after`: the ops of `before` that share bytes with it in conflict, through the last uses there and the first
-// here. All others are ordered by these and by the waits within.
+// Returns, by op of `after`, the ops of `before` with which it conflicts on shared bytes, among the last uses in
+// `before` and the first uses in `after`. These and the waits within each program order all other conflicts.
 std::vector<LaneOps> hazards_between(const Synced& before, const Synced& after) {
   std::vector<LaneOps> needed(after.ops->size(), kNone);
   auto add = [&](int32_t op, bool write, const Memory::Cell& earlier) {
@@ -189,7 +189,7 @@ std::vector<LaneOps> hazards_between(const Synced& before, const Synced& after) 
   return needed;
 }
 
-// By op of `after`: the ops of `before` that it must wait for when `after` directly follows.
+// Returns, by op of `after`, the ops of `before` that it must wait for when `after` directly follows.
 std::vector<LaneOps> sync_between(const Synced& before, const Synced& after) {
   std::vector<LaneOps> waits = hazards_between(before, after);
   Order order = before.order;  // ops of `after` are numbered on from those of `before`

@@ -1,4 +1,4 @@
-// How ranks share a model. Ranks are numbered replica by replica: rank = replica * shards + shard.
+// Says how ranks share a model. Ranks are numbered replica by replica: rank = replica * shards + shard.
 //
 // A flat run of elements that belongs to a group of parameters is cut into `ranks` equal parts. Shard s is the run of
 // parts [s * replicas, (s + 1) * replicas), and part s * replicas + k is owned by the rank of shard s in replica k: so
@@ -11,18 +11,18 @@ namespace snug {
 
 struct Topology {
   int ranks = 1, replicas = 1;  // replicas divides ranks
-  int rank = 0;                 // of who asks
+  int rank = 0;                 // the rank that asks
 
   int shards() const { return ranks / replicas; }
   int shard() const { return rank % shards(); }
   int replica() const { return rank / shards(); }
   int part() const { return shard() * replicas + replica(); }
-  // As another rank sees it.
+  // Returns the topology as another rank sees it.
   Topology seen_by(int other) const { return {ranks, replicas, other}; }
 
-  // How many take part in a collective.
+  // Returns how many ranks take part in a collective.
   int count(Ranks who) const { return who == Ranks::Replica ? shards() : who == Ranks::Peers ? replicas : ranks; }
-  // This rank's place among them.
+  // Returns this rank's place among the ranks that take part.
   int place(Ranks who) const {
     switch (who) {
       case Ranks::Parts:
@@ -36,7 +36,7 @@ struct Topology {
     }
     return 0;
   }
-  // The rank at a place.
+  // Returns the rank at a place among those that take part.
   int rank_at(Ranks who, int at) const {
     switch (who) {
       case Ranks::Parts:

@@ -11,15 +11,15 @@ struct Touched {
   bool written = false;
 };
 
-// By lane, how many of a program's ops have finished for certain.
+// Holds, by lane, how many of a program's ops have certainly finished.
 using Done = std::array<size_t, kLanes>;
 
 void raise(Done& done, const Done& other) {
   for (size_t lane = 0; lane < kLanes; lane++) done[lane] = std::max(done[lane], other[lane]);
 }
 
-// Two ops that neither lanes nor waits order may run at the same time, in either order: they must not share bytes that
-// one of them writes. Every such pair is looked at; there are few, as lanes follow each other closely.
+// Checks every pair of ops that neither lanes nor waits order: they may run at once, in either order, so they must not
+// share bytes that one of them writes. There are few such pairs, as lanes follow each other closely.
 class Verifier {
  public:
   Verifier(const ProgramSet& set, const MemoryPlan& plan) : set_(set), facts_(set.programs.size()) {
@@ -73,7 +73,7 @@ class Verifier {
     }
   }
 
-  // Also works out what has finished within the program, for which the waits must point backwards.
+  // Checks that waits point backwards, and records what has finished within the program, which relies on that.
   void check_waits(ProgramId p) {
     ProgramIndex& facts = facts_[p];
     const std::vector<ProgramId> predecessors = set_.predecessors(p);
@@ -95,14 +95,14 @@ class Verifier {
     }
   }
 
-  // What has finished of program p when its op i has.
+  // Returns what has finished of program p when its op i has.
   Done done_after(ProgramId p, OpId i) const {
     Done done = facts_[p].done[i];
     done[facts_[p].lane[i]] = facts_[p].rank[i] + 1;
     return done;
   }
 
-  // By op of `after`: the ops of `before` that have finished when it starts, where `after` directly follows.
+  // Returns, by op of `after`, the ops of `before` that have finished when it starts, where `after` directly follows.
   std::vector<Done> done_across(ProgramId before, ProgramId after) const {
     const ProgramIndex& facts = facts_[after];
     const std::vector<Op>& ops = set_.programs[after].ops;

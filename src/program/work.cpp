@@ -11,7 +11,7 @@ double elements(const Operand& operand) { return static_cast<double>(operand.sha
 
 double bytes(const Operand& operand) { return elements(operand) * static_cast<double>(element_bytes(operand.dtype)); }
 
-// What is read and what is written of the first operands, each counted once.
+// Returns the bytes that the first `count` operands read and write; an operand that is both counts twice.
 double all_bytes(std::span<const Operand> operands, size_t count) {
   double sum = 0;
   for (const Operand& operand : operands.first(std::min(count, operands.size())))
@@ -20,22 +20,22 @@ double all_bytes(std::span<const Operand> operands, size_t count) {
 }
 double all_bytes(const Op& op) { return all_bytes(op.operands, op.operands.size()); }
 
-// Two operations for each of m n k.
+// Returns two operations for each of m n k.
 double flops(const Gemm& gemm, std::span<const Operand> operands) {
   const Shape &a = operands[0].shape, &b = operands[1].shape;
   const int64_t n = gemm.transpose_b ? b.rows() : b.cols();
   return 2.0 * static_cast<double>(a.count()) * static_cast<double>(n);
 }
 
-// Products of queries and keys, as if all documents were as long as they may be: an upper bound. Each of `products`
-// (forward 2: scores and output; backward 5) is half of T x longest x dim for every head.
+// Returns the operations of the products of queries and keys, as if all documents were as long as they may be: an upper
+// bound. Each of `products` (forward 2: scores and output; backward 5) is half of T x longest x dim for every head.
 template <class A>
 double attention_flops(const A& a, const Op& op, double products) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
   return products * tokens * seen_length(a.longest, a.window) * static_cast<double>(a.shape.heads * a.shape.dim);
 }
 
-// Every new token over the whole cache: an upper bound.
+// Returns the operations of every new token over the whole cache: an upper bound.
 double attention_flops(const CachedAttention& attention, const Op& op) {
   const auto tokens = static_cast<double>(op.operands[0].shape.rows());
   const int64_t rows = op.operands[1].shape.rows();
@@ -43,7 +43,7 @@ double attention_flops(const CachedAttention& attention, const Op& op) {
   return 4.0 * tokens * cached * static_cast<double>(attention.shape.heads * attention.shape.dim);
 }
 
-// What it reads and writes by itself, and the products of what it is made of.
+// Returns the bytes that the composite op itself reads and writes, and the operations of the ops of which it is made.
 template <class Kind>
 Work work_of_ops(const Kind& kind, std::span<const Operand> operands) {
   Work sum{0, all_bytes(operands, operand_count(kind))};
@@ -100,7 +100,7 @@ Work work(const Op& op) {
           [&](const CachedAttention& a) {
             return Work{attention_flops(a, op), all_bytes(op)};
           },
-          // Of the table, of x and of the cache only the rows in question.
+          // Of the table, of x and of the cache only the rows that are used count.
           [&](const Embedding&) {
             return Work{0, bytes(operands[0]) + 2 * bytes(operands[2])};
           },
@@ -113,7 +113,7 @@ Work work(const Op& op) {
           [&](const CacheAppend&) {
             return Work{0, 2 * (bytes(operands[0]) + bytes(operands[1]))};
           },
-          // Columns are read for their largest first.
+          // Columns are read once more, first, to find their largest values.
           [&](const Quantize& quantize) {
             return Work{0, all_bytes(op) + (quantize.columns ? bytes(operands[0]) : 0)};
           },

@@ -1,5 +1,5 @@
-// The arrays of one pass's batch: their names, order, types and sizes stand here alone. Data fills them on the host
-// (data/batcher.h says with what), one copy brings them to the device, and ops read them there.
+// Defines the arrays of one pass's batch: only here stand their names, order, types and sizes. The data room fills them
+// on the host (data/batcher.h says with what), one copy brings them to the device, and ops read them there.
 #pragma once
 
 #include <array>
@@ -9,8 +9,8 @@
 
 namespace snug {
 
-// One thing for each array: its field, a view of it on the host, an operand on the device. T tokens, at most D
-// documents. Where arrays of fp32 are another type than those of int32, that is `Floats`.
+// Holds one thing for each array: its field, a view of it on the host, or an operand on the device. There are T tokens,
+// and at most D documents. `Floats` is the type for arrays of fp32, if it differs from that for int32.
 template <class Array, class Floats = Array>
 struct BatchArrays {
   Array ids;             // [T]
@@ -28,12 +28,12 @@ struct BatchArrays {
   std::array<Array, kCount> in_order() const {
     return {ids, positions, documents, loss_rows, loss_targets, loss_weights, token_order, segment_starts, segment_ids};
   }
-  // The inverse of in_order(). InternalError for fewer.
+  // Returns the inverse of in_order(). Throws InternalError for fewer arrays.
   static BatchArrays of(std::span<const Array> a) {
     check(a.size() >= kCount, "{} arrays of a batch, expected {}", a.size(), kCount);
     return {a[0], a[1], a[2], a[3], a[4], a[5], a[6], a[7], a[8]};
   }
-  // What f makes of each array of int32, and g of those of fp32.
+  // Returns what f makes of each array of int32, and g of those of fp32.
   template <class F, class G>
   auto map(const F& f, const G& g) const {
     return BatchArrays<decltype(f(ids)), decltype(g(loss_weights))>{f(ids),         f(positions),      f(documents),
@@ -42,7 +42,7 @@ struct BatchArrays {
   }
 };
 
-// Those of a pass that generates: n tokens and their positions, and which of them the logits are wanted of.
+// Holds the arrays of a pass that generates: n tokens and their positions, and the token whose logits are wanted.
 template <class Array>
 struct TokenArrays {
   Array ids;        // [n]
@@ -55,7 +55,7 @@ struct TokenArrays {
   }
 };
 
-// Type and shape of an array, dense.
+// Holds type and shape of an array, which is dense.
 struct ArrayField {
   DType dtype = DType::I32;
   Shape shape;
@@ -78,12 +78,12 @@ inline std::array<ArrayField, 3> token_fields(int64_t tokens) {
   return {{{DType::I32, {tokens}}, {DType::I32, {tokens}}, {DType::I32, {1}}}};
 }
 
-// Where the arrays are written, as numbers.
+// Numbers of the arrays, to be written.
 using BatchViews = BatchArrays<std::span<int32_t>, std::span<float>>;
 using TokenViews = TokenArrays<std::span<int32_t>>;
 
-// Of the views that HostJob::FillBatch and HostJob::FillTokens are given: the arrays in order, and the bytes they lie
-// in.
+// Returns a view as numbers, for the views that HostJob::FillBatch and HostJob::FillTokens get: the arrays in order,
+// and the bytes in which they lie.
 template <class T>
 std::span<T> numbers_of(const TensorView& view) {
   return {view.as<T>(), static_cast<size_t>(view.count())};

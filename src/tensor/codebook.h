@@ -1,4 +1,4 @@
-// The numbers that codes of few bits stand for, in increasing order; those of 4 and 8 bits are bitsandbytes' own.
+// Lists the numbers that codes of few bits stand for, ascending; those of 4 and 8 bits are bitsandbytes' own.
 #pragma once
 
 #include <algorithm>
@@ -30,12 +30,13 @@ inline constexpr std::array<float, 16> kNf4Codebook{
     1.0f,
 };
 
-// One of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or [0,
-// 1], closer together towards 0, ascending, in bitsandbytes' own bits (create_dynamic_map).
+// Holds one of the dynamic maps of 8 bits (Dettmers, arXiv:1511.04561 and arXiv:2110.02861): 256 numbers in [-1, 1] or
+// [0, 1], closer together towards 0, ascending, with the bits of bitsandbytes' create_dynamic_map.
 using DynamicMap = std::array<float, 256>;
 
-// Seven decades, the lowest from 1e-7 to 1e-6, each cut into twice as many equal intervals as the one below; values are
-// the intervals' middles, 0 and 1. The intervals' ends are rounded once, as a fused multiply-add does.
+// Makes a map of seven decades, the lowest from 1e-7 to 1e-6, each cut into twice as many equal intervals as the one
+// below; its values are the intervals' middles, 0 and 1. The intervals' ends are rounded once, as a fused multiply-add
+// does.
 constexpr DynamicMap make_dynamic_map(bool with_negatives) {
   constexpr float kDecade[] = {1e-6f, 1e-5f, 1e-4f, 1e-3f, 1e-2f, 1e-1f, 1.0f};
   DynamicMap map{};
@@ -61,14 +62,14 @@ constexpr DynamicMap make_dynamic_map(bool with_negatives) {
   return map;
 }
 
-// kSignedMap is also that of the second quantisation of NF4's scales.
+// kSignedMap serves the second quantisation of NF4's scales as well.
 inline constexpr DynamicMap kSignedMap = make_dynamic_map(true), kUnsignedMap = make_dynamic_map(false);
-inline constexpr uint8_t kSignedZero = 127;  // its code
+inline constexpr uint8_t kSignedZero = 127;  // the code of 0
 static_assert(kSignedMap[kSignedZero] == 0 && kUnsignedMap[0] == 0);
 
-// A map's codes by one look-up. Magnitudes that, 2^-24 added, agree in the exponent and the upper 9 bits of the
-// fraction are a bin, whose code is the one nearest to its middle: of a number beside the middle of two codes, by 2^-10
-// of itself at most, it may be the further.
+// Finds a map's codes by one look-up. Magnitudes that, with 2^-24 added, agree in the exponent and the upper 9 bits of
+// the fraction are a bin, whose code is the one nearest to its middle. If a number is beside the middle of two codes,
+// by 2^-10 of itself at most, its code may be the further one.
 struct CodeBins {
   static constexpr float kLeast = 0x1p-24f;
   static constexpr int kShift = 23 - 9;
@@ -76,7 +77,7 @@ struct CodeBins {
   static constexpr uint32_t kCount = (std::bit_cast<uint32_t>(1.0f) >> kShift) - kFirst + 1;
   std::array<uint8_t, kCount> codes;
 
-  // Of magnitudes up to `map`'s number `most`, from its number `zero`.
+  // Makes the bins of magnitudes up to `map`'s number `most`, from its number `zero` on.
   constexpr CodeBins(const DynamicMap& map, uint8_t zero, uint8_t most) : codes{} {
     uint8_t code = zero;
     for (uint32_t bin = 0; bin < kCount; bin++) {
@@ -91,17 +92,17 @@ struct CodeBins {
       codes[bin] = code;
     }
   }
-  // What has a bin, whatever came out of a file: NaN counts as 1, what is negative as 0.
+  // Returns a magnitude that has a bin, whatever came out of a file: NaN counts as 1, negative numbers as 0.
   static constexpr float bounded(float raised) {
     if (raised < kLeast) return kLeast;
     return raised < 1.0f ? raised : 1.0f;
   }
-  // Of a magnitude to which kLeast has been added.
+  // Returns the code of a magnitude to which kLeast has been added.
   uint8_t of(float raised) const { return codes[(std::bit_cast<uint32_t>(bounded(raised)) >> kShift) - kFirst]; }
 };
 
-// AdamW's moments in 8 bits: code c stands for map[c] x the block's scale. m's codes are those of both signs alike, so
-// that its largest number stands at that of code 254, the last that has a negative twin, 254 - c; v's stands at 1.
+// AdamW's moments in 8 bits: code c stands for map[c] x the block's scale. m's codes are symmetric, so its largest
+// number stands at code 254, the last that has a negative twin, 254 - c; v's stands at 1.
 inline constexpr uint8_t kMeanMost = 254;
 inline constexpr CodeBins kMeanBins{kSignedMap, kSignedZero, kMeanMost}, kSquareBins{kUnsignedMap, 0, 255};
 inline constexpr float kMeanRise = 1.0f / kSignedMap[kMeanMost];  // m's scale over its largest magnitude
@@ -111,7 +112,8 @@ constexpr float state_scale(float largest, float rise) {
   return scale > kLeastScale ? scale : kLeastScale;
 }
 
-// Between neighbours of a codebook: a number's code is how many of these lie below it, so that a tie goes down.
+// Returns the middles between neighbours of a codebook: a number's code is the number of middles below it, so that a
+// tie goes down.
 template <size_t N>
 constexpr std::array<float, N - 1> middles(const std::array<float, N>& book) {
   std::array<float, N - 1> result{};
@@ -122,7 +124,7 @@ constexpr std::array<float, N - 1> middles(const std::array<float, N>& book) {
 // FP8 e4m3fn (Micikevicius et al., arXiv:2209.05433): bias 7, no infinity, NaN 0x7f and 0xff, largest 448.
 inline constexpr float kFp8Largest = 448.0f;
 
-// To nearest, ties to even, saturating (infinity too); NaN stays.
+// Returns the code to nearest, ties to even, saturating (infinity too); NaN stays.
 constexpr uint8_t fp8_from_float(float x) {
   constexpr uint32_t kLeastNormal = std::bit_cast<uint32_t>(0x1p-6f), kNaN = 0x7fu;
   constexpr uint32_t kInfinity = std::bit_cast<uint32_t>(std::numeric_limits<float>::infinity());

@@ -1,4 +1,4 @@
-// Element types and their conversions on the host.
+// Defines element types and their conversions on the host.
 #pragma once
 
 #include <bit>
@@ -26,13 +26,13 @@ constexpr uint64_t element_bytes(DType dtype) {
   return 0;
 }
 
-// "fp32", "bf16", "fp16", "int32", "int16", "uint8", "int8": as options, dumps and messages spell them.
+// Returns the name in options, dumps and messages: "fp32", "bf16", "fp16", "int32", "int16", "uint8", "int8".
 std::string_view name(DType dtype);
 
-// The inverse of name(); nothing for an unknown word.
+// Returns the inverse of name(); nothing for an unknown word.
 std::optional<DType> dtype_from_name(std::string_view word);
 
-// The upper half of an IEEE-754 binary32.
+// Holds the upper half of an IEEE-754 binary32.
 struct BFloat16 {
   uint16_t bits = 0;
   BFloat16() = default;
@@ -45,7 +45,7 @@ struct BFloat16 {
   }
 
  private:
-  // To nearest, ties to even; NaN stays NaN (quiet).
+  // Rounds to nearest, ties to even; NaN stays NaN (quiet).
   static uint16_t round(float value) {
     const uint32_t u = std::bit_cast<uint32_t>(value);
     if ((u & 0x7fffffffu) > 0x7f800000u) return static_cast<uint16_t>((u >> 16) | 0x40u);
@@ -53,7 +53,7 @@ struct BFloat16 {
   }
 };
 
-// IEEE-754 binary16: a storage format of weight files, never computed in.
+// Holds an IEEE-754 binary16: a storage format of weight files, never computed in.
 struct Float16 {
   uint16_t bits = 0;
   Float16() = default;

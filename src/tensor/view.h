@@ -1,4 +1,4 @@
-// What a kernel sees: typed memory without ownership, and no device API in sight.
+// Declares what a kernel sees: typed memory without ownership or any device API.
 #pragma once
 
 #include <array>
@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Up to four dimensions, the last one contiguous.
+// Holds up to four dimensions, the last one contiguous.
 struct Shape {
   std::array<int64_t, 4> dims{1, 1, 1, 1};
   int rank = 0;
@@ -21,16 +21,16 @@ struct Shape {
   Shape(std::initializer_list<int64_t> sizes);
   int64_t operator[](int i) const { return dims[static_cast<size_t>(i)]; }
   int64_t count() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
-  // As a matrix: all dimensions but the last, and the last. A scalar is 1 x 1.
+  // Return the size as a matrix: all dimensions but the last, and the last. A scalar is 1 x 1.
   int64_t rows() const { return cols() == 0 ? 0 : count() / cols(); }
   int64_t cols() const { return rank == 0 ? 1 : dims[static_cast<size_t>(rank - 1)]; }
   bool operator==(const Shape&) const = default;
 };
 
-// "[4096, 14336]"
+// Returns "[4096, 14336]".
 std::string to_string(const Shape& shape);
 
-// Elements of a matrix whose rows may carry a tail: row r starts at data + r * row_stride elements.
+// Refers to elements of a matrix whose rows may be padded: row r starts at data + r * row_stride elements.
 struct TensorView {
   std::byte* data = nullptr;
   DType dtype = DType::F32;
@@ -49,7 +49,7 @@ struct TensorView {
   }
 };
 
-// Calls f.template operator()<T>() with the C++ type of a floating-point dtype: one template in place of a ladder.
+// Calls f.template operator()<T>() with the C++ type of a floating-point dtype.
 template <class F>
 decltype(auto) dispatch_float(DType dtype, F&& f) {
   switch (dtype) {

@@ -13,7 +13,7 @@ namespace snug {
 namespace {
 
 constexpr std::string_view kPrefix = "step-";
-constexpr std::string_view kRemoved = ".old";  // after the name of what is being removed
+constexpr std::string_view kRemoved = ".old";  // follows the name of what is being removed
 constexpr size_t kMostDifferences = 5;         // in a message
 
 }  // namespace
@@ -39,7 +39,7 @@ std::vector<int64_t> Checkpoints::steps() const {
   return found;
 }
 
-// Rank 0 makes and publishes the directory, every rank writes its own file into it.
+// Rank 0 makes and publishes the directory; every rank writes its own file into it.
 void Checkpoints::save(Session& session, const CheckpointState& state) {
   std::optional<PendingDirectory> pending;
   if (session.rank() == 0) {
@@ -59,8 +59,9 @@ void Checkpoints::save(Session& session, const CheckpointState& state) {
   session.barrier({"the publishing of step", state.step});
 }
 
-// What is to go loses its name first: who reads it finds it whole or not there. What somebody reads waits for the next
-// checkpoint. A directory may be in use otherwise, on NFS by a file that is still open: that ends no run.
+// Removes old checkpoints. Each loses its name first, so that a reader finds it whole or not there. One that is being
+// read waits for the next checkpoint. A directory may be in use otherwise, on NFS by a file that is still open; that
+// ends no run.
 void Checkpoints::remove_old(const CheckpointState& state, const Heartbeat& heartbeat) const {
   if (keep_ < 0) return;
   std::vector<int64_t> old = steps();

@@ -1,4 +1,4 @@
-// The checkpoints of a run: out/checkpoints/step-N/, each whole or not there.
+// Keeps the checkpoints of a run: out/checkpoints/step-N/, each whole or not there.
 #pragma once
 
 #include <filesystem>
@@ -13,30 +13,31 @@
 
 namespace snug {
 
-// Groups of fields of the data, beside those of the job (plan/lowering/fingerprint.h).
+// Name the groups of fields of the data, beside those of the job (plan/lowering/fingerprint.h).
 inline constexpr std::string_view kBlockFields = "blocks";           // how samples become the blocks of steps
 inline constexpr std::string_view kContentFields = "data";           // what samples hold, in tokens
-inline constexpr std::string_view kDataOptionFields = "options";     // of which files and options that came
+inline constexpr std::string_view kDataOptionFields = "options";     // the files and options that gave those samples
 inline constexpr std::string_view kValidationFields = "validation";  // what held-out samples hold
 
-// UserError that names what `now` has otherwise than the run's checkpoint in `directory`, by field and both values. The
-// cut may differ, options of the data if their samples are equal, and held-out samples.
+// Throws UserError that names what differs between `now` and the run's checkpoint in `directory`, by field and both
+// values. The cut may differ, and so may options of the data if their samples are equal, and held-out samples.
 void refuse_other_fields(const Fields& now, const Fields& saved, const std::filesystem::path& directory);
 
 class Checkpoints {
  public:
-  // `keep`: how many besides the best; below 0 all. `require_owned` is called by rank 0 before each change there, and
-  // throws where the directory is another's.
+  // `keep` is how many are kept besides the best; below 0 all are. Rank 0 calls `require_owned` before each change
+  // there; it throws where the directory belongs to another process.
   Checkpoints(
       const std::filesystem::path& run_directory, int64_t keep, std::function<void()> require_owned = [] {})
       : root_(run_directory / "checkpoints"), keep_(keep), require_owned_(std::move(require_owned)) {}
 
   const std::filesystem::path& root() const { return root_; }
-  // Steps of the complete checkpoints, in order.
+  // Returns the steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
-  // The directory of the last one, if there is any.
+  // Returns the directory of the last one, if there is any.
   std::optional<std::filesystem::path> last() const;
-  // What `use` makes of the last one's files. Where they are not good, the UserError says which is before, that may be.
+  // Returns what `use` makes of the last one's files. Where they are damaged, the UserError says which checkpoint is
+  // before it, if there is one.
   template <class Use>
   auto of_last(Use&& use) const {
     try {
@@ -48,12 +49,12 @@ class Checkpoints {
                  all[all.size() - 2]);
     }
   }
-  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept: what cannot be
-  // removed is said and tried again with the next one. On all ranks.
+  // Saves tensors and state under a temporary name, publishes them, and removes what need not be kept; what cannot be
+  // removed is reported and tried again with the next one. All ranks call it.
   void save(Session& session, const CheckpointState& state);
-  // The state of the last one.
+  // Returns the state of the last one.
   CheckpointState last_state() const;
-  // Restores the last one. UserError if it was made under other fields than `now` has.
+  // Restores the last one. Throws UserError if it was made under other fields than `now` has.
   CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:

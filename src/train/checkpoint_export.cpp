@@ -12,7 +12,7 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kChunk = 1 << 20;  // values that are held at a time
+constexpr int64_t kChunk = 1 << 20;  // values in memory at a time
 
 class TrainedValues {
  public:
@@ -24,7 +24,7 @@ class TrainedValues {
     }
   }
 
-  // Some values of a trained parameter.
+  // Returns some values of a trained parameter.
   std::vector<float> read(const std::string& name, const Span& wanted) const {
     if (dtype_in(name + ".value") == DType::F32) return array<float>(name + ".value", wanted);
     const std::vector<BFloat16> high = array<BFloat16>(name + ".value", wanted);
@@ -43,7 +43,7 @@ class TrainedValues {
     return found->second.front().place.dtype;
   }
 
-  // Of an array of one value an element.
+  // Returns values of an array that has one value for each element.
   template <class T>
   std::vector<T> array(const std::string& name, const Span& wanted) const {
     std::vector<T> values(static_cast<size_t>(wanted.count()));

@@ -1,4 +1,4 @@
-// A checkpoint as others read it: the trained parameters without the optimizer's state.
+// Exports the trained parameters of a checkpoint without the optimizer's state.
 #pragma once
 
 #include <filesystem>
@@ -9,9 +9,9 @@
 
 namespace snug {
 
-// Writes the trained parameters that a checkpoint holds to a safetensors file, each with all the bits it has there,
-// rounded to dtype(its id). `table`: of the job that trained, whatever ranks it had. UserError for files that are
-// damaged, or do not hold them.
+// Writes the trained parameters that a checkpoint holds to a safetensors file, each from all the bits it has there,
+// rounded to dtype(its id). `table` is that of the job that trained, whatever ranks it had. Throws UserError for files
+// that are damaged or lack a parameter.
 void write_trained(const std::filesystem::path& checkpoint, const ParamTable& table,
                    const std::function<DType(ParamId)>& dtype, const std::filesystem::path& file,
                    const Heartbeat& heartbeat = {});

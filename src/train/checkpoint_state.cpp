@@ -33,7 +33,7 @@ nlohmann::ordered_json json_of(const CheckpointState& state) {
   return json;
 }
 
-// UserError unless the text is to the byte what some version of write_state() made.
+// Returns the parsed text; throws UserError unless it is to the byte what some version of write_state() made.
 nlohmann::ordered_json checked(std::string_view text, const std::string& place) {
   parse_json(text, place);  // refuses what is no JSON
   auto json = nlohmann::ordered_json::parse(text);
@@ -44,7 +44,7 @@ nlohmann::ordered_json checked(std::string_view text, const std::string& place) 
   return json;
 }
 
-// Made by this version, or by one that writes the same.
+// Requires a state of this version, or of one that writes the same format.
 void require_format(const JsonObject& fields, const std::string& source) {
   const int64_t format = fields.has("format") ? fields.integer("format", 1, std::numeric_limits<int64_t>::max()) : 0;
   if (format < kFormat)

@@ -1,4 +1,4 @@
-// What stands in a checkpoint beside the tensors: its state.json.
+// Holds what stands in a checkpoint beside the tensors: its state.json.
 #pragma once
 
 #include <cstdint>
@@ -12,18 +12,18 @@ namespace snug {
 
 struct CheckpointState {
   int64_t step = 0;
-  Fields fields{};  // what decides the results (plan/lowering/fingerprint.h, and of the data): resuming compares them
-  uint64_t program_hash = 0;  // information
+  Fields fields{};  // what decides the results (plan/lowering/fingerprint.h, and the data's): resuming compares them
+  uint64_t program_hash = 0;  // for readers only
   std::optional<double> best_eval_loss{};
   int64_t best_step = 0;
 };
 
 constexpr uint64_t kMaxStateFile = 1 << 20;  // bytes
 
-// Fields at their defaults are left out.
+// Returns the state as JSON. Fields at their defaults are left out.
 std::string write_state(const CheckpointState& state);
-// UserError with `source` (the file's name) if it is not, to the byte, a state that was written, or if a version of
-// snug wrote it that this one cannot go on from.
+// Reads a state. Throws UserError with `source` (the file's name) if it is not, to the byte, a state that was written,
+// or if a version of snug wrote it from which this one cannot go on.
 CheckpointState parse_state(std::string_view json, const std::string& source);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// Checksums beside the files of a checkpoint.
+// Keeps checksums beside the files of a checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -8,9 +8,9 @@
 
 namespace snug {
 
-// Writes the checksum of a file that has been written, and whose sum was kept the while.
+// Writes the checksum of a file; the file kept its sum while it was written.
 void write_checksum(const File& file);
-// UserError unless the file has the checksum that was written beside it; reads all of it.
+// Throws UserError unless the file has the checksum that was written beside it; reads all of it.
 void require_checksum(const std::filesystem::path& path, const Heartbeat& heartbeat);
 
 }  // namespace snug

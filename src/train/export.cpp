@@ -9,8 +9,8 @@
 namespace snug {
 namespace {
 
-// The original config.json as it is for what was written: with its dtype, unless each tensor has the base's own, with
-// the vocabulary and head that its adapter gave it, and no word of how the base was quantised.
+// Returns the original config.json adapted to what was written: with its dtype, unless each tensor has the base's, with
+// the vocabulary and head that its adapter gave it, and without the base's quantisation.
 std::string written_config(const std::filesystem::path& path, const JobSpec& spec) {
   auto json = nlohmann::ordered_json::parse(read_text(path, kMaxConfigBytes));
   json.erase("quantization_config");
@@ -24,11 +24,11 @@ std::string written_config(const std::filesystem::path& path, const JobSpec& spe
   return json.dump(2) + "\n";
 }
 
-// fp16 has no number beyond 65504.
+// Refuses tensors with infinities: fp16 has no number beyond 65504.
 void refuse_overflow(const std::filesystem::path& directory, const std::vector<std::string>& halves, Purpose purpose,
                      const Heartbeat& heartbeat) {
   if (halves.empty()) return;
-  constexpr uint16_t kExponent = 0x7c00;  // of infinities and of what is no number
+  constexpr uint16_t kExponent = 0x7c00;  // the bits that infinities and NaN have
   constexpr uint64_t kChunk = 1 << 20;
   const auto index = SafetensorsIndex::open_model(directory);
   std::vector<Float16> values;

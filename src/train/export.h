@@ -1,4 +1,5 @@
-// What a run leaves for others: PEFT adapters and Hugging Face model directories. All ranks call these; rank 0 writes.
+// Writes what a run leaves for other programs: PEFT adapters and Hugging Face model directories. All ranks call these
+// functions; rank 0 writes.
 #pragma once
 
 #include <functional>
@@ -7,11 +8,11 @@
 
 namespace snug {
 
-// Writes what else belongs into a directory; called by rank 0 before the directory takes its name.
+// Writes what else belongs in a directory; rank 0 calls it before the directory takes its name.
 using WriteExtraFiles = std::function<void(const std::filesystem::path& directory)>;
 
-// Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one); `adapter` without its
-// base model, which is named here.
+// Replaces `directory` by the PEFT adapter of a session that trained one (or continued from one). `adapter` lacks its
+// base model, which is given by `base_model`.
 void export_adapter(Session& session, const std::filesystem::path& directory, const PeftConfig& adapter,
                     const std::filesystem::path& base_model, const WriteExtraFiles& write_extra = {});
 
@@ -19,7 +20,7 @@ void export_adapter(Session& session, const std::filesystem::path& directory, co
 void write_adapter_config(const std::filesystem::path& directory, PeftConfig adapter,
                           const std::filesystem::path& base_model);
 
-// Copies into `directory` what lies beside the weights of the model `source`; config.json as it is for what a job
+// Copies into `directory` what lies beside the weights of the model `source`, with config.json adapted to what the job
 // writes.
 void write_side_files(const std::filesystem::path& directory, const std::filesystem::path& source, const JobSpec& spec,
                       const Heartbeat& heartbeat = {});

@@ -11,7 +11,7 @@ Generator::Generator(Session& session, GenerateOptions options)
   session_.on(HostJob::FillTokens, [this](const HostTask&, std::span<const TensorView> views, RuntimeScalars&) {
     const TokenViews tokens = token_views(views);
     for (size_t i = 0; i < tokens.ids.size(); i++) {
-      const bool fed = i < fed_.size();  // what comes after is overwritten by the next, and nobody sees it before
+      const bool fed = i < fed_.size();  // the next tokens overwrite rows after these before any op sees them
       tokens.ids[i] = fed ? fed_[i] : 0;
       tokens.positions[i] = fed ? static_cast<int32_t>(cached_.size() + i) : 0;
     }

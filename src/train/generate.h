@@ -1,4 +1,4 @@
-// Text from a model, token by token.
+// Generates text with a model, token by token.
 #pragma once
 
 #include <functional>
@@ -19,8 +19,8 @@ struct GenerateOptions {
   std::vector<int64_t> stop;  // tokens that end a reply; they are not part of it
 };
 
-// Continues prompts on a session made for Purpose::Generate, one after the other. With several ranks all of them call
-// the same with the same prompts; rank 0 chooses every token.
+// Continues prompts on a session made for Purpose::Generate, one after the other. With several ranks all of them make
+// equal calls with equal prompts; rank 0 chooses every token.
 class Generator {
  public:
   Generator(Session& session, GenerateOptions options);
@@ -32,17 +32,17 @@ class Generator {
   // is not fed again.
   std::vector<int32_t> reply(std::span<const int32_t> prompt, const TokenHandler& on_token = {});
 
-  // The logits after every token of a prompt, one row after the other.
+  // Returns the logits after every token of a prompt, one row after the other.
   std::vector<float> score(std::span<const int32_t> prompt);
 
  private:
-  // Runs tokens through the model, behind those in the caches; logits_ are the last one's.
+  // Runs tokens through the model, behind those in the caches; logits_ are then the last token's.
   void feed(Task task, std::span<const int32_t> tokens);
 
   Session& session_;
   GenerateOptions options_;
-  std::vector<int32_t> cached_;   // the tokens that caches hold
-  std::span<const int32_t> fed_;  // by the program that runs
+  std::vector<int32_t> cached_;   // the tokens that the caches hold
+  std::span<const int32_t> fed_;  // by the running program
   std::vector<float> logits_;
   Sampler sampler_;
   uint64_t draws_ = 0;

@@ -20,7 +20,7 @@ namespace snug {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr int64_t kChunkValues = 1 << 22;  // of a tensor that are held at a time
+constexpr int64_t kChunkValues = 1 << 22;  // of a tensor in memory at a time
 
 void refuse_values(std::span<const float> values, GgufType type, const std::string& tensor) {
   const bool narrow = type != GgufType::F32 && type != GgufType::BF16;
@@ -32,7 +32,7 @@ void refuse_values(std::span<const float> values, GgufType type, const std::stri
   }
 }
 
-// Writes one tensor at `offset`. Rows of heads are interleaved within the head, so a chunk is of whole heads.
+// Writes one tensor at `offset`. Rows of heads are interleaved within the head, so a chunk holds whole heads.
 void write_tensor(const TensorRows& source, const GgufTensorName& tensor, GgufType type, File& out, uint64_t offset,
                   const Heartbeat& heartbeat) {
   const bool matrix = tensor.shape.rank > 1;
@@ -63,7 +63,7 @@ void write_tensor(const TensorRows& source, const GgufTensorName& tensor, GgufTy
   }
 }
 
-// Tensors that hold nothing of the model: what it computes itself, and a copy of the embedding.
+// Returns whether a tensor holds nothing of the model: what the model computes itself, or a copy of the embedding.
 bool is_left_out(std::string_view tensor, bool tied) {
   return tensor.ends_with("rotary_emb.inv_freq") || (tied && tensor == "lm_head.weight");
 }
@@ -124,7 +124,7 @@ std::string types_note(const std::vector<GgufType>& types) {
   return fmt::format("tensors: {}", fmt::join(parts, ", "));
 }
 
-// The adapter of one linear.
+// Holds the adapter of one linear.
 struct LoraPair {
   GgufTensorName linear;
   LoraTarget target;
@@ -133,7 +133,7 @@ struct LoraPair {
   Shape b_shape() const { return {linear.shape.rows(), target.rank}; }
 };
 
-// In the order of the model's tensors.
+// Returns the adapters in the order of the model's tensors.
 std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& sizes) {
   const std::string reason = std::string(kPeftConfigFile);
   std::vector<LoraPair> pairs;
@@ -170,7 +170,7 @@ std::vector<LoraPair> lora_pairs(const AdapterFiles& files, const GgufSizes& siz
   return pairs;
 }
 
-// B, scaled where alpha / rank is not what multiplies this adapter.
+// Returns B, scaled where alpha / rank is not this adapter's scale.
 std::vector<float> scaled_rows(const TensorRows& b, const LoraPair& pair, double alpha) {
   const double factor = pair.target.scale * static_cast<double>(pair.target.rank) / alpha;
   const int64_t rows = pair.linear.shape.rows(), rank = pair.target.rank;

@@ -1,4 +1,4 @@
-// Models and adapters as GGUF files, which llama.cpp and Ollama run.
+// Writes models and adapters as GGUF files, which llama.cpp and Ollama run.
 #pragma once
 
 #include <filesystem>
@@ -11,16 +11,16 @@
 namespace snug {
 
 // Writes the weights of the directory `model`, with configuration, tokenizer and chat template of the directory
-// `files`, to `file`, titled `title`. Some MiB of each tensor are held at a time. Returns what is narrowed, or said
-// otherwise in GGUF, a line each. UserError for families, layers, tokenizers and values that GGUF has no form for, by
-// name.
+// `files`, to `file`, titled `title`. A few MiB of each tensor are in memory at a time. Returns a line for everything
+// that is narrowed or expressed otherwise in GGUF. Throws UserError that names families, layers, tokenizers and values
+// for which GGUF has no form.
 std::vector<std::string> export_gguf_model(const std::filesystem::path& model, const std::filesystem::path& files,
                                            const std::filesystem::path& file, GgufFileType type,
                                            const std::string& title, const Heartbeat& heartbeat = {});
 
-// Writes a PEFT adapter of a model to `file`, in fp32: A and B of each linear by the linear's own name in GGUF. Its one
-// lora_alpha is that of the first linear; where others are scaled otherwise, their B is. UserError for adapters that
-// have more than these, by tensor.
+// Writes a PEFT adapter of a model to `file`, in fp32: A and B of each linear by the linear's name in GGUF. The file's
+// only lora_alpha is that of the first linear; B of linears with another scale is scaled. Throws UserError, by tensor,
+// for adapters that have more than these.
 std::vector<std::string> export_gguf_adapter(const std::filesystem::path& model, const std::filesystem::path& adapter,
                                              const std::filesystem::path& file, const Heartbeat& heartbeat = {});
 

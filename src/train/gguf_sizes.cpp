@@ -7,7 +7,7 @@
 namespace snug {
 namespace {
 
-// Of an attention factor that Yarn has by its own formula, which is llama.cpp's too.
+// Returns whether the attention factor follows from Yarn's formula, which llama.cpp uses as well.
 bool is_usual(const RopeParameters& yarn) {
   return yarn.truncate && std::abs(yarn.attention_factor - yarn_magnitude(yarn.factor)) < 1e-6;
 }

@@ -1,4 +1,4 @@
-// What a model is in the terms of GGUF.
+// Describes a model in the terms of GGUF.
 #pragma once
 
 #include <filesystem>
@@ -9,10 +9,11 @@
 
 namespace snug {
 
-// UserError where GGUF's architectures have no such model: by family, layer, or how it is stored.
+// Returns the sizes of a model. Throws UserError where GGUF's architectures have no such model: by family, layer, or
+// how it is stored.
 GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& model);
 
-// What each rotary frequency is divided by; none where they are as they are.
+// Returns the divisor of each rotary frequency; empty where frequencies are not divided.
 std::vector<float> gguf_rope_factors(const ModelSpec& spec);
 
 }  // namespace snug

@@ -1,4 +1,4 @@
-// What a run reports: one JSON object a step in metrics.jsonl, and progress for a person.
+// Reports a run: one JSON object a step in metrics.jsonl, and progress for a person.
 #pragma once
 
 #include <chrono>
@@ -19,7 +19,7 @@ struct StepMetrics {
 
 std::string to_json_line(const StepMetrics& metrics);
 
-// metrics.jsonl of a run: appended to, line by line.
+// Appends to the metrics.jsonl of a run, line by line.
 class MetricsFile {
  public:
   // Keeps the lines of steps up to `keep_steps` of a run that is resumed; 0 starts afresh.
@@ -34,11 +34,11 @@ class MetricsFile {
   int file_ = -1;
 };
 
-// One line on standard error that is written over while a terminal watches; nothing in a pipe.
+// Shows one line on standard error that is written over if that is a terminal; it shows nothing in a pipe.
 class Progress {
  public:
-  // `what` names what is counted ("step"): `total` in all, 0 if nobody knows, `before` of them done before now.
-  // Nothing at all unless it is `shown`.
+  // `what` names what is counted ("step"): `total` in all, 0 if that is unknown, of which `before` were done earlier.
+  // Shows nothing unless `shown`.
   Progress(std::string what, int64_t before, int64_t total, bool shown = true);
   ~Progress();
   // `details` is what else the line says.
@@ -53,7 +53,7 @@ class Progress {
   std::chrono::steady_clock::time_point start_;
 };
 
-// "4 min 05 s"
+// Returns a duration such as "4 min 05 s".
 std::string format_duration(double seconds);
 
 }  // namespace snug

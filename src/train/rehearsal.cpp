@@ -19,7 +19,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kProbe = 64 << 10;
 
-// The file itself is what can be refused: by rights, a quota, a read-only or broken disk, a limit of its size.
+// Writes a file, as that is what can be refused: by permissions, a quota, a read-only or broken disk, a limit on file
+// sizes.
 void write_and_remove(const fs::path& path, uint64_t longest) {
   static constexpr std::array<std::byte, kProbe> kZeros{};
   PendingFile probe(path, IoMode::Direct);
@@ -36,14 +37,14 @@ dev_t device_of(const fs::path& path) {
   return status.st_dev;
 }
 
-// What will lie in a directory that is there.
+// Says what will lie in an existing directory.
 struct Part {
   fs::path directory;
   uint64_t bytes = 0;
   std::string what;
 };
 
-// Those that share a file system, together. `help`: what makes them less.
+// Requires free room for the parts, with those on one file system together. `help` names what reduces them.
 void require_free(const std::vector<Part>& parts, std::string_view help) {
   for (const Part& first : parts) {
     uint64_t needed = 0;
@@ -74,7 +75,7 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
                      double longest_unseen) {
   const int rank = comm ? comm->topology().rank : 0;
   const fs::path root = Checkpoints(saving.out, saving.keep).root();
-  std::optional<PendingDirectory> sign;  // of a name that none had before: who sees it has the same directory
+  std::optional<PendingDirectory> sign;  // of a new name: a rank that sees it has this directory
   const auto sign_of = [&](uint64_t word) { return root / fmt::format("sign-{:08x}", word); };
   const uint64_t word = std::random_device()();
   if (rank == 0) {
@@ -98,7 +99,8 @@ void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<v
   }
   write_and_remove(root / fmt::format("rehearsal-{}", rank), saving.largest_file);
   if (rank == 0) {
-    // The next one is written beside those that are there; all of them together replace what an earlier start left.
+    // The next checkpoint is written beside those that are there; all of them together replace what an earlier start
+    // left.
     const uint64_t one = saving.checkpoint_bytes, most = static_cast<uint64_t>(saving.most_checkpoints()) * one;
     const uint64_t there = saving.keep < 0 && !saving.replaces ? 0 : bytes_in(root);
     const uint64_t saved = std::max(saving.replaces ? 0 : one, most - std::min(most, there));

@@ -1,4 +1,4 @@
-// What a run writes, and what would fail at its first checkpoint, found out before anything is loaded.
+// Finds out before anything is loaded what would fail at a run's first checkpoint.
 #pragma once
 
 #include <filesystem>
@@ -10,37 +10,39 @@
 
 namespace snug {
 
-// What a run has on disks at most, beside its logs.
+// Says what a run has on disks at most, besides its logs.
 struct SavingPlan {
   std::filesystem::path out;      // the run directory: checkpoints, and what is exported
   int64_t keep = 2;               // as Checkpoints takes it
-  int64_t saves = 1;              // of the run, at most
-  bool keeps_best = false;        // one more
-  uint64_t checkpoint_bytes = 0;  // of one, all ranks'
+  int64_t saves = 1;              // of the whole run, at most
+  bool keeps_best = false;        // one checkpoint more
+  uint64_t checkpoint_bytes = 0;  // of one checkpoint, over all ranks
   uint64_t export_bytes = 0;
-  uint64_t largest_file = 0;  // of those that a rank writes of either
-  bool replaces = false;      // checkpoints and results that are there are removed before the first step
+  uint64_t largest_file = 0;  // that a rank writes to either
+  bool replaces = false;      // checkpoints and results from before are removed before the first step
   std::filesystem::path offload_directory;
-  uint64_t offloaded_bytes = 0;  // of the ranks here
+  uint64_t offloaded_bytes = 0;  // of the ranks of this host
 
-  // Beside each other: those that are kept, and the one being written. Where all are kept, one more.
+  // Returns how many checkpoints lie beside each other: those that are kept, and the one being written. Where all are
+  // kept, one more.
   int64_t most_checkpoints() const;
-  // With those, and what is exported.
+  // Returns the bytes of those, and of what is exported.
   uint64_t saved_bytes() const { return static_cast<uint64_t>(most_checkpoints()) * checkpoint_bytes + export_bytes; }
-  // Options that leave less of them on the disk at a time; "" where nothing does.
+  // Returns options that leave fewer of them on the disk at a time; "" if no option does.
   std::string_view what_keeps_fewer() const;
 };
 
-// Seconds: NFS remembers for up to 60 that a name was not there, unless it is mounted otherwise.
+// Seconds in which a rank must see what another wrote: NFS remembers for up to 60 that a name did not exist, unless it
+// is mounted otherwise.
 inline constexpr double kLongestUnseen = 65;
 
-// Makes the directory of checkpoints, which must be one for all ranks (UserError where another than rank 0 does not see
-// for so long what that has put there), writes, syncs and removes a small file there on each rank, which before is as
-// long as the largest will be, without taking room, so that a limit of that shows; and compares what the run will have
-// written at most with what is free, by file system. UserError or DeviceError as files give them; DeviceError with the
-// directory, the bytes needed and free, and the options that help. All ranks call it, before they reserve anything;
-// rank 0 counts. Who has not seen rank 0's for a twentieth of that time says to `log`, if there is one, what it waits
-// for.
+// Makes the directory of checkpoints. It must be one directory for all ranks: UserError where a rank does not see for
+// `longest_unseen` seconds what rank 0 has put there. Each rank writes, syncs and removes a small file there, which
+// first is as long as the largest will be, without taking room, so that a limit on file sizes shows. Then it compares
+// what the run will have written at most with what is free, by file system. Throws UserError or DeviceError as files
+// do; DeviceError with the directory, the bytes needed and free, and the options that help. All ranks call it before
+// they reserve anything; rank 0 counts. A rank that has not seen rank 0's sign for a twentieth of that time tells
+// `log`, if given, what it waits for.
 void rehearse_saving(const SavingPlan& saving, Comm* comm, const std::function<void(const std::string&)>& log = {},
                      double longest_unseen = kLongestUnseen);
 

@@ -1,4 +1,4 @@
-// The learning rate of each step: transformers' schedules of the same names.
+// Returns the learning rate of each step, by transformers' schedules of these names.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct Schedule {
   int64_t warmup_steps = 0, total_steps = 0;
   double min_ratio = 0;  // linear and cosine end at peak x min_ratio
 
-  // Of step `step`, counted from 1 (transformers' lambda of step - 1).
+  // Returns the rate of step `step`, counted from 1 (transformers' lambda of step - 1).
   double at(int64_t step) const;
 };
 

@@ -16,11 +16,11 @@ namespace snug {
 
 namespace {
 
-// Of a trace: some tens of megabytes here, and twice that as JSON.
+// A trace has at most this many events: some tens of megabytes here, and twice that as JSON.
 constexpr size_t kMostEvents = 1 << 19;
 
 Compiled compile_for(const JobSpec& spec, int threads) {
-  set_threads(threads);  // products' scratch depends on the team
+  set_threads(threads);  // the scratch of products depends on the team
   return compile(spec, CpuFacts());
 }
 
@@ -51,7 +51,7 @@ Session::Session(JobSpec spec, Compiled compiled, const Resources& resources)
   };
   executor_ = std::make_unique<Executor>(compiled_.set, compiled_.plan, *backend_, *arena_, comm_, host,
                                          resources.lanes, resources.threads);
-  // A device that waits for another must not hold up the driver, where that one's rank still prepares.
+  // A device that waits for another must not hold up the driver, as that one's rank may still prepare.
   barrier("the end of preparations");
 }
 
@@ -138,11 +138,11 @@ void Session::restore(const std::filesystem::path& directory) {
   std::vector<File*> pointers;
   for (const auto& path : compiled_.restored_files)
     files.push_back(File::open_read(directory / path.filename(), IoMode::Direct));
-  // Ranks look at each file once between them.
+  // Each file is checked by one rank.
   for (size_t i = 0; i < files.size(); i++)
     if (!spec_.saved || static_cast<int>(i) % spec_.cut.ranks == rank()) require_checksum(files[i].path(), heartbeat());
   barrier("the check of a checkpoint's files");
-  // Without a saved state in the spec the files must be just those that this job writes.
+  // Without a saved state in the spec the files must be exactly those that this job writes.
   if (!spec_.saved) {
     const SafetensorsLayout& layout = compiled_.saved.layouts[0];
     std::string header(layout.header.size(), '\0');

@@ -1,4 +1,4 @@
-// A compiled job on a backend: arenas reserved, programs bound, parameters loaded, files written.
+// Runs a compiled job on a backend: arenas reserved, programs bound, parameters loaded, files written.
 #pragma once
 
 #include <filesystem>
@@ -13,67 +13,67 @@ namespace snug {
 
 class Session {
  public:
-  // What a session runs on besides its spec.
+  // Holds what a session runs on besides its spec.
   struct Resources {
     int threads = 1;  // of the CPU
     LaneMode lanes = LaneMode::Inline;
-    Comm* comm = nullptr;                                                           // of a job of several ranks
+    Comm* comm = nullptr;                                                           // of a job with several ranks
     std::filesystem::path disk_directory = std::filesystem::temp_directory_path();  // for the disk space
-    std::function<std::unique_ptr<Backend>()> backend = {};                         // makes it; none: the CPU's
+    std::function<std::unique_ptr<Backend>()> backend = {};                         // makes it; empty: the CPU's
   };
 
   // Reserves and binds what compile() made of the spec, with facts that have not changed since. With several ranks all
-  // of them construct their sessions at the same time: UserError if they do not agree on what runs.
+  // of them construct their sessions together; throws UserError if they do not agree on what runs.
   Session(JobSpec spec, Compiled compiled, const Resources& resources);
   // Compiles first.
   Session(JobSpec spec, int threads, LaneMode lanes = LaneMode::Inline, Comm* comm = nullptr);
   ~Session();
 
-  // What a job on the host does; to be set before a program with such an op runs.
+  // Sets what a job on the host does; to be called before a program with such an op runs.
   void on(HostJob job, HostHandler handler) { handlers_[job] = std::move(handler); }
 
-  // Runs a program that touches no files. Where updates are deferred, the first pass of the next step or what needs
-  // the weights before it takes care of them; and what comes next, of one that speculated and was clipped. `shape`: of
-  // the cut, for passes.
+  // Runs a program that touches no files. A deferred update is made by the next step's first pass or by a program that
+  // needs the weights earlier; a speculative update that was clipped is reapplied by whatever comes next. `shape` is
+  // one of the cut's, for passes.
   void run(Task task, const RuntimeScalars& runtime = {}, int shape = 0);
-  // Parameters from their sources. UserError if the weight files were only assumed.
+  // Loads parameters from their sources. Throws UserError if the weight files were only assumed.
   void load();
   // Writes the files of Task::Save (each rank its own) or Task::Export (rank 0) into a directory that exists, and syncs
   // them. All ranks call it.
   void write(Task task, const std::filesystem::path& directory);
-  // Trainable parameters and state from a directory that Task::Save wrote.
+  // Restores trainable parameters and state from a directory that Task::Save wrote.
   void restore(const std::filesystem::path& directory);
 
   const JobSpec& spec() const { return spec_; }
   const Compiled& compiled() const { return compiled_; }
-  // Bytes after everything issued has run; of weights and state after their update.
+  // Returns bytes as they are when everything issued has run; weights and state after their update.
   TensorView view(const Operand& operand);
-  // The same, copied into `bytes` wherever they lie.
+  // Returns such bytes, copied into `bytes` from whatever space they are in.
   TensorView view(const Operand& operand, std::vector<std::byte>& bytes);
   uint64_t arena_bytes(Space space) const;
 
-  // Notes when the ops of the next so many training steps run; fewer where those are very many ops.
+  // Notes when the ops of the next `steps` training steps run; of fewer steps if these have very many ops.
   void start_trace(int64_t steps);
-  // As a Chrome trace; after the steps. An empty one if none was started.
+  // Writes the noted steps as a Chrome trace; an empty one if none was started. It must be called after the steps.
   void write_trace(const std::filesystem::path& path);
 
   int rank() const { return spec_.rank; }
-  // The connection to the other ranks; null where there are none.
+  // Returns the connection to the other ranks; null if there are none.
   Comm* comm() const { return comm_; }
   // Returns when all ranks have called it.
   void barrier(const SyncPoint& at = {});
-  // UserError on all ranks unless all have the same value; `what` as Comm::agree() says it.
+  // Throws UserError on all ranks unless all have one value; `what` is as in Comm::agree().
   void agree(std::string_view what, uint64_t value);
-  // A sign of life in the midst of long work on the host.
+  // Returns the sign of life for long work on the host.
   Heartbeat heartbeat() const { return heartbeat_of(comm_); }
-  // The least of a number over all ranks; all of them call it.
+  // Returns the least of a number over all ranks; all of them call it.
   uint64_t least_over_ranks(uint64_t value, const SyncPoint& at);
-  // What rank 0 says, on all ranks; with those of the bits `of_any` that any rank has.
+  // Returns rank 0's value on all ranks, with those of the bits `of_any` that any rank has set.
   uint64_t as_rank_0(uint64_t value, const SyncPoint& at, uint64_t of_any = 0);
 
-  // What is left of the last step's update, at once; on all ranks.
+  // Finishes the last step's update at once; all ranks call it.
   void flush();
-  // Steps whose update was made again, as clipping changed it.
+  // Returns the number of steps whose update was made again, as clipping changed it.
   int64_t reapplied_steps() const { return reapplied_; }
 
  private:
@@ -89,8 +89,8 @@ class Session {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Arena> arena_;
   std::unique_ptr<Executor> executor_;
-  std::optional<RuntimeScalars> pending_;  // of a step whose update is deferred
-  std::optional<RuntimeScalars> reapply_;  // of a step whose update speculated, and is to be made again
+  std::optional<RuntimeScalars> pending_;  // those of a step whose update is deferred
+  std::optional<RuntimeScalars> reapply_;  // those of a step whose speculative update is to be made again
   bool swapped_ = false;                   // state is in its back buffer
   bool clipped_ = false;                   // in the last update
   int64_t reapplied_ = 0;

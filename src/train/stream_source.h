@@ -1,4 +1,4 @@
-// Batches of a data set for the trainer.
+// Gives the trainer batches of a data set.
 #pragma once
 
 #include "data/batcher.h"
@@ -8,7 +8,7 @@ namespace snug {
 
 class StreamSource : public BatchSource {
  public:
-  // Of one rank. The data set must outlive the source.
+  // Makes the batches of one rank. The data set must outlive the source.
   StreamSource(const Dataset& dataset, std::vector<uint32_t> selection, const PackingOptions& packing,
                const StepShape& shape, const RunLength& length, int rank);
 

@@ -1,4 +1,4 @@
-// Rows of a tensor of a model's files, whatever float it is stored in.
+// Reads rows of a tensor of a model's files, whatever floating-point type it is stored in.
 #pragma once
 
 #include <algorithm>
@@ -13,11 +13,11 @@ namespace snug {
 
 class TensorRows {
  public:
-  // `entry` is of a type that snug reads, and outlives this.
+  // `entry` must be of a type that snug reads, and outlive this.
   TensorRows(const SafetensorsIndex& index, const SafetensorsEntry& entry, int64_t columns)
       : file_(File::open_read(index.files()[entry.file], IoMode::Buffered)), entry_(entry), columns_(columns) {}
 
-  // Rows [first, first + count) in fp32.
+  // Returns rows [first, first + count) in fp32.
   std::vector<float> read(int64_t first, int64_t count) const {
     const auto values = static_cast<uint64_t>(count * columns_);
     return dispatch_float(*entry_.dtype, [&]<class T>() {

@@ -12,7 +12,7 @@ struct Hazard {
   const Operand *earlier = nullptr, *later = nullptr;
 };
 
-// The operands that order two ops: they share packed bytes, and one writes them.
+// Returns the operands that order two ops: they share packed bytes, and one writes them.
 std::optional<Hazard> hazard_between(const ProgramSet& set, const MemoryPlan& plan, const Op& earlier,
                                      const Op& later) {
   const auto space = [&](const Operand& o) { return set.buffers[o.buffer].space; };
@@ -66,7 +66,7 @@ class Writer {
               {"kind", kind_of(*hazard)}});
   }
 
-  // Times are microseconds there.
+  // Adds an event; the format's times are in microseconds.
   void complete(std::string_view name, std::string_view category, Lane lane, int64_t begin, int64_t duration,
                 const nlohmann::ordered_json& args) {
     add({{"name", name},

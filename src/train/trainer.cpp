@@ -12,15 +12,15 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// What is due after a step.
+// Flags for what is due after a step.
 constexpr uint64_t kEvaluate = 1, kSave = 2, kStop = 4, kLost = 8;
 
-// Steps of a trace: the first does what later ones need not, and few are enough to see what repeats.
+// A trace has this many steps: the first does what later ones need not, and few suffice to see what repeats.
 constexpr int64_t kTracedSteps = 5;
 
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
-// Decides when the next of something is due.
+// Decides when something is due next.
 class Due {
  public:
   explicit Due(Interval interval) : interval_(interval) {}
@@ -120,7 +120,7 @@ Ending Trainer::run() {
   const int64_t first = state_.step + 1;
   int64_t saved = state_.step;
   if (!options_.trace.empty()) {
-    session_.write_trace(trace_path());  // what cannot be written is better known now
+    session_.write_trace(trace_path());  // better to learn now that it cannot be written
     session_.start_trace(kTracedSteps);
   }
   begun_ = Clock::now();
@@ -128,7 +128,7 @@ Ending Trainer::run() {
     do_step(number);
     state_.step = number;
     const bool last = number == options_.steps;
-    // Clocks differ from rank to rank, and signals may reach one alone: rank 0 decides for all, each may stop all.
+    // Clocks differ from rank to rank, and a signal may reach only one: rank 0 decides for all, and each may stop all.
     const uint64_t due = session_.as_rank_0((evaluation.after(number, ends_epoch_) ? kEvaluate : 0) |
                                                 (saving.after(number, ends_epoch_) ? kSave : 0) |
                                                 (!last && options_.interrupted() ? kStop : 0) | (is_lost() ? kLost : 0),
@@ -202,7 +202,7 @@ void Trainer::run_passes(const RuntimeScalars& runtime) {
   if (tasks.size() == 1) return session_.run(tasks[0], runtime, cut.shape_for(*std::ranges::max_element(tokens)));
   for (const Task task : tasks) {
     const int64_t count = tokens[static_cast<size_t>(first)];
-    // One without tokens on any rank would add zeros to what stands.
+    // A middle pass without tokens on any rank would only add zeros.
     if (task != Task::Middle || count > 0) session_.run(task, runtime, cut.shape_for(count));
     first++;
   }
@@ -210,7 +210,7 @@ void Trainer::run_passes(const RuntimeScalars& runtime) {
 
 namespace {
 
-// Whether all numbers are, of an operand in memory; codes are none.
+// Returns whether all numbers of an operand in memory are finite; codes count as finite.
 bool is_finite(Session& session, const Operand& operand) {
   if (session.compiled().set.buffers[operand.buffer].space == Space::Disk) return true;
   std::vector<std::byte> bytes;
@@ -256,7 +256,7 @@ void Trainer::refuse_non_finite(int64_t number) {
           ? "weights were updated before that was known (a run with --max-grad-norm above 0 waits for it), earlier "
             "checkpoints are good"
           : "nothing was updated, earlier checkpoints are good";
-  // What the files held is gone where weights were updated at once.
+  // The values from the files are gone where weights were updated within the backward.
   const std::string_view suspects =
       update.in_backward && number == 1 ? "the model's files and the data of that step" : "the data of that step";
   if (!found.empty())
@@ -275,7 +275,7 @@ void Trainer::evaluate_now() {
   }
 }
 
-// On rank 0: whether the run's directory is another's by now.
+// Returns, on rank 0, whether another process has the run's directory by now.
 bool Trainer::is_lost() {
   if (session_.rank() == 0) try {
       options_.require_owned();
@@ -285,7 +285,7 @@ bool Trainer::is_lost() {
   return lost_ != nullptr;
 }
 
-// On all ranks; rank 0, which knows, says who has the directory.
+// Throws on all ranks; rank 0, which knows it, names the process that has the directory.
 void Trainer::refuse_lost() const {
   if (lost_) std::rethrow_exception(lost_);
   device_error("{}: another process has taken it over, as rank 0 says", options_.out.string());
@@ -296,7 +296,7 @@ void Trainer::save_now(int64_t number) {
   checkpoints_.save(session_, state_);
 }
 
-// Ranks beyond the first write to names of their own.
+// Returns the path of the trace; ranks other than the first have names of their own.
 std::filesystem::path Trainer::trace_path() const {
   if (session_.rank() == 0) return options_.trace;
   std::filesystem::path name = options_.trace.stem();

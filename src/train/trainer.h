@@ -1,4 +1,4 @@
-// The loop of a run: steps, evaluation, checkpoints, metrics.
+// Runs the loop of a job: steps, evaluation, checkpoints, metrics.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@
 
 namespace snug {
 
-// Where batches come from: all ranks' loss tokens are known before a step, its tokens are filled in pass by pass.
+// Gives batches: all ranks' loss tokens are known before a step, its tokens are filled in pass by pass.
 class BatchSource {
  public:
   virtual ~BatchSource() = default;
@@ -22,15 +22,17 @@ class BatchSource {
     int64_t tokens = 0, loss_tokens = 0;  // over all passes; loss tokens are never 0
     bool ends_epoch = false;
   };
-  // Of step `step`, counted from 1.
+  // Begins step `step`, counted from 1.
   virtual Step begin_step(int64_t step) = 0;
-  // Tokens in the documents of a pass of the step begun last, on the rank that has the most: alike on all ranks.
+  // Returns the tokens in the documents of a pass of the step begun last, on the rank that has the most: equal on all
+  // ranks.
   virtual int64_t pass_tokens(int64_t pass) const = 0;
   // Fills a batch for pass `pass` of the step begun last, and sets the counts in its scalars.
   virtual void fill(int64_t pass, const BatchViews& views, RuntimeScalars& runtime) = 0;
 };
 
-// Every so many steps or seconds, or with each epoch's last step; none of them: never before the end.
+// Says how often something is done: every number of steps or seconds, or with each epoch's last step; if none is set,
+// not before the end.
 struct Interval {
   int64_t steps = 0;
   double seconds = 0;
@@ -44,11 +46,11 @@ struct TrainerOptions {
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
   std::filesystem::path trace;    // a Chrome trace of the first steps is written there; empty: none
-  PerSpace<uint64_t> overhead{};  // bytes taken beside the arenas
+  PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
                     // those of the job
   std::function<bool()> interrupted = [] { return false; };  // asked after every step
-  // Called by rank 0 before it writes anything into `out`: throws where another process has taken that over.
+  // Rank 0 calls it before it writes anything into `out`; it throws where another process has taken that over.
   std::function<void()> require_owned = [] {};
   std::function<void(const std::string&)> log = [](const std::string&) {};
 };
@@ -58,37 +60,38 @@ struct EvaluationResult {
   int64_t tokens = 0, loss_tokens = 0;
 };
 
-// Mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate. The same to
-// the bit on however many ranks: the losses of passes are summed in fp64 in the order of their blocks.
+// Returns the mean loss over `passes` passes of a source (each a "step" of one pass), on a session with Task::Evaluate.
+// It is equal to the bit on any number of ranks, as the losses of passes are summed in fp64 in the order of their
+// blocks.
 EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes);
 
-// The first parameter, of those that this rank has in memory and that were not updated within the backward, that holds
-// a value which is not finite, to say whose fault a loss is that is not; UINT64_MAX if there is none. When nothing
-// runs.
+// Returns the first parameter, of those that this rank has in memory and that were not updated within the backward,
+// with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must
+// be called when nothing runs.
 uint64_t non_finite_weight(Session& session);
-// Where ranks meet, each with its own.
+// Names the meeting of ranks where each brings the parameter that it found.
 constexpr const char* kNonFiniteWeight = "the search for a weight that is not finite";
 
 enum class Ending : uint8_t { Done, Interrupted };
 
 class Trainer {
  public:
-  // `validation` may be null; then nothing is evaluated. The session is loaded.
+  // `validation` may be null; then nothing is evaluated. The session must be loaded.
   Trainer(Session& session, BatchSource& data, BatchSource* validation, int64_t validation_passes,
           TrainerOptions options);
 
   // Goes on from the last checkpoint, if there is one.
   void restore();
-  // UserError on all ranks if they are not about to do the same. Before run().
+  // Throws UserError on all ranks unless they are about to run one job. It must be called before run().
   void agree();
-  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. UserError if a loss or norm is
-  // not finite, with step and first bad parameter: parameters are those before that step.
+  // Runs to the last step, or until interrupted; a checkpoint is saved in either case. Throws UserError if a loss or
+  // norm is not finite, with the step and the first bad parameter; parameters are then those before that step.
   Ending run();
 
-  // The last step that was done, and its loss if it was done here.
+  // Return the last step that was done, and its loss if it was done here.
   int64_t step() const { return state_.step; }
   std::optional<double> loss() const { return metrics_.step > 0 ? std::optional(metrics_.loss) : std::nullopt; }
-  // The step with the least held-out loss, and that loss, if any was evaluated.
+  // Returns the step with the least held-out loss, and that loss, if any was evaluated.
   std::optional<std::pair<int64_t, double>> best() const {
     return state_.best_eval_loss ? std::optional(std::pair(state_.best_step, *state_.best_eval_loss)) : std::nullopt;
   }
@@ -111,10 +114,11 @@ class Trainer {
   Checkpoints checkpoints_;
   CheckpointState state_;
   StepMetrics metrics_;
-  // Where the step's time begins: where that of the one before ended, as lanes may still be at work on it.
+  // Holds when the time of the current step began: where that of the one before ended, as lanes may still work on that
+  // one.
   std::chrono::steady_clock::time_point begun_;
   bool ends_epoch_ = false;
-  std::exception_ptr lost_;  // who has the run's directory, if that is another process by now
+  std::exception_ptr lost_;  // names the process that has the run's directory now, if that is another one
   float loss_sum_ = 0;
   StepScalars scalars_;
 };

@@ -1,9 +1,9 @@
-// AdamW (Loshchilov and Hutter, arXiv:1711.05101), every operation and rounding as torch.optim.AdamW has it on one
-// tensor at a time, so that a run here can be followed there:
+// Computes AdamW (Loshchilov and Hutter, arXiv:1711.05101), with every operation and rounding of torch.optim.AdamW on
+// one tensor at a time, so that a run here can be compared with torch:
 //   w *= 1 - lr decay;   m += (1 - beta1) (g - m);   v = beta2 v + (1 - beta2) g g
 //   w += (-lr / (1 - beta1^t) m) / (sqrt(v) / sqrt(1 - beta2^t) + epsilon)
 // Smaller formats of m and v are widened to fp32 for the step, which uses what it computed, and are rounded after it.
-// With 8-bit state the order of operations is another: adamw_scalars.h.
+// With 8-bit state the order of operations differs: adamw_scalars.h.
 #include "backend/adamw_scalars.h"
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
@@ -17,12 +17,12 @@
 namespace snug::cpu {
 namespace {
 
-// start + weight (end - start), from the nearer end (torch.lerp).
+// Returns start + weight (end - start), from the nearer end (torch.lerp).
 inline float lerp(float start, float end, float weight) {
   return weight < 0.5f ? std::fma(weight, end - start, start) : std::fma(weight - 1.0f, end - start, end);
 }
 
-// The weight after a step; m and v are brought forward.
+// Returns the weight after a step; m and v are updated.
 inline float step(const AdamWScalars& s, float w, float g, float& m, float& v) {
   m = lerp(m, g, s.mean_share);
   v = std::fma(s.square_share * g, g, v * s.square_keep);
@@ -30,7 +30,7 @@ inline float step(const AdamWScalars& s, float w, float g, float& m, float& v) {
   return w * s.keep + s.rate_of_mean * m / root;
 }
 
-// A tensor's weights: as fp32, and back with the random bits of an element.
+// Gives a tensor's weights as fp32, and stores them with the random bits of an element.
 struct PlainWeight {
   static constexpr bool kRandom = false;
   float* w;
@@ -53,15 +53,15 @@ struct RoundedWeight {
   void store(int64_t i, float x, uint32_t random) const { store_stochastic(w[i], x, random & 0xffffu); }
 };
 
-// A block of m and v in fp32, where they lie or in memory of its own, and the random bits of its elements.
+// Holds a block of m and v in fp32, in place or in its own memory, and the random bits of its elements.
 struct StateBlock {
   float own_m[kStateBlock], own_v[kStateBlock];
   float *m = own_m, *v = own_v;
-  float m_scale = 1, v_scale = 1;  // of what m and v hold
+  float m_scale = 1, v_scale = 1;  // of the values that m and v hold
   uint32_t random[kStateBlock] = {};
 };
 
-// A tensor's m and v: `count` elements from `first`, which starts a block, widened and back.
+// Gives a tensor's m and v: `count` elements from `first`, which starts a block, widened and stored again.
 struct PlainState {
   static constexpr bool kRandom = false;
   float *m, *v;
@@ -120,7 +120,7 @@ struct Bit8State {
   }
 };
 
-// The weights of a block after a step; m and v are brought forward.
+// Updates the weights, m and v of a block.
 template <class G, class Weight, class State>
 void update_block(const AdamWScalars& s, const Weight& weight, const State&, const G* g, float factor, int64_t begin,
                   int64_t count, StateBlock& block) {

@@ -8,7 +8,7 @@
 namespace snug::cpu {
 namespace {
 
-// Keys and values packed once, for all tiles of queries that read them.
+// Holds keys and values packed once, for all tiles of queries that read them.
 template <class T>
 struct ForwardScratch {
   ForwardScratch(std::byte* start, int64_t tokens, int64_t documents, const HeadColumns& columns)
@@ -27,8 +27,9 @@ struct ForwardScratch {
   uint64_t bytes;
 };
 
-// Each tile of queries goes over its document's tiles of keys up to its own, with a running softmax: with queries as
-// columns, S = K Q^T, P = exp(scale S - maximum), O^T = factor O^T + V^T P (Dao et al., arXiv:2205.14135).
+// Computes attention: each tile of queries goes over its document's tiles of keys up to its own, with a running
+// softmax. With queries as columns, S = K Q^T, P = exp(scale S - maximum), O^T = factor O^T + V^T P (Dao et al.,
+// arXiv:2205.14135).
 template <class T>
 class TiledAttention {
  public:
@@ -52,7 +53,7 @@ class TiledAttention {
     const int64_t tiles = cut_documents({documents_, static_cast<size_t>(documents + 1)}, scratch_.tiles);
     share(tiles * columns_.kv_heads,
           [&](int64_t i) { pack(scratch_.tiles[i / columns_.kv_heads], i % columns_.kv_heads); });
-    // Late tiles see most keys: they come first, so that no thread starts a long one at the end.
+    // Late tiles attend to most keys: they come first, so that no thread starts a long one at the end.
     share(tiles * columns_.heads, [&](int64_t i) { attend(tiles - 1 - i / columns_.heads, i % columns_.heads); });
     share_rows(tokens_, columns_.heads * columns_.dim, [&](int64_t row) {
       if (row < documents_[0] || row >= documents_[documents]) clear(row);

@@ -8,7 +8,8 @@
 namespace snug::cpu {
 namespace {
 
-// Keys and values packed for the products that read them, and the sums for their gradients, one for each query head.
+// Holds keys and values packed for the products that read them, and the sums for their gradients, one for each query
+// head.
 template <class T>
 struct BackwardScratch {
   BackwardScratch(std::byte* start, int64_t tokens, int64_t documents, const HeadColumns& columns)
@@ -35,10 +36,10 @@ struct BackwardScratch {
   uint64_t bytes;
 };
 
-// Each head of each document goes over its tiles of queries, and for each over the tiles of keys up to it. With queries
-// as columns: S = K Q^T, P = exp(scale S - lse), dP = V dO^T and dS = P (dP - delta), delta = rowsum(dO O); then
-// dV += P dO, dK += scale dS Q, dQ^T = scale K^T dS (Dao et al., arXiv:2205.14135). Last, the heads that share a key
-// head are added in order.
+// Computes the gradients: each head of each document goes over its tiles of queries, and for each over the tiles of
+// keys up to it. With queries as columns: S = K Q^T, P = exp(scale S - lse), dP = V dO^T and dS = P (dP - delta), delta
+// = rowsum(dO O); then dV += P dO, dK += scale dS Q, dQ^T = scale K^T dS (Dao et al., arXiv:2205.14135). Last, the
+// heads that share a key head are added in order.
 template <class T>
 class TiledAttentionBackward {
  public:
@@ -84,7 +85,7 @@ class TiledAttentionBackward {
   }
 
  private:
-  // One head's tile of queries, ready for all its products.
+  // Holds one head's tile of queries, ready for all its products.
   struct Queries {
     StackArray<T, kTile * kMaxDim> q, q_turned, dout, dout_turned;  // B, by rows and by columns
     StackArray<float, kTile * kMaxDim> dq;                          // [padded dim][queries]
@@ -93,7 +94,7 @@ class TiledAttentionBackward {
   struct TilePair {
     StackArray<float, kTile * kTile> p, ds;        // [keys][kTile]
     StackArray<T, kTile * kTile> p_a, ds_a, ds_b;  // rounded, as factors
-    StackArray<float, kTile * kMaxDim> dk, dv;     // of a document's last tile, if that is not full
+    StackArray<float, kTile * kMaxDim> dk, dv;     // for a document's last tile, if it is not full
   };
 
   int64_t packed_offset(const DocumentTile& tile, int64_t kv_head) const {
@@ -167,7 +168,7 @@ class TiledAttentionBackward {
     tile_product(scratch_.keys_turned + offset, keys, pair.ds_b.data(), width, queries.dq.data(), width, padded, width,
                  keys, !first);
 
-    // The diagonal is the first to reach a tile of keys; a tile that is not full is reached by nothing else, and is
+    // The diagonal tile is the first to reach a tile of keys. A tile that is not full is reached by no other, and is
     // computed beside the sums because its zeros would run into the next document's.
     const bool full = seen.rows() == kTile;
     float* dk = scratch_.dkeys + sum_offset(seen, head);

@@ -37,7 +37,7 @@ int64_t cut_documents(std::span<const int32_t> documents, DocumentTile* tiles) {
 
 namespace {
 
-// Sixteen elements of 32 bits; the compiler makes of it what the processor has.
+// Holds sixteen elements of 32 bits, for which the compiler uses the processor's vectors.
 using Words = uint32_t __attribute__((vector_size(64)));
 using Floats = float __attribute__((vector_size(64)));
 constexpr int64_t kLanesOfWords = 16;
@@ -49,7 +49,8 @@ Vector load(const void* from) {
   return vector;
 }
 
-// Of rows i and i + width: exchanges the upper half of each 2 width elements of one with the lower half of the other's.
+// Exchanges, in rows i and i + width, the upper half of each 2 width elements of one with the lower half of the
+// other's.
 template <uint32_t width>
 void exchange(Words (&rows)[kLanesOfWords]) {
   constexpr auto pattern = [](uint32_t shift) {
@@ -67,7 +68,7 @@ void exchange(Words (&rows)[kLanesOfWords]) {
   }
 }
 
-// Turns a matrix of words; rows and cols are multiples of 16.
+// Transposes a matrix of words; rows and cols are multiples of 16.
 void turn_words(const uint32_t* from, int64_t rows, int64_t cols, uint32_t* to) {
   for (int64_t r = 0; r < rows; r += kLanesOfWords)
     for (int64_t c = 0; c < cols; c += kLanesOfWords) {
@@ -216,10 +217,10 @@ namespace {
 using Ints = int32_t __attribute__((vector_size(64)));
 constexpr float kLog2E = 0x1.715476p0f;
 
-// 2^x for x <= 127, within 2^-22; what would underflow becomes 2^-126, NaN stays. x = n + r with |r| <= 1/2; 2^r by its
-// Taylor series to r^6. Weights tolerate this; the general exponential of math.h takes twice as long.
+// Returns 2^x for x <= 127, within 2^-22; what would underflow becomes 2^-126, NaN stays. x = n + r with |r| <= 1/2;
+// 2^r by its Taylor series to r^6. Weights tolerate this; the general exponential of math.h takes twice as long.
 inline Floats exp2(Floats x) {
-  constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, kept in the low bits
+  constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, kept in the low bits
   x = x < -126.0f ? Floats{} - 126.0f : x;
   const Floats shifted = x + kRound;
   const Floats r = x - (shifted - kRound);
@@ -233,13 +234,13 @@ inline Floats exp2(Floats x) {
   return p * std::bit_cast<Floats>(power);
 }
 
-// Of some queries.
+// Holds the visible keys of some queries.
 struct Seen {
   Seen(const VisibleKeys* visible, int64_t query, int64_t keys)
       : begin(visible ? load<Ints>(visible->begin + query) : Ints{}),
         end(visible ? load<Ints>(visible->end + query) : Ints{} + static_cast<int32_t>(keys)) {}
 
-  // `values` of key u, and `none` where a query does not see it.
+  // Returns `values` of key u, and `none` where a query does not attend to it.
   Floats or_none(Floats values, int64_t u, Floats none) const {
     const Ints key = Ints{} + static_cast<int32_t>(u);
     return ((key >= begin) & (key < end)) ? values : none;
@@ -271,7 +272,7 @@ void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const V
       const Floats row = seen.or_none(load<Floats>(column + u * kTile), u, none);
       most = row > most ? row : most;
     }
-    const Floats base = most == none ? Floats{} : most;  // nothing was seen yet
+    const Floats base = most == none ? Floats{} : most;  // no key was visible yet
     const Floats rescale = exp2((before - base) * to_log2), shift = base * to_log2;
     Floats total = load<Floats>(sum + q) * rescale;
     for (int64_t u = 0; u < keys; u++) {

@@ -16,7 +16,7 @@
 namespace snug {
 namespace {
 
-// By kind: who makes it ready.
+// Binds an op by its kind.
 struct Bind {
   const Op& op;
   std::span<const TensorView> views;
@@ -102,9 +102,10 @@ std::byte* CpuBackend::reserve(Space space, uint64_t bytes) {
   };
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (start == MAP_FAILED) refuse(errno);
-  madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
+  madvise(start, bytes, MADV_HUGEPAGE);  // advice only: small pages serve as well
   block = {start, bytes};
-  // Taken now, so that a machine that has too little says so before the run. Old kernels lend pages at first touch.
+  // Memory is taken now, so that a machine with too little says so before the run. Old kernels lend pages at first
+  // touch.
   if (madvise(start, bytes, MADV_POPULATE_WRITE) != 0 && errno != EINVAL) refuse(errno);
   return static_cast<std::byte*>(start);
 }

@@ -1,4 +1,5 @@
-// The CPU backend: complete, deterministic whatever the number of threads, the reference for every other.
+// Declares the CPU backend: complete, with results that do not depend on the number of threads, and the reference for
+// every other.
 #pragma once
 
 #include <memory>
@@ -17,10 +18,10 @@ class CpuBackend : public Backend {
   CpuBackend(const CpuBackend&) = delete;
   CpuBackend& operator=(const CpuBackend&) = delete;
 
-  // Anonymous memory on huge pages where the system has them, for the Device and the Host space alike.
+  // Reserves anonymous memory, on huge pages if the system has them, for the Device and the Host space alike.
   std::byte* reserve(Space space, uint64_t bytes) override;
-  // A launch runs on the calling thread's team (base/parallel.h) and has finished when it returns. InternalError also
-  // from a launch, where an index among its operands (ids, rows, targets) leaves its table.
+  // Binds an op. A launch runs on the calling thread's team (base/parallel.h) and has finished when it returns. A
+  // launch throws InternalError too, if an index among its operands (ids, rows, targets) leaves its table.
   Launch bind(const Op& op, std::span<const TensorView> views) override;
 
  private:

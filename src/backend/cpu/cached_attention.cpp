@@ -8,8 +8,8 @@
 namespace snug::cpu {
 namespace {
 
-// The columns of a product are the new tokens of all query heads that share a key head, head after head: column r is
-// token r % n of head r / n of the group. So a tile of keys is packed once for all of them.
+// Computes cached attention. The columns of a product are the new tokens of all query heads that share a key head, head
+// after head: column r is token r % n of head r / n of the group. So a tile of keys is packed once for all of them.
 template <class T>
 class TiledCachedAttention {
  public:
@@ -64,7 +64,7 @@ class TiledCachedAttention {
     for (int64_t i = 0; i < queries; i++) softmax.factor[i] = 1 / softmax.sum[i];
     scale_columns(sums.data(), padded, queries, softmax.factor);
     for (int64_t r = 0; r < count; r++) {
-      // One column at a time: neighbours may be of different heads.
+      // Writes one column at a time, as neighbours may be of different heads.
       T* out = out_[(begin + r) % tokens_] + query_column(kv_head, begin + r);
       for (int64_t d = 0; d < columns_.dim; d++) out[d] = T(sums.data()[d * queries + r]);
     }

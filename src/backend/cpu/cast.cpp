@@ -1,4 +1,4 @@
-// Bytes moved as they are, zeroed, and numbers in another form.
+// Moves bytes, zeroes them, and casts numbers.
 #include <cstring>
 
 #include "backend/cpu/kernels.h"

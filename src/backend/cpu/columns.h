@@ -7,8 +7,8 @@
 
 namespace snug::cpu {
 
-// sum[j] = x[0][j] + x[1][j] + ... in fp32, rounded once: blocks of 64 rows in order, and the blocks in order. Threads
-// share out columns.
+// Computes sum[j] = x[0][j] + x[1][j] + ... in fp32, rounded once: it adds blocks of 64 rows in order, and the blocks
+// in order. Threads divide the columns among themselves.
 template <class T, class S>
 void sum_columns(const Rows<T>& x, int64_t rows, int64_t cols, S* sum) {
   constexpr int64_t kTile = 64, kBlock = 64;

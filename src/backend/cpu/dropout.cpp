@@ -1,5 +1,4 @@
-// Dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that nothing of it need be kept for the
-// backward.
+// Computes dropout (Srivastava et al., JMLR 15, 2014) from a counted stream, so that the backward needs no mask.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
@@ -12,7 +11,7 @@ Launch bind_dropout(const Dropout& dropout, Operands operands) {
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
   operands.expect(0 <= dropout.p && dropout.p < 1, "p is {}, expected at least 0 and less than 1", dropout.p);
   operands.done();
-  // Random::uniform() >= p, in whole numbers.
+  // Compares as Random::uniform() >= p, in whole numbers.
   const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
   const auto scale = static_cast<float>(1 / (1 - dropout.p));
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {

@@ -1,4 +1,4 @@
-// Rows picked by index from a table, and gradients brought back to it.
+// Picks rows by index from a table, and adds their gradients to it.
 #include <cstring>
 
 #include "backend/cpu/kernels.h"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr DTypes kIndex{DType::I32};
 
-// Indices must be below `limit`; negative ones only where they mean none.
+// Requires indices below `limit`; negative ones only where they mean none.
 void check_indices(std::string_view what, const int32_t* indices, int64_t count, int64_t limit, bool none = false) {
   for (int64_t i = 0; i < count; i++)
     check((none || indices[i] >= 0) && indices[i] < limit, "{}: index {} at {} is outside [0, {})", what, indices[i], i,
@@ -23,7 +23,7 @@ void clear(const Rows<T>& rows, int64_t count, int64_t cols) {
   share_rows(count, cols, [&](int64_t row) { std::fill_n(rows[row], cols, T(0.0f)); });
 }
 
-// dtable[...][begin, end) of one token's run: the sum over its places, in order.
+// Sets dtable[...][begin, end) of one token's run to the sum over its places, in order.
 template <class X, class D>
 void add_run(const Rows<X>& dx, const int32_t* places, int64_t count, int64_t begin, int64_t end, bool accumulate,
              D* target) {
@@ -80,7 +80,7 @@ Launch bind_embedding_backward(const EmbeddingBackward& embedding, Operands oper
         check_indices("embedding_backward", starts, runtime.segments + 1, tokens + 1);
         check_indices("embedding_backward", ids, runtime.segments, dtable.rows());
         if (!embedding.accumulate) clear(to, dtable.rows(), cols);
-        constexpr int64_t kTile = 512;  // frequent tokens are many rows: several threads share one
+        constexpr int64_t kTile = 512;  // frequent tokens have many rows, so several threads share one
         const int64_t tiles = ceil_div(cols, kTile);
         share(runtime.segments * tiles, [&](int64_t i) {
           const int64_t segment = i / tiles, begin = i % tiles * kTile;

@@ -11,10 +11,10 @@
 namespace snug {
 namespace {
 
-// Operands' alignment may matter to a product, up to so many bytes.
+// Alignment of operands, which may matter to a product, is compared up to this many bytes.
 constexpr uint64_t kElementOffset = 64;
 
-// By kind; every kind that is not here needs none.
+// Returns scratch by kind; every kind that is not here needs none.
 struct ScratchBytes {
   std::span<const Operand> operands;
 
@@ -42,7 +42,7 @@ uint64_t CpuFacts::scratch_bytes(const Attrs& attrs, std::span<const Operand> op
     for (const Operand& operand : operands)
       key.insert(key.end(), {static_cast<int64_t>(operand.dtype), operand.shape.rows(), operand.shape.cols(),
                              operand.row_stride, static_cast<int64_t>(operand.offset % kElementOffset)});
-    if (gemm->addend) key.push_back(operands[2].buffer == operands.back().buffer);  // in place or beside
+    if (gemm->addend) key.push_back(operands[2].buffer == operands.back().buffer);  // in place or not
     const auto [known, missing] = products_.try_emplace(std::move(key));
     if (missing) known->second = cpu::gemm_scratch_bytes(*gemm, operands);
     return known->second;

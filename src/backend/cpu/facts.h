@@ -1,4 +1,4 @@
-// What planning knows of the CPU backend.
+// Says what planning knows of the CPU backend.
 #pragma once
 
 #include <map>
@@ -8,14 +8,15 @@
 
 namespace snug {
 
-// For the number of threads that is set when it is asked (snug::set_threads). One thread at a time.
+// Gives facts for the number of threads that is set when they are asked for (snug::set_threads), on one thread at a
+// time.
 class CpuFacts : public OpFacts {
  public:
   uint64_t scratch_bytes(const Attrs& attrs, std::span<const Operand> operands) const override;
   uint64_t alignment() const override { return 256; }
 
  private:
-  // Asking the library costs as much as a small compile; blocks ask for the same products again and again.
+  // Caches scratch of products: asking the library costs as much as a small compile, and layers repeat their products.
   mutable std::map<std::vector<int64_t>, uint64_t> products_;
 };
 

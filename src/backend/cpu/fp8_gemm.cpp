@@ -1,4 +1,4 @@
-// Products of fp8 codes: every code is a bf16 number, so that a bf16 product with fp32 sums is theirs.
+// Computes products of fp8 codes: every code is a bf16 number, so a bf16 product with fp32 sums is exact for them.
 #include <array>
 
 #include "backend/cpu/matmul.h"
@@ -15,7 +15,7 @@ constexpr uint64_t kAlignment = 64;
 
 uint64_t aligned(uint64_t bytes) { return round_up(bytes, kAlignment); }
 
-// What lies in the scratch, one after the other: both factors and the sums; the product's own scratch follows.
+// Lays out the scratch: both factors and the sums, one after the other; the product's own scratch follows.
 struct Inner {
   std::array<Operand, 3> operands;
   uint64_t bytes = 0;

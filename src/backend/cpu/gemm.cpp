@@ -14,7 +14,7 @@
 namespace snug::cpu {
 namespace {
 
-// The addresses of a product's operands; c and bias may be null.
+// Holds the addresses of a product's operands; c and bias may be null.
 struct Addresses {
   const std::byte *a, *b, *c, *bias;
   std::byte *d, *scratch;
@@ -34,8 +34,8 @@ Addresses addresses_of(const Product& p, std::span<const TensorView> views) {
 
 // ---- Products by the library ----------------------------------------------------------------------------------------
 
-// The result in equal parts, each the work of one thread; they follow from the shape alone. Wide enough that packing
-// B costs little, small enough that A's rows stay in the cache.
+// Divides the result into equal parts, each the work of one thread; they follow from the shape alone. They are wide
+// enough that packing B costs little, and small enough that A's rows stay in the cache.
 struct Parts {
   explicit Parts(const Product& p) : rows(even_part(p.m, 256)), cols(even_part(p.n, 320)) {
     down = ceil_div(p.m, rows);
@@ -71,10 +71,10 @@ MatmulSpec part_spec(const Product& p, int64_t rows, int64_t cols) {
           .bias = p.bias};
 }
 
-// The library's products for inner parts and for those at the lower and right edge.
+// Holds the library's products for inner parts and for those at the lower and right edge.
 class PartProducts {
  public:
-  // Nothing where the library has none for this processor.
+  // Returns nothing if the library has none for this processor.
   static std::optional<PartProducts> make(const Product& p) {
     PartProducts made{Parts(p)};
     const std::array<int64_t, 2> rows{made.parts_.rows, p.m - (made.parts_.down - 1) * made.parts_.rows};
@@ -89,14 +89,14 @@ class PartProducts {
   }
 
   const Parts& parts() const { return parts_; }
-  // Threads that work at once, each with a call of every product and scratch of its own.
+  // Returns the number of threads that work at once, each with a call of every product and scratch of its own.
   int64_t lanes() const { return std::min<int64_t>(threads(), parts_.count()); }
   uint64_t lane_scratch_bytes() const {
     uint64_t most = 0;
     for (const auto& product : products_) most = std::max(most, product->scratch_bytes());
     return (most + 63) / 64 * 64;
   }
-  // By whether a part is the last downwards and the last across.
+  // Return the product by whether a part is the last downwards and the last across.
   const Matmul& product(size_t i) const { return *products_[i]; }
   const MatmulSpec& spec(size_t i) const { return specs_[i]; }
 
@@ -148,7 +148,7 @@ class LibraryGemm {
 
 // ---- Products without it --------------------------------------------------------------------------------------------
 
-// Row by row, for builds whose threads the library cannot share and processors it does not know.
+// Multiplies row by row, for builds whose threads the library cannot share and processors that it does not know.
 template <class T, class C, class D>
 void plain_row(const Product& p, const Addresses& at, int64_t row) {
   constexpr int64_t kBlock = 64;

@@ -1,6 +1,6 @@
-// The CPU's own kernels: for each op kind, what makes it ready to run. Operands are in program/ops.h's order; sums run
-// over blocks that shapes alone decide, so the number of threads changes no bit. A launch allocates nothing; it throws
-// InternalError where an index read from an operand leaves its table.
+// Declares the CPU's own kernels: for each op kind, a function that makes it ready to run. Operands are in
+// program/ops.h's order; sums run over blocks that depend on shapes alone, so the number of threads changes no bit. A
+// launch allocates nothing; it throws InternalError if an index read from an operand leaves its table.
 #pragma once
 
 #include "backend/backend.h"

@@ -1,6 +1,6 @@
-// Cross-entropy over a vocabulary, row by row, and the sum of its losses.
+// Computes cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
-// and both times the row's weight
+// Both are multiplied by the row's weight.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/math.h"
 #include "backend/cpu/runs.h"
@@ -8,8 +8,8 @@
 namespace snug::cpu {
 namespace {
 
-// The loss of a row; with `gradient`, x becomes its gradient times `scale`. Three walks over a row that the first one
-// brought into the cache.
+// Returns the loss of a row; with `gradient`, x becomes its gradient times `scale`. It walks three times over a row
+// that the first walk brings into the cache.
 template <class T>
 double loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
   const float m = maximum(n, [=](int64_t i) { return to_float(x[i]); });

@@ -1,4 +1,4 @@
-// Arithmetic shared by the CPU's kernels: an exponential that vectorises, and sums in a fixed order.
+// Defines arithmetic shared by the CPU's kernels: an exponential that vectorises, and sums in a fixed order.
 #pragma once
 
 #include <algorithm>
@@ -12,12 +12,13 @@
 
 namespace snug::cpu {
 
-// e^x for every float, less than 1 ulp off where the result is normal; overflow to infinity, underflow to 0, NaN stays.
-// x = n ln 2 + r with |r| <= ln 2 / 2, r by two constants (Cody and Waite, "Software Manual for the Elementary
+// Returns e^x for every float, less than 1 ulp off if the result is normal; overflow gives infinity, underflow 0, NaN
+// stays. x = n ln 2 + r with |r| <= ln 2 / 2, r by two constants (Cody and Waite, "Software Manual for the Elementary
 // Functions", 1980: the first has few enough bits that n times it is exact), e^r by its Taylor series to r^7 (the rest
-// is below 0.05 ulp), 2^n in two factors so that neither leaves the range of exponents. No branch: loops vectorise.
+// is below 0.05 ulp), 2^n in two factors so that neither leaves the range of exponents. It has no branch, so that loops
+// vectorise.
 inline float exp(float x) {
-  constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, kept in the low bits
+  constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, kept in the low bits
   x = x > 89.0f ? 89.0f : x;           // comparisons that NaN passes through
   x = x < -104.0f ? -104.0f : x;
   const float shifted = std::fma(x, 0x1.715476p0f, kRound);
@@ -38,7 +39,7 @@ inline float exp(float x) {
   return p * first * second;
 }
 
-// 1 / (1 + e^-x).
+// Returns 1 / (1 + e^-x).
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
 // What a gate is multiplied by, sigmoid(z), and z's derivative. GELU by tanh is that of z = 2 sqrt(2 / pi) (x +
@@ -64,7 +65,7 @@ inline float to_float(const Float16& x) {
   return std::bit_cast<float>(std::bit_cast<uint32_t>(rebased) | special |
                               static_cast<uint32_t>(x.bits & 0x8000u) << 16);
 }
-// Element i of an array of T that starts at any byte, as fp32.
+// Returns element i of an array of T that starts at any byte, as fp32.
 template <class T>
 float load(const std::byte* array, int64_t i) {
   T value;
@@ -80,8 +81,8 @@ inline void store(BFloat16& to, float x) {
 }
 inline void store(Float16& to, float x) { to = Float16(x); }
 
-// fp32 as bf16, rounded stochastically: away from zero with the probability that its lower half is of a unit, where
-// `random` is uniform in [0, 2^16). Numbers of bf16 and infinities stay as they are, NaN becomes quiet.
+// Stores fp32 as bf16, rounded stochastically: away from zero with a probability equal to its lower half as a fraction
+// of a unit, where `random` is uniform in [0, 2^16). Numbers of bf16 and infinities do not change, NaN becomes quiet.
 inline void store_stochastic(BFloat16& to, float x, uint32_t random) {
   const uint32_t u = std::bit_cast<uint32_t>(x), quiet = (u >> 16) | 0x40u;
   to.bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : (u + random) >> 16);
@@ -98,7 +99,7 @@ inline float add_lanes(float (&lane)[kLanes]) {
   return lane[0];
 }
 
-// term(0) + ... + term(n - 1) in fp32, in an order that n alone decides.
+// Returns term(0) + ... + term(n - 1) in fp32, in an order that n alone decides.
 template <class Term>
 inline float sum(int64_t n, const Term& term) {
   float total = 0;
@@ -116,7 +117,7 @@ inline float sum(int64_t n, const Term& term) {
   return total;
 }
 
-// The largest of term(0..n - 1); -infinity for none. NaN is passed over.
+// Returns the largest of term(0..n - 1); -infinity for none. It ignores NaN.
 template <class Term>
 inline float maximum(int64_t n, const Term& term) {
   constexpr float kLowest = -std::numeric_limits<float>::infinity();

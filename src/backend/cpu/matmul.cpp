@@ -13,14 +13,14 @@ constexpr int64_t kSliceMost = 512;
 
 uint64_t floats(int64_t count) { return (static_cast<uint64_t>(count) * sizeof(float) + 63) / 64 * 64; }
 
-// Where the widened factors, their sums and the library's own scratch lie in the scratch.
+// Says where the widened factors, their sums and the library's own scratch lie in the scratch.
 struct WidenedScratch {
   WidenedScratch(const MatmulSpec& spec, int64_t slice_k)
       : b(floats(spec.m * slice_k)), sums(b + floats(slice_k * spec.n)), library(sums + floats(spec.m * spec.n)) {}
   uint64_t b, sums, library;
 };
 
-// The fp32 product of one slice: factors without gaps, in the order that the spec's have.
+// Returns the fp32 product of one slice: its factors have no gaps, and the order of the spec's.
 MatmulSpec slice_spec(const MatmulSpec& spec, int64_t k, bool add) {
   const auto dense = [](std::array<int64_t, 2> strides, int64_t rows, int64_t cols) {
     return strides[1] == 1 ? std::array<int64_t, 2>{cols, 1} : std::array<int64_t, 2>{1, rows};
@@ -35,7 +35,8 @@ MatmulSpec slice_spec(const MatmulSpec& spec, int64_t k, bool add) {
           .addend = add ? MatmulSpec::Addend::InPlace : MatmulSpec::Addend::None};
 }
 
-// A matrix of rows x cols elements to fp32, without gaps between its lines (rows, or columns where those are adjacent).
+// Widens a matrix of rows x cols elements to fp32, without gaps between its lines (rows, or columns if those are
+// adjacent).
 void widen(const BFloat16* from, std::array<int64_t, 2> strides, int64_t rows, int64_t cols, float* to) {
   const bool by_rows = strides[1] == 1;
   const int64_t lines = by_rows ? rows : cols, length = by_rows ? cols : rows, stride = strides[by_rows ? 0 : 1];
@@ -58,7 +59,7 @@ void add_row(DType dtype, const std::byte* values, int64_t first, int64_t count,
   add_row(reinterpret_cast<const BFloat16*>(values) + first, count, row);
 }
 
-// d from the sums: alpha, addend and bias, in this order, in fp32.
+// Computes d from the sums: alpha, addend and bias, in this order, in fp32.
 void finish(const MatmulSpec& s, float* sums, const std::byte* c, const std::byte* bias, std::byte* d) {
   for (int64_t i = 0; i < s.m; i++) {
     float* row = sums + i * s.n;
@@ -74,7 +75,7 @@ void finish(const MatmulSpec& s, float* sums, const std::byte* c, const std::byt
   }
 }
 
-// Whether the library multiplies bf16 on this processor at all. Asked once, since its refusals take long.
+// Returns whether the library multiplies bf16 on this processor at all. It asks once, since refusals take long.
 bool library_multiplies_bf16() {
   static const bool does = LibraryMatmul::make({.m = 32,
                                                 .n = 32,

@@ -1,5 +1,6 @@
-// A product on one thread: the library's own, or, where it has none for this processor (bf16 without AVX-512), its fp32
-// product of factors that are widened to fp32 first. Both have fp32 sums and are rounded once; their bits may differ.
+// Computes a product on one thread by the library's product or, if it has none for this processor (bf16 without
+// AVX-512), by its fp32 product of factors that are widened to fp32 first. Both have fp32 sums and are rounded once;
+// their bits may differ.
 #pragma once
 
 #include <array>
@@ -13,19 +14,19 @@
 
 namespace snug::cpu {
 
-// Factors are widened a slice of the dimension summed over at a time, so that scratch does not grow with it.
+// Widens factors a slice of the summed dimension at a time, so that scratch does not grow with it.
 struct Widened {
-  int64_t first_k = 0, slice_k = 0, slices = 1;  // every slice has `slice_k` but the first, which has what is left over
+  int64_t first_k = 0, slice_k = 0, slices = 1;  // every slice has `slice_k`, except the first, which has the rest
   std::optional<LibraryMatmul> first, next;      // sums = a b, and sums += a b
 };
 
 class Matmul {
  public:
-  // Nothing where the library has no implementation of the product, nor of the widened one, for this processor.
+  // Returns nothing if the library has neither the product nor the widened one for this processor.
   static std::optional<Matmul> make(const MatmulSpec& spec);
 
   uint64_t scratch_bytes() const;
-  // "brg:avx512_core_amx_bf16", "widened, gemm:jit": what runs.
+  // Returns what runs: "brg:avx512_core_amx_bf16", "widened, gemm:jit".
   std::string implementation() const;
 
  private:
@@ -37,12 +38,12 @@ class Matmul {
   Widened widened_;  // used without whole_
 };
 
-// A product made ready for one thread at a time; several calls of one Matmul may run at once.
+// Runs a product made ready for one thread at a time; several calls of one Matmul may run at once.
 class MatmulCall {
  public:
   explicit MatmulCall(const Matmul& matmul);
 
-  // c and bias are not read where the spec has none; scratch has Matmul::scratch_bytes(), aligned to 64.
+  // `c` and `bias` are not read if the spec has none; `scratch` has Matmul::scratch_bytes(), aligned to 64.
   void operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias, std::byte* d,
                   std::byte* scratch);
 
@@ -50,16 +51,16 @@ class MatmulCall {
   void run_widened(const std::byte* a, const std::byte* b, std::byte* scratch);
 
   std::shared_ptr<const Matmul> matmul_;
-  std::vector<LibraryCall> calls_;  // of the whole; or of the first and the next slices
+  std::vector<LibraryCall> calls_;  // for the whole product; or for the first and the next slices
 };
 
-// The calls of all products of a backend, one for each thread that works at once: products of one spec share them, as
-// ops of one lane never run at once and every use sets all addresses. A call takes some kilobytes, and large models
-// have tens of thousands of products of a few dozen specs.
+// Holds the calls of all products of a backend, one for each thread that works at once. Products of one spec share
+// them, as ops of one lane never run at once and every use sets all addresses. A call takes some kilobytes, and large
+// models have tens of thousands of products of a few dozen specs.
 class MatmulCalls {
  public:
   using Lanes = std::shared_ptr<std::vector<MatmulCall>>;
-  // At least `lanes` calls of the product that was made from the spec.
+  // Returns at least `lanes` calls of the product that was made from the spec.
   Lanes of(const MatmulSpec& spec, const Matmul& matmul, uint64_t lanes);
 
  private:

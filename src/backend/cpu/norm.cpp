@@ -1,4 +1,4 @@
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+// Computes RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
 #include "backend/cpu/columns.h"
 #include "backend/cpu/kernels.h"
@@ -7,7 +7,7 @@
 namespace snug::cpu {
 namespace {
 
-constexpr int64_t kPartialRows = 32;  // rows of a block, whose part of dgain is summed in one go
+constexpr int64_t kPartialRows = 32;  // rows of a block, whose part of dgain is one sum
 
 // The gain as RmsNorm's attributes say it: the operand and `more`, 0 or 1.
 template <class G>
@@ -34,7 +34,7 @@ float norm_row(const T* x, const Gain<G>& gain, T* y, int64_t n, float epsilon) 
   return r;
 }
 
-// dgain, if not null, is added to.
+// `dgain`, if not null, is added to.
 template <class T, class G>
 void norm_row_backward(const T* dy, const T* x, const Gain<G>& gain, float r, bool accumulate, T* dx, float* dgain,
                        int64_t n) {
@@ -81,7 +81,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands) {
   const TensorView dy = operands.take("dy", kActivation);
   const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
   const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row a head
+  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
   operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
   const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
   const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());

@@ -12,7 +12,7 @@ namespace {
 
 using Desc = dnnl::memory::desc;
 
-// Stateless, but what is made from it must not outlive it.
+// Returns the engine. It has no state, but what is made from it must not outlive it.
 const dnnl::engine& cpu_engine() {
   static const dnnl::engine engine(dnnl::engine::kind::cpu, 0);
   return engine;
@@ -27,8 +27,8 @@ Desc matrix(int64_t rows, int64_t cols, DType dtype, int64_t row_stride, int64_t
   return Desc({rows, cols}, library_dtype(dtype), {row_stride, col_stride});
 }
 
-// Primitives remember the size of the team they are made under, and some (gemm:jit, which processors without AVX-512
-// have) ask again when they run.
+// Sets one thread: primitives remember the size of the team under which they are made, and some (gemm:jit, which
+// processors without AVX-512 use) ask again when they run.
 class OneThread {
  public:
   OneThread() : before_(threads()) { set_threads(1); }
@@ -51,7 +51,7 @@ struct Descs {
   Desc a, b, c, bias, d;
 };
 
-// alpha, addend and bias as steps on the fp32 sum, in this order.
+// Returns alpha, addend and bias as steps on the fp32 sum, in this order.
 dnnl::primitive_attr attributes(const MatmulSpec& s, const Descs& descs) {
   dnnl::post_ops steps;
 #if DNNL_VERSION_MAJOR >= 3
@@ -97,7 +97,7 @@ struct LibraryMatmul::Primitive {
 };
 
 std::optional<LibraryMatmul> LibraryMatmul::make(const MatmulSpec& spec) {
-  // Where the library cannot map the code that it makes it crashes.
+  // The library crashes if it cannot map the code that it makes.
   constexpr uint64_t kCode = 8u << 20;
   if (!process_limits_leave(kCode)) throw std::bad_alloc();
   const OneThread one_thread;

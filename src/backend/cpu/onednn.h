@@ -1,8 +1,8 @@
-// A product on one thread by oneDNN, versions 2 and 3: the only file that knows the library. Whoever wants a product
-// takes it from matmul.h.
+// Computes a product on one thread by oneDNN, versions 2 and 3. This is the only file that knows the library; other
+// code takes products from matmul.h.
 //
-// With several threads the library cuts sums differently for different team sizes, so results change with the number of
-// threads. Here it only ever sees one; whoever wants more gives each its own part of the result.
+// With several threads the library cuts sums differently for different team sizes, so results would change with the
+// number of threads. Here it only ever sees one; a caller with more threads gives each its own part of the result.
 #pragma once
 
 #include <memory>
@@ -13,9 +13,9 @@
 
 namespace snug::cpu {
 
-// d = alpha a b + c + bias: a [m, k], b [k, n], c and d [m, n], bias [n].
+// Describes d = alpha a b + c + bias: a [m, k], b [k, n], c and d [m, n], bias [n].
 struct MatmulSpec {
-  enum class Addend : uint8_t { None, Separate, InPlace };  // c: not there, of its own, the bytes of d
+  enum class Addend : uint8_t { None, Separate, InPlace };  // c is absent, a matrix of its own, or the bytes of d
 
   int64_t m = 0, n = 0, k = 0;
   DType factors = DType::F32, c = DType::F32, d = DType::F32, bias_dtype = DType::F32;
@@ -30,11 +30,11 @@ struct MatmulSpec {
 
 class LibraryMatmul {
  public:
-  // Nothing where the library has no implementation for this processor.
+  // Returns nothing if the library has no implementation for this processor.
   static std::optional<LibraryMatmul> make(const MatmulSpec& spec);
 
   uint64_t scratch_bytes() const;
-  // "brg:avx512_core_amx_bf16": what the library runs.
+  // Returns what the library runs: "brg:avx512_core_amx_bf16".
   std::string_view implementation() const;
 
  private:
@@ -44,14 +44,14 @@ class LibraryMatmul {
   std::shared_ptr<const Primitive> primitive_;
 };
 
-// A product made ready for one thread at a time; several calls of one LibraryMatmul may run at once.
+// Runs a product made ready for one thread at a time; several calls of one LibraryMatmul may run at once.
 class LibraryCall {
  public:
   explicit LibraryCall(const LibraryMatmul& matmul);
   LibraryCall(LibraryCall&&) noexcept;
   ~LibraryCall();
 
-  // c and bias are not read where the spec has none; scratch has LibraryMatmul::scratch_bytes(), aligned to 64.
+  // `c` and `bias` are not read if the spec has none; `scratch` has LibraryMatmul::scratch_bytes(), aligned to 64.
   void operator()(const std::byte* a, const std::byte* b, const std::byte* c, const std::byte* bias, std::byte* d,
                   std::byte* scratch);
 

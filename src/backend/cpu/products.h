@@ -1,8 +1,8 @@
-// Products and attention of the CPU backend: what backend.cpp calls to bind them, and facts.cpp to size their scratch.
+// Declares products and attention of the CPU backend: backend.cpp binds them, and facts.cpp sizes their scratch.
 //
-// Operands are in program/ops.h's order, with the scratch last where the matching *_scratch_bytes is not 0. Results do
-// not depend on the number of threads. `bind_*` throw InternalError if the operands are not what the kind says or the
-// scratch is smaller than what is needed; a launch allocates nothing.
+// Operands are in program/ops.h's order, with the scratch last if the matching *_scratch_bytes is not 0. Results do not
+// depend on the number of threads. `bind_*` throw InternalError if the operands are not what the kind says or the
+// scratch is smaller than needed; a launch allocates nothing.
 #pragma once
 
 #include <span>
@@ -20,10 +20,10 @@ Launch bind_attention_backward(const AttentionBackward& attention, std::span<con
 Launch bind_cache_append(const CacheAppend& append, std::span<const TensorView> views);
 Launch bind_cached_attention(const CachedAttention& attention, std::span<const TensorView> views);
 
-// Bytes of scratch, from the operands without it. They follow from shapes, and for some products from the library's
-// own word and the number of threads (threads() when asked).
+// Return bytes of scratch, from the operands without it. They follow from shapes and, for some products, from what the
+// library asks for and the number of threads (threads() when asked).
 uint64_t gemm_scratch_bytes(const Gemm& gemm, std::span<const Operand> operands);
-// That of the product inside comes from `of_gemm`.
+// Returns the scratch of the product inside another op.
 using GemmScratch = std::function<uint64_t(const Gemm& gemm, std::span<const Operand> operands)>;
 uint64_t fp8_gemm_scratch_bytes(std::span<const Operand> operands, const GemmScratch& of_gemm);
 uint64_t attention_scratch_bytes(const Attention& attention, std::span<const Operand> operands);

@@ -1,5 +1,5 @@
-// Numbers in 8 and 4 bits and back. Every step is one fp32 operation, in bitsandbytes' order; the result is rounded
-// once to its dtype. No code that a file may hold and no number leads out of a table.
+// Quantises numbers to 8 and 4 bits and back. Every step is one fp32 operation, in bitsandbytes' order; the result is
+// rounded once to its dtype. No code that a file may hold and no number leads out of a table.
 #if defined(__AVX512F__)
 #include <immintrin.h>
 #endif
@@ -16,9 +16,10 @@ namespace snug::cpu {
 namespace {
 
 constexpr int64_t kBlock = kNf4Block, kScaleBlock = kNf4ScaleBlock;
-constexpr float kLeastScale = 1e-38f;  // what bitsandbytes divides by where a block's own is less
+constexpr float kLeastScale = 1e-38f;  // bitsandbytes' divisor if a block's scale is less
 
-// The largest magnitude of value(0..n - 1), NaN if one is NaN: by bits, which are ordered like the magnitudes.
+// Returns the largest magnitude of value(0..n - 1), NaN if one is NaN, by comparing bits, which have the order of the
+// magnitudes.
 template <class Value>
 float absmax(int64_t n, const Value& value) {
   uint32_t largest = 0;
@@ -38,7 +39,7 @@ float absmax(const std::byte* x, int64_t n) {
 
 template <class X>
 void int8_row(const std::byte* x, int64_t n, int8_t* codes, float& scale) {
-  constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, to even
+  constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, to even
   scale = absmax<X>(x, n);
   const float factor = 1.0f / scale * 127.0f;
 #pragma omp simd
@@ -108,7 +109,7 @@ Launch dequantize_rows(Operands& operands, DType code, const Value& value) {
 
 // ---- Blocks of 4 bits -----------------------------------------------------------------------------------------------
 
-// What bitsandbytes looks up in a codebook: x over its block's scale.
+// Returns x over its block's scale, as bitsandbytes looks it up in a codebook.
 inline float normalise(float x, float scale) {
   const float inverse = 1.0f / (scale < kLeastScale ? kLeastScale : scale);
   const float y = x * inverse;
@@ -130,7 +131,7 @@ void nf4_block(const std::byte* x, uint8_t* codes, float& scale) {
   for (int64_t i = 0; i < kBlock / 2; i++) codes[i] = static_cast<uint8_t>(code[2 * i] << 4 | code[2 * i + 1]);
 }
 
-// The kBlock numbers of a block: each of 16 values, rounded once a block, in the place of its code.
+// Writes the kBlock numbers of a block: each is one of 16 values, rounded once a block, in the place of its code.
 template <class T>
 void decode_block(const uint8_t* codes, float scale, T* x) {
   alignas(64) T values[16];
@@ -146,7 +147,7 @@ void decode_block(const uint8_t* codes, float scale, T* x) {
     table = _mm512_load_si512(values);
   for (int64_t i = 0; i < kBlock / 2; i += 16) {
     const __m512i pair = _mm512_cvtepu8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(codes + i)));
-    // A permutation looks at the lowest 4 bits of an index.
+    // A permutation uses the lowest 4 bits of an index.
     const __m512i first = _mm512_permutexvar_epi32(_mm512_srli_epi32(pair, 4), table);
     const __m512i second = _mm512_permutexvar_epi32(pair, table);
     if constexpr (sizeof(T) == 2) {
@@ -164,7 +165,7 @@ void decode_block(const uint8_t* codes, float scale, T* x) {
 #endif
 }
 
-// Numbers begin .. begin + kBlock of a matrix in row order, wherever its rows lie.
+// Writes numbers begin .. begin + kBlock of a matrix in row order, wherever its rows lie.
 template <class T>
 void put_block(const T* block, const Rows<T>& x, int64_t cols, int64_t begin) {
   for (int64_t done = 0; done < kBlock;) {

@@ -1,4 +1,4 @@
-// Weights drawn from a counted stream of random numbers.
+// Draws weights from a counted stream of random numbers.
 #include "backend/cpu/kernels.h"
 #include "backend/cpu/runs.h"
 #include "base/rng.h"

@@ -1,4 +1,4 @@
-// Sums down columns, over ranks, and the global norm of all gradients.
+// Sums down columns and over ranks, and computes the global norm of all gradients.
 #include <bit>
 
 #include "backend/cpu/columns.h"
@@ -9,8 +9,8 @@
 namespace snug::cpu {
 namespace {
 
-// x(begin), ..., x(begin + n - 1): neighbours in pairs, their sums in pairs, and so on; an odd one out goes up as it
-// is.
+// Returns the sum of x(begin), ..., x(begin + n - 1): neighbours in pairs, their sums in pairs, and so on; an odd one
+// out goes up as it is.
 template <class X>
 float sum_pairwise(const X& x, int64_t begin, int64_t n) {
   if (n <= 1) return n == 0 ? 0.0f : x(begin);

@@ -1,4 +1,4 @@
-// How kernels walk their operands: matrices as typed rows, and work shared out in pieces that shapes alone decide.
+// Walks operands: matrices as typed rows, and work divided into pieces that depend on shapes alone.
 #pragma once
 
 #include <algorithm>
@@ -10,7 +10,7 @@
 
 namespace snug::cpu {
 
-// A view with its type known.
+// A view whose dtype is known.
 template <class T>
 struct Rows {
   explicit Rows(const TensorView& view) : data(view.as<T>()), stride(view.row_stride) {}
@@ -19,21 +19,21 @@ struct Rows {
   int64_t stride;
 };
 
-// As parallel_for(), without the allocation that a closure of more than two words costs a std::function.
+// Runs as parallel_for(), without the allocation of a std::function for a closure of more than two words.
 template <class Body>
 void share(int64_t count, const Body& body) {
   parallel_for(count, std::cref(body));
 }
 
-// f.template operator()<T>() with T of an activation's dtype (Operands saw to it that it is one).
+// Calls f.template operator()<T>() with T of an activation's dtype (Operands has checked that it is one).
 template <class F>
 decltype(auto) dispatch_activation(DType dtype, const F& f) {
   return dtype == DType::BF16 ? f.template operator()<BFloat16>() : f.template operator()<float>();
 }
 
-inline constexpr int64_t kPiece = 16384;  // elements that are worth handing to a thread
+inline constexpr int64_t kPiece = 16384;  // elements from which a thread of its own is worth while
 
-// body(row) for every row, whole rows of `cols` elements together until they make a piece.
+// Calls body(row) for every row; whole rows of `cols` elements go together until they make a piece.
 template <class Body>
 void share_rows(int64_t rows, int64_t cols, const Body& body) {
   const int64_t together = std::max<int64_t>(1, kPiece / std::max<int64_t>(1, cols));
@@ -45,7 +45,7 @@ void share_rows(int64_t rows, int64_t cols, const Body& body) {
 
 // The size of a matrix whose elements can be taken in any grouping.
 struct Extent {
-  // Of views of one shape: a single row if all are dense.
+  // Takes views of one shape: a single row if all are dense.
   explicit Extent(std::initializer_list<TensorView> views) : rows(views.begin()->rows()), cols(views.begin()->cols()) {
     if (!std::ranges::all_of(views, [](const TensorView& view) { return view.dense(); })) return;
     cols *= rows;
@@ -54,7 +54,7 @@ struct Extent {
   int64_t rows, cols;
 };
 
-// body(row, begin, end) for runs of columns that together cover the matrix.
+// Calls body(row, begin, end) for runs of columns that together cover the matrix.
 template <class Body>
 void share_runs(const Extent& extent, const Body& body) {
   if (extent.cols <= kPiece) {

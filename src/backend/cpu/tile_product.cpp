@@ -18,7 +18,7 @@ namespace {
 // ---- The matrix unit (AMX: eight tiles of 16 rows of 64 bytes) ------------------------------------------------------
 
 #if defined(__AMX_BF16__)
-// Linux lets a process use the tiles after it has asked once; asking again is harmless.
+// Asks Linux for the tiles, which a process may use once it has asked; asking again is harmless.
 bool ask_for_matrix_unit() {
   constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -29,7 +29,7 @@ bool has_matrix_unit() {
   return granted;
 }
 
-// All eight tiles at their full size.
+// Configures all eight tiles at their full size.
 struct alignas(64) TileConfiguration {
   uint8_t palette = 1, start_row = 0;
   std::array<uint8_t, 14> reserved{};
@@ -87,7 +87,7 @@ void matrix_unit_product(const BFloat16* a, int64_t a_stride, const BFloat16* b,
 #if defined(__AVX512F__)
 constexpr int64_t kRows = 8;
 
-// `step(sum, a, b)` adds one group of the dimension summed over; a is broadcast, both are 16 times 32 bits.
+// `step(sum, a, b)` adds one group of the summed dimension; a is broadcast, both are 16 times 32 bits.
 template <class T, class Step>
 void vector_product(const T* a, int64_t a_stride, const T* b, int64_t b_width, float* c, int64_t c_stride, int64_t m,
                     int64_t n, int64_t k, bool accumulate, Step step) {
@@ -127,7 +127,7 @@ Vector load(const void* from) {
   return values;
 }
 
-// One group of B's rows, as fp32: a word holds two bf16 numbers, the row that comes first in its lower half.
+// Returns one group of B's rows as fp32: a word holds two bf16 numbers, the one of the first row in its lower half.
 inline std::array<Floats, 1> group_of(const float* b) { return {load<Floats>(b)}; }
 inline std::array<Floats, 2> group_of(const BFloat16* b) {
   const auto words = load<Words>(b);

@@ -1,21 +1,21 @@
-// AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give the same bits.
+// Computes AdamW, element by element with the operations and roundings of cpu/adamw.cpp, so that both give equal bits.
 #include "backend/cuda/adamw.cuh"
 #include "backend/master.h"
 
 namespace snug::cuda {
 namespace {
 
-// start + weight (end - start), from the nearer end (torch.lerp).
+// Returns start + weight (end - start), from the nearer end (torch.lerp).
 __device__ inline float lerp(float start, float end, float weight) {
   return weight < 0.5f ? fmaf(weight, end - start, start) : fmaf(weight - 1.0f, end - start, end);
 }
 
-// What a thread's numbers are together. Usual: m is from 2^-100 to 2^100 in magnitude, and v from 2^-100 to 2^40. Zero:
-// v and the change are, as in an embedding's rows whose tokens never came; then m is finite.
+// Says what a thread's numbers are together. Usual: m is from 2^-100 to 2^100 in magnitude, and v from 2^-100 to 2^40.
+// Zero: v and the change are, as in an embedding's rows whose tokens never came; then m is finite.
 enum class Numbers : uint8_t { Usual, Zero, Any };
 
-// The weights after a step; m and v are brought forward. Only where the numbers are neither usual nor zero it takes the
-// full root and division.
+// Brings w, m and v forward by a step, and returns what the numbers are. Only if they are neither usual nor zero it
+// takes the full root and division.
 template <int N>
 __device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N>& gradient, float factor,
                         Pack<float, N>& m, Pack<float, N>& v) {
@@ -59,7 +59,7 @@ __device__ Numbers step(const Scalars& s, Pack<float, N>& w, const Pack<float, N
   return zero ? Numbers::Zero : Numbers::Any;
 }
 
-// A tensor's weights: as they lie in memory, and back from fp32.
+// Loads a tensor's weights, and stores them from fp32.
 struct PlainWeight {
   float* w;
   template <int N>
@@ -117,7 +117,7 @@ struct SplitWeight {
   }
 };
 
-// A tensor's m and v: as they lie in memory, and back from fp32 with the random bits of an element. `finite`: all are.
+// Loads a tensor's m and v, and stores them from fp32 with the random bits of an element. `finite` says that all are.
 template <class X>
 struct State {
   static constexpr bool kRandom = sizeof(X) == 2;
@@ -148,7 +148,7 @@ struct State {
   }
 };
 
-// What lies in memory is asked for first, so that random numbers are made while it comes.
+// Requests what lies in memory first, so that random numbers are made while it comes.
 template <int N, class Weight, class X, class G>
 __global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
     adamw_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const G* g, int64_t n,
@@ -164,7 +164,7 @@ __global__ void __launch_bounds__(kThreads, State<X>::kRandom ? 4 : 5)
   if constexpr (State<X>::kRandom) random.bits<N>(place + static_cast<uint64_t>(i), bits);
   Pack<float, N> w = weights.floats(), mean = both.mean.floats(), square = both.square.floats();
   const Numbers numbers = step<N>(scalars, w, gradient.floats(), factor, mean, square);
-  if (finite == 0.0f) return;  // only here, as the compiler would ask for nothing before
+  if (finite == 0.0f) return;  // only here, as the compiler would otherwise request nothing before it
   weight.template store<N>(i, w);
   state.template store<N>(i, mean, square, bits, numbers != Numbers::Any);
 }

@@ -1,4 +1,4 @@
-// What AdamW's kernels share.
+// Holds what AdamW's kernels share.
 #pragma once
 
 #include "backend/adamw_scalars.h"
@@ -7,8 +7,8 @@
 
 namespace snug::cuda {
 
-// The step's scalars, and whether they leave roots and quotients of usual numbers far from the ends of the exponents:
-// torch's, and quick_step's.
+// Holds the step's scalars, and says whether they keep torch's and quick_step's roots and quotients of usual numbers
+// far from the ends of the exponents.
 struct Scalars : AdamWScalars {
   Scalars(const AdamW& adamw, const RuntimeScalars& runtime)
       : AdamWScalars(adamw, runtime),
@@ -28,7 +28,7 @@ __device__ bool all_finite(const Pack<float, N>& x) {
   return zeros == 0.0f;
 }
 
-// The upper or the lower halves of N words.
+// Saves the upper or the lower halves of N words.
 template <bool kUpper, int N, class T>
 __device__ void save_halves(T* to, const Pack<uint32_t, N>& words) {
   Pack<uint32_t, N / 2> halves;
@@ -40,7 +40,7 @@ __device__ void save_halves(T* to, const Pack<uint32_t, N>& words) {
 __device__ inline uint32_t lower_half(uint32_t word) { return word & 0xffffu; }
 __device__ inline uint32_t upper_half(uint32_t word) { return word >> 16; }
 
-// store_stochastic of N numbers; bits(k) are the k-th's 16 random bits.
+// Saves N numbers as store_stochastic does; bits(k) are the k-th's 16 random bits.
 template <int N, class Bits>
 __device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const Bits& bits, bool finite) {
   if constexpr (N > 1)
@@ -56,18 +56,18 @@ __device__ void save_stochastic(BFloat16* to, const Pack<float, N>& x, const Bit
   save<N>(to, rounded);
 }
 
-// What AdamW's step of one tensor takes.
+// Holds what AdamW's step of one tensor takes.
 struct BoundAdamW {
   AdamW adamw;
   TensorView gradient, weight, lo, m, v;
-  float *m_scales, *v_scales;  // of 8-bit state
+  float *m_scales, *v_scales;  // for 8-bit state
   const StepScalars* step;
   cudaStream_t stream;
 
   DeviceRandom random() const { return {adamw.seed, RandomPurpose::Rounding, adamw.stream}; }
 };
 
-// With 8-bit state.
+// Returns the launch with 8-bit state.
 Launch launch_of_bit8(const BoundAdamW& bound);
 
 }  // namespace snug::cuda

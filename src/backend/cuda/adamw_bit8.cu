@@ -1,4 +1,4 @@
-// AdamW with 8-bit state, a warp a block of 256, with the operations and roundings of cpu/adamw.cpp.
+// Computes AdamW with 8-bit state, a warp for each block of 256, with the operations and roundings of cpu/adamw.cpp.
 #include "backend/cuda/adamw.cuh"
 #include "tensor/codebook.h"
 
@@ -12,7 +12,7 @@ struct Bit8State {
   float *m_scales, *v_scales;
 };
 
-// In a block's shared memory, by 32-bit addresses of which the place within it is a constant part.
+// Lies in a block's shared memory, at 32-bit addresses of which the place within it is a constant part.
 struct alignas(16) Bit8Tables {
   DynamicMap m = kSignedMap, v = kUnsignedMap;
   CodeBins m_codes = kMeanBins, v_codes = kSquareBins;
@@ -21,24 +21,24 @@ __device__ constexpr Bit8Tables bit8_tables;
 
 class SharedTables {
  public:
-  // By all threads of a block; holds a barrier.
+  // Fills the tables; called by all threads of a block. It holds a barrier.
   __device__ explicit SharedTables(Bit8Tables& tables) : at_(static_cast<uint32_t>(__cvta_generic_to_shared(&tables))) {
     for (unsigned i = threadIdx.x; i < sizeof(Bit8Tables) / sizeof(uint4); i += blockDim.x)
       reinterpret_cast<uint4*>(&tables)[i] = reinterpret_cast<const uint4*>(&bit8_tables)[i];
     __syncthreads();
-    asm volatile("" : "+r"(at_)::"memory");  // what is read through it is read after the barrier
+    asm volatile("" : "+r"(at_)::"memory");  // reads through it come after the barrier
   }
-  // Of byte k of a word.
+  // Return the number of byte k of a word.
   __device__ float mean(uint32_t codes, int k) const { return number<offsetof(Bit8Tables, m)>(codes, k); }
   __device__ float square(uint32_t codes, int k) const { return number<offsetof(Bit8Tables, v)>(codes, k); }
-  // CodeBins::of for what is not beyond 1.
+  // Return CodeBins::of for numbers that are not beyond 1.
   __device__ uint32_t mean_code(float raised) const { return code<offsetof(Bit8Tables, m_codes)>(raised); }
   __device__ uint32_t square_code(float raised) const { return code<offsetof(Bit8Tables, v_codes)>(raised); }
 
  private:
   template <int kFrom>
   __device__ float number(uint32_t codes, int k) const {
-    // One instruction for the byte, its product with a number's size and the sum.
+    // One instruction takes the byte, its product with a number's size and the sum.
     const uint32_t at = __dp4a(codes, static_cast<uint32_t>(sizeof(float)) << k * 8, at_);
     float x;
     asm("ld.shared.f32 %0, [%1 + %2];" : "=f"(x) : "r"(at), "n"(kFrom));
@@ -56,18 +56,18 @@ class SharedTables {
   uint32_t at_;
 };
 
-// A weight after a step (AdamWScalars), from m and v. `usual`: v is from 2^-100 to 2^40, m at most 2^40 in magnitude,
-// and Scalars::usually_quick.
+// Returns a weight after a step (AdamWScalars), from m and v. `usual` says that v is from 2^-100 to 2^40, m at most
+// 2^40 in magnitude, and Scalars::usually_quick.
 __device__ inline float quick_step(const Scalars& s, float w, float m, float v, bool usual) {
   const float root = fmaf(usual ? usual_root(v) : sqrtf(v), s.root_over_rate, s.epsilon_over_rate);
   return fmaf(m, usual ? usual_inverse(root) : 1.0f / root, w * s.keep);
 }
 
-// The lowest bytes of four words.
+// Returns the lowest bytes of four words.
 __device__ inline uint32_t bytes_of(const uint32_t* words) {
   return __byte_perm(__byte_perm(words[0], words[1], 0x0040), __byte_perm(words[2], words[3], 0x0040), 0x5410);
 }
-// 0xff in each byte whose number has a sign.
+// Returns 0xff in each byte whose number has a sign.
 __device__ inline uint32_t signs_of(const float* x) {
   const auto both = [&](int k) {
     uint32_t signs;
@@ -77,8 +77,8 @@ __device__ inline uint32_t signs_of(const float* x) {
   return __byte_perm(both(0), both(2), 0x5410);
 }
 
-// A tensor and its state, of which a warp takes a block at a time: elements 8 l .. 8 l + 7 of it are lane l's; the last
-// block may have fewer.
+// Holds a tensor and its state, of which a warp takes a block at a time: lane l has elements 8 l .. 8 l + 7 of it; the
+// last block may have fewer.
 template <class W, class G>
 struct Bit8Tensor {
   const G* g;
@@ -92,11 +92,11 @@ struct Bit8Tensor {
   }
 };
 
-// Asks for one block after the other to come to the L2 cache, a lane for a line.
+// Requests one block after the other for the L2 cache, with a lane for each line.
 template <class W, class G>
 class Ahead {
  public:
-  // The first is `block`, the next `stride` blocks further.
+  // The first block is `block`, the next is `stride` blocks further.
   __device__ Ahead(const Bit8Tensor<W, G>& tensor, uint32_t block, uint32_t stride) : at_(nullptr), step_(0) {
     constexpr int kLine = 128;
     int line = static_cast<int>(threadIdx.x % 32);
@@ -123,7 +123,7 @@ class Ahead {
   uint64_t step_;
 };
 
-// What a lane has of a block, as it lies in memory.
+// Holds what a lane has of a block, as it lies in memory.
 template <class W, class G>
 struct Bit8Raw {
   Raw<G, kEach> gradients;
@@ -139,7 +139,7 @@ struct Bit8Raw {
     squares.fetch(tensor.state.v + i);
     fetch_scales(tensor, block);
   }
-  // Numbers that are not there are zeros, as what a block's scale goes by.
+  // Fetches a short block. Missing numbers are zeros, so that they do not change the block's scale.
   __device__ void fetch_last(const Bit8Tensor<W, G>& tensor, uint32_t block) {
     const uint32_t i = tensor.first(block);
     const int count = tensor.count(block);
@@ -164,14 +164,14 @@ struct Bit8Raw {
   }
 };
 
-// A lane's codes and the block's scales.
+// Holds a lane's codes and the block's scales.
 struct Coded {
   Pack<uint32_t, kEach / 4> m, v;
   float m_scale, v_scale;
 };
 
-// The weights x after a step, and the state from m and v, of all lanes of a warp. Where all is usual; `v_largest` is
-// the block's, as bits.
+// Returns the state from m and v, of all lanes of a warp, and sets x to the weights after a step, if all numbers are
+// usual; `v_largest` is the block's, as bits.
 __device__ inline Coded coded_usual(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
                                     const float (&m)[kEach], const float (&v)[kEach], float m_largest,
                                     uint32_t v_largest) {
@@ -195,7 +195,7 @@ __device__ inline Coded coded_usual(const SharedTables& tables, const Scalars& s
   return coded;
 }
 
-// The same of any numbers.
+// Returns such a state from any numbers, as coded_usual() does from usual ones.
 __device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, Pack<float, kEach>& x,
                                   const float (&m)[kEach], const float (&v)[kEach], float m_largest) {
   float v_largest = -INFINITY;
@@ -217,7 +217,7 @@ __device__ inline Coded coded_any(const SharedTables& tables, const Scalars& s, 
   return coded;
 }
 
-// kWhole: the block has all of its 256 elements.
+// Updates a block. With kWhole it has all of its 256 elements.
 template <bool kWhole, class W, class G>
 __device__ void update_block(const SharedTables& tables, const Scalars& s, const DeviceRandom& random, uint64_t place,
                              float factor, const Bit8Tensor<W, G>& tensor, uint32_t block, const Bit8Raw<W, G>& raw) {
@@ -228,13 +228,13 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
 
   const float of_mean = factor * s.mean_share, of_square = factor * s.root_of_square_share;
   float m[kEach], v[kEach], m_largest = -INFINITY;
-  uint32_t v_largest = 0;  // as bits, of which those of NaN and negative numbers are more than the usual ones
+  uint32_t v_largest = 0;  // as bits, which for NaN and negative numbers are above the usual ones
 #pragma unroll
   for (int k = 0; k < kEach; k++) {
     const float gradient = to_float(raw.gradients[k]), change = gradient * of_square;
     m[k] = fmaf(tables.mean(raw.means.words[k / 4], k % 4), m_scale, gradient * of_mean);
     v[k] = fmaf(change, change, fmaf(tables.square(raw.squares.words[k / 4], k % 4), v_scale, Scalars::kLeastSquare));
-    m_largest = fmaxf(m_largest, fabsf(m[k]));  // NaN is passed over
+    m_largest = fmaxf(m_largest, fabsf(m[k]));  // ignores NaN
     v_largest = max(v_largest, __float_as_uint(v[k]));
   }
   v_largest = __reduce_max_sync(kAll, v_largest);
@@ -271,7 +271,7 @@ __device__ void update_block(const SharedTables& tables, const Scalars& s, const
   to.v_scales[block] = state.v_scale;
 }
 
-// While a warp works on a block, its next comes into registers and the one after that to the L2 cache.
+// While a warp works on a block, its next comes into registers and the one after that into the L2 cache.
 template <class W, class G>
 __global__ void __launch_bounds__(kBit8Threads, 1)
     adamw_bit8_kernel(Scalars scalars, DeviceRandom random, uint64_t place, const StepScalars* step,

@@ -4,19 +4,19 @@
 #include "backend/cuda/fragments.cuh"
 #include "backend/cuda/fused.h"
 
-// A block takes kAdapterCols columns of a part of dy and a range of its rows, kAdapterRows of them a stage, which come
-// by cp.async several stages ahead, each row 16 bytes further from a multiple of 128 than the one before, so that
-// ldmatrix meets no bank twice. Of a stage it multiplies dy turned with xa: partial sums of db over the range,
-// kWarpCols columns a warp, that stay in registers; and dy with b, which lies in registers: partial sums of dxa over
-// the columns, 16 rows and kTeamCols columns a warp, added up over the block's teams. A second kernel adds partial sums
-// in order.
+// Computes an adapter's gradients. A block takes kAdapterCols columns of a part of dy and a range of its rows, in
+// stages of kAdapterRows, which come by cp.async several stages ahead, each row 16 bytes further from a multiple of 128
+// than the one before, so that ldmatrix uses no bank twice. For each stage it multiplies dy transposed with xa, which
+// gives partial sums of db over the range, kWarpCols columns a warp, that stay in registers; and dy with b, which lies
+// in registers: partial sums of dxa over the columns, 16 rows and kTeamCols columns a warp, added up over the block's
+// teams. A second kernel adds partial sums in order.
 namespace snug::cuda {
 namespace {
 
-constexpr int kSharedBytes = 225 << 10;  // of a block, at most
+constexpr int kSharedBytes = 225 << 10;  // the most that a block may have
 
-// 16 bytes from global to shared memory in the background; zeros where they are not inside. `once`: this kernel does
-// not read them again, and they leave the L2 cache first, which is faster (qkv 70 us, 76 without).
+// Fetches 16 bytes from global to shared memory in the background; zeros if they are not inside. `once` says that this
+// kernel does not read them again, so that they leave the L2 cache first, which is faster (qkv 70 us, 76 without).
 template <bool once>
 __device__ void fetch_inside(BFloat16* to, const BFloat16* from, bool inside) {
   if constexpr (once) {
@@ -32,7 +32,7 @@ __device__ void fetch_inside(BFloat16* to, const BFloat16* from, bool inside) {
   }
 }
 
-// For a rank of 8 N.
+// Gives the shapes for a rank of 8 N.
 template <int N>
 struct Shapes {
   static constexpr int kRank = 8 * N, kCols = kAdapterCols, kRows = kAdapterRows;
@@ -63,7 +63,7 @@ struct Backward {
   Part part[3];
 };
 
-// What a block works on.
+// Says on what a block works.
 struct Place {
   int part, first_col, cols, b_row;
   int64_t begin;  // in stages
@@ -76,7 +76,7 @@ __device__ Place place_of(const Backward& op) {
   Place place{};
   Part own = op.part[0];
 #pragma unroll
-  for (int p = 1; p < 3; p++)  // by constant places: others would take the whole op to local memory
+  for (int p = 1; p < 3; p++)  // by constant places: others would move the whole op to local memory
     if (p < op.parts && block >= op.part[p].first_block) {
       place.part = p;
       own = op.part[p];
@@ -91,7 +91,7 @@ __device__ Place place_of(const Backward& op) {
   return place;
 }
 
-// A thread fetches the same columns of every kLines-th row.
+// Fetches in each thread one group of columns of every kLines-th row.
 template <int N>
 struct Fetcher {
   using S = Shapes<N>;
@@ -146,7 +146,7 @@ __device__ void fetch_b(typename Shapes<N>::Right& b, const Backward& op, const 
       }
 }
 
-// sums += dy^T xa
+// Computes sums += dy^T xa.
 template <int N>
 __device__ void multiply_down(typename Shapes<N>::Down& sums, const BFloat16* tile) {
   using S = Shapes<N>;
@@ -169,7 +169,7 @@ __device__ void multiply_down(typename Shapes<N>::Down& sums, const BFloat16* ti
   }
 }
 
-// The stage's rows of dy b over the block's columns, to `across`.
+// Writes the stage's rows of dy b over the block's columns to `across`.
 template <int N>
 __device__ void multiply_across(const BFloat16* tile, const typename Shapes<N>::Right& b, float* team_sums,
                                 float* across, int64_t rows) {
@@ -237,7 +237,7 @@ __global__ void __launch_bounds__(Shapes<N>::kThreads, 1) adapter_backward_kerne
 
 // ---- Partial sums ---------------------------------------------------------------------------------------------------
 
-// out = alpha times the sum of `pieces` dense matrices of fp32 that lie one after the other.
+// Describes out = alpha times the sum of `pieces` dense matrices of fp32 that lie one after the other.
 struct OrderedSum {
   const float* pieces;
   std::byte* out;
@@ -247,7 +247,7 @@ struct OrderedSum {
   float alpha;
 };
 
-// Several of them, in one launch.
+// Holds several such sums, for one launch.
 struct OrderedSums {
   OrderedSum sums[4];
   int count = 0, blocks = 0;

@@ -1,5 +1,5 @@
-// Attention for every dtype and head: a warp a token and head, key after key. What tests and generation run on;
-// attention_kernel() (facts.h) says what goes by tiles instead.
+// Computes attention for every dtype and head, with a warp for each token and head, key after key. Tests and generation
+// run on it; attention_kernel() (facts.h) says what goes by tiles instead.
 #include "backend/cuda/attention.cuh"
 #include "backend/cuda/facts.h"
 #include "backend/cuda/warpgroup.cuh"
@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMaxDim = 256, kParts = kMaxDim / 32;
 
-// A head's row over a warp's lanes: lane l has elements l, l + 32, ...
+// Holds a head's row over a warp's lanes: lane l has elements l, l + 32, ...
 struct HeadRow {
   float x[kParts] = {};
 };
@@ -46,8 +46,8 @@ __device__ inline void add(HeadRow& sum, float factor, const HeadRow& row) {
   for (int i = 0; i < kParts; i++) sum.x[i] = fmaf(factor, row.x[i], sum.x[i]);
 }
 
-// Softmax over keys one after the other (Milakov and Gimelshein, arXiv:1805.02867). Gives the log of the sum of
-// exponentials.
+// Computes the softmax over keys one after the other (Milakov and Gimelshein, arXiv:1805.02867). Returns the log of the
+// sum of exponentials.
 template <class T>
 __device__ float attend(const T* query, const T* keys, int64_t key_stride, const T* values, int64_t value_stride,
                         int64_t count, int dim, float scale, T* out) {
@@ -70,7 +70,7 @@ __device__ float attend(const T* query, const T* keys, int64_t key_stride, const
 
 constexpr int kWarps = 4;
 
-// The place of this warp among rows x columns, column by column of one row.
+// Says where this warp is among rows x columns, column by column of one row.
 struct Place {
   int64_t row;
   int column;
@@ -97,7 +97,7 @@ __global__ void token_attention_kernel(AttentionRows<T> op, int documents) {
   if (threadIdx.x % 32 == 0) *op.lse.at(head, token) = log_sum;
 }
 
-// The gradients of the queries, and delta = sum of dout out for the other kernel.
+// Computes the gradients of the queries, and delta = sum of dout out for the other kernel.
 template <class T>
 __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, head] = place(op.heads.heads);
@@ -119,7 +119,8 @@ __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents
   save_head(op.dq.at(token, column), sums, op.scale, dim);
 }
 
-// The gradients of keys and values: a warp a token and key head, over its query heads and the tokens that see it.
+// Computes the gradients of keys and values: a warp takes a token and key head, over its query heads and the tokens
+// that attend to it.
 template <class T>
 __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) {
   const auto [token, kv_head] = place(op.heads.kv_heads);
@@ -155,7 +156,7 @@ __global__ void cached_attention_kernel(Rows<T> q, int64_t tokens, Rows<T> cache
          out.at(token, heads.query(head)));
 }
 
-// The first operand: of so many columns.
+// Takes the first operand, which has `columns` columns.
 const TensorView& take_rows(Operands& operands, std::string_view name, int64_t columns) {
   const TensorView& rows = operands.take(name, kActivation);
   operands.expect(rows.cols() == columns, "'{}' is {}, expected {} columns", name, to_string(rows.shape), columns);
@@ -175,7 +176,7 @@ const TensorView& take_documents(Operands& operands, int64_t tokens) {
   return documents;
 }
 
-// Keys and values of earlier tokens, side by side.
+// Takes keys and values of earlier tokens, side by side.
 const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& shape) {
   const TensorView& cache = operands.take("cache", {dtype});
   const int64_t width = 2 * shape.kv_heads * shape.dim;
@@ -183,7 +184,7 @@ const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& s
   return cache;
 }
 
-// For heads of `dim` elements on this device.
+// Returns the kernel for heads of `dim` elements on this device.
 AttentionKernel kernel_of(DType dtype, int64_t dim, std::initializer_list<TensorView> views) {
   const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80);
   return wide(views, dim % kWide == 0 ? kWide : kWide / 2) ? kernel : AttentionKernel::ByToken;

@@ -1,4 +1,4 @@
-// What the ways to compute attention share.
+// Holds what all ways to compute attention share.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@ struct Heads {
       : heads(static_cast<int>(shape.heads)),
         kv_heads(static_cast<int>(shape.kv_heads)),
         dim(static_cast<int>(shape.dim)) {}
-  // Where a head's columns begin: among those of queries and results, and of keys and of values.
+  // Return where a head's columns begin: among those of queries and results, and among those of keys and of values.
   __device__ int query(int head) const { return head * dim; }
   __device__ int key(int kv_head) const { return kv_head * dim; }
   __device__ int group() const { return heads / kv_heads; }
@@ -21,7 +21,7 @@ struct Heads {
   int heads, kv_heads, dim;
 };
 
-// Tokens [begin, end) of the document of a token; empty outside documents.
+// Holds tokens [begin, end) of the document of a token; empty outside documents.
 struct Document {
   int64_t begin = 0, end = 0;
 };
@@ -36,18 +36,18 @@ __device__ inline Document document_of(int64_t token, const int32_t* starts, int
   return {starts[low], starts[low + 1]};
 }
 
-// What tokens see of others: those of their document up to themselves, `window` at most.
+// Says to which tokens a token attends: those of its document up to itself, `window` at most.
 struct Sight {
   const int32_t* starts;  // of the documents, and the end of the last
   int documents, window;
 
   __device__ Document document(int64_t token) const { return document_of(token, starts, documents); }
-  // The first token that a token sees; `tokens` for one outside documents, which sees none.
+  // Returns the first token to which a token attends; `tokens` for one outside documents, which attends to none.
   __device__ int first_seen_by(int token, int tokens) const {
     const Document seen = document(token);
     return seen.end > seen.begin ? max(static_cast<int>(seen.begin), token - window + 1) : tokens;
   }
-  // Beyond the last token that sees a token; 0 for one outside documents.
+  // Returns the end of the tokens that attend to a token; 0 for one outside documents.
   __device__ int end_of_seers(int token) const { return min(static_cast<int>(document(token).end), token + window); }
 };
 
@@ -78,14 +78,14 @@ struct AttentionGradientRows {
   int window;
 };
 
-// As kernels have it, of an op's window of so many tokens.
+// Returns an op's window as kernels take it.
 inline int window_of(int64_t window) { return window > 0 ? static_cast<int>(window) : 1 << 30; }
 
-// On the tensor cores, where attention_kernel() says so: what enqueues it for a number of documents.
+// Enqueues attention on the tensor cores, where attention_kernel() says so, for a number of documents.
 using AttentionLaunch = std::function<void(int documents)>;
 AttentionLaunch tiled_attention(const AttentionRows<BFloat16>& op, cudaStream_t stream);
 AttentionLaunch tiled_attention_gradient(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
-// The same by Hopper's warpgroups. `counters`: of kTileCounterBytes.
+// Return launches by Hopper's warpgroups. `counters` has kTileCounterBytes.
 AttentionLaunch warpgroup_attention(const AttentionRows<BFloat16>& op, std::byte* counters, cudaStream_t stream);
 AttentionLaunch warpgroup_attention_gradient(const AttentionGradientRows<BFloat16>& op, std::byte* counters,
                                              cudaStream_t stream);

@@ -1,4 +1,4 @@
-// P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
+// Computes the gradients of attention. P = exp(scale S - lse), dP = dO V^T, dS = P (dP - delta), delta = sum of dO O:
 //   dQ = scale dS K   by blocks of queries;   dK = scale dS^T Q, dV = P^T dO   by blocks of keys, which compute P
 //   again.
 #include "backend/cuda/attention_tiles.cuh"
@@ -8,8 +8,8 @@ namespace {
 
 using GradientRows = AttentionGradientRows<BFloat16>;
 
-// So many lanes a token and head, N elements each at a time. Lanes that have none add zeros, so that their number
-// changes no bit.
+// Computes delta with `lanes` lanes for each token and head, N elements each at a time. Lanes without elements add
+// zeros, so that their number changes no bit.
 template <int N, int lanes>
 __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_constant__ GradientRows op) {
   const int64_t row = int64_t{blockIdx.x} * (kTileThreads / lanes) + threadIdx.x / lanes;
@@ -27,8 +27,9 @@ __global__ void __launch_bounds__(kTileThreads) delta_kernel(const __grid_consta
   if (lane == 0 && dim > 0) op.delta[head * op.tokens + token] = sum;
 }
 
-// Columns of the gradients of queries and of keys that a block sums: of the widest heads a part, as a thread has not
-// the registers for all of them beside the left factors, whose products every part computes again.
+// This is the number of columns of the gradients of queries and of keys that a block sums. For the widest heads it is a
+// part, as a thread lacks the registers for all of them beside the left factors, whose products every part computes
+// again.
 template <int D>
 inline constexpr int kColumns = D > 192 ? D / 2 : D;
 template <int D>
@@ -37,7 +38,7 @@ inline constexpr unsigned kParts = D / kColumns<D>;
 template <int D>
 inline constexpr int kQueryBytes = 4 * kRowsAStep<D>* kPitch<D>* static_cast<int>(sizeof(BFloat16));
 
-// The block's own rows in a tile, 16 a warp, as left factors.
+// Keeps the block's own rows in a tile, 16 a warp, as left factors.
 template <int D>
 __device__ void keep_rows(Fragment (&kept)[D / 16], const BFloat16* tile) {
 #pragma unroll
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   const auto fetch_own = [&](BFloat16* tile, const Rows<BFloat16>& from) {
     fetch_tile<D>(tile, from.at(first, op.heads.query(head)), from.stride, kOwn, tokens - first, dim);
   };
-  constexpr bool kBoth = 2 * kRows >= kOwn;  // whether there is room for both
+  constexpr bool kBoth = 2 * kRows >= kOwn;  // there is room for both
   fetch_own(keys, op.q);
   if constexpr (kBoth) fetch_own(values, op.dout);
   commit_fetches();
@@ -119,8 +120,8 @@ __global__ void __launch_bounds__(kTileThreads, 1)
                          {op.scale, op.scale});
 }
 
-// What lies in shared memory, in steps of so many queries, which change no bit. The own rows of wide heads are kept in
-// registers.
+// Says what lies in shared memory, in steps of some queries, whose number changes no bit. The own rows of wide heads
+// are kept in registers.
 template <int D>
 inline constexpr bool kKeepsOwn = D > 128;
 template <int D, int rows>
@@ -128,7 +129,7 @@ inline constexpr int kKeyBytes =
     ((kKeepsOwn<D> ? 0 : 2 * kOwn) + 4 * rows) * kPitch<D>* static_cast<int>(sizeof(BFloat16)) +
     4 * rows* static_cast<int>(sizeof(float));
 
-// Own rows as left factors.
+// Gives own rows as left factors.
 template <int D>
 struct OwnRows {
   __device__ void operator()(int k, Fragment& a) const {
@@ -141,8 +142,8 @@ struct OwnRows {
   Fragment kept[kKeepsOwn<D> ? D / 16 : 1];
 };
 
-// Of a matrix. Those that are kept come through the tile, which is free again afterwards; others are there once all
-// that was fetched is.
+// Fetches own rows of a matrix. Those that are kept come through the tile, which is free again afterwards; others are
+// there once everything that was fetched is.
 template <int D>
 __device__ void fetch_own_rows(OwnRows<D>& own, const Rows<BFloat16>& from, int first, int column, int tokens, int dim,
                                BFloat16* tile) {
@@ -157,7 +158,7 @@ __device__ void fetch_own_rows(OwnRows<D>& own, const Rows<BFloat16>& from, int 
   }
 }
 
-// The gradients of keys, of values, or of both: of wide heads there are registers for one of them.
+// Computes the gradients of keys, of values, or of both: for wide heads there are registers for one of them.
 template <int D, int rows, bool of_keys, bool of_values>
 __global__ void __launch_bounds__(kTileThreads, 1)
     key_gradient_kernel(const __grid_constant__ GradientRows op, int documents) {
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if constexpr (of_keys)
     fetch_own_rows(values, op.v, first, column, tokens, dim, own + (kKeepsOwn<D> ? 0 : kOwn * kPitch<D>));
   const Sight sight = op.sight(documents);
-  int row[2], end[2];  // where those that see a row end; none see a row outside documents
+  int row[2], end[2];  // where the tokens that attend to a row end; none attend to a row outside documents
 #pragma unroll
   for (int half = 0; half < 2; half++) {
     row[half] = first + own_row(half);
@@ -231,7 +232,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   if constexpr (of_values) save_sums<D>(op.dv.at(first, column), op.dv.stride, tokens - first, dim, dv, {1.0f, 1.0f});
 }
 
-// What launches these kernels, in steps of so many queries.
+// Returns the launch of these kernels, in steps of `rows` queries.
 template <int D, int rows, bool of_keys, bool of_values>
 AttentionLaunch key_gradient(const GradientRows& op, cudaStream_t stream) {
   constexpr auto* kKernel = key_gradient_kernel<D, rows, of_keys, of_values>;

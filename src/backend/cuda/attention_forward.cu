@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kTileThreads, 1)
   BFloat16* const values = keys + 2 * kRows * kPitch<D>;
   const int dim = op.heads.dim;
   const int head = static_cast<int>(blockIdx.y), kv_head = head / op.heads.group();
-  // Late tiles see most keys: they come first.
+  // Late tiles attend to most keys, so they come first.
   const int first = static_cast<int>(gridDim.x - 1 - blockIdx.x) * kOwn, tokens = static_cast<int>(op.tokens);
 
   fetch_tile<D>(keys, op.q.at(first, op.heads.query(head)), op.q.stride, kOwn, tokens - first, dim);

@@ -3,7 +3,7 @@
 namespace snug::cuda {
 
 Panels panels_of(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows) {
-  // Where heads begin at no multiple of 128 bytes, the L2 cache would be asked for more than is read.
+  // If heads begin at no multiple of 128 bytes, the L2 cache would read more than is asked for.
   return {tensor_map(matrix.data, {dim, rows, heads}, {matrix.stride, dim}, {kPanel, box_rows, 1}, dim % kPanel == 0)};
 }
 

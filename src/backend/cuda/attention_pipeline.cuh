@@ -1,4 +1,4 @@
-// How tiles reach the warpgroups of attention: a warpgroup of its own fetches them by the Tensor Memory Accelerator
+// Brings tiles to the warpgroups of attention: a warpgroup of its own fetches them by the Tensor Memory Accelerator
 // into rings in shared memory, ahead of those that multiply, and takes one block of work after the other from a
 // counter, so that a block's first tiles come while the one before is written (Shah et al., arXiv:2407.08608).
 #pragma once
@@ -21,7 +21,7 @@ __device__ inline void arrive_after_fetches(uint32_t barrier) {
 
 // ---- Warpgroups -----------------------------------------------------------------------------------------------------
 
-// Warpgroups that begin their products in turns, so that some compute weights while one multiplies.
+// Makes warpgroups begin their products in turns, so that some compute weights while one multiplies.
 __device__ inline void await_turn() {
   SNUG_HOPPER("bar.sync %0, 256;" ::"r"(1 + static_cast<int>(threadIdx.x) / 128) : "memory");
 }
@@ -32,15 +32,15 @@ __device__ void give_turn() {
 
 // ---- Tiles ----------------------------------------------------------------------------------------------------------
 
-// Panels of the heads of a matrix whose rows lie in global memory: where boxes of 64 columns of a head and so many rows
-// are fetched from. Columns beyond a head's last, and rows beyond the last, are zeros.
+// Holds panels of the heads of a matrix whose rows lie in global memory: boxes of 64 columns of a head and a number of
+// rows are fetched from it. Columns beyond a head's last, and rows beyond the last, are zeros.
 struct Panels {
   CUtensorMap map;
 };
-// Of heads of `dim` elements, which 8 divides. Threading: from any thread.
+// Returns the panels of heads of `dim` elements, which 8 divides. It may be called from any thread.
 Panels panels_of(const Rows<BFloat16>& matrix, int dim, int heads, int64_t rows, int box_rows);
 
-// A head's rows from `row` on into a tile; the barrier expects the bytes.
+// Fetches a head's rows from `row` on into a tile; the barrier expects the bytes.
 template <int D>
 __device__ void fetch_rows(uint32_t tile, const Panels& from, int head, int row, int rows, uint32_t barrier) {
 #pragma unroll
@@ -52,26 +52,27 @@ __device__ void fetch_rows(uint32_t tile, const Panels& from, int head, int row,
         : "memory");
 }
 
-// How far rows reach among the tokens of the other side: as far as any of them does, and as far as all do. Where both
+// Says how far rows reach among the tokens of the other side: as far as any of them does, and as far as all do. If both
 // are one number, it is every row's.
 struct Reach {
   int any, all;
 };
-// Of rows [first, first + rows) of queries: the first token that any of them sees, and that from which on all see what
-// comes before them; `tokens` for rows outside documents.
+// Returns, for rows [first, first + rows) of queries, the first token to which any of them attends, and the one from
+// which on all attend to what comes before them; `tokens` for rows outside documents.
 __device__ inline Reach first_seen(int first, int rows, int tokens, const Sight& sight) {
   const int last = first + rows - 1;
   return {sight.first_seen_by(max(first, min(sight.starts[0], last)), tokens),
           max(sight.first_seen_by(first, tokens), sight.first_seen_by(last, tokens))};
 }
-// Of rows of keys: beyond the last token that sees any of them, and that up to which all that come after them see all
-// of them; 0 for rows outside documents.
+// Returns, for rows of keys, the end of the tokens that attend to any of them, and the one up to which all later tokens
+// attend to all of them; 0 for rows outside documents.
 __device__ inline Reach last_seeing(int first, int rows, const Sight& sight) {
   const int last = first + rows - 1;
   return {sight.end_of_seers(min(last, max(sight.starts[sight.documents] - 1, first))),
           min(sight.end_of_seers(first), sight.end_of_seers(last))};
 }
-// Both of this thread's rows of the tile of queries that begins at `first`, and the first token that each sees.
+// Sets both of this thread's rows of the tile of queries that begins at `first`, and the first token to which each
+// attends.
 __device__ inline void own_rows(int first, int tokens, const Sight& sight, const Reach& reach, int (&row)[2],
                                 int (&begin)[2]) {
 #pragma unroll
@@ -83,8 +84,8 @@ __device__ inline void own_rows(int first, int tokens, const Sight& sight, const
 
 // ---- Work -----------------------------------------------------------------------------------------------------------
 
-// So many rows of one head, by their number: the `late` rows of all heads first, or the early ones. Those are what
-// takes longest in a document, so that no long tile is begun when the others are done.
+// Identifies `rows` rows of one head, by their number: the `late` rows of all heads come first, or the early ones.
+// Those take longest in a document, so that no long tile begins when the others are done.
 template <int rows>
 struct Tile {
   __device__ Tile(int number, int64_t tokens, int heads, bool late) {
@@ -98,17 +99,17 @@ struct Tile {
   int head, first;
 };
 
-// What those that multiply are told of a tile: the one that fetches finds it out while they are at the tile before.
+// Tells the warpgroups that multiply about a tile: the one that fetches finds it out while they are at the tile before.
 struct TakenTile {
   int number;
   Reach reach;  // of an owner's rows; only the owner is told
   int least;    // the least token that any owner's rows reach
 };
 
-// By a warp that fetches: takes one tile after the other from `next`. `find(number, owner)` gives the reach of an
-// owner's rows, of which `own` has a ring each and `taken` a place. `fetch_ahead(tile)` fetches what needs no owner's
-// consent, `fetch_own(tile, owner, barrier)` an owner's rows, for which the barrier waits, and `fetch_rest(tile)` what
-// comes after them.
+// Takes one tile after the other from `next`; called by a warp that fetches. `find(number, owner)` returns the reach of
+// an owner's rows; each owner has a ring in `own` and a place in `taken`. `fetch_ahead(tile)` fetches what needs no
+// owner's consent, `fetch_own(tile, owner, barrier)` an owner's rows, for which the barrier waits, and
+// `fetch_rest(tile)` what comes after them.
 template <int owners, class Find, class FetchAhead, class FetchOwn, class FetchRest>
 __device__ void take_tiles(int* next, Ring<1> own, TakenTile* taken, int count, const Find& find,
                            const FetchAhead& fetch_ahead, const FetchOwn& fetch_own, const FetchRest& fetch_rest) {
@@ -137,7 +138,7 @@ __device__ void take_tiles(int* next, Ring<1> own, TakenTile* taken, int count, 
   }
 }
 
-// By those that multiply, an owner. `work` releases the tile's own rows.
+// Works on tiles; called by the warpgroups of an owner, which multiply. `work` releases the tile's own rows.
 template <class Work>
 __device__ void work_on_tiles(Ring<1>& own, const TakenTile& taken, int count, const Work& work) {
   for (;; own.advance()) {

@@ -1,16 +1,16 @@
-// What the forward kernels of attention share.
+// Holds what the forward kernels of attention share.
 #pragma once
 
 #include "backend/cuda/attention_tiles.cuh"
 
 namespace snug::cuda {
 
-// The softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this thread's
-// part of the sum of exponentials.
+// Holds the softmax of two rows so far (Milakov and Gimelshein, arXiv:1805.02867): the largest product, and this
+// thread's part of the sum of exponentials.
 struct RowSoftmax {
   float maximum[2] = {-INFINITY, -INFINITY}, sum[2] = {};
 
-  // Turns products into weights relative to the new maxima and gives the factors for what was summed before.
+  // Turns products into weights relative to the new maxima, and returns the factors for the earlier sums.
   template <int N>
   __device__ void add(Sum (&s)[N], float scale, float (&factor)[2]) {
 #pragma unroll
@@ -35,7 +35,7 @@ struct RowSoftmax {
     }
   }
 
-  // Of all threads of a row.
+  // Returns the sum over all threads of a row.
   __device__ float total(int half) const {
     float x = sum[half];
     x += __shfl_xor_sync(kAll, x, 1);
@@ -44,7 +44,7 @@ struct RowSoftmax {
   }
 };
 
-// Of products with the keys from `at` on: those after the query, and those before what it sees.
+// Masks products with the keys from `at` on: those after the query, and those before the first to which it attends.
 template <int N>
 __device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int (&begin)[2]) {
 #pragma unroll
@@ -56,7 +56,7 @@ __device__ void hide_unseen(Sum (&s)[N], int at, const int (&row)[2], const int 
     }
 }
 
-// The tile of a head that begins at row `first`, and what its rows' weights were divided by.
+// Saves the tile of a head that begins at row `first`, and the divisors of its rows' weights.
 template <int D, bool in_eights = false>
 __device__ void save_attention(const AttentionRows<BFloat16>& op, int head, int first, const int (&row)[2],
                                const RowSoftmax& softmax, const Sum (&out)[D / 8]) {

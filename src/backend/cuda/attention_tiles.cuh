@@ -1,7 +1,7 @@
-// Attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691), the way Ampere brought it: mma.sync on
-// fragments that ldmatrix reads. A block has a tile of kOwn rows, 16 a warp, and walks over the rows of the other side,
-// some at a time, two tiles in shared memory. No block adds to another's result, so sums have one order. Tiles have D
-// columns, of which a head may have fewer: the others are zeros, which change no sum, and are not written.
+// Computes attention in bf16 by tiles on the tensor cores (Dao, arXiv:2307.08691) with Ampere's instructions: mma.sync
+// on fragments that ldmatrix reads. A block has a tile of kOwn rows, 16 a warp, and walks over the rows of the other
+// side, some at a time, two tiles in shared memory. No block adds to another's result, so sums have one order. Tiles
+// have D columns, of which a head may have fewer: the others are zeros, which change no sum, and are not written.
 #pragma once
 
 #include "backend/cuda/attention.cuh"
@@ -12,16 +12,17 @@
 namespace snug::cuda {
 
 inline constexpr int kTileWarps = 8, kTileThreads = 32 * kTileWarps, kOwn = 16 * kTileWarps, kStep = 64;
-// Rows of the other side at a time: of wide heads half as many, so that two tiles of each kind fit into 99 KB.
+// A block takes this many rows of the other side at a time: half as many for wide heads, so that two tiles of each kind
+// fit into 99 KB.
 template <int D>
 inline constexpr int kRowsAStep = D > 128 ? kStep / 2 : kStep;
 inline constexpr float kLog2E = 1.4426950408889634f;
 
-// Elements between rows of a tile: 16 bytes more than a row, so that eight rows lie in different banks.
+// Rows of a tile are this many elements apart: 16 bytes more than a row, so that eight rows lie in different banks.
 template <int D>
 inline constexpr int kPitch = D + 8;
 
-// 4 or 8 elements from global to shared memory, in the background; zeros where there are none.
+// Fetches 4 or 8 elements from global to shared memory, in the background; zeros if they are not inside.
 __device__ inline void fetch_wide(BFloat16* to, const BFloat16* from, bool inside) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
                "r"(inside ? 16 : 0));
@@ -31,8 +32,8 @@ __device__ inline void fetch_narrow(BFloat16* to, const BFloat16* from, bool ins
                "r"(inside ? 8 : 0));
 }
 
-// Rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides; what is
-// beyond those, and rows from `left` on, become zeros.
+// Fetches rows [0, rows) of a tile from global memory, in the background, `dim` columns of them, which 4 divides; what
+// is beyond those, and rows from `left` on, become zeros.
 template <int D>
 __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride, int rows, int64_t left, int dim) {
   constexpr int kChunks = D / 8;
@@ -50,7 +51,7 @@ __device__ void fetch_tile(BFloat16* tile, const BFloat16* from, int64_t stride,
   }
 }
 
-// By all threads: until a step's tiles are there, while the next step's come.
+// Waits until a step's tiles are there, while the next step's come; called by all threads.
 template <class Fetch>
 __device__ void await_step(int step, int steps, const Fetch& fetch) {
   if (step + 1 < steps) {
@@ -62,21 +63,21 @@ __device__ void await_step(int step, int steps, const Fetch& fetch) {
   __syncthreads();
 }
 
-// 2^x by the processor's own approximation.
+// Returns 2^x by the processor's approximation.
 __device__ inline float power_of_two(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// Rows [16 w, 16 w + 16) of a tile, columns [16 k, 16 k + 16), as a left factor.
+// Loads rows [16 w, 16 w + 16) of a tile, columns [16 k, 16 k + 16), as a left factor.
 template <int D>
 __device__ void load_left(Fragment& a, const BFloat16* tile, int k) {
   const int lane = static_cast<int>(threadIdx.x) % 32, row = static_cast<int>(threadIdx.x) / 32 * 16 + lane % 16;
   load_matrices(a, tile + row * kPitch<D> + k * 16 + lane / 16 * 8);
 }
 
-// The same as it was loaded before, for multiply_turned().
+// Returns a left factor that was loaded before, for multiply_turned().
 template <int K>
 __device__ auto kept_left(const Fragment (&kept)[K]) {
   return [&kept](int k, Fragment& a) {
@@ -85,7 +86,7 @@ __device__ auto kept_left(const Fragment (&kept)[K]) {
   };
 }
 
-// sums [16 x 8 N] += a b^T; a by left(k) for each 16 of D, b a tile of 8 N rows.
+// Computes sums [16 x 8 N] += a b^T; a by left(k) for each 16 of D, b a tile of 8 N rows.
 template <int D, int N, class Left>
 __device__ void multiply_turned(Sum (&sums)[N], const Left& left, const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -104,7 +105,8 @@ __device__ void multiply_turned(Sum (&sums)[N], const Left& left, const BFloat16
   }
 }
 
-// sums [16 x columns] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows, or some of its columns.
+// Computes sums [16 x columns] += a b; a is [16 x 8 N], rounded to bf16 here, b a tile of 8 N rows, or some of its
+// columns.
 template <int D, int columns = D, int N>
 __device__ void multiply_add(Sum (&sums)[columns / 8], const Sum (&a)[N], const BFloat16* b) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
@@ -123,8 +125,8 @@ __device__ void multiply_add(Sum (&sums)[columns / 8], const Sum (&a)[N], const 
   }
 }
 
-// Writes this warp's 16 rows of a tile, times factor[0] for the upper eight and factor[1] for the lower, as far as
-// there are any, and `dim` of their columns; `in_eights`: whether 8 is known to divide it.
+// Writes this warp's 16 rows of a tile, as far as they exist, and `dim` of their columns, times factor[0] for the upper
+// eight rows and factor[1] for the lower; `in_eights` says that 8 is known to divide `dim`.
 template <int D, bool in_eights = false>
 __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, const Sum (&sums)[D / 8],
                           const float (&factor)[2]) {
@@ -153,11 +155,11 @@ __device__ void save_sums(BFloat16* to, int64_t stride, int64_t left, int dim, c
   }
 }
 
-// The two rows of its warp's 16 that a thread has results of.
+// Returns one of the two rows of its warp's 16 of which a thread has results.
 __device__ inline int own_row(int half) {
   return static_cast<int>(threadIdx.x) / 32 * 16 + static_cast<int>(threadIdx.x) % 32 / 4 + 8 * half;
 }
-// Both of this thread's rows of the tile that begins at `first`, and the first token that each sees.
+// Sets both of this thread's rows of the tile that begins at `first`, and the first token to which each attends.
 __device__ inline void own_rows(int first, int tokens, const Sight& sight, int (&row)[2], int (&begin)[2]) {
 #pragma unroll
   for (int half = 0; half < 2; half++) {
@@ -165,13 +167,13 @@ __device__ inline void own_rows(int first, int tokens, const Sight& sight, int (
     begin[half] = sight.first_seen_by(row[half], tokens);
   }
 }
-// Steps of so many keys from `least` on that a tile's rows, so many from `first` on, see.
+// Returns the number of steps of `keys` keys from `least` on to which `rows` rows of a tile, from `first` on, attend.
 template <int keys>
 __device__ int steps_over(int first, int least, int tokens, int rows = kOwn) {
   return max(0, (min(first + rows, tokens) - least + keys - 1) / keys);
 }
 
-// Over all threads of the block: the least x and the largest y.
+// Sets x to the least and y to the largest over all threads of the block.
 __device__ inline void extremes(int& x, int& y) {
   __shared__ int least[kTileWarps], largest[kTileWarps];
   x = __reduce_min_sync(kAll, x);
@@ -186,10 +188,10 @@ __device__ inline void extremes(int& x, int& y) {
   }
 }
 
-// The sums of dout out, for the other kernels of the backward.
+// Launches the sums of dout out, for the other kernels of the backward.
 void launch_delta(const AttentionGradientRows<BFloat16>& op, cudaStream_t stream);
 
-// f.template operator()<D>() with the first of `dims`, which ascend, that a head of `dim` fits into.
+// Calls f.template operator()<D>() with the first of `dims`, which ascend, into which a head of `dim` fits.
 template <const auto& dims, size_t i = 0, class F>
 decltype(auto) dispatch_dim(int64_t dim, const F& f) {
   if constexpr (i + 1 < dims.size())

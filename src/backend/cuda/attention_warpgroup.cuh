@@ -1,4 +1,4 @@
-// Products of attention by warpgroups (warpgroup.cuh).
+// Computes products of attention by warpgroups (warpgroup.cuh).
 #pragma once
 
 #include "backend/cuda/attention_tiles.cuh"
@@ -6,7 +6,7 @@
 
 namespace snug::cuda {
 
-// Panels of a tile with D columns; the last may be wider than what is left of them.
+// This is the number of panels of a tile with D columns; the last panel may be wider than the remaining columns.
 template <int D>
 inline constexpr int kPanels = (D + kPanel - 1) / kPanel;
 template <int D>
@@ -21,7 +21,7 @@ __device__ inline float2 shared_floats(uint32_t address) {
   return x;
 }
 
-// Products of 64 rows by so many columns, whose sums are `__VA_ARGS__`; o0 and on: the operands after them.
+// Define products of 64 rows by `columns` columns, whose sums are `__VA_ARGS__`; o0 and on are the operands after them.
 //   product_turned: sum (+)= a b^T for 16 columns of a and b; a and b in shared memory.
 //   product_add: sum += a b for 16 columns of a and rows of b; a in registers.
 #define SNUG_PRODUCTS(columns, registers, o0, o1, o2, o3, o4, ...)                                                     \
@@ -50,15 +50,15 @@ SNUG_PRODUCTS(112, SNUG_REGISTERS_56, "%56", "%57", "%58", "%59", "%60", SNUG_SU
               SNUG_SUM(s, 9), SNUG_SUM(s, 10), SNUG_SUM(s, 11), SNUG_SUM(s, 12), SNUG_SUM(s, 13))
 SNUG_PRODUCTS(128, SNUG_REGISTERS_64, "%64", "%65", "%66", "%67", "%68", SNUG_SUMS_8(s, 0), SNUG_SUMS_8(s, 8))
 
-// As a thread of a warp has it, the same in all: the compiler then keeps it where products read it.
+// Returns the descriptor as one value for all threads of a warp: the compiler then keeps it where products read it.
 __device__ inline uint64_t uniform_matrix(uint32_t address, uint32_t panels = 16) {
   return matrix_at(__shfl_sync(kAll, address, 0), panels);
 }
 
-// Bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16).
+// Returns the bytes from a tile of `rows` rows to its columns [16 k, 16 k + 16).
 __device__ constexpr int to_columns(int k, int rows) { return k / 4 * rows * kRowBytes + k % 4 * 32; }
 
-// sums = a b^T: a the warpgroup's 64 of a tile's rows, b a tile of 8 N rows.
+// Starts sums = a b^T: a is the warpgroup's 64 of a tile's rows, b a tile of 8 N rows.
 template <int D, int rows = kOwn, int N>
 __device__ void start_turned(Sum (&sums)[N], uint32_t a, uint32_t b) {
   const uint64_t own = uniform_matrix(a + threadIdx.x / 128 * 64 * kRowBytes), other = uniform_matrix(b);
@@ -66,10 +66,10 @@ __device__ void start_turned(Sum (&sums)[N], uint32_t a, uint32_t b) {
   for (int k = 0; k < D / 16; k++)
     product_turned(sums, moved(own, to_columns(k, rows)), moved(other, to_columns(k, 8 * N)), k > 0);
 }
-// sums += a b: b a tile of 16 K rows.
+// Starts sums += a b: b is a tile of 16 K rows.
 template <int D, int K>
 __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b) {
-  constexpr int kAtOnce = 128;  // columns
+  constexpr int kAtOnce = 128;  // columns at a time
   constexpr uint32_t kPanelBytes = 16 * K * kRowBytes;
   const uint64_t tile = uniform_matrix(b, kPanelBytes);
   begin_products();
@@ -86,7 +86,7 @@ __device__ void start_add(Sum (&sums)[D / 8], const Fragment (&a)[K], uint32_t b
   }
 }
 
-// A result as a left factor, rounded to bf16.
+// Rounds a result to bf16, as a left factor.
 template <int K>
 __device__ void round_to_left(Fragment (&a)[K], const Sum (&s)[2 * K]) {
 #pragma unroll

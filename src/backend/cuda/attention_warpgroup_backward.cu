@@ -1,4 +1,4 @@
-// attention_backward.cu by warpgroups.
+// Computes attention_backward.cu's gradients by warpgroups.
 #include "backend/cuda/attention_warpgroup_gradients.cuh"
 
 namespace snug::cuda {

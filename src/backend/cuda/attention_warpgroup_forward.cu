@@ -1,4 +1,5 @@
-// attention_forward.cu by warpgroups: while one computes weights another multiplies (Shah et al., arXiv:2407.08608).
+// Computes attention_forward.cu's result by warpgroups: while one computes weights another multiplies (Shah et al.,
+// arXiv:2407.08608).
 #include "backend/cuda/attention_pipeline.cuh"
 #include "backend/cuda/attention_softmax.cuh"
 
@@ -6,13 +7,14 @@ namespace snug::cuda {
 namespace {
 
 constexpr int kStages = 2;
-// Warpgroups that multiply: of narrow heads, whose weights take longer than their products, three.
+// This is the number of warpgroups that multiply: three for narrow heads, whose weights take longer than their
+// products.
 template <int D>
 inline constexpr int kGroups = D <= 96 ? 3 : 2;
 inline constexpr int kOwned = 64;  // rows of a warpgroup in a tile
 template <int D>
 inline constexpr int kRows = kOwned* kGroups<D>;
-// Keys a step: as many as registers and shared memory hold.
+// A step takes this many keys: as many as registers and shared memory hold.
 template <int D>
 inline constexpr int kKeys = D > 192             ? 64
                              : D > 128           ? 96
@@ -28,12 +30,12 @@ inline constexpr int kForwardBytes = kTileAlignment + kOwnBytes<D> + 2 * kStages
 struct Forward {
   AttentionRows<BFloat16> op;
   Panels q, k, v;
-  int* next;  // the first tile that nobody has taken
+  int* next;  // the first tile that no block has taken
   int documents;
 };
 
-// What both sides know of the tiles in shared memory. Each warpgroup that multiplies owns 64 of a tile's queries, so
-// that one goes on to the next tile while others are still at this one.
+// Holds what both sides know of the tiles in shared memory. Each warpgroup that multiplies owns 64 of a tile's queries,
+// so that one goes on to the next tile while others are still at this one.
 template <int D>
 struct Tiles {
   Ring<1> own;
@@ -47,7 +49,7 @@ struct Tiles {
   }
 };
 
-// By a warp that fetches, for one tile after the other.
+// Fetches one tile after the other; used by a warp.
 template <int D>
 class Fetcher {
  public:
@@ -100,7 +102,7 @@ class Fetcher {
   int head_ = 0, kv_head_ = 0, first_ = 0, least_ = 0, steps_ = 0;  // of the tile
 };
 
-// By a warpgroup: lets steps go by whose keys none of its rows sees.
+// Passes over steps whose keys are visible to none of the rows; called by a warpgroup.
 template <int D>
 __device__ void pass_over(Tiles<D>& tiles, int steps) {
   for (int step = 0; step < steps; step++) {
@@ -115,7 +117,7 @@ __device__ void pass_over(Tiles<D>& tiles, int steps) {
   }
 }
 
-// By a warpgroup, for its rows of a tile.
+// Computes attention for a warpgroup's rows of a tile.
 template <int D>
 __device__ void attend(const Forward& f, Tiles<D>& tiles, const TakenTile& taken) {
   const AttentionRows<BFloat16>& op = f.op;

@@ -1,4 +1,4 @@
-// What the kernels of attention_backward.cu's gradients by warpgroups share. A product of one step runs while the
+// Holds what the kernels of attention_backward.cu's gradients by warpgroups share. A product of one step runs while the
 // weights of the next are computed.
 #pragma once
 
@@ -14,11 +14,12 @@ using GradientRows = AttentionGradientRows<BFloat16>;
 
 inline constexpr int kSteps = kStep / 8;  // columns of 8 in a product with a step's rows
 
-// What a kernel computes. Of wide heads a thread has not the registers for the gradients of keys and values at once.
+// Says what a kernel computes. For wide heads a thread lacks the registers for the gradients of keys and values at
+// once.
 enum class Gradients { OfQueries, OfKeys, OfValues, OfKeysAndValues };
 
-// Own rows are those of the gradients that are computed: queries and dout, or keys and values. Steps go over tiles of
-// the other side, which come in two rings: first keys or queries, second values or dout.
+// Own rows are those whose gradients are computed: queries and dout, or keys and values. Steps go over tiles of the
+// other side, which come in two rings: first keys or queries, second values or dout.
 template <int D>
 inline constexpr int kOwnBytes = kOwn* kBytesPerRow<D>;
 template <int D>
@@ -26,11 +27,11 @@ inline constexpr int kTileBytes = kStep* kBytesPerRow<D>;
 inline constexpr int kFloatBytes = kStep * static_cast<int>(sizeof(float));  // of lse, or of delta, beside a tile
 template <Gradients what>
 inline constexpr int kOwnTiles = what == Gradients::OfValues ? 1 : 2;
-// Whether the first ring's barriers tell of the second's tiles as well, which lie beside its own.
+// Says whether the first ring's barriers also cover the second's tiles, which then lie beside its own.
 template <int D>
 inline constexpr bool kPaired = D <= 128;
-// As many slots as there is room for. A sum needs two of what is multiplied last, as it goes on into the next step. The
-// second ring is not used where the first tells of both.
+// This is the number of slots for which there is room. A sum needs two slots of what is multiplied last, as it goes on
+// into the next step. The second ring is not used if the first covers both.
 template <int D, Gradients what>
 inline constexpr int kFirstStages = D <= 128                                  ? 4
                                     : D <= 192 || what == Gradients::OfValues ? 3
@@ -40,7 +41,7 @@ inline constexpr int kSecondStages = kPaired<D>                    ? 1
                                      : what == Gradients::OfValues ? (D <= 192 ? 3 : 2)
                                      : D <= 192                    ? 2
                                                                    : 1;
-// A slot of both rings with its numbers, where one tells of both.
+// A slot of both rings has this many bytes, with its numbers, if one ring covers both.
 template <int D>
 inline constexpr int kPairBytes = 2 * kTileBytes<D> + kTileAlignment;
 template <int D, Gradients what>
@@ -52,11 +53,11 @@ inline constexpr int kSharedBytes = kTileAlignment + kOwnTiles<what>* kOwnBytes<
 struct Backward {
   GradientRows op;
   Panels q, k, v, dout, own_q, own_k, own_v, own_dout;  // in boxes of kStep and of kOwn rows
-  int* next;                                            // the first tile that nobody has taken
+  int* next;                                            // the first tile that no block has taken
   int documents;
 };
 
-// What both sides know of the tiles in shared memory.
+// Holds what both sides know of the tiles in shared memory.
 template <int D, Gradients what>
 struct GradientTiles {
   static constexpr int kFirst = kFirstStages<D, what>, kSecond = kSecondStages<D, what>;
@@ -75,14 +76,14 @@ struct GradientTiles {
   __device__ uint32_t lse_at() const { return kPaired<D> ? pair() + 2 * kTileBytes<D> : floats(first.slot); }
   __device__ uint32_t delta_at() const { return kPaired<D> ? lse_at() + kFloatBytes : floats(kFirst + second.slot); }
   __device__ uint32_t second_full() const { return kPaired<D> ? first.full() : second.full(); }
-  // By what fetches, of slots that are empty.
+  // These are called by the warps that fetch, for empty slots.
   __device__ void expect_first() const { arrive_and_expect(first.full(), (kPaired<D> ? 2 : 1) * kTileBytes<D>); }
   __device__ void expect_second() const { arrive_and_expect(second.full(), kTileBytes<D>); }
   __device__ void advance() {
     first.advance();
     if constexpr (!kPaired<D>) second.advance();
   }
-  // By those that multiply.
+  // These are called by the warpgroups that multiply.
   __device__ void await_second() {
     if constexpr (kPaired<D>) return;
     second.await_full();
@@ -95,8 +96,8 @@ struct GradientTiles {
   }
 };
 
-// sum = of ds times the first ring's tiles, for queries or keys: weigh(step, s) makes weights of products, and
-// differ(s, dp) makes ds of those. The last product of a step runs while the next one's weights are computed.
+// Computes the sum of ds times the first ring's tiles, for queries or keys: weigh(step, s) makes weights of products,
+// and differ(s, dp) makes ds of those. The last product of a step runs while the next one's weights are computed.
 template <int D, Gradients what, class Weigh, class Differ>
 __device__ void sum_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const Weigh& weigh,
                           const Differ& differ) {
@@ -142,7 +143,8 @@ __device__ void sum_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D
   }
 }
 
-// The same with fewer registers, for the widest heads: of the next step the first product alone runs beside the last.
+// Computes that sum with fewer registers, for the widest heads: only the next step's first product runs beside the
+// last.
 template <int D, Gradients what, class Weigh, class Differ>
 __device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&sum)[D / 8], const Weigh& weigh,
                                const Differ& differ) {
@@ -190,8 +192,8 @@ __device__ void sum_wide_steps(GradientTiles<D, what>& tiles, int steps, Sum (&s
 
 // ---- Kernels --------------------------------------------------------------------------------------------------------
 
-// `Side`: what fetches for a tile, and what computes its gradients. Each kernel but the last lets the next begin: a
-// block of that on every multiprocessor whose tiles have run out.
+// Runs a kernel. `Side` fetches for a tile, and computes its gradients. Each kernel but the last lets the next begin:
+// one of its blocks starts on every multiprocessor that has no tiles left.
 template <int D, Gradients what, class Side>
 __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __grid_constant__ Backward b) {
   constexpr bool kOfQueries = what == Gradients::OfQueries;
@@ -223,12 +225,12 @@ __global__ void __launch_bounds__(kPipelineThreads, 1) gradient_kernel(const __g
   } else {
     take_registers<kProductRegisters>();
     work_on_tiles(tiles.own, taken, count, [&](const TakenTile& tile) { Side::compute(b, tiles, tile); });
-    // Whoever waits for the last kernel waits for all.
+    // A kernel that waits for the last one thus waits for all.
     if constexpr (kOfQueries || what == Gradients::OfValues) await_kernel_before();
   }
 }
 
-// What launches a kernel; `early`: beside the one before it, of which it needs nothing.
+// Launches a kernel; with `early` beside the one before it, of which it needs nothing.
 using GradientLaunch = std::function<void(const Backward& b, bool early)>;
 
 template <int D, Gradients what, class Side>
@@ -246,7 +248,7 @@ GradientLaunch gradient_launch(cudaStream_t stream) {
   };
 }
 
-// For heads of a size, in the order in which they are to be launched.
+// Return launches for heads of a size, in the order in which they are to be made.
 GradientLaunch query_gradient_launch(int dim, cudaStream_t stream);
 std::vector<GradientLaunch> key_gradient_launches(int dim, cudaStream_t stream);
 

@@ -1,13 +1,13 @@
-// The gradients of keys and values by warpgroups.
+// Computes the gradients of keys and values by warpgroups.
 #include "backend/cuda/attention_warpgroup_gradients.cuh"
 
 namespace snug::cuda {
 namespace {
 
-// Steps over the queries of one head that see rows from `first` on.
+// Returns the number of steps over the queries of one head that attend to rows from `first` on.
 __device__ int key_steps(int first, int last) { return max(0, last - first + kStep - 1) / kStep; }
 
-// A number for each of kStep tokens from `at` on, by a warp.
+// Fetches a number for each of kStep tokens from `at` on, by a warp.
 __device__ void fetch_floats(uint32_t to, const float* from, int at, int tokens) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -62,7 +62,7 @@ __device__ void fetch_for_keys(const Backward& b, GradientTiles<D, what>& tiles,
   }
 }
 
-// Of products with the queries from `at` on: those before the key, and those that see it no more.
+// Masks products with the queries from `at` on: those before the key, and those that no longer attend to it.
 __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const int (&end)[2]) {
 #pragma unroll
   for (int n = 0; n < kSteps; n++)
@@ -73,7 +73,7 @@ __device__ void hide_blind(Sum (&s)[kSteps], int at, const int (&row)[2], const 
     }
 }
 
-// What a thread knows of its two rows of keys, and of the steps over those that see them.
+// Holds what a thread knows of its two rows of keys, and of the steps over the queries that attend to them.
 struct KeyRows {
   __device__ KeyRows(const GradientRows& op, int documents, int first, const Reach& reach)
       : first(first), least(reach.all), steps(key_steps(first, reach.any)) {
@@ -86,9 +86,10 @@ struct KeyRows {
     all_steps = steps * op.heads.group();
     scale = op.scale * kLog2E;
   }
-  // The first query of the step after that which begins at `at`, of the next head after the last.
+  // Returns the first query of the step after the one that begins at `at`; after a head's last it is the next head's
+  // first.
   __device__ int next(int at) const { return at + kStep < first + steps * kStep ? at + kStep : first; }
-  // Makes weights of products, rows of which are keys, columns queries from `at` on; `floats`: lse of this thread's.
+  // Makes weights of products, rows of which are keys, columns queries from `at` on; `floats` are this thread's lse.
   __device__ void weigh(Sum (&s)[kSteps], int at, uint32_t floats) const {
     if (at < first + kOwn || at + kStep > least) hide_blind(s, at, row, end);
 #pragma unroll
@@ -99,13 +100,13 @@ struct KeyRows {
       for (int j = 0; j < 4; j++) s[n][j] = power_of_two(fmaf(s[n][j], scale, base[j % 2]));
     }
   }
-  // Where those that see a row end; none see a row outside documents.
+  // Holds where the tokens that attend to a row end; none attend to a row outside documents.
   int row[2], end[2];
   int first, least, steps, all_steps;
   float scale;
 };
 
-// This thread's columns of numbers for a step's queries.
+// Returns this thread's columns of numbers for a step's queries.
 __device__ uint32_t own_floats(uint32_t floats) { return floats + threadIdx.x % 4 * 8; }
 
 __device__ void differ_by(Sum (&s)[kSteps], const Sum (&dp)[kSteps], uint32_t floats) {

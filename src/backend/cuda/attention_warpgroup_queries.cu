@@ -1,4 +1,4 @@
-// The gradients of the queries by warpgroups.
+// Computes the gradients of the queries by warpgroups.
 #include "backend/cuda/attention_warpgroup_gradients.cuh"
 
 namespace snug::cuda {

@@ -24,7 +24,7 @@ namespace {
 
 using cuda::check_cuda;
 
-// By kind: who makes it ready.
+// Binds an op by its kind.
 struct Bind {
   const Op& op;
   std::span<const TensorView> views;
@@ -73,13 +73,13 @@ struct Bind {
   Launch operator()(const NormPartials&) const { return cuda::bind_norm_partials(operands, stream); }
   Launch operator()(const ClipFactor& a) const { return cuda::bind_clip_factor(a, operands, stream); }
   Launch operator()(const AdamW& a) const { return cuda::bind_adamw(a, operands, stream); }
-  Launch operator()(const AllGather&) const { return refuse(); }  // of one rank alone
+  Launch operator()(const AllGather&) const { return refuse(); }  // of one rank only
   Launch operator()(const Exchange&) const { return refuse(); }
   Launch operator()(const HostTask&) const { return refuse(); }
   Launch operator()(const ReadFile&) const { return refuse(); }
   Launch operator()(const WriteFile&) const { return refuse(); }
 
-  // By the kernel that there is for it, or one op after the other.
+  // Binds the op's single kernel if there is one, else one op after the other.
   template <class Kind>
   Launch fused(const Kind& a) const {
     cuda::expect_fused(a, views);
@@ -93,10 +93,10 @@ struct Bind {
   }
 };
 
-// The lanes that the device serves; the others are the host's.
+// Lists the lanes that the device serves; the others are the host's.
 constexpr std::array kStreamLanes{Lane::Compute, Lane::Gather, Lane::Reduce, Lane::CopyIn, Lane::CopyOut};
 
-// What ranks wait for each other with goes first, and takes few of the card's processors; copies need none.
+// Returns a lane's priority. What ranks wait for goes first, and takes few of the card's processors; copies need none.
 int priority_of(Lane lane) {
   int least = 0, greatest = 0;
   check_cuda(cudaDeviceGetStreamPriorityRange(&least, &greatest), "stream priorities");
@@ -142,7 +142,7 @@ class CudaStreams : public Streams {
         check_cuda(cudaStreamSynchronize(of(lane)), "the device's work");
   }
   Stamp stamp(Lane lane) override {
-    if (stamps_.empty()) {  // the first is where the device's clock and the host's meet
+    if (stamps_.empty()) {  // the first stamp is where the device's clock and the host's meet
       add_stamp(lane);
       check_cuda(cudaEventSynchronize(stamps_[0]), "the device's work");
       start_ = std::chrono::steady_clock::now();
@@ -172,7 +172,7 @@ class CudaStreams : public Streams {
     check_cuda(cudaEventRecord(stamps_.back(), of(lane)), "an event");
   }
   static bool done(cudaError_t status) {
-    if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // or it would be taken for a launch's
+    if (status == cudaErrorNotReady) return cudaGetLastError(), false;  // or a launch would report it
     check_cuda(status, "the device's work");
     return true;
   }
@@ -222,13 +222,14 @@ void* reserve_device(uint64_t bytes) {
   return start;
 }
 
-// Touched by all threads and locked afterwards, which takes an eighth of the time of the driver's own allocation.
+// Reserves the host space. All threads touch it and it is locked afterwards, which takes an eighth of the time of the
+// driver's own allocation.
 void* reserve_host(uint64_t bytes) {
   void* const start = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   const std::string what = fmt::format("reserving {} bytes for the host space", bytes);
   if (start == MAP_FAILED && errno == ENOMEM) refuse_shortage(what, free_memory(), "--host-memory");
   if (start == MAP_FAILED) device_error("{}: {}", what, std::strerror(errno));
-  madvise(start, bytes, MADV_HUGEPAGE);  // advice: small pages do as well
+  madvise(start, bytes, MADV_HUGEPAGE);  // advice only: small pages serve as well
   constexpr uint64_t kPiece = 64 << 20, kPage = 4096;
   parallel_for(static_cast<int64_t>(ceil_div(bytes, kPiece)), [&](int64_t piece) {
     const uint64_t begin = static_cast<uint64_t>(piece) * kPiece, end = std::min(bytes, begin + kPiece);

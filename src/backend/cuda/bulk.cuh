@@ -1,4 +1,4 @@
-// What comes into shared memory while threads do something else (PTX ISA, "cp.async"), and barriers that tell when it
+// Brings data into shared memory while threads do something else (PTX ISA, "cp.async"), with barriers that tell when it
 // is there ("mbarrier", "cp.async.bulk"; these only in code for 9.0 and newer).
 #pragma once
 
@@ -16,12 +16,12 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
-// 16 bytes from global to shared memory; then, what this thread fetched since the last such group, as a group.
+// Fetches 16 bytes from global to shared memory; commit_fetches() then groups what this thread fetched since its last.
 __device__ inline void fetch_group(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
 }
 __device__ inline void commit_fetches() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Until at most `pending` of the groups committed last are under way.
+// Waits until at most `pending` of the groups committed last are under way.
 template <int pending>
 __device__ void wait_fetches() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
@@ -35,11 +35,11 @@ __device__ inline void make_barrier(uint32_t barrier, int arrivals) {
 __device__ inline void arrive(uint32_t barrier) {
   SNUG_BULK("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
 }
-// Arrives, and has the barrier wait for so many fetched bytes as well.
+// Arrives, and makes the barrier wait for this many fetched bytes as well.
 __device__ inline void arrive_and_expect(uint32_t barrier, int bytes) {
   SNUG_BULK("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// Until the phase of this parity is over.
+// Waits until the phase of this parity is over.
 __device__ inline void await(uint32_t barrier, uint32_t parity) {
   SNUG_BULK(
       "{.reg .pred p; WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @p bra DONE; bra WAIT; DONE:}" ::"r"(
@@ -47,20 +47,20 @@ __device__ inline void await(uint32_t barrier, uint32_t parity) {
       "r"(parity)
       : "memory");
 }
-// After barriers were made, by all threads.
+// Publishes barriers that were made; called by all threads.
 __device__ inline void publish_barriers() {
   SNUG_BULK("fence.mbarrier_init.release.cluster;" ::: "memory");
   __syncthreads();
 }
 
-// Bytes from global to shared memory; all three are multiples of 16. The barrier expects them.
+// Fetches bytes from global to shared memory; all three arguments are multiples of 16. The barrier expects them.
 __device__ inline void fetch_bytes(uint32_t to, const void* from, int bytes, uint32_t barrier) {
   SNUG_BULK("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
             "l"(from), "r"(bytes), "r"(barrier)
             : "memory");
 }
 
-// Two numbers into the same place of another block's shared memory, where the same barrier expects 8 bytes.
+// Sends two numbers to this place in another block's shared memory, where this barrier's counterpart expects 8 bytes.
 __device__ inline void send(uint32_t to, float a, float b, uint32_t barrier, int rank) {
   SNUG_BULK(
       "{.reg .b32 to, barrier; mapa.shared::cluster.u32 to, %0, %4; mapa.shared::cluster.u32 barrier, %3, %4;"
@@ -68,7 +68,7 @@ __device__ inline void send(uint32_t to, float a, float b, uint32_t barrier, int
       "f"(a), "f"(b), "r"(barrier), "r"(rank)
       : "memory");
 }
-// Until the phase of this parity is over, and what other blocks sent is seen.
+// Waits until the phase of this parity is over, and what other blocks sent is seen.
 __device__ inline void await_cluster(uint32_t barrier, uint32_t parity) {
   SNUG_BULK(
       "{.reg .pred p; WAIT: mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 p, [%0], %1; @p bra DONE; "

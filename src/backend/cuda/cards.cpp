@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// What is used here of NVML's interface: the driver brings the library, and memory can be asked for without a context.
+// Calls what is used here of NVML's interface: the driver brings the library, which tells memory without a context.
 class Nvml {
  public:
   Nvml() {
@@ -68,7 +68,7 @@ class Nvml {
     function = reinterpret_cast<F>(dlsym(library_, name));
     if (!function) device_error("libnvidia-ml.so.1 has no {}", name);
   }
-  // Nothing where this driver or card does not tell.
+  // Returns a number; nothing if this driver or card does not tell it.
   template <class... What>
   std::optional<unsigned> number(const char* name, void* device, What... what) const {
     const auto ask = reinterpret_cast<int (*)(void*, What..., unsigned*)>(dlsym(library_, name));
@@ -86,7 +86,7 @@ class Nvml {
   int (*memory_)(void*, Memory*) = nullptr;
 };
 
-// The runtime calls a driver that is too old and one that is not there by the same name.
+// Returns whether there is a driver: the runtime gives one name to a driver that is too old and to none.
 bool has_driver() {
   int version = 0;
   return cudaDriverGetVersion(&version) == cudaSuccess && version > 0;

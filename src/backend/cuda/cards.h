@@ -1,4 +1,4 @@
-// The GPUs that this process may use, as their driver sees them.
+// Lists the GPUs that this process may use, as their driver sees them.
 #pragma once
 
 #include <cstdint>
@@ -10,14 +10,14 @@ namespace snug {
 struct Card {
   std::string name;
   int capability = 0;                         // compute capability: 86 for 8.6
-  uint64_t memory_bytes = 0, free_bytes = 0;  // free: for all processes together, this one's context taken off
-  std::string bus;                            // where it is: "00000000:04:00.0", for every process the same
-  // As far as the driver tells: "driver 580.82.07, 61 C, 1755 MHz, at most 1980 MHz, memory 2619 MHz, at most 700 W".
+  uint64_t memory_bytes = 0, free_bytes = 0;  // free: for all processes together, less this one's context
+  std::string bus;                            // where it is: "00000000:04:00.0", equal for every process
+  // Holds what the driver tells: "driver 580.82.07, 61 C, 1755 MHz, at most 1980 MHz, memory 2619 MHz, at most 700 W".
   std::string condition;
 };
 
-// By device number; none where there is no driver or no GPU; DeviceError where the driver does not work. Takes nothing
-// of them.
+// Returns cards by device number; none without a driver or a GPU. Throws DeviceError if the driver does not work. It
+// takes no memory of them.
 std::vector<Card> cuda_cards();
 
 }  // namespace snug

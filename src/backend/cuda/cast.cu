@@ -1,4 +1,4 @@
-// Bytes moved as they are, zeroed, and numbers in another form.
+// Moves bytes, zeroes them, and casts numbers.
 #include "backend/cuda/device.cuh"
 #include "backend/cuda/turn.cuh"
 #include "backend/master.h"
@@ -12,7 +12,7 @@ size_t row_bytes(const TensorView& view, int64_t elements) {
   return static_cast<size_t>(elements) * element_bytes(view.dtype);
 }
 
-// Between any two spaces: addresses say which.
+// Copies between any two spaces, which follow from the addresses.
 Launch copy(const TensorView& x, const TensorView& y, cudaStream_t stream) {
   return [=, extent = Extent{x, y}](const RuntimeScalars&) {
     if (extent.rows == 0) return;
@@ -68,7 +68,7 @@ struct StoredBytes {
   __device__ Columns from(int64_t col) const { return {x, col}; }
 };
 
-// Sizes of any kind.
+// Transposes matrices of any size.
 struct TransposeBody {
   Rows<uint8_t> x, y;
   template <int>

@@ -1,4 +1,4 @@
-// Errors of the CUDA runtime as ours.
+// Turns errors of the CUDA runtime into snug's.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,8 +9,8 @@
 
 namespace snug::cuda {
 
-// CapacityError where the card has no memory left, DeviceError for everything else. After most of the latter the
-// context is lost: every call that follows fails likewise, and returns at once.
+// Throws CapacityError if the card has no memory left, DeviceError for everything else. After most of the latter the
+// context is lost: every later call fails in this way, and returns at once.
 [[noreturn]] void fail(cudaError_t status, std::string_view what);
 
 inline void check_cuda(cudaError_t status, std::string_view what) {
@@ -18,7 +18,7 @@ inline void check_cuda(cudaError_t status, std::string_view what) {
     fail(status, what);
 }
 
-// After a kernel's launch.
+// Checks a kernel's launch.
 inline void check_launch(std::string_view kernel) { check_cuda(cudaGetLastError(), kernel); }
 
 }  // namespace snug::cuda

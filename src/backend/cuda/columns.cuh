@@ -7,7 +7,7 @@ namespace snug::cuda {
 
 inline constexpr int kColumnLanes = 8, kColumnRows = 64;  // of a block's threads, across and down
 
-// A block sums kColumnLanes groups of columns: thread (l, r) adds rows r, r + kColumnRows, ... in order, and the
+// Sums kColumnLanes groups of columns in a block: thread (l, r) adds rows r, r + kColumnRows, ... in order, and the
 // threads' sums are added pairwise.
 template <int N, class T, class S>
 __global__ void __launch_bounds__(kColumnLanes* kColumnRows)
@@ -16,7 +16,7 @@ __global__ void __launch_bounds__(kColumnLanes* kColumnRows)
   const int lane = static_cast<int>(threadIdx.x) % kColumnLanes, down = static_cast<int>(threadIdx.x) / kColumnLanes;
   const int64_t col = (int64_t{blockIdx.x} * kColumnLanes + lane) * N;
   Pack<float, N> total{};
-  constexpr int kAhead = N == 8 ? 4 : 8;  // rows asked for at once: more of the widest is slower
+  constexpr int kAhead = N == 8 ? 4 : 8;  // rows requested at once: more of the widest is slower
   if (col < cols) {
 #pragma unroll kAhead
     for (int64_t row = down; row < rows; row += kColumnRows) {

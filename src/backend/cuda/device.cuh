@@ -1,5 +1,5 @@
-// What the kernels share: elements as fp32, 16-byte accesses, sums in a fixed order, counted random numbers, and the
-// launch of element-wise work. Compiled without contraction into fused multiply-adds, as everything of snug is.
+// Holds what the kernels share: elements as fp32, 16-byte accesses, sums in a fixed order, counted random numbers, and
+// the launch of element-wise work. It is compiled without contraction into fused multiply-adds, like all of snug.
 #pragma once
 
 #include <bit>
@@ -20,18 +20,18 @@ __device__ inline float to_float(Float16 x) {
   return value;
 }
 
-// To nearest, ties to even.
+// Stores to nearest, ties to even.
 __device__ inline void store(float& to, float x) { to = x; }
 __device__ inline void store(BFloat16& to, float x) { asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(to.bits) : "f"(x)); }
 __device__ inline void store(Float16& to, float x) { asm("cvt.rn.f16.f32 %0, %1;" : "=h"(to.bits) : "f"(x)); }
 
-// As cpu/math.h has it.
+// Stores stochastically, as cpu/math.h does.
 __device__ inline void store_stochastic(BFloat16& to, float x, uint32_t random) {
   const uint32_t u = __float_as_uint(x), quiet = (u >> 16) | 0x40u;
   to.bits = static_cast<uint16_t>((u & 0x7fffffffu) > 0x7f800000u ? quiet : (u + random) >> 16);
 }
 
-// N elements that one thread reads or writes at once, in pieces of up to 16 bytes.
+// Holds N elements that one thread reads or writes at once, in pieces of up to 16 bytes.
 template <class T, int N>
 struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Pack {
   T x[N];
@@ -43,7 +43,8 @@ template <int N, class T>
 __device__ Pack<T, N> load(const T* from) {
   return *reinterpret_cast<const Pack<T, N>*>(from);
 }
-// In accesses as wide as can be. By assembly: the compiler stores a struct of 16-bit members two by two.
+// Saves in accesses as wide as possible. It is in assembly, as the compiler stores a struct of 16-bit members two by
+// two.
 template <int N, class T>
 __device__ void save(T* to, const Pack<T, N>& values) {
   constexpr int kWords = sizeof(values) / 4;
@@ -89,7 +90,7 @@ __device__ void save_floats(T* to, const Pack<float, N>& values) {
   save<N>(to, raw);
 }
 
-// N numbers as they lie in memory, in whole words: the compiler gives each of 16 bits a register of its own.
+// Holds N numbers as they lie in memory, in whole words: the compiler gives each 16-bit number a register of its own.
 template <class X, int N>
 struct Raw {
   static constexpr int kBytes = N * static_cast<int>(sizeof(X)), kWords = (kBytes + 3) / 4;
@@ -114,14 +115,14 @@ struct Raw {
     for (int k = 0; k < N; k++) floats[k] = to_float((*this)[k]);
     return floats;
   }
-  // What floats() gave is no more use: the compiler would rather keep those registers than these.
+  // Says that the result of floats() is no longer used: the compiler would otherwise keep those registers.
   __device__ void keep_words() {
 #pragma unroll
     for (int i = 0; i < kWords; i++) asm volatile("" : "+r"(words[i]));
   }
 };
 
-// Element i of an array of T that starts at any byte.
+// Returns element i of an array of T that starts at any byte.
 template <class T>
 __device__ float load_any_byte(const std::byte* array, int64_t i) {
   T value;
@@ -129,7 +130,7 @@ __device__ float load_any_byte(const std::byte* array, int64_t i) {
   return to_float(value);
 }
 
-// N elements from `begin` of a row that starts at any byte; at multiples of 16 bytes where N is more than 1.
+// Returns N elements from `begin` of a row that starts at any byte; at multiples of 16 bytes if N is more than 1.
 template <int N, class T>
 __device__ Pack<float, N> load_row(const std::byte* row, int64_t begin) {
   if constexpr (N > 1)
@@ -138,7 +139,7 @@ __device__ Pack<float, N> load_row(const std::byte* row, int64_t begin) {
     return {{load_any_byte<T>(row, begin)}};
 }
 
-// e^x as the CPU's kernels compute it, to the bit (cpu/math.h); for bf16 results the processor's own will do.
+// Returns e^x as the CPU's kernels compute it, to the bit (cpu/math.h); for bf16 results the processor's suffices.
 __device__ inline float exact_exp(float x) {
   constexpr float kRound = 0x1.8p23f;
   x = x > 89.0f ? 89.0f : x;
@@ -159,7 +160,7 @@ __device__ inline float exact_exp(float x) {
   return p * __int_as_float((half + 127) << 23) * __int_as_float((exponent - half + 127) << 23);
 }
 
-// For results in T.
+// Returns e^x for results in T.
 template <class T>
 __device__ float exponential(float x) {
   if constexpr (sizeof(T) == sizeof(float))
@@ -175,16 +176,16 @@ __device__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
-// x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), where neither x, by nor the result is
-// near the ends of the exponents. `inverse` is 1 / by, rounded, or what the compiler's division, which goes the same
-// way, has for it: usual_inverse(by). A zero may lose its sign.
+// Returns x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), if neither x, by nor the result
+// is near the ends of the exponents. `inverse` is 1 / by, rounded, or usual_inverse(by), as in the compiler's division,
+// which goes the same way. A zero may lose its sign.
 __device__ inline float quotient(float x, float by, float inverse) {
   const float y = x * inverse;
   return fmaf(fmaf(-y, by, x), inverse, y);
 }
 
-// 1 / x, x / by and the root of x by the processor's approximations and corrections, as the compiler makes them but for
-// its calls for what is near the ends: to the bit the same everywhere else.
+// Return 1 / x, x / by and the root of x by the processor's approximations and corrections, as the compiler makes them
+// without its calls for what is near the ends of the exponents: everywhere else they are equal to the bit.
 __device__ inline float usual_inverse(float x) {
   float inverse;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(x));
@@ -202,7 +203,7 @@ __device__ inline float usual_root(float x) {
 
 inline constexpr uint32_t kAll = 0xffffffffu;
 
-// Over the lanes of a warp that are `width` together; every lane gets it.
+// Returns the sum over each `width` lanes of a warp; every lane gets it.
 template <int width = 32>
 __device__ float warp_sum(float x) {
 #pragma unroll
@@ -216,8 +217,8 @@ __device__ T warp_max(T x) {
   return x;
 }
 
-// Over a block of whole warps, in an order that its size alone decides; every thread gets it. `shared`: 32 values,
-// free again after the next barrier.
+// Returns the sum over a block of whole warps, in an order that its size alone decides; every thread gets it. `shared`
+// has 32 values, and is free again after the next barrier.
 __device__ inline float block_sum(float x, float* shared) {
   x = warp_sum(x);
   const unsigned warps = blockDim.x / 32;
@@ -236,7 +237,7 @@ __device__ T block_max(T x, T* shared, T lowest) {
 
 // ---- Random numbers -------------------------------------------------------------------------------------------------
 
-// Random of base/rng.h, for kernels: the same bits.
+// Draws Random of base/rng.h in kernels, with equal bits.
 struct DeviceRandom {
   DeviceRandom(uint64_t seed, RandomPurpose purpose, uint32_t stream)
       : purpose(static_cast<uint32_t>(purpose)), stream(stream) {
@@ -249,7 +250,7 @@ struct DeviceRandom {
     }
   }
 
-  // Elements 4 block .. 4 block + 3 of the stream.
+  // Returns elements 4 block .. 4 block + 3 of the stream.
   __device__ uint4 words(uint64_t block) const {
     uint32_t c0 = static_cast<uint32_t>(block), c1 = static_cast<uint32_t>(block >> 32), c2 = stream, c3 = purpose;
 #pragma unroll
@@ -266,7 +267,7 @@ struct DeviceRandom {
     const uint4 four = words(index / 4);
     return index % 4 == 0 ? four.x : index % 4 == 1 ? four.y : index % 4 == 2 ? four.z : four.w;
   }
-  // Elements first .. first + N - 1; N is 1, or `first` a multiple of 4.
+  // Draws elements first .. first + N - 1; N is 1, or `first` a multiple of 4.
   template <int N>
   __device__ void bits(uint64_t first, uint32_t (&elements)[N]) const {
     if constexpr (N == 1) {
@@ -284,13 +285,13 @@ struct DeviceRandom {
   }
 
   static constexpr int kRounds = 10;
-  uint32_t keys[kRounds][2];  // each round's, so that no thread works them out
+  uint32_t keys[kRounds][2];  // each round's, so that no thread computes them
   uint32_t purpose, stream;
 };
 
 // ---- The device -----------------------------------------------------------------------------------------------------
 
-// What this thread's device has.
+// Returns an attribute of this thread's device.
 inline int of_device(cudaDeviceAttr what) {
   int device = 0, value = 0;
   check_cuda(cudaGetDevice(&device), "choosing the device");
@@ -299,22 +300,22 @@ inline int of_device(cudaDeviceAttr what) {
 }
 inline int multiprocessors() { return of_device(cudaDevAttrMultiProcessorCount); }
 
-// For launches of a kernel with up to so much dynamic shared memory.
+// Allows launches of a kernel with this much dynamic shared memory.
 template <class Kernel>
 void allow_shared(Kernel* kernel, int bytes) {
   check_cuda(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes),
              "a kernel's shared memory");
 }
 
-// How many blocks of a kernel, each with so much dynamic shared memory, the device runs at the same time; 0 if it has
-// not as much for one.
+// Returns how many blocks of a kernel, each with this much dynamic shared memory, the device runs at once; 0 if it
+// lacks that much for one.
 template <class Kernel>
 int64_t blocks_that_fit(Kernel* kernel, int threads, size_t shared) {
   cudaFuncAttributes itself{};
   check_cuda(cudaFuncGetAttributes(&itself, kernel), "a kernel's shared memory");
   const int most = of_device(cudaDevAttrMaxSharedMemoryPerBlockOptin) - static_cast<int>(itself.sharedSizeBytes);
   if (shared > static_cast<size_t>(most)) return 0;
-  allow_shared(kernel, most);  // all there is, as the same kernel is launched with more elsewhere
+  allow_shared(kernel, most);  // the maximum, as this kernel is also launched with more
   int of_one = 0;
   check_cuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&of_one, kernel, threads, shared), "a kernel's blocks");
   return int64_t{multiprocessors()} * of_one;
@@ -322,7 +323,7 @@ int64_t blocks_that_fit(Kernel* kernel, int threads, size_t shared) {
 
 // ---- Matrices -------------------------------------------------------------------------------------------------------
 
-// A view with its type known.
+// A view whose dtype is known.
 template <class T>
 struct Rows {
   explicit Rows(const TensorView& view) : data(view.as<T>()), stride(view.row_stride) {}
@@ -331,7 +332,7 @@ struct Rows {
   int64_t stride;
 };
 
-// The same of a view that may start at any byte.
+// A view that may start at any byte.
 struct ByteRows {
   explicit ByteRows(const TensorView& view)
       : data(view.data), stride(view.row_stride * static_cast<int64_t>(element_bytes(view.dtype))) {}
@@ -340,7 +341,7 @@ struct ByteRows {
   int64_t stride;  // bytes
 };
 
-// f.template operator()<T>() with T of an activation's dtype.
+// Calls f.template operator()<T>() with T of an activation's dtype.
 template <class F>
 decltype(auto) dispatch_activation(DType dtype, const F& f) {
   return dtype == DType::BF16 ? f.template operator()<BFloat16>() : f.template operator()<float>();
@@ -349,7 +350,7 @@ decltype(auto) dispatch_activation(DType dtype, const F& f) {
 inline constexpr int kWide = 8;  // elements a thread takes at once where addresses and sizes allow it
 inline constexpr int kThreads = 256;
 
-// Whether rows of all views can be read so many elements at a time.
+// Returns whether rows of all views can be read this many elements at a time.
 inline bool wide(std::initializer_list<TensorView> views, int elements = kWide) {
   for (const TensorView& view : views) {
     const uint64_t bytes = std::min<uint64_t>(16, static_cast<uint64_t>(elements) * element_bytes(view.dtype));
@@ -360,7 +361,7 @@ inline bool wide(std::initializer_list<TensorView> views, int elements = kWide) 
   return true;
 }
 
-// f.template operator()<N>() with N elements at a time.
+// Calls f.template operator()<N>() with N elements at a time.
 template <class F>
 decltype(auto) dispatch_wide(bool wide, const F& f) {
   return wide ? f.template operator()<kWide>() : f.template operator()<1>();
@@ -389,7 +390,7 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t rows, int64_t c
 inline unsigned grid_rows(int64_t rows) { return static_cast<unsigned>(std::min<int64_t>(rows, 65535)); }
 inline unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
 
-// body.operator()<N>(row, col) for every group of N elements.
+// Calls body.operator()<N>(row, col) for every group of N elements.
 template <class Body>
 void launch_elements(cudaStream_t stream, const Extent& extent, bool wide, const Body& body) {
   if (extent.rows == 0 || extent.cols == 0) return;

@@ -1,4 +1,4 @@
-// Rows picked by index from a table, and gradients brought back to it.
+// Picks rows by index from a table, and adds their gradients to it.
 #include "backend/cuda/device.cuh"
 
 namespace snug::cuda {
@@ -8,9 +8,9 @@ constexpr DTypes kIndex{DType::I32};
 
 __device__ inline float not_a_number() { return __int_as_float(0x7fffffff); }
 
-constexpr int kRowsAtOnce = 2;  // of a thread: their reads are under way together
+constexpr int kRowsAtOnce = 2;  // rows of a thread, whose reads are under way together
 
-// x = the rows of `table` that `ids` name.
+// Computes x = the rows of `table` that `ids` name.
 template <class S, class T>
 struct Gather {
   const int32_t* ids;
@@ -45,7 +45,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(Gather<S, T> op) {
   }
 }
 
-// Of threads that take kRowsAtOnce rows, and so many columns.
+// Returns the grid of threads that take kRowsAtOnce rows, and `wide` columns.
 dim3 grid_of_rows(int64_t rows, int64_t cols, int wide) {
   return {blocks_of(cols, int64_t{wide} * kThreads), grid_rows((rows + kRowsAtOnce - 1) / kRowsAtOnce)};
 }
@@ -75,7 +75,8 @@ struct ScatterBody {
   }
 };
 
-// dtable = or += by run of equal ids, of which `segments` begin at `starts`, the sum over its tokens, in order.
+// Sets dtable, or adds to it, by run of equal ids, of which `segments` begin at `starts`: the sum over its tokens, in
+// order.
 template <class X, class D>
 struct SumOfRuns {
   Rows<X> dx;

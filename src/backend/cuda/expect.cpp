@@ -8,7 +8,7 @@
 namespace snug::cuda {
 namespace {
 
-// Gate and up beside each other, and what has a column for both.
+// Requires gate and up beside each other, and h with a column for both.
 void expect_halves(const TensorView& gate_up, const TensorView& h) {
   check(gate_up.dtype == h.dtype && gate_up.rows() == h.rows() && gate_up.cols() == 2 * h.cols(),
         "swiglu: gate and up of {} {}, expected twice the columns of {} {}", name(gate_up.dtype),

@@ -1,4 +1,4 @@
-// What operands of ops that are made of others (program/op_call.h) must be before one kernel may take them all.
+// Checks operands of composite ops (program/op_call.h) before one kernel may take them all.
 #pragma once
 
 #include <span>
@@ -7,8 +7,8 @@
 
 namespace snug::cuda {
 
-// InternalError unless operands, in the op's order, fit each other as those of all that it is made of, and as much
-// scratch as facts.h says follows them. Kind: AdaptedGemm, AdapterBackward, SwiGluGemm, SwiGluGemmBackward.
+// Throws InternalError unless operands, in the op's order, fit each other as those of all ops of which it is made, and
+// are followed by as much scratch as facts.h says. Kind: AdaptedGemm, AdapterBackward, SwiGluGemm, SwiGluGemmBackward.
 template <class Kind>
 void expect_fused(const Kind& op, std::span<const TensorView> views);
 

@@ -22,7 +22,7 @@ bool rows_begin_in_pieces(const View& x) {
   const uint64_t stride = static_cast<uint64_t>(x.row_stride) * element_bytes(x.dtype);
   return start_of(x) % 16 == 0 && (x.shape.rows() <= 1 || stride % 16 == 0);
 }
-// Whether rows are whole pieces of eight numbers at multiples of 16 bytes.
+// Returns whether rows are whole pieces of eight numbers at multiples of 16 bytes.
 template <class View>
 bool in_pieces(const View& x) {
   return x.shape.cols() % cuda::kColumnPiece == 0 && rows_begin_in_pieces(x);
@@ -34,9 +34,9 @@ std::string_view unlike_pieces(std::span<const View> operands) {
   return std::ranges::all_of(operands, in_pieces<View>) ? "" : kOddRows;
 }
 
-// Of m rows and n columns of the result: a tile has columns of one part alone.
+// Returns why m rows and n columns of the result do not fit: a tile has columns of one part only.
 std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
-  if (m < cuda::kTileRows) return kFewRows;  // they leave most of a card idle
+  if (m < cuda::kTileRows) return kFewRows;  // so few leave most of a card idle
   if (!op.transpose_b) return adapter_columns % cuda::kColumnPiece == 0 ? "" : kOddRank;
   if (op.addend && op.bias) return "an addend and a bias come at once";
   int64_t end = 0;
@@ -49,7 +49,7 @@ std::string_view unlike_shape(const AdaptedGemm& op, int64_t m, int64_t n, int64
   return adapter_columns % (op.parts.count() * cuda::kColumnPiece) == 0 ? "" : kOddRank;
 }
 
-// Of n columns of h: a tile has as many columns of gate as of up.
+// Returns why n columns of h do not fit: a tile has as many columns of gate as of up.
 std::string_view unlike_shape(const SwiGluGemm& op, int64_t m, int64_t n, int64_t adapter_columns) {
   if (m < cuda::kTileRows) return kFewRows;
   if (n % (cuda::kTileColumns / 2) != 0) return "128 does not divide the columns of gate and up";
@@ -75,7 +75,7 @@ std::string_view unlike_shape(const Kind& op, std::span<const View> operands) {
                       adapter_columns(op, operands));
 }
 
-// By kind; every kind that is not here needs none.
+// Returns scratch by kind; every kind that is not here needs none.
 struct ScratchBytes {
   std::span<const Operand> operands;
 
@@ -110,7 +110,7 @@ struct ScratchBytes {
   }
 };
 
-// By kind; every kind that is not here has one kernel for whatever it is given.
+// Returns the kernel by kind; every kind that is not here has one kernel for all operands.
 struct KernelOf {
   int capability;
   std::span<const Operand> operands;
@@ -128,7 +128,7 @@ struct KernelOf {
   Kernel operator()(const AdapterBackward& op) const {
     const std::string_view unlike = cuda::unlike_adapter_kernel(op, operands);
     if (unlike.empty()) return {.name = "one pass over dy"};
-    // Larger ranks make products worth their while.
+    // With larger ranks products are worth while.
     return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
   }
   Kernel operator()(const Attention& op) const { return attention(operands[0].dtype, op.shape.dim); }
@@ -152,7 +152,7 @@ struct KernelOf {
       case cuda::AttentionKernel::ByToken:
         break;
     }
-    // There are no tiles for fp32 on any card.
+    // No card has tiles for fp32.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
                                  : dim % 4 != 0       ? "4 does not divide the size of heads"
                                                       : "heads have more than 256 elements";
@@ -246,7 +246,7 @@ std::string_view name(AttentionKernel kernel) {
 AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
   if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
-  // The Tensor Memory Accelerator finds heads at multiples of 16 bytes alone.
+  // The Tensor Memory Accelerator finds heads only at multiples of 16 bytes.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
 }
 

@@ -1,5 +1,6 @@
-// Kernels for ops that are made of others (program/op_call.h), which would write and read large matrices once more. For
-// bf16, with sums in fp32 that are rounded once, in an order that shapes alone decide: the same bits in every run.
+// Declares kernels for composite ops (program/op_call.h), which would otherwise write and read large matrices once
+// more. They are for bf16, with sums in fp32 that are rounded once, in an order that shapes alone decide: equal bits in
+// every run.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -11,12 +12,12 @@
 
 namespace snug::cuda {
 
-// Of operands that expect.h found right. Nothing where there is no kernel for them on this device. A launch enqueues on
-// its stream, allocates nothing and waits for nothing; errors as in check.h.
+// Return a launch for operands that expect.h has accepted; nothing if there is no kernel for them on this device. A
+// launch enqueues on its stream, allocates nothing and waits for nothing; errors as in check.h.
 using MaybeLaunch = std::optional<Launch>;
 MaybeLaunch bind_kernel(const AdaptedGemm& op, std::span<const TensorView> views, cudaStream_t stream);
 MaybeLaunch bind_kernel(const AdapterBackward& op, std::span<const TensorView> views, cudaStream_t stream);
-// What SwiGLU makes of the rounded products has its own kernels' bits.
+// These compute SwiGLU of the rounded products with the bits of SwiGLU's own kernels.
 MaybeLaunch bind_kernel(const SwiGluGemm& op, std::span<const TensorView> views, cudaStream_t stream);
 MaybeLaunch bind_kernel(const SwiGluGemmBackward& op, std::span<const TensorView> views, cudaStream_t stream);
 

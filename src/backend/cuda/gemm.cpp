@@ -30,20 +30,20 @@ cudaDataType_t library_dtype(DType dtype) {
   return dtype == DType::F32 ? CUDA_R_32F : dtype == DType::U8 ? CUDA_R_8F_E4M3 : CUDA_R_16BF;
 }
 
-// Of the rows of a and b, of an Fp8Gemm.
+// Holds the scales of the rows of a and b, for an Fp8Gemm.
 struct RowScales {
   TensorView a, b;
 };
 
-// As a power of two, up to what the library asks for at most.
+// Returns the alignment as a power of two, up to the most for which the library asks.
 uint32_t alignment(const std::byte* data) {
   return 1u << std::min(8, std::countr_zero(reinterpret_cast<uintptr_t>(data) | 256));
 }
 
 constexpr int kMostAlgorithms = 8, kRounds = 3;
-constexpr double kRoundSeconds = 2e-3;  // that an algorithm runs at most in a round, but for a single run
+constexpr double kRoundSeconds = 2e-3;  // for which an algorithm runs at most in a round, except for a single run
 
-// What a product's algorithms are chosen by: shape, layout, alignment.
+// Lists what decides a product's algorithm: shape, layout, alignment.
 using ProductKey = std::vector<int64_t>;
 using Algorithms = std::map<ProductKey, cublasLtMatmulAlgo_t>;
 
@@ -64,8 +64,8 @@ std::shared_ptr<ProductTable> make_product_table() { return std::make_shared<Pro
 namespace snug::cuda {
 namespace {
 
-// A product made ready. The library's matrices lie column by column, where ours turned lie row by row: it computes
-// d^T = op(b)^T op(a)^T, so its A is our b.
+// Runs a product that was made ready. The library's matrices lie column by column, as ours do row by row when
+// transposed: it computes d^T = op(b)^T op(a)^T, so its A is our b.
 class BoundProduct {
  public:
   BoundProduct(cublasLtHandle_t library, ProductTable& table, const Gemm& gemm, const Product& p,
@@ -126,7 +126,7 @@ class BoundProduct {
                   "description");
   }
 
-  // rows x cols in the library's sense, of the matrix as it is multiplied.
+  // Lays out a matrix of rows x cols in the library's sense, as it is multiplied.
   void lay_out(cublasLtMatrixLayoutOpaque_t& layout, const MatrixLayout& matrix, int64_t rows, int64_t cols,
                bool turned) {
     if (turned) std::swap(rows, cols);
@@ -152,7 +152,7 @@ class BoundProduct {
     return key;
   }
 
-  // The library's candidates, its first choice first.
+  // Returns the library's candidates, its first choice first.
   std::vector<cublasLtMatmulAlgo_t> candidates(int most) {
     const Product& p = product_;
     cublasLtMatmulPreferenceOpaque_t preference;
@@ -180,8 +180,8 @@ class BoundProduct {
     return algorithms;
   }
 
-  // The fastest of those that give the bits of the library's first choice, so that what a search finds on a warm card
-  // and on a cool one differs in time alone.
+  // Chooses the fastest of those that give the bits of the library's first choice, so that what a search finds on a
+  // warm card and on a cool one differs only in time.
   void choose(std::span<const TensorView> factors, const TensorView& result) {
     std::vector<cublasLtMatmulAlgo_t> algorithms = candidates(product_.flops() >= kLargeProduct ? kMostAlgorithms : 1);
     algorithm_ = algorithms[0];
@@ -205,7 +205,7 @@ class BoundProduct {
     const double once = seconds_of(stream_, 1, [&] { run(); });
     const int times = std::clamp(static_cast<int>(kRoundSeconds / once), 1, 20);
     std::vector<double> seconds(algorithms.size(), std::numeric_limits<double>::infinity());
-    for (int round = 0; round < kRounds; round++)  // in turn: a card slows down as it grows warm
+    for (int round = 0; round < kRounds; round++)  // in turn, as a card slows down when it grows warm
       for (size_t i = 0; i < algorithms.size(); i++) {
         algorithm_ = algorithms[i];
         seconds[i] = std::min(seconds[i], seconds_of(stream_, times, [&] { run(); }));
@@ -237,7 +237,7 @@ struct Part {
   std::vector<TensorView> views;
 };
 
-// The product over [begin, end) of one of its sides.
+// Gives the product over [begin, end) of one of its sides.
 class Side {
  public:
   Side(const Gemm& gemm, const Product& p, std::span<const TensorView> views) : gemm_(gemm), p_(p), views_(views) {}
@@ -279,8 +279,8 @@ class Side {
   std::span<const TensorView> views_;
 };
 
-// Nothing where one product does it. What is summed over comes with the few first, so that what is rounded twice is
-// small.
+// Returns the parts of the product; none if one product does it. The few elements of the summed dimension come first,
+// so that what is rounded twice is small.
 std::vector<Part> parts_of(const Gemm& gemm, const Product& p, std::span<const TensorView> views) {
   const Side side(gemm, p, views);
   const auto whole = [](int64_t size) { return size - size % kColumnPiece; };

@@ -1,4 +1,4 @@
-// Products by cuBLASLt: the only file that knows the library.
+// Computes products by cuBLASLt. This is the only file that knows the library.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -9,7 +9,7 @@
 
 namespace snug::cuda {
 
-// The library's handle; one a backend.
+// Holds the library's handle; one a backend.
 class Products {
  public:
   explicit Products(std::shared_ptr<ProductTable> table);
@@ -17,9 +17,9 @@ class Products {
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // Looks for the fastest of the library's algorithms for the shape, layout and alignment, once for each: of those that
-  // give the same bits as its first choice. Large products run here to that end, and overwrite what their operands
-  // hold.
+  // Binds a product. It looks for the fastest of the library's algorithms for the shape, layout and alignment, once for
+  // each, among those that give the bits of its first choice. Large products run here for that, and overwrite what
+  // their operands hold.
   Launch bind(const Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
   Launch bind(const Fp8Gemm& gemm, std::span<const TensorView> views, cudaStream_t stream);
 

@@ -1,6 +1,7 @@
-// The CUDA backend's kernels: for each op kind, what makes it ready to run. Operands are in program/ops.h's order. A
-// launch enqueues on the stream it was bound to, allocates nothing and waits for nothing. Sums are taken in an order
-// that shapes alone decide. An index read from an operand that leaves its table gives NaN, never a stray access.
+// Declares the CUDA backend's kernels: for each op kind, a function that makes it ready to run. Operands are in
+// program/ops.h's order. A launch enqueues on the stream to which it was bound, allocates nothing and waits for
+// nothing. Sums are taken in an order that shapes alone decide. An index read from an operand that leaves its table
+// gives NaN, never a stray access.
 #pragma once
 
 #include <cuda_runtime_api.h>

@@ -1,6 +1,6 @@
-// Launches that a grid and a block alone do not say, on cards of 9.0 and newer: of blocks in clusters, which reach into
-// each other's shared memory (CUDA Programming Guide, "Thread Block Clusters"), and of kernels that begin before the
-// one ahead of them in their stream has ended ("Programmatic Dependent Launch").
+// Launches kernels in ways that a grid and a block alone do not say, on cards of 9.0 and newer: blocks in clusters,
+// which reach into each other's shared memory (CUDA Programming Guide, "Thread Block Clusters"), and kernels that begin
+// before the one ahead of them in their stream has ended ("Programmatic Dependent Launch").
 #pragma once
 
 #include "backend/cuda/bulk.cuh"
@@ -8,7 +8,7 @@
 
 namespace snug::cuda {
 
-// `attribute` must outlive the result.
+// Returns a configuration; `attribute` must outlive it.
 inline cudaLaunchConfig_t launch_config(const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
                                         cudaLaunchAttribute& attribute) {
   cudaLaunchConfig_t config{};
@@ -24,13 +24,13 @@ inline cudaLaunchConfig_t launch_config(const dim3& grid, int threads, int share
 template <class... Args>
 class ClusterKernel {
  public:
-  // `cluster`: in blocks. Until it was made, the kernel may not have so much shared memory.
+  // `cluster` is in blocks. Until this object is made, the kernel may not have that much shared memory.
   ClusterKernel(void (*kernel)(Args...), const dim3& cluster, int threads, int shared_bytes)
       : kernel_(kernel), cluster_(cluster), threads_(threads), shared_bytes_(shared_bytes) {
     allow_shared(kernel, shared_bytes);
   }
 
-  // Clusters that the device runs at the same time.
+  // Returns how many clusters the device runs at once.
   int at_once() const {
     cudaLaunchAttribute attribute = in_clusters();
     const cudaLaunchConfig_t config = launch_config(cluster_, threads_, shared_bytes_, nullptr, attribute);
@@ -39,7 +39,7 @@ class ClusterKernel {
     return clusters;
   }
 
-  // `grid`: in blocks.
+  // Launches; `grid` is in blocks.
   void launch(const dim3& grid, cudaStream_t stream, const char* what, const Args&... args) const {
     cudaLaunchAttribute attribute = in_clusters();
     const cudaLaunchConfig_t config = launch_config(grid, threads_, shared_bytes_, stream, attribute);
@@ -59,13 +59,13 @@ class ClusterKernel {
   int threads_, shared_bytes_;
 };
 
-// The kernel that comes next may begin as soon as all blocks have called it, if it is one that was launched early.
+// Lets the next kernel begin as soon as all blocks have called this, if it was launched early.
 __device__ inline void let_next_begin() { SNUG_BULK("griddepcontrol.launch_dependents;" ::: "memory"); }
-// In a kernel that was launched early: until the one before it has ended, and what it wrote is seen.
+// Waits, in a kernel that was launched early, until the one before it has ended, and what it wrote is seen.
 __device__ inline void await_kernel_before() { SNUG_BULK("griddepcontrol.wait;" ::: "memory"); }
 
 // Launches a kernel that needs nothing of the one before it, which lets it begin, and that awaits that one in every
-// block: what comes after it in the stream would not otherwise.
+// block: otherwise what comes after it in the stream would not.
 template <class... Args>
 void launch_early(void (*kernel)(Args...), const dim3& grid, int threads, int shared_bytes, cudaStream_t stream,
                   const char* what, const Args&... args) {

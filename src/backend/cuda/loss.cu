@@ -1,6 +1,6 @@
-// Cross-entropy over a vocabulary, row by row, and the sum of its losses.
+// Computes cross-entropy over a vocabulary, row by row, and the sum of its losses.
 //   loss = log(sum exp(x - m)) + m - x[target], m = max x       dx = (exp(x - m) / sum exp(x - m) - onehot) scale
-// and both times the row's weight
+// Both are multiplied by the row's weight.
 #include <cooperative_groups.h>
 
 #include "backend/cuda/bulk.cuh"
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kLossThreads = 1024;
 
-// The largest number of a part of a row and the sum of exponentials relative to it.
+// Holds the largest number of a part of a row and the sum of exponentials relative to it.
 struct Softmax {
   float maximum = -INFINITY, sum = 0;
 };
@@ -31,13 +31,13 @@ __device__ Softmax warp_joined(Softmax x) {
   return x;
 }
 
-// log(sum exp) - hit, times the row's weight.
+// Returns log(sum exp) - hit, times the row's weight.
 __device__ inline float loss_of(const Softmax& all, float hit, float weight) {
   const double loss = log(static_cast<double>(all.sum)) + static_cast<double>(all.maximum) - static_cast<double>(hit);
   return static_cast<float>(static_cast<double>(weight) * loss);
 }
 
-// A block a row; what the first walk over it brings in, the second finds in the L2 cache.
+// Takes a block for each row; what the first walk over the row brings in, the second finds in the L2 cache.
 template <int N, class T>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, const float* weights, float* loss,
@@ -98,13 +98,13 @@ constexpr uint32_t kNone = 0xff80ff80u;  // negative infinities
 constexpr int64_t kHeldByBlock = int64_t{kHeldThreads} * kHeldGroups * kWide;
 constexpr int kHeldBytes = static_cast<int>(kHeldByBlock * sizeof(BFloat16));
 
-// Of the upper and of the lower halves; what is no number is passed over.
+// Returns the larger of the upper and of the lower halves; it ignores NaN.
 __device__ inline uint32_t larger_two(uint32_t a, uint32_t b) {
   uint32_t larger;
   asm("max.bf16x2 %0, %1, %2;" : "=r"(larger) : "r"(a), "r"(b));
   return larger;
 }
-// e^x; 0 below the normal numbers.
+// Returns e^x; 0 below the normal numbers.
 __device__ inline float quick_exp(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x * 0x1.715476p0f));
@@ -113,7 +113,7 @@ __device__ inline float quick_exp(float x) {
 
 using HeldGroup = Raw<BFloat16, kWide>;
 
-// The numbers of a row that a block, and one of its threads, hold: a piece of `step`, and the same piece of the next.
+// Holds the numbers of a row that a block, and one of its threads, have: a piece of `step`, and that piece of the next.
 struct HeldPart {
   static constexpr int kPiece = kHeldThreads * kWide;
   __device__ explicit HeldPart(int vocabulary)
@@ -122,7 +122,7 @@ struct HeldPart {
         first(begin + static_cast<int>(threadIdx.x) * kWide),
         step(static_cast<int>(gridDim.y) * kPiece) {}
   __device__ bool inside(int i) const { return first + i * step < vocabulary; }
-  // By one thread: the block's numbers into shared memory.
+  // Fetches the block's numbers into shared memory; called by one thread.
   __device__ void fetch(const BFloat16* row, uint32_t to, uint32_t barrier) const {
     int count = 0;
     for (int at = begin; at < vocabulary; at += step) count += min(kPiece, vocabulary - at);
@@ -133,7 +133,7 @@ struct HeldPart {
   int vocabulary, begin, first, step;
 };
 
-// Of what a warp holds.
+// Returns the softmax of what a warp holds.
 __device__ inline Softmax warp_softmax(const HeldGroup (&held)[kHeldGroups]) {
   uint32_t largest = 0xff7fff7fu;  // the least numbers: of infinities too, so that nothing else in a part is no NaN
 #pragma unroll
@@ -167,9 +167,9 @@ __device__ inline void save_gradient(BFloat16* row, const HeldPart& part, const 
   }
 }
 
-// A column of blocks, which are a cluster, takes one row after the other: while it works on one, the next comes into
-// shared memory. Maxima and sums go by barriers that wait for those of all blocks; two, in turns, as a block that has
-// all of a row may send the next row's before another has read.
+// Takes one row after the other in a column of blocks, which are a cluster: while it works on one, the next comes into
+// shared memory. Maxima and sums are exchanged by barriers that wait for those of all blocks. There are two, in turns,
+// as a block that has all of a row may send the next row's before another block has read.
 __global__ void __launch_bounds__(kHeldThreads, 2)
     held_cross_entropy_kernel(Rows<BFloat16> logits, int rows, int vocabulary, const int32_t* targets,
                               const float* weights, float* loss, int active, bool gradient, float loss_scale) {
@@ -199,7 +199,7 @@ __global__ void __launch_bounds__(kHeldThreads, 2)
   fetch(static_cast<int>(blockIdx.x));
   cooperative_groups::this_cluster().sync();  // others may send to this block
 
-  uint32_t turn = 0;  // of rows
+  uint32_t turn = 0;  // number of the block's rows done
   for (int row = static_cast<int>(blockIdx.x); row < active; row += stride, turn++) {
     const int target = targets[row];
     const float weight = weights[row], scale = loss_scale * weight;
@@ -246,8 +246,8 @@ ClusterKernel<Rows<BFloat16>, int, int, const int32_t*, const float*, float*, in
   return {held_cross_entropy_kernel, {1, blocks, 1}, kHeldThreads, kHeldBytes};
 }
 
-// Its columns are clusters: as many as run at the same time, or as there are rows; none where blocks cannot hold a row
-// together.
+// Returns the grid. Its columns are clusters: as many as run at once, or as there are rows; none if blocks cannot hold
+// a row together.
 dim3 held_grid(const TensorView& logits) {
   unsigned blocks = 1;
   while (blocks * kHeldByBlock < logits.cols()) blocks *= 2;
@@ -256,7 +256,7 @@ dim3 held_grid(const TensorView& logits) {
   return {static_cast<unsigned>(std::min<int64_t>(held_kernel(blocks).at_once(), logits.rows())), blocks};
 }
 
-// One warp fetches, one thread adds in order.
+// Sums losses: one warp fetches, one thread adds in order.
 __global__ void loss_sum_kernel(const float* loss, int64_t count, bool accumulate, float* sum) {
   __shared__ float tile[1024];
   double total = accumulate ? static_cast<double>(*sum) : 0;

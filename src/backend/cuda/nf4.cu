@@ -1,4 +1,4 @@
-// Numbers in 4 bits and back, as bitsandbytes has them: the CPU's operations in the CPU's order.
+// Quantises numbers to 4 bits and back, as bitsandbytes does: the CPU's operations in the CPU's order.
 #include "backend/cuda/quantize.cuh"
 #include "tensor/codebook.h"
 
@@ -6,14 +6,14 @@ namespace snug::cuda {
 namespace {
 
 constexpr int64_t kBlock = kNf4Block, kScaleBlock = kNf4ScaleBlock;
-constexpr float kLeastScale = 1e-38f;  // what bitsandbytes divides by where a block's own is less
+constexpr float kLeastScale = 1e-38f;  // bitsandbytes' divisor if a block's scale is less
 
 __constant__ const std::array<float, 16> nf4_codebook = kNf4Codebook;
 __constant__ const std::array<float, 15> nf4_bounds = middles(kNf4Codebook);
 __constant__ const std::array<float, 256> dynamic_codebook = kSignedMap;
 __constant__ const std::array<float, 255> dynamic_bounds = middles(kSignedMap);
 
-// What bitsandbytes looks up in a codebook: x over its block's scale.
+// Returns x over its block's scale, as bitsandbytes looks it up in a codebook.
 __device__ inline float normalise(float x, float scale) {
   const float inverse = 1.0f / (scale < kLeastScale ? kLeastScale : scale);
   const float y = x * inverse;
@@ -63,8 +63,8 @@ struct Nf4Scales : Nf4ScaleViews {
   }
 };
 
-// Two codes at a time, or eight where x's rows hold whole groups of eight; of so many groups all codes are asked for
-// before the first is worked on.
+// Takes two codes at a time, or eight if x's rows hold whole groups of eight; all codes of kGroupsAhead groups are
+// requested before the first is worked on.
 constexpr int kGroupsAhead = 4;
 
 template <int N, class T>
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// A block of threads for each 256 scales.
+// Takes a block of threads for each 256 scales.
 __global__ void __launch_bounds__(kScaleBlock)
     quantize_scales_kernel(const float* scales, int64_t count, const float* offset, uint8_t* codes,
                            float* block_scales) {
@@ -112,7 +112,7 @@ __global__ void __launch_bounds__(kScaleBlock)
   if (threadIdx.x == 0) block_scales[blockIdx.x] = scale;
   if (i >= count) return;
   const float y = normalise(centred, scale);
-  uint32_t code = 0;  // how many bounds lie below y
+  uint32_t code = 0;  // number of bounds below y
 #pragma unroll
   for (uint32_t step = 128; step > 0; step /= 2)
     if (dynamic_bounds[code + step - 1] < y) code += step;

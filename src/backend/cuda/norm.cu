@@ -1,4 +1,4 @@
-// RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
+// Computes RMSNorm (Zhang and Sennrich, arXiv:1910.07467).   r = 1 / sqrt(mean(x^2) + epsilon)
 //   y = gain x r       dx = r (gain dy - x r^2 mean(gain dy x))       dgain = sum over rows of dy x r
 #include "backend/cuda/bulk.cuh"
 #include "backend/cuda/columns.cuh"
@@ -7,7 +7,8 @@
 namespace snug::cuda {
 namespace {
 
-// A block a row. Threads keep up to kKept groups of a row between the two walks over it and read the rest again.
+// Takes a block for each row. Threads keep up to kKept groups of a row between the two walks over it and read the
+// others again.
 constexpr int kKept = 4;
 
 template <int N, class T, class G>
@@ -53,8 +54,8 @@ struct Backward {
   float more;  // beside the gain's operand: 0 or 1
 };
 
-// A block takes block_rows rows one after the other, each of which it reads twice, and sums their part of dgain in
-// `partial`; without it only one.
+// Takes block_rows rows in a block, one after the other; it reads each twice, and sums their part of dgain in
+// `partial`. Without `partial` a block takes one row.
 template <int N, class T, class G>
 __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward<T> op, const G* gain) {
   __shared__ float shared[2][32];
@@ -94,8 +95,9 @@ __global__ void __launch_bounds__(kThreads, 5) rms_norm_backward_kernel(Backward
   }
 }
 
-// The same for dgain of rows of at most one group for each thread: a row is read once, those after it are on their way
-// to shared memory while it is worked on, each thread's groups by that thread, and sums stay in registers.
+// This is the number of rows on their way, in a kernel for dgain of rows of at most one group for each thread: it reads
+// a row once, the rows after it are on their way to shared memory meanwhile, each thread's groups by that thread, and
+// sums stay in registers.
 template <int kRowThreads>
 constexpr int kAhead = kRowThreads == 512 ? 4 : 2;  // rows; of 1024 threads two fill what a block has
 
@@ -117,7 +119,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   Raw<G, kWide> gains = {};
   if (inside) gains.fetch(gain + col);
   auto* const fetched = reinterpret_cast<Raw<T, kWide>*>(shared_bytes) + threadIdx.x;  // by slot and operand
-  int left = rows;                                                                     // to be fetched
+  int left = rows;                                                                     // rows to be fetched
   const auto fetch = [&](int slot) {
     if (inside && left > 0) {
       auto* const to = fetched + slot * 3 * kRowThreads;
@@ -178,8 +180,8 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
 template <int kRowThreads, class T>
 constexpr int kFetched = kAhead<kRowThreads>* kRowThreads* static_cast<int>(sizeof(RowGroup<T>));  // bytes of a block
 
-// Calls f.template operator()<threads>() for the smallest block that has a thread for each group of such a row; false
-// if none has.
+// Calls f.template operator()<threads>() for the smallest block that has a thread for each group of such a row; returns
+// false if none has.
 template <class F>
 bool with_row_threads(int64_t cols, const F& f) {
   if (cols > 1024 * kWide) return false;
@@ -192,11 +194,12 @@ bool with_row_threads(int64_t cols, const F& f) {
   return true;
 }
 
-// ---- By heads: a warp a head of a token, element by element ---------------------------------------------------------
+// ---- Heads: a warp for each head of a token, element by element
+// ------------------------------------------------------
 
 constexpr int kHeadWarps = 8;
 
-// Where a head is among all of them.
+// Says where a head is among all heads.
 struct HeadPlace {
   __device__ HeadPlace(int64_t number, int64_t heads, int64_t n) : token(number / heads), column(number % heads * n) {}
   int64_t token, column;
@@ -241,7 +244,7 @@ __global__ void __launch_bounds__(32 * kHeadWarps)
   }
 }
 
-// The part of dgain of a block's heads, one after the other.
+// Sums the part of dgain of a block's heads, one after the other.
 template <class T>
 __global__ void __launch_bounds__(kThreads) head_gain_kernel(Backward<T> op, int64_t heads) {
   const int64_t begin = blockIdx.x * op.block_rows, end = min(op.rows, begin + op.block_rows);
@@ -256,7 +259,7 @@ __global__ void __launch_bounds__(kThreads) head_gain_kernel(Backward<T> op, int
   }
 }
 
-// Threads that have a group of a row each, as far as a block goes.
+// Returns the number of threads that have a group of a row each, up to a block's most.
 unsigned threads_for(int64_t groups, int64_t most) {
   return static_cast<unsigned>(std::clamp<int64_t>((groups + 31) / 32 * 32, 32, most));
 }
@@ -295,7 +298,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
   const TensorView dy = operands.take("dy", kActivation);
   const TensorView x = operands.matrix("x", {dy.dtype}, dy.rows(), dy.cols());
   const TensorView gain = norm_gain(operands, dy);
-  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row a head
+  const int64_t cols = gain.count(), heads = dy.cols() / cols, rows = dy.rows() * heads;  // a row for each head
   operands.expect(heads == 1 || !norm.restore, "found restore by {} heads, expected none", heads);
   const float* const rstd = operands.vector("rstd", {DType::F32}, rows).as<float>();
   const TensorView dx = operands.matrix("dx", {dy.dtype}, dy.rows(), dy.cols());

@@ -1,4 +1,4 @@
-// SwiGLU and sums of tensors.
+// Computes SwiGLU and sums of tensors.
 #include "backend/cuda/swiglu.cuh"
 
 namespace snug::cuda {

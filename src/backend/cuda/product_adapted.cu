@@ -1,4 +1,4 @@
-// A linear with its low-rank adapter inside.
+// Computes a linear with its low-rank adapter inside.
 #include "backend/cuda/fused.h"
 #include "backend/cuda/product_tiles.cuh"
 #include "program/adapter.h"
@@ -15,7 +15,7 @@ __device__ void write_rounded(const RoundedRows& rows, const CUtensorMap& d, int
   rows.write<1>(d, row, column + kTileHalf, slabs);
 }
 
-// Sums are rounded.
+// Rounds the sums.
 struct Rounded {
   static constexpr Thin kThin = Thin::OfPart;
   struct Where {
@@ -34,16 +34,17 @@ struct Rounded {
   __device__ void take(const Sum (&s)[kSumColumns], const Nothing&) { rows.round(s); }
 };
 
-// c is added first: a matrix, or a row for all rows.
+// Adds c first: a matrix, or a row for all rows.
 struct Added {
   static constexpr Thin kThin = Rounded::kThin;
   struct Where {
     CUtensorMap d;
     const BFloat16* c;
-    int64_t c_stride;  // 0: the same row for all
+    int64_t c_stride;  // 0: one row for all rows
     int m, n;
   };
-  // This thread's elements of c: groups of four pieces of 8 columns, which lie in memory turned over four lanes.
+  // Holds this thread's elements of c: groups of four pieces of 8 columns, which lie in memory transposed over four
+  // lanes.
   struct Addend {
     uint4 groups[2][kSumColumns / 4];
   };
@@ -66,7 +67,7 @@ struct Added {
         const int r = row + lane / 4 + 8 * half, c = column + lane % 4 * 8 + 32 * j;
         if (r < where.m && c < where.n) group = load_once(where.c + r * where.c_stride + c);
       }
-    until(8);  // they are likely to be there
+    until(8);  // they have probably arrived
 #pragma unroll
     for (auto& half : addend.groups)
 #pragma unroll

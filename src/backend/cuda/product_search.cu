@@ -18,7 +18,7 @@ struct FillBody {
   }
 };
 
-// fp8 codes, but none that says NaN.
+// Fills with fp8 codes, except those of NaN.
 struct FillCodesBody {
   Rows<uint8_t> to;
   DeviceRandom random;
@@ -29,7 +29,7 @@ struct FillCodesBody {
   }
 };
 
-// Integers: their sum has no order.
+// Adds integers, whose sum does not depend on order.
 template <class Bits>
 __global__ void __launch_bounds__(kThreads)
     digest_kernel(const Bits* data, int64_t stride, int64_t rows, int64_t cols, unsigned long long* digest) {

@@ -1,4 +1,4 @@
-// A linear and the SwiGLU after it, or before it on the way back.
+// Computes a linear and the SwiGLU after it, or before it in the backward.
 #include "backend/cuda/fused.h"
 #include "backend/cuda/product_tiles.cuh"
 #include "backend/cuda/swiglu.cuh"
@@ -7,7 +7,7 @@
 namespace snug::cuda {
 namespace {
 
-// A tile is 128 columns of gate and the same of up, so that a thread has both of a number of h.
+// Takes tiles of 128 columns of gate and as many of up, so that a thread has both for a number of h.
 struct Gated {
   static constexpr Thin kThin = Thin::OfHalves;
   struct Where {
@@ -49,8 +49,8 @@ struct Gated {
   __device__ void take(const Sum (&s)[kSumColumns], const Nothing&) { rows.round(s); }
 };
 
-// A tile is dh's; where it belongs h is written if it is to be restored. Eight neighbours of a row lie in a thread, as
-// it reads gate and up and writes their gradients.
+// Takes tiles of dh; h is written in its place if it is to be restored. A thread has eight neighbours of a row, as it
+// reads gate and up and writes their gradients.
 struct GatedBackward {
   static constexpr Thin kThin = Thin::OfPart;
   struct Where {
@@ -86,7 +86,7 @@ struct GatedBackward {
       gate = load_once(at);
       up = load_once(at + where.columns);
     };
-    // A step of two stages takes longer than what is loaded needs to come, and than what is computed of it.
+    // A step of two stages takes longer than what is loaded needs to come, and than the computation on it.
     load(0);
 #pragma unroll
     for (int i = 0; i < 2 * kGroups; i++) {

@@ -1,11 +1,11 @@
-// Products of large matrices in bf16, and what is done to their results while the next ones are under way; for kernels
-// that do something of their own with them (Finish, below).
+// Computes products of large matrices in bf16, and finishes their results while the next ones are under way, for
+// kernels that do something of their own with them (Finish, below).
 //
 // Every multiprocessor has one block, which takes one tile of the result after the other. A warpgroup of its own
 // fetches stages of both factors by the Tensor Memory Accelerator; two others multiply, each half of the tile's rows,
-// with all sums in registers. An adapter's product is some more stages of the same sums: apart, it would read and
-// write the whole result once more. A finished tile is only rounded before the next one's products begin; it is written
-// under these.
+// with all sums in registers. An adapter's product is some more stages of these sums: apart, it would read and write
+// the whole result once more. A finished tile is only rounded before the next one's products begin; it is written while
+// these run.
 //
 // Two blocks are a cluster: their tiles are one above the other, and each fetches half of the right factor for both.
 #pragma once
@@ -26,16 +26,16 @@ inline constexpr int kTileHalf = kTileN / 2;
 inline constexpr int kSumColumns = kTileN / 8;
 inline constexpr int kLeftBytes = kTileM * kRowBytes, kRightBytes = kTileN * kRowBytes;
 inline constexpr int kStageBytes = kLeftBytes + kRightBytes;
-inline constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are what is summed over
+inline constexpr int kPanelBytes = kDepth * kRowBytes;  // of a factor whose rows are summed over
 inline constexpr int kPieces = kDepth / 16;
-inline constexpr int kGroup = 8;  // clusters' tiles that are worked on together along m
+inline constexpr int kGroup = 8;  // tiles of clusters that are worked on together along m
 // A warp writes its 16 rows by panels of 64 columns: one is filled while the one before is still being read.
 inline constexpr int kSlabBytes = 16 * kRowBytes, kSlabs = 2;
 inline constexpr int kSharedBytes = kTileAlignment + kStages * kStageBytes + kProductWarps * kSlabs * kSlabBytes;
 static_assert(kDepth == kPanel);
 
-// A tile's place in the result. Clusters' tiles go down kGroup of them before the next column, so that what all
-// multiprocessors read at a time is near a square's sides.
+// Orders tiles in the result. Clusters' tiles go down kGroup of them before the next column, so that what all
+// multiprocessors read at a time is nearly square.
 struct TileOrder {
   int rows, columns;
   __device__ int count() const { return rows * columns; }
@@ -50,13 +50,13 @@ struct Factors {
   CUtensorMap a, b, u, v;
   TileOrder order;
   int m, steps;
-  // Columns from one tile to the next, and from a tile's first half to its second.
+  // Says how many columns lie from one tile to the next, and from a tile's first half to its second.
   int tile_columns = kTileN, second_half = kTileHalf;
   int rank;                     // of the adapter
   int thin_steps, thin_pieces;  // stages of the adapter's product, and pieces of 16 in all of them
-  int ends[2];                  // of all parts of the columns but the last
+  int ends[2];                  // ends of all parts of the columns but the last
   __device__ int part(int column) const { return (column >= ends[0]) + (column >= ends[1]); }
-  // Of this block.
+  // Return the place of this block's tile.
   __device__ int row(int2 place) const;
   __device__ int column(int2 place) const { return place.y * tile_columns; }
 };
@@ -69,13 +69,14 @@ __device__ inline int clusters() { return static_cast<int>(gridDim.x) / kBlocks;
 
 __device__ inline int Factors::row(int2 place) const { return (place.x * kBlocks + block_in_cluster()) * kTileM; }
 
-// All threads of the cluster that have not returned; what they wrote before is seen after.
+// Waits for all threads of the cluster that have not returned; what they wrote before is seen after.
 __device__ inline void meet_cluster() {
   SNUG_HOPPER("barrier.cluster.arrive.release;\n barrier.cluster.wait.acquire;" ::: "memory");
 }
 
-// At the barrier that lies in block `rank` where `barrier` lies in this one. It tells only that products have read what
-// they were given: no memory has to be made visible to the other block, whose fence would cost more than the arrival.
+// Arrives at the barrier that lies in block `rank` where `barrier` lies in this one. It tells only that products have
+// read what they were given: no memory has to be made visible to the other block, whose fence would cost more than the
+// arrival.
 __device__ inline void arrive_at(uint32_t barrier, int rank) {
   SNUG_HOPPER(
       "{.reg .b32 there; mapa.shared::cluster.u32 there, %0, %1; "
@@ -86,7 +87,7 @@ __device__ inline void arrive_at(uint32_t barrier, int rank) {
 
 // ---- Tiles in shared memory -----------------------------------------------------------------------------------------
 
-// A box at (x, y), to the same place and barrier in all blocks of the cluster or in this one alone.
+// Fetches a box at (x, y), to this place and barrier in all blocks of the cluster or only in this one.
 template <bool to_all>
 __device__ void fetch_box(uint32_t to, const CUtensorMap& map, int x, int y, uint32_t barrier) {
   if constexpr (to_all)
@@ -115,16 +116,16 @@ __device__ inline void write_box(const CUtensorMap& map, int x, int y, uint32_t 
               : "memory");
 }
 __device__ inline void commit_writes() { SNUG_HOPPER("cp.async.bulk.commit_group;" ::: "memory"); }
-// Until at most `pending` of the groups that this thread committed last still read shared memory.
+// Waits until at most `pending` of the groups that this thread committed last still read shared memory.
 template <int pending>
 __device__ void wait_writes() {
   SNUG_HOPPER("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
 }
-// What this thread stored to shared memory is seen by the copies it, or one it meets, begins later.
+// Makes what this thread stored to shared memory visible to copies that it, or a thread that it meets, begins later.
 __device__ inline void show_copies() { SNUG_HOPPER("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// Where `width` rows or columns of a factor and kDepth of what is summed over lie in global memory: `turned` if the
-// latter are rows. One of `shares` blocks fetches a share of a tile by boxes of this size.
+// Says where `width` rows or columns of a factor and kDepth of the summed dimension lie in global memory: `turned` if
+// the latter are rows. One of `shares` blocks fetches a share of a tile by boxes of this size.
 template <bool turned, int width, int shares>
 struct Boxes {
   static constexpr int kShare = width / shares, kRows = turned ? kDepth : std::min(kShare, 128);
@@ -149,10 +150,11 @@ using LeftBoxes = Boxes<false, kTileM, 1>;
 template <bool transpose_b>
 using RightBoxes = Boxes<!transpose_b, kTileN, kBlocks>;
 
-// ---- Those that fetch -----------------------------------------------------------------------------------------------
+// ---- The warpgroup that fetches
+// ----------------------------------------------------------------------------------------
 
-// What a tile's adapter multiplies: columns of u that belong to the part of the result's columns that the tile is in;
-// or, where its halves are in two parts, all of u, and of v what a half has, beside zeros in the columns of the other.
+// Says what a tile's adapter multiplies: columns of u that belong to the part of the result's columns in which the tile
+// is; or, if its halves are in two parts, all of u, and of v what a half has, beside zeros in the columns of the other.
 enum class Thin { OfPart, OfHalves };
 
 template <bool transpose_b, Thin thin>
@@ -166,7 +168,7 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   for (int tile = first_tile(); tile < w.order.count(); tile += clusters()) {
     const int2 place = w.order.place(tile);
     const int row = w.row(place), column = w.column(place);
-    // Of the half that this block fetches, as RightBoxes counts.
+    // This is the column of the half that this block fetches, as RightBoxes counts.
     const int right = column + block * (w.second_half - kTileHalf);
     for (int step = 0; step < w.steps; step++, ring.advance()) {
       const uint32_t at = begin_stage();
@@ -187,7 +189,8 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   }
 }
 
-// ---- Those that multiply --------------------------------------------------------------------------------------------
+// ---- The warpgroups that multiply
+// --------------------------------------------------------------------------------------
 
 #define SNUG_REGISTERS_128                                                                                           \
   SNUG_REGISTERS_64                                                                                                  \
@@ -196,7 +199,7 @@ __device__ void fetch_tiles(const Factors& w, Ring<kStages> ring, uint32_t stage
   "%107, %108, %109, %110, %111, %112, %113, %114, %115, %116, %117, %118, %119, %120, %121, %122, %123, %124, "     \
   "%125, %126, %127"
 
-// s (+)= a b for 16 of what is summed over, which are rows of b if that is `turned`.
+// Computes s (+)= a b for 16 of the summed dimension, which are rows of b if that is `turned`.
 template <bool turned_b>
 __device__ void product(Sum (&s)[kSumColumns], uint64_t a, uint64_t b, bool add) {
   SNUG_HOPPER(
@@ -206,7 +209,7 @@ __device__ void product(Sum (&s)[kSumColumns], uint64_t a, uint64_t b, bool add)
       : "l"(a), "l"(b), "r"(int{add}), "n"(int{turned_b}));
 }
 
-// A factor's pieces of 16 in the stages, from this thread's first row or column on.
+// Locates a factor's pieces of 16 in the stages, from this thread's first row or column on.
 template <bool turned>
 class Pieces {
  public:
@@ -220,7 +223,7 @@ class Pieces {
   uint64_t first_;
 };
 
-// Eight numbers that are not read again soon.
+// Loads eight numbers that are not read again soon.
 __device__ inline uint4 load_once(const BFloat16* from) {
   uint4 x;
   asm volatile("ld.global.L1::no_allocate.v4.b32 {%0, %1, %2, %3}, [%4];"
@@ -230,7 +233,7 @@ __device__ inline uint4 load_once(const BFloat16* from) {
   return x;
 }
 
-// This warp's 16 rows of a tile, rounded.
+// Holds this warp's 16 rows of a tile, rounded.
 struct RoundedRows {
   uint32_t pairs[kSumColumns][2];
   __device__ void round(const Sum (&s)[kSumColumns]) {
@@ -239,7 +242,7 @@ struct RoundedRows {
 #pragma unroll
       for (int half = 0; half < 2; half++) pairs[j][half] = packed(s[j][2 * half], s[j][2 * half + 1]);
   }
-  // Half of the columns, a panel through each of the warp's slabs in shared memory.
+  // Writes half of the columns, a panel through each of the warp's slabs in shared memory.
   template <int half>
   __device__ void write(const CUtensorMap& to, int row, int column, uint32_t slabs) const {
     const uint32_t lane = threadIdx.x % 32, line = lane % 16;
@@ -268,17 +271,17 @@ static_assert(kSlabs * kPanel == kTileHalf);
 
 struct Nothing {};
 
-// Finish: what becomes of tiles. It has
+// Multiplies. Finish says what becomes of tiles. It has
 //   kThin, and Where: what it reads and writes in global memory;
-//   begin(where, row, column, until): what is to be there when a tile's sums are;
-//   take(s, begun): the sums of this warp's 16 rows of it, held from here on until they are written;
-//   write(where, row, column, slabs, until): where those were, or outside, where nothing is to be written.
-// `until`(n) is called in between, with n that rise: it returns when n stages of the tile that follows have been put
-// under way, and does nothing if it has no more.
+//   begin(where, row, column, until): requests what must be there when a tile's sums are;
+//   take(s, begun): takes the sums of this warp's 16 rows of it, held from here on until they are written;
+//   write(where, row, column, slabs, until): writes them where they belong, or nothing if that is outside.
+// `until`(n) is called in between, with n that rise: it returns when n stages of the next tile have been put under way,
+// and does nothing if it has no more.
 template <class Finish, bool transpose_b>
 __device__ void multiply_tiles(const Factors& w, const typename Finish::Where& where, Ring<kStages> ring,
                                uint32_t stages, uint32_t slabs) {
-  // Taken from one lane, so that the compiler knows that a warp has one.
+  // The warp is taken from one lane, so that the compiler knows that all its threads have one value.
   const int warp = __shfl_sync(kAll, static_cast<int>(threadIdx.x) / 32, 0), lane = static_cast<int>(threadIdx.x) % 32;
   const Pieces<false> a{stages + static_cast<uint32_t>(warp / 4 * 64 * kRowBytes)};  // the warpgroup's 64 rows
   const Pieces<!transpose_b> b{stages + kLeftBytes};
@@ -365,12 +368,12 @@ __global__ void __launch_bounds__(kPipelineThreads, 1)
 inline BFloat16* numbers(const TensorView& x) { return reinterpret_cast<BFloat16*>(x.data); }
 inline int64_t stride_of(const TensorView& x) { return x.rows() > 1 ? x.row_stride : x.cols(); }
 
-// A matrix in boxes of 64 columns and so many rows.
+// Returns the map of a matrix in boxes of 64 columns and `box_rows` rows.
 inline CUtensorMap map_of(const TensorView& x, int box_rows) {
   return tensor_map(numbers(x), {x.cols(), x.rows()}, {stride_of(x)}, {kPanel, box_rows});
 }
 
-// Of a b, or a b^T, with a result of n columns.
+// Returns the factors of a b, or a b^T, with a result of n columns.
 inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpose_b, int64_t n) {
   const auto tiles_over = [](int64_t extent, int each) { return static_cast<int>((extent + each - 1) / each); };
   Factors w{};
@@ -382,7 +385,7 @@ inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpo
   return w;
 }
 
-// u v, or u v^T, beside it: columns of u that are summed over, of all that it has.
+// Adds u v, or u v^T: `depth` columns of u are summed over, of all that it has.
 inline void add_thin(Factors& w, const TensorView& v, bool transpose_b, int64_t depth) {
   w.v = map_of(v, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
   w.thin_steps = static_cast<int>((depth + kDepth - 1) / kDepth);

@@ -1,4 +1,4 @@
-// Numbers in 8 and 4 bits and back: the CPU's operations in the CPU's order, so that codes are the same.
+// Quantises numbers to 8 and 4 bits and back: the CPU's operations in the CPU's order, so that codes are equal.
 #include "backend/cuda/quantize.cuh"
 #include "backend/cuda/turn.cuh"
 #include "tensor/codebook.h"
@@ -14,7 +14,7 @@ struct Int8 {
   __device__ static float factor(float scale) { return 1.0f / scale * 127.0f; }
   template <int N>
   __device__ static void put(Code* to, const Pack<float, N>& x, float, float factor) {
-    constexpr float kRound = 0x1.8p23f;  // added and taken away again: rounds to a whole number, to even
+    constexpr float kRound = 0x1.8p23f;  // added and subtracted again: rounds to a whole number, to even
     Pack<Code, N> codes;
 #pragma unroll
     for (int k = 0; k < N; k++) {
@@ -34,7 +34,7 @@ struct Int8 {
 struct Fp8 {
   using Code = uint8_t;
   __device__ static float scale(float largest) { return largest / kFp8Largest; }
-  // 0 where elements must be divided one by one: rows of zeros, and of what is not finite or far from 1.
+  // Returns 0 if elements must be divided one by one: for rows of zeros, or of numbers not finite or far from 1.
   __device__ static float factor(float scale) {
     return scale >= 0x1p-60f && scale <= 0x1p60f ? usual_inverse(scale) : 0.0f;
   }
@@ -45,7 +45,7 @@ struct Fp8 {
 #pragma unroll
     for (int k = 0; k < N; k++) to[k] = divided(x[k], scale);
   }
-  // Each with a scale of its own; `usual`: none of the factors is 0.
+  // Puts codes, each with its own scale; `usual` says that none of the factors is 0.
   template <int N>
   __device__ static void put(Code* to, const Pack<float, N>& x, const float* scale, const float* factor, bool usual) {
     if (kInHardware && usual)
@@ -58,7 +58,7 @@ struct Fp8 {
  private:
 #if __CUDA_ARCH__ >= 890
   static constexpr bool kInHardware = true;
-  // Of x and y, x's in the lower byte.
+  // Returns the codes of x and y, x's in the lower byte.
   __device__ static uint32_t pair(float x, float y) {
     uint16_t pair;
     asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(pair) : "f"(y), "f"(x));
@@ -68,7 +68,7 @@ struct Fp8 {
   static constexpr bool kInHardware = false;
   __device__ static uint32_t pair(float, float) { return 0; }
 #endif
-  // In words: bytes that two ways lead to would be taken apart and put together again.
+  // Puts codes in words: the compiler would take bytes from two branches apart and put them together again.
   template <int N, class Value>
   __device__ static void put_rounded(Code* to, const Value& value) {
     if constexpr (N == 1) {
@@ -89,12 +89,12 @@ struct Fp8 {
     if (scale == 0) return 0;
     const float y = x / scale;
     if (y == y) return fp8_from_float(y);
-    // No number: with the sign that x86's division gives it, negative for infinity by infinity.
+    // NaN gets the sign that x86's division gives it, negative for infinity by infinity.
     return static_cast<Code>(x == x ? (isinf(scale) ? 0xff : 0x7f) : 0x7f | (__float_as_uint(x) >> 24 & 0x80u));
   }
 };
 
-// The largest magnitude among numbers of 16 bits, as the bits of an fp32.
+// Returns the largest magnitude among numbers of 16 bits, as the bits of an fp32.
 template <class X, int N, int kCount>
 __device__ uint32_t largest_of(const Raw<X, N> (&raw)[kCount]) {
   uint32_t two = 0;
@@ -107,8 +107,8 @@ __device__ uint32_t largest_of(const Raw<X, N> (&raw)[kCount]) {
   return __float_as_uint(to_float(largest));
 }
 
-// Blocks of threads take row after row, the next one on its way while they work on one: kHeld groups of N elements for
-// each thread. Factors of columns, if there are any, stay in shared memory.
+// Takes row after row in a block of threads, with the next one on its way while it works on one: kHeld groups of N
+// elements for each thread. Factors of columns, if there are any, stay in shared memory.
 template <int N, class Format, class X, bool kFactors, int kHeld, int kRowThreads>
 __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
     quantize_rows_kernel(ByteRows x, const float* factors, int64_t rows, int64_t cols,
@@ -165,7 +165,7 @@ __global__ void __launch_bounds__(kRowThreads, 1024 / kRowThreads)
   }
 }
 
-// A block a row of any length and place, which it reads twice.
+// Takes a block for each row of any length and place, and reads the row twice.
 template <int N, class Format, class X, bool kFactors>
 __global__ void __launch_bounds__(kThreads) quantize_any_rows_kernel(ByteRows x, const float* factors, int64_t cols,
                                                                      Rows<typename Format::Code> codes, float* scales) {
@@ -196,9 +196,9 @@ __global__ void __launch_bounds__(kThreads) quantize_any_rows_kernel(ByteRows x,
 
 // ---- Columns of 8 bits ----------------------------------------------------------------------------------------------
 
-constexpr int kColumnGroups = 32, kColumnSteps = 64;  // of a block: threads side by side, rows that each takes
+constexpr int kColumnGroups = 32, kColumnSteps = 64;  // of a block: threads side by side, and rows that each takes
 
-// The largest magnitude of each column, as bits: whichever block comes first, the largest is the same.
+// Finds the largest magnitude of each column, as bits: the order of blocks does not change it.
 template <int N, class X>
 __global__ void __launch_bounds__(kThreads)
     column_largest_kernel(ByteRows x, int64_t rows, int64_t cols, uint32_t* largest) {
@@ -231,7 +231,7 @@ __global__ void column_scales_kernel(int64_t cols, float* scales) {
   if (i < cols) scales[i] = Fp8::scale(scales[i]);
 }
 
-// 16 codes of a row, each with its column's scale.
+// Gives 16 codes of a row, each with its column's scale.
 template <class X>
 struct ColumnCodes {
   ByteRows x;
@@ -261,7 +261,7 @@ struct ColumnCodes {
   }
 };
 
-// Sizes of any kind: element (row, col) of the codes is x's (col, row).
+// Takes any sizes: element (row, col) of the codes is x's (col, row).
 template <class X>
 struct ColumnCodesBody {
   ByteRows x;
@@ -302,7 +302,7 @@ Launch quantize_columns(Operands& operands, const TensorView& x, cudaStream_t st
   });
 }
 
-// Numbers of a thread's column in so many rows, all of which it asks for before it works on the first.
+// Rows of a thread's column, whose numbers are all requested before it works on the first.
 constexpr int kRowsAhead = 8;
 
 template <class Format, class T, int N>

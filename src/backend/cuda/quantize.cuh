@@ -1,4 +1,4 @@
-// What numbers in 8 and in 4 bits share.
+// Holds what numbers in 8 and in 4 bits share.
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -7,7 +7,7 @@ namespace snug::cuda {
 
 __device__ inline uint32_t magnitude(float x) { return __float_as_uint(x) & 0x7fffffffu; }
 
-// The operands after x, or all of them.
+// Bind the operands after x, or all of them.
 Launch quantize_nf4(Operands& operands, const TensorView& x, cudaStream_t stream);
 Launch dequantize_nf4(const Dequantize& attrs, Operands& operands, cudaStream_t stream);
 

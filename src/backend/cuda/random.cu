@@ -1,4 +1,4 @@
-// Weights and dropout (Srivastava et al., JMLR 15, 2014) from counted streams: the CPU's bits.
+// Draws weights and dropout (Srivastava et al., JMLR 15, 2014) from counted streams, with the CPU's bits.
 #include <numbers>
 
 #include "backend/cuda/device.cuh"
@@ -69,7 +69,7 @@ Launch bind_dropout(const Dropout& dropout, Operands operands, cudaStream_t stre
   const TensorView y = operands.matrix("y", {x.dtype}, x.rows(), x.cols());
   operands.expect(0 <= dropout.p && dropout.p < 1, "p is {}, expected at least 0 and less than 1", dropout.p);
   operands.done();
-  // Random::uniform() >= p, in whole numbers.
+  // Compares as Random::uniform() >= p, in whole numbers.
   const auto least = static_cast<uint32_t>(std::ceil(dropout.p * 0x1p24));
   const auto scale = static_cast<float>(1 / (1 - dropout.p));
   return dispatch_activation(x.dtype, [&]<class T>() -> Launch {

@@ -1,4 +1,4 @@
-// Sums down columns, over ranks, and the global norm of all gradients.
+// Sums down columns and over ranks, and computes the global norm of all gradients.
 #include "backend/cuda/columns.cuh"
 #include "tensor/step_scalars.h"
 
@@ -29,9 +29,9 @@ struct SumRanksBody {
   }
 };
 
-// The CPU's order of sums (cpu/math.h) has 32 lanes: lane l adds elements l, l + 32, ...; then l and l + 16, ... Here a
-// thread is N neighbouring lanes, so that it reads words, a warp has N units, and as many loads are on their way as
-// hide that each is small.
+// Sums squares in the CPU's order (cpu/math.h), which has 32 lanes: lane l adds elements l, l + 32, ...; then l and l +
+// 16, ... Here a thread is N neighbouring lanes, so that it reads words, a warp has N units, and enough loads are on
+// their way to make up for their small size.
 template <int N, class T>
 __global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int64_t n, int64_t units, float* partial) {
   constexpr int kAcross = 32 / N, kTogether = 16;
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads) norm_partials_kernel(const T* g, int
 
 constexpr int kTreeThreads = 1024, kChunk = 1024, kMaxChunks = kChunk * 8;
 
-// Of the values that the first `count` lanes have; lane 0 gets it.
+// Returns the tree's sum of the values of the first `count` lanes, in lane 0.
 __device__ inline float warp_tree(float x, int64_t count) {
   const int lane = static_cast<int>(threadIdx.x) % 32;
 #pragma unroll
@@ -85,7 +85,7 @@ __device__ inline float warp_tree(float x, int64_t count) {
   return x;
 }
 
-// Of the first `count` of some nodes, the others of which are anything.
+// Returns the tree's sum of the first `count` of some nodes; the others may be anything.
 template <int kCount>
 __device__ float tree_of(float (&nodes)[kCount], int count) {
 #pragma unroll
@@ -96,7 +96,8 @@ __device__ float tree_of(float (&nodes)[kCount], int count) {
   return nodes[0];
 }
 
-// Of value(0 .. count - 1), at most kChunk of them, by a warp, each lane of which takes kEach neighbours at a time.
+// Returns the tree's sum of value(0 .. count - 1), at most kChunk of them, by a warp, each lane of which takes kEach
+// neighbours at a time.
 template <class Value>
 __device__ float chunk_tree(const Value& value, int64_t count) {
   constexpr int kEach = 4, kTogether = 32 * kEach, kSteps = kChunk / kTogether;
@@ -114,8 +115,8 @@ __device__ float chunk_tree(const Value& value, int64_t count) {
   return tree_of(tops, (all + kTogether - 1) / kTogether);
 }
 
-// Of value(0 .. count - 1), by one block of kTreeThreads: chunks of a power of two of values each end in one, which is
-// where the tree of all of them has it too. Every thread of the first warp gets it.
+// Returns the tree's sum of value(0 .. count - 1), by one block of kTreeThreads: chunks of a power of two of values end
+// in one node each, as in the tree of all of them. Every thread of the first warp gets it.
 template <class Value>
 __device__ float tree_sum(const Value& value, int64_t count) {
   __shared__ float nodes[kMaxChunks], tops[kMaxChunks / kChunk];
@@ -135,7 +136,7 @@ __device__ float tree_sum(const Value& value, int64_t count) {
   return __shfl_sync(kAll, warp_tree(lane < last ? tops[lane] : 0.0f, last), 0);
 }
 
-// A block of threads for each block of values. Dense: rows without gaps.
+// Takes a block of threads for each block of values. kDense says that rows have no gaps.
 template <bool kDense>
 __global__ void __launch_bounds__(kTreeThreads)
     tree_sum_kernel(Rows<float> x, int64_t cols, int64_t count, int64_t block, float scale, float* sums) {

@@ -9,7 +9,7 @@
 namespace snug::cuda {
 namespace {
 
-// The driver's own function: programs that run without a driver cannot link to it.
+// Returns the driver's own function: programs that run without a driver cannot link to it.
 PFN_cuTensorMapEncodeTiled_v12000 encoder() {
   void* found = nullptr;
   cudaDriverEntryPointQueryResult result{};

@@ -1,4 +1,4 @@
-// Where the Tensor Memory Accelerator finds a matrix in global memory (CUDA driver API, "Tensor Map Object
+// Describes where the Tensor Memory Accelerator finds a matrix in global memory (CUDA driver API, "Tensor Map Object
 // Management").
 #pragma once
 
@@ -10,10 +10,10 @@
 
 namespace snug::cuda {
 
-// Of up to three dimensions, the densest first; strides, in elements, of all but that one. A box becomes a tile in
-// shared memory, its rows of up to 128 bytes with the 128-byte swizzle; what of a box lies outside is read as zeros,
-// and not written. Data begin at a multiple of 16 bytes, and strides are such multiples. `ahead`: whether the
-// L2 cache is to read 256 bytes where fewer are asked for. Threading: from any thread.
+// Returns the map of up to three dimensions, the densest first, with strides, in elements, of all but that one. A box
+// becomes a tile in shared memory, its rows of up to 128 bytes with the 128-byte swizzle; parts of a box outside are
+// read as zeros, and not written. Data begin at a multiple of 16 bytes, and strides are such multiples. `ahead` makes
+// the L2 cache read 256 bytes where fewer are asked for. It may be called from any thread.
 CUtensorMap tensor_map(const BFloat16* data, std::initializer_list<int64_t> extents,
                        std::initializer_list<int64_t> strides, std::initializer_list<int> boxes, bool ahead = true);
 

@@ -1,4 +1,4 @@
-// A matrix of bytes written column by column.
+// Transposes a matrix of bytes.
 #pragma once
 
 #include "backend/cuda/device.cuh"
@@ -7,7 +7,7 @@ namespace snug::cuda {
 
 inline constexpr int kTurned = 128;  // rows and columns of a tile
 
-// Bytes r of four words as words of bytes: word c is byte c of each.
+// Transposes bytes: word c becomes byte c of each of the four words.
 __device__ inline void turn(uint32_t (&w)[4]) {
   const uint32_t low01 = __byte_perm(w[0], w[1], 0x5140), high01 = __byte_perm(w[0], w[1], 0x7362);
   const uint32_t low23 = __byte_perm(w[2], w[3], 0x5140), high23 = __byte_perm(w[2], w[3], 0x7362);
@@ -17,11 +17,11 @@ __device__ inline void turn(uint32_t (&w)[4]) {
   w[3] = __byte_perm(high01, high23, 0x7632);
 }
 
-// y = x^T, of bytes that `source` puts in 16s: of source.from(col), fetch(row) asks for what makes those of a row, and
-// put(fetched, to) makes them. Rows and columns in 16s. A thread takes 16 bytes of some rows, all of which it asks for
-// first, always from the same column, and writes 16 of each of four columns. Word c of row r lies at c + 4 (r / 16), so
-// that those who read 16 rows below one another meet other banks. The last rows come first: where x has just been read
-// from its first row on, they are still in the L2 cache.
+// Computes y = x^T, of bytes that `source` writes 16 at a time: source.from(col) returns a reader, whose fetch(row)
+// requests what makes those of a row, and whose put(fetched, to) makes them. Rows and columns are in 16s. A thread
+// takes 16 bytes of some rows, all of which it requests first, always from one column, and writes 16 of each of four
+// columns. Word c of row r lies at c + 4 (r / 16), so that threads that read 16 rows below one another use different
+// banks. The last rows come first: if x has just been read from its first row on, they are still in the L2 cache.
 template <class Source>
 __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t rows, int64_t cols, Rows<uint8_t> y) {
   constexpr int kWords = kTurned / 4, kQuads = kTurned / 16, kLines = kTurned * kQuads / kThreads;
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(kThreads) turn_kernel(Source source, int64_t r
 
 inline dim3 turned_tiles(const TensorView& x) { return {blocks_of(x.cols(), kTurned), blocks_of(x.rows(), kTurned)}; }
 
-// Columns in 16s, and rows that begin at 16s of bytes.
+// Returns whether columns come in 16s, and rows begin at multiples of 16 bytes.
 inline bool in_sixteens(const TensorView& view) {
   return reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && view.row_stride % 16 == 0 && view.cols() % 16 == 0;
 }

@@ -1,6 +1,6 @@
-// Products by warpgroups, Hopper's wgmma: four warps multiply 64 rows, right factors (and left ones, where they are not
-// in registers) are read from shared memory, and sums become valid at a wait, so that other work goes on meanwhile; and
-// rings of tiles that a warpgroup of its own fetches ahead of those that multiply. Only in code for sm_90a;
+// Computes products by warpgroups, Hopper's wgmma: four warps multiply 64 rows, right factors (and left ones that are
+// not in registers) are read from shared memory, and sums become valid at a wait, so that other work goes on meanwhile.
+// A warpgroup of its own fetches tiles into rings ahead of those that multiply. This works only in code for sm_90a;
 // warpgroups() says whether this device runs such code.
 //
 // A tile lies in panels of 64 columns, one after the other; a panel's row is 128 bytes, whose 16-byte pieces are
@@ -22,16 +22,16 @@ bool warpgroups();
 
 inline constexpr int kPanel = 64, kRowBytes = 128, kTileAlignment = 1024;
 
-// The first multiple of kTileAlignment in dynamic shared memory.
+// Returns the first multiple of kTileAlignment in dynamic shared memory.
 __device__ inline uint32_t tiles_start() {
   extern __shared__ unsigned char shared_bytes[];
   return (shared_address(shared_bytes) + kTileAlignment - 1) / kTileAlignment * kTileAlignment;
 }
 
-// Before products whose registers were written otherwise.
+// Fences products whose registers were written by other instructions.
 __device__ inline void begin_products() { SNUG_HOPPER("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void commit_products() { SNUG_HOPPER("wgmma.commit_group.sync.aligned;" ::: "memory"); }
-// Until at most `pending` of the groups committed last are under way.
+// Waits until at most `pending` of the groups committed last are under way.
 template <int pending>
 __device__ void wait_products() {
   SNUG_HOPPER("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
@@ -45,13 +45,14 @@ __device__ void settle(Sum (&sums)[N]) {
     for (int i = 0; i < 4; i++) asm volatile("" : "+f"(sums[n][i])::"memory");
 }
 
-// A matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the 128-byte swizzle. Eight rows are
-// 1024 bytes; `panels` is the distance of panels, used where columns are not what is summed over.
+// Returns the descriptor of a matrix in shared memory for the products (PTX ISA, "Matrix Descriptor"), with the
+// 128-byte swizzle. Eight rows are 1024 bytes; `panels` is the distance of panels, used if the columns are not summed
+// over.
 __device__ inline uint64_t matrix_at(uint32_t address, uint32_t panels = 16) {
   return uint64_t{address / 16} | uint64_t{panels / 16} << 16 | uint64_t{1024 / 16} << 32 | uint64_t{1} << 62;
 }
 
-// The matrix that begins so many bytes after another: the descriptor's lower word alone changes.
+// Returns the matrix that begins `bytes` bytes after another: only the descriptor's lower word changes.
 __device__ inline uint64_t moved(uint64_t matrix, int bytes) {
   return (matrix & ~uint64_t{0xffffffff}) | (static_cast<uint32_t>(matrix) + static_cast<uint32_t>(bytes / 16));
 }
@@ -68,13 +69,14 @@ __device__ inline uint64_t moved(uint64_t matrix, int bytes) {
   ", %32, %33, %34, %35, %36, %37, %38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, %50, %51, %52, " \
   "%53, %54, %55, %56, %57, %58, %59, %60, %61, %62, %63"
 
-// ---- Those that fetch, and those that multiply ----------------------------------------------------------------------
+// ---- Warpgroups that fetch, and warpgroups that multiply
+// ----------------------------------------------------------------
 
-// Some warpgroups that multiply, two unless said, and one that fetches, which comes last.
+// Gives the number of threads: some warpgroups that multiply, two unless given, and one that fetches, which comes last.
 template <int groups>
 inline constexpr int kThreadsOf = 128 * (groups + 1);
 inline constexpr int kPipelineThreads = kThreadsOf<2>;
-// Registers of a thread that fetches, and of one that multiplies.
+// Gives the registers of a thread that fetches, and of one that multiplies.
 template <int groups>
 inline constexpr int kFetchRegistersOf = groups == 2 ? 40 : 32;
 template <int groups>
@@ -94,8 +96,8 @@ __device__ void take_registers() {
   SNUG_HOPPER("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(registers));
 }
 
-// A place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it may be
-// written. Each side walks the ring with a cursor of its own.
+// Keeps a place in a ring of `stages` slots: barrier `full` + 8 i says that slot i may be read, `empty` + 8 i that it
+// may be written. Each side walks the ring with a cursor of its own.
 template <int stages>
 struct Ring {
   uint32_t barriers;
@@ -103,9 +105,9 @@ struct Ring {
   uint32_t parity = 0;
 
   static constexpr int kBytes = 2 * stages * 8;
-  // Of rings that lie one after the other.
+  // Returns one of several rings that lie one after the other.
   __device__ Ring at(int ring) const { return {barriers + static_cast<uint32_t>(ring * kBytes), slot, parity}; }
-  // By one thread, before any waits.
+  // Makes the barriers; called by one thread, before any waits.
   __device__ void make(int fetchers, int readers) const {
     for (int i = 0; i < stages; i++) {
       make_barrier(barriers + static_cast<uint32_t>(8 * i), fetchers);
@@ -116,7 +118,8 @@ struct Ring {
   __device__ uint32_t empty() const { return barriers + static_cast<uint32_t>(8 * (stages + slot)); }
   __device__ void await_full() const { await(full(), parity); }
   __device__ void await_empty() const { await(empty(), parity ^ 1); }
-  // By every thread that read the slot by loads: one for its warp would do, but racecheck would not know.
+  // Releases the slot; called by every thread that read it by loads. One thread for its warp would do, but racecheck
+  // would not know.
   __device__ void release() const { arrive(empty()); }
   __device__ void advance() {
     if (++slot < stages) return;

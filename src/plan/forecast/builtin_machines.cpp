@@ -8,8 +8,8 @@
 namespace snug {
 namespace {
 
-// By the maker, but for what a card has free when nobody uses it: memory as the driver counts it, dense bf16 with fp32
-// sums, and the kinds of bandwidth.
+// Holds the maker's figures of a card: memory as the driver counts it, dense bf16 with fp32 sums, and the kinds of
+// bandwidth. Only the free memory of an unused card is not the maker's.
 struct Model {
   std::string_view name;
   int capability;  // 86 for 8.6
@@ -18,12 +18,12 @@ struct Model {
   double teraflops;        // a second
   double fp32_teraflops;   // of products in fp32, which snug makes without TF32
   double memory_gb;        // bytes a second, in 1e9
-  double pci_gb, link_gb;  // likewise, one way; the link is the bus where cards have no other, or one in pairs alone
-  double host_gb;          // likewise, a card's share of what hosts like its own are connected by
+  double pci_gb, link_gb;  // bytes a second, in 1e9, one way; the link is the bus where cards have none
+  double host_gb;          // bytes a second, in 1e9: a card's share of the usual network between hosts
 };
 constexpr double kShared100 = 100.0 / 8 / 8, kEthernet25 = 25.0 / 8, kInfiniBand100 = 12.5, kInfiniBand200 = 25,
                  kInfiniBand400 = 50;
-// The slowest of a capability first.
+// Lists cards, with the slowest of a compute capability first.
 constexpr std::array kModels{
     Model{"A10G", 86, 23'028, 22.0, 70, 35, 600, 32, 32, kEthernet25},
     Model{"RTX3090", 86, 24'576, 23.5, 71, 36, 936, 32, 32, kShared100},
@@ -40,7 +40,7 @@ constexpr std::array kModels{
     Model{"RTX5090", 120, 32'607, 31.3, 209, 105, 1'792, 64, 64, kShared100},
 };
 
-// What an H200 reached of the maker's figures, and what context and libraries took there.
+// An H200 reached these shares of the maker's figures; kDriverBytes is what context and libraries took there.
 constexpr double kReachedFlops = 0.7, kReachedFp32Flops = 0.59, kReachedFp8Flops = 0.63, kReachedMemory = 0.88,
                  kReachedPci = 0.79, kReachedLink = 0.83, kReachedNccl = 0.34;
 // What is kept of that by several at once: of the bus, into each and back; of NVLink, by copies and by NCCL.
@@ -54,8 +54,9 @@ constexpr SharedRate kSharedInto{0.77, 0.77}, kSharedBack{0.9, 0.67}, kSharedLin
 // Of what connects hosts, and a ring's way on through a host of eight cards, as NCCL's tables of latencies have them:
 // seven steps of 3.4 us and one of 14. Neither was measured.
 constexpr double kReachedNodeLink = 0.9, kNodeLatency = 38e-6;
-// Attention of heads of 128 on Hopper, as a part of the rate of large products, by the length of documents, as an H100
-// ran it; and of what those do, what heads of other sizes do over documents of 2,048 tokens.
+// These are rates of attention with heads of 128 on Hopper, as a share of the rate of large products, by the length of
+// documents, as measured on an H100; HeadShare has the rates of other head sizes as a share of those, for documents of
+// 2,048 tokens.
 const RateCurve kAttention{{512, 2048, 16384}, {0.4, 0.68, 0.79}},
     kAttentionBackward{{512, 2048, 16384}, {0.35, 0.56, 0.64}};
 struct HeadShare {
@@ -64,23 +65,23 @@ struct HeadShare {
 };
 constexpr HeadShare kHeadShares[] = {{64, 0.7, 0.71}, {80, 0.78, 0.8},  {96, 0.87, 0.8},
                                      {128, 1, 1},     {192, 1.0, 0.88}, {256, 1.06, 0.91}};
-// The same by the kernels of cards before Hopper, as an H200 ran those: its cores make fewer of these products than of
-// its own kind, so that others may well reach more. The backward in steps of 64 queries, and of 16 where a block has
-// 99 KiB of shared memory.
+// These are rates of attention by the kernels for cards before Hopper, as shares measured on an H200. Its cores run
+// fewer of these products than of its own kind, so that other cards may well reach more. The backward goes in steps of
+// 64 queries, or of 16 where a block has 99 KiB of shared memory.
 const RateCurve kTiledAttention{{512, 2048, 16384}, {0.19, 0.32, 0.38}},
     kTiledBackward{{512, 2048, 16384}, {0.14, 0.19, 0.23}}, kNarrowBackward{{512, 2048, 16384}, {0.11, 0.15, 0.17}};
-// Attention in fp32, which goes a warp a token, as a part of products in fp32.
+// Attention in fp32 reaches this share of the rate of fp32 products, with a warp for each token.
 constexpr double kFp32Attention = 0.027;
 constexpr double kOpSeconds = 4e-6;
-// What of a host's 128 GiB a card is there for programs.
+// A card has this much of a host's 128 GiB of memory for programs.
 constexpr uint64_t kHostBytes = 125ull << 30;
 constexpr uint64_t kDriverBytes = 560ull << 20;
-// What NCCL's connection of two H200s took; that of cards that reach each other's memory took nothing.
+// NCCL's connection of two H200s took these bytes; copies between cards that reach each other's memory took none.
 constexpr uint64_t kNcclBytes = 830ull << 20;
 constexpr int kNcclBlocks = 8;
 
-// The rate that the shares of kTiledAttention and its like are of: cards that make more products in other ways have no
-// more of this one, as far as is known.
+// The shares of kTiledAttention and its like refer to at most these teraflops: cards that make more products by other
+// means are not known to make more of these.
 constexpr double kMostOfTiles = 989;
 
 RateCurve attention_of(const Model& model, bool backward) {
@@ -113,7 +114,7 @@ Cards cards_of(const Model& model, int count) {
   cards.node_latency = kNodeLatency;
   cards.rates.op_seconds = kOpSeconds;
   cards.rates.flops = kReachedFlops * 1e12 * model.teraflops;
-  // By rows and columns with scales of their own, which cuBLASLt has there alone.
+  // cuBLASLt has products with a scale for each row and column only there.
   if (model.capability == 90) cards.rates.fp8_flops = kReachedFp8Flops * 2e12 * model.teraflops;
   cards.rates.copy = {{1}, {kReachedMemory * 1e9 * model.memory_gb}};
   for (const bool backward : {false, true}) {
@@ -136,7 +137,8 @@ Cards cards_of(const Model& model, int count) {
   return cards;
 }
 
-// "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA A100 80GB PCIe" "A100-80GB", "NVIDIA GeForce RTX 4090" "RTX4090".
+// Returns whether the driver's name means the model: "NVIDIA A100-SXM4-40GB" is "A100-40GB", "NVIDIA A100 80GB PCIe"
+// "A100-80GB", "NVIDIA GeForce RTX 4090" "RTX4090".
 bool called(const Model& model, std::string_view name) {
   std::vector<std::string> words(1);
   for (const char c : name) {

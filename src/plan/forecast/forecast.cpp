@@ -35,12 +35,12 @@ std::string_view phase_of(Task task) {
   return "";
 }
 
-// Passes beyond these are all alike.
+// Passes beyond this number are all alike.
 constexpr int64_t kSimulatedPasses = 4;
 
 using LaneSet = std::array<bool, kLanes>;
 
-// Prices ops of a job; those of some lanes are free.
+// Prices the ops of a job; those of the lanes in `free` cost nothing.
 class StepPricing {
  public:
   StepPricing(const Compiled& compiled, const Pricing& pricing, const LaneSet& free)
@@ -67,7 +67,7 @@ class StepPricing {
     return simulated({compiled_.at(Task::Reapply)});
   }
 
-  // By lane.
+  // Returns the seconds of work of each lane.
   std::array<double, kLanes> busy_seconds() const {
     std::array<double, kLanes> busy{};
     for_each_op(
@@ -99,7 +99,7 @@ class StepPricing {
   }
 
  private:
-  // Of a step: body(op, how often it runs).
+  // Calls body(op, how often it runs) for every op of a step.
   template <class Body>
   void for_each_op(const Body& body) const {
     std::map<Task, int64_t> times;
@@ -109,7 +109,8 @@ class StepPricing {
       for (const Op& op : compiled_.set.programs[compiled_.at(task)].ops) body(op, count);
   }
 
-  // What the op keeps at work: updates and sums beside a walk are computing, on the lane of what they wait for.
+  // Returns the lane that the op keeps at work. Updates and sums beside a walk compute, though they are on the lane of
+  // what they wait for.
   static Lane worker(const Op& op) {
     const bool computes = std::holds_alternative<AdamW>(op.attrs) || std::holds_alternative<SumRanks>(op.attrs) ||
                           std::holds_alternative<NormPartials>(op.attrs);
@@ -127,7 +128,7 @@ class StepPricing {
     return snug::seconds(op, compiled_.set.buffers, pricing_);
   }
 
-  // What a second step adds to the first.
+  // Returns the seconds that a second step adds to the first.
   double simulated_seconds(const std::vector<Task>& tasks) const {
     std::vector<ProgramId> step;
     for (const Task task : tasks) step.push_back(compiled_.at(task));

@@ -1,4 +1,4 @@
-// What a compiled job takes, told apart by phase and by class.
+// Forecasts what a compiled job takes, divided by phase and by class.
 #pragma once
 
 #include <memory>
@@ -26,49 +26,49 @@ struct Forecast : Footprint {
 
 Forecast forecast(const Compiled& compiled);
 
-// What prices a step. Rough rates say which arrangement is faster, and nothing of seconds.
+// Holds what prices a step. Rough rates say which arrangement is faster, but not how long a step takes.
 struct Pricing {
   Machine machine = rough_machine();
   int threads = 1;                         // of the team that computes
-  LaneMode lanes = LaneMode::Inline;       // where there are no cards, whose lanes are streams
+  LaneMode lanes = LaneMode::Inline;       // without cards; the lanes of cards are streams
   Nodes nodes{};                           // where the ranks are
-  std::shared_ptr<const OpFacts> facts{};  // what kernels run; nothing: those of the rough machine
+  std::shared_ptr<const OpFacts> facts{};  // which kernels run; nothing: those of the rough machine
   std::string file{};                      // the profile that the machine was read from; empty: rough rates
 
   bool measured() const { return !file.empty(); }
-  // Ops follow each other, and each has the whole team.
+  // Returns whether ops follow each other, so that each has the whole team of threads.
   bool one_by_one() const { return lanes == LaneMode::Inline && !machine.cards; }
 };
 
-// Seconds of an op by itself; `buffers` are its program set's.
+// Returns the seconds of an op by itself; `buffers` are its program set's.
 double seconds(const Op& op, const std::vector<Buffer>& buffers, const Pricing& pricing);
 
-// Seconds of a training step where one follows the other: its passes and the update, as if documents filled their
-// blocks and every token had a loss.
+// Returns the seconds of a training step in a sequence of steps: its passes and the update, as if documents filled
+// their blocks and every token had a loss.
 double step_seconds(const Compiled& compiled, const Pricing& pricing);
 
-// What a step that speculated takes longer where it is clipped; 0 if none speculates.
+// Returns by how many seconds a speculative step is longer if it is clipped; 0 if no group speculates.
 double reapply_seconds(const Compiled& compiled, const Pricing& pricing);
 
-// What ops of one kind run as in a step, together.
+// Describes all ops of a step that run one kind of kernel.
 struct KernelUse {
   std::string_view kind;  // as kind() names it
   DType dtype = DType::F32;
   Kernel kernel;
   int64_t ops = 0;
-  double seconds = 0;  // by themselves
+  double seconds = 0;  // sum of each op's by itself
   Work work;
 };
-// Of all ops of a training step that compute; what takes longest comes first. By the pricing's facts.
+// Returns the kernels of all ops of a training step that compute, by the pricing's facts; the longest comes first.
 std::vector<KernelUse> kernels_of_step(const Compiled& compiled, const Pricing& pricing);
 
-// What keeps a step from being shorter.
+// Describes what keeps a step from being shorter.
 struct Bound {
   std::string_view what;  // "computing", "links", "bus", "disk", "host"
   double busy = 0;        // seconds of a step that its busiest lane is at work
-  double adds = 0;        // by so many a step would be shorter if its lanes took no time
+  double adds = 0;        // seconds by which a step would be shorter if its lanes took no time
 };
-// Of everything that a step has work for; what adds the most comes first.
+// Returns the bounds of all that a step has work for; the one that adds the most comes first.
 std::vector<Bound> bounds_of_step(const Compiled& compiled, const Pricing& pricing);
 
 }  // namespace snug

@@ -11,11 +11,11 @@
 namespace snug {
 namespace {
 
-// Where a size lies between two neighbours of a rising list, or at the end that it is beyond.
+// Says where a size lies between two neighbours of an ascending list, or at the end beyond which it is.
 struct Between {
   size_t below = 0, above = 0;
-  double share = 0;  // of the one above
-  double size = 0;   // within the list
+  double share = 0;  // weight of the one above
+  double size = 0;   // clamped to the list
 
   template <class T>
   Between(const std::vector<T>& sizes, double sought) {
@@ -34,20 +34,21 @@ double bytes_of(const Operand& operand) {
   return element_count(operand) * static_cast<double>(element_bytes(operand.dtype));
 }
 
-// Kernels come in two dtypes: that of the activations.
+// Returns the dtype of the kernel, which is that of the activations.
 DType kernel_dtype(const Op& op) {
   const bool bf16 = std::ranges::any_of(op.operands, [](const Operand& o) { return o.dtype == DType::BF16; });
   return bf16 ? DType::BF16 : DType::F32;
 }
 
-// So many cards at once are as slow as more: each has its own way to the host, groups of them share what is behind it.
+// With this many cards the bus is as slow as with more: each has its own way to the host, and groups of cards share
+// what is behind it.
 constexpr int kAtOnce = 4;
 
-// Of what SwiGLU takes by itself, the share that a product takes longer which does it too: 0.2 to 0.5 forward and 0.5
-// to 0.6 back on H200s, with 2,048 to 16,384 tokens.
+// A product that includes SwiGLU is longer by this share of SwiGLU's own time: 0.2 to 0.5 forward and 0.5 to 0.6
+// backward on H200s, with 2,048 to 16,384 tokens.
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
 
-// Returns the group as those of its ranks see it that are the fewest on their node.
+// Returns the group as seen by those of its ranks that have the fewest others on their node.
 Nodes::Group group_of(const Topology& one, Ranks who, int ranks_per_node) {
   const int count = one.count(who);
   std::map<int, int> members;  // by node
@@ -71,8 +72,8 @@ class OpForecast {
 
   double seconds() const { return rates_.op_seconds + std::visit(*this, op_.attrs); }
 
-  // What the tables are not of costs its way to memory and back: results wider than the factors, and, of profiles
-  // without that table, gradients of weights that are added to others.
+  // Prices a product. What the tables do not cover costs its bytes to memory and back: results wider than the factors
+  // and, for profiles without that table, gradients of weights that are added to others.
   double operator()(const Gemm& gemm) const {
     const std::vector<Operand>& operands = op_.operands;
     Gemm like = gemm;
@@ -86,7 +87,7 @@ class OpForecast {
     return product({.transpose_b = true, .addend = gemm.addend}, op_.operands[2].shape, flops);
   }
 
-  // In one kernel it is a product over a little more.
+  // Prices an adapted product. In one kernel it is a product with a slightly longer sum.
   double operator()(const AdaptedGemm& gemm) const {
     if (composed()) return by_ops(gemm);
     const int64_t more = op_.operands[2].shape.cols() / std::max(1, gemm.parts.count());
@@ -133,14 +134,14 @@ class OpForecast {
   }
 
  private:
-  // Without facts what can be made of other ops is, but for an adapter's gradients, which have their kernel's rate if
-  // that was measured.
+  // Returns whether the op runs as the ops of which it is made. Without facts every composite op does, except an
+  // adapter's gradients, which have their kernel's rate if that was measured.
   bool composed() const {
     return facts_ ? facts_->kernel(op_.attrs, op_.operands).composed
                   : !std::holds_alternative<AdapterBackward>(op_.attrs);
   }
 
-  // `taken`: bytes from all others.
+  // Returns the seconds of a collective. `taken` is in bytes, from all other ranks.
   double collective(double taken, const Nodes::Group& group, bool in_rings) const {
     if (!machine_.cards) return taken / machine_.link;
     const Cards& cards = *machine_.cards;
@@ -154,7 +155,7 @@ class OpForecast {
   }
   double roughly() const { return roughly(rates_.flops); }
 
-  // Of the op's kind, where that was measured.
+  // Returns the measured curve of the op's kind, or null.
   const RateCurve* curve() const {
     const DType dtype = kernel_dtype(op_);
     for (const KindRates& rates : rates_.kinds)
@@ -162,7 +163,7 @@ class OpForecast {
     return nullptr;
   }
 
-  // The bytes of an operand beyond what it would take in the first one's dtype.
+  // Returns the bytes of an operand beyond those that it would take in the first operand's dtype.
   double wider(const Operand& operand) const {
     return bytes_of(operand) * (1 - static_cast<double>(element_bytes(op_.operands[0].dtype)) /
                                         static_cast<double>(element_bytes(operand.dtype)));
@@ -174,7 +175,7 @@ class OpForecast {
     one.operands = call.operands;
     return std::visit(OpForecast(one, buffers_, machine_, rates_, nodes_, facts_), one.attrs);
   }
-  // As one op after the other.
+  // Returns the sum of the prices of the ops of which the op is made.
   template <class Kind>
   double by_ops(const Kind& kind) const {
     double sum = 0;
@@ -182,7 +183,7 @@ class OpForecast {
     return sum;
   }
 
-  // In one kernel the product hides all but a share of what SwiGLU takes by itself.
+  // Prices a product with SwiGLU: in one kernel the product hides all but a share of SwiGLU's own time.
   template <class Kind>
   double with_swiglu(const Kind& kind, const Gemm& gemm, double share) const {
     const std::span<const Operand> operands = op_.operands;
@@ -201,12 +202,13 @@ class OpForecast {
     return found == rates_.products.end() ? nullptr : &*found;
   }
 
-  // `rough_flops`: where there is no table. `more`: of what is summed over, beyond the factors' own.
+  // Prices a product. `rough_flops` is the rate where there is no table, `more` the length of the sum beyond the
+  // factors' own.
   double product(const Gemm& gemm, const Shape& b, double rough_flops, int64_t more = 0) const {
     const Shape& a = op_.operands[0].shape;
     const ProductRates* const found = table_of(gemm);
     if (!found) return roughly(rough_flops);
-    // A side below the smallest costs what the smallest does.
+    // A side below the smallest measured one costs as much as that.
     const auto least = static_cast<double>(machine_.product_sizes.front());
     const double m = std::max(least, static_cast<double>(gemm.transpose_a ? a.cols() : a.rows())),
                  k = std::max(least, static_cast<double>(gemm.transpose_a ? a.rows() : a.cols())),
@@ -233,7 +235,7 @@ class OpForecast {
     return at[0].size * at[1].size * at[2].size / seconds;
   }
 
-  // By the measured head sizes around the one that is computed, as by lengths.
+  // Prices attention, interpolated between the measured head sizes around the computed one, and between lengths.
   template <class A>
   double attention(const A& a, bool backward) const {
     const Kernel kernel = facts_ ? facts_->kernel(op_.attrs, op_.operands) : Kernel{};
@@ -272,7 +274,7 @@ Machine rough_machine() {
   machine.processor = "unknown";
   machine.disk.read = machine.disk.write = 1e9;
   machine.link = 1e10;
-  machine.product_sizes = {1024};  // of tables that have but one rate
+  machine.product_sizes = {1024};  // of tables that have only one rate
   TeamRates team;
   team.op_seconds = 2e-5;
   team.flops = 1e11;
@@ -284,7 +286,7 @@ Machine rough_machine() {
 Nodes::Nodes(const Topology& ranks, int ranks_per_node, bool several_processes)
     : several_processes_(several_processes) {
   for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
-    // One rank of each group.
+    // Looks at one rank of each group.
     const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
                                                                        : who == Ranks::Peers ? ranks.shards()
                                                                                              : 1;

@@ -10,7 +10,7 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 constexpr int64_t kFormat = 1;
-// How profiles of the same content said it before.
+// This is the format's older name, for profiles with the content of today's.
 constexpr std::string_view kFirstFormat = "snug machine 5";
 constexpr uint64_t kMaxFile = 8u << 20;
 constexpr size_t kMaxSizes = 16, kMaxTables = 256;
@@ -18,7 +18,7 @@ constexpr double kLeast = 1e-12, kMost = 1e18;  // of every rate and size
 
 // ---- Reading --------------------------------------------------------------------------------------------------------
 
-// An object with these keys and no others.
+// Reads an object with these keys and no others.
 class Fields : public JsonObject {
  public:
   Fields(const JsonObject& object, std::initializer_list<std::string_view> keys) : JsonObject(object) {
@@ -28,7 +28,7 @@ class Fields : public JsonObject {
 
   double rate(std::string_view key) const { return number(key, kLeast, kMost); }
   uint64_t bytes(std::string_view key) const { return static_cast<uint64_t>(integer(key, 0, INT64_MAX)); }
-  // Of threads, that a link takes of a card.
+  // Returns how many blocks of threads a link takes of a card.
   int blocks(std::string_view key, int64_t least) const { return static_cast<int>(integer(key, least, 64)); }
   int threads(std::string_view key) const { return static_cast<int>(integer(key, 1, 1 << 16)); }
 
@@ -121,7 +121,7 @@ class Reader {
                  "link_bytes_per_second", "host_link_bytes_per_second", "host_latency_seconds", "rates", "condition"});
     std::string name = fields.string("name");
     const Rates rates = read_rates(fields.object("rates"));
-    // Profiles said nothing of it once, but had rates of fp8 where it is 9.0.
+    // Older profiles do not have the capability, but they have rates of fp8 where it is 9.0.
     const int64_t unsaid = rates.fp8_flops > 0 ? 90 : 80;
     return {std::move(name),
             static_cast<int>(fields.integer("capability", 10, 1000, unsaid)),
@@ -155,7 +155,7 @@ class Reader {
     for_each(fields, "products", [&](const JsonObject& o) { rates.products.push_back(read_products(o)); });
     for_each(fields, "attention", [&](const JsonObject& o) { rates.attention.push_back(read_attention(o)); });
     for_each(fields, "kinds", [&](const JsonObject& o) { rates.kinds.push_back(read_kind(o)); });
-    // Head sizes are interpolated between in the order they stand in.
+    // Head sizes must ascend, as rates are interpolated between neighbours.
     for (size_t i = 0; i < rates.attention.size(); i++)
       for (size_t j = 0; j < i; j++) {
         const AttentionRates &a = rates.attention[j], &b = rates.attention[i];
@@ -199,7 +199,7 @@ class Reader {
 
 // ---- Writing --------------------------------------------------------------------------------------------------------
 
-// Four digits are more than any clock knows.
+// Rounds to four digits, as no clock is more precise.
 double rounded(double value) { return std::stod(fmt::format("{:.3e}", value)); }
 
 std::vector<double> rounded(const std::vector<double>& values) {

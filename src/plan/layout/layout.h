@@ -1,10 +1,10 @@
-// Where every parameter lies in the flat segments that ranks share.
+// Says where every parameter lies in the flat segments that ranks share.
 //
-// A group has up to three segments: what is trained, what is frozen, and the frozen linears of a quantised base. What
-// stays in its file is in none.
-// Parameters whose rows belong to one product are one run of elements (of a quantised base each is a run of its own);
-// each run starts at a multiple of the segment's unit, and a segment is a multiple of ranks x units long, so that parts
-// hold whole units. Places do not depend on how many ranks there are.
+// A group has up to three segments: for what is trained, for what is frozen, and for the frozen linears of a quantised
+// base. A parameter that stays in its file is in none. Parameters whose rows belong to one product are one run of
+// elements (in a quantised base each is a run by itself). Each run starts at a multiple of the segment's unit, and a
+// segment is a multiple of ranks x units long, so that parts hold whole units. Places do not depend on how many ranks
+// there are.
 #pragma once
 
 #include <array>
@@ -14,7 +14,7 @@
 
 namespace snug {
 
-// Elements [begin, end) of a segment.
+// Names elements [begin, end) of a segment.
 struct Span {
   int64_t begin = 0, end = 0;
   int64_t count() const { return std::max<int64_t>(0, end - begin); }
@@ -22,26 +22,27 @@ struct Span {
 };
 Span intersection(const Span& a, const Span& b);
 
-// How a parameter that is not trained is held: as numbers, in fewer bits, or not at all, as its bytes are copied from
-// one file to another.
+// Says how a parameter that is not trained is held: as numbers, in fewer bits, or not at all, as its bytes are copied
+// from one file to another.
 enum class Form : uint8_t { Plain, Quantized, InFile };
 
 enum class SegmentKind : uint8_t { Frozen, Quantized, Trained };
 inline constexpr std::array kSegmentKinds{SegmentKind::Frozen, SegmentKind::Quantized, SegmentKind::Trained};
 
-// Elements that never lie on two ranks: what norms are summed by; of a quantised base what one scale of scales is for.
+// Returns the number of elements in a unit, which never lies on two ranks: norms are summed by units, and in a
+// quantised base a unit has one scale of scales.
 constexpr int64_t unit_of(SegmentKind kind) {
   return kind == SegmentKind::Quantized ? kNf4Block * kNf4ScaleBlock : kUnit;
 }
 
 class Layout {
  public:
-  // `forms`: by ParamId.
+  // `forms` is indexed by ParamId.
   Layout(const ParamTable& table, const Topology& topology, const std::vector<Form>& forms);
 
   const Topology& topology() const { return topology_; }
 
-  // A joined chain of parameters.
+  // Holds neighbouring parameters that belong to one product.
   struct Run {
     ParamId first = kNoParam;
     int count = 0;
@@ -54,13 +55,14 @@ class Layout {
   };
   const Segment& segment(int group, SegmentKind kind) const { return segments_[index(group, kind)]; }
 
-  // Of a parameter: which segment of its group it is in, and where.
+  // Return the segment of its group that a parameter is in, and where in that segment it lies.
   SegmentKind kind(ParamId id) const { return kinds_[static_cast<size_t>(id)]; }
   Span span(ParamId id) const { return spans_[static_cast<size_t>(id)]; }
-  // Not of one that stays in its file.
+  // Returns whether the parameter lies in a segment; false for one that stays in its file.
   bool holds(ParamId id) const { return span(id).count() > 0; }
 
-  // What this rank has of a segment of so many elements: its part; or its shard, of which it shares the parts.
+  // Return what this rank has of a segment of `elements` elements: the part that it owns, or its shard, whose parts are
+  // owned by the ranks that share it.
   Span part(int64_t elements) const;
   Span shard(int64_t elements) const;
 
@@ -72,7 +74,7 @@ class Layout {
   Topology topology_;
   std::vector<Segment> segments_;
   std::vector<SegmentKind> kinds_;  // by ParamId
-  std::vector<Span> spans_;         //   likewise
+  std::vector<Span> spans_;         //   by ParamId
 };
 
 }  // namespace snug

@@ -20,7 +20,7 @@ Operand slice(const ShardedArray& sharded, const Span& span) {
 // Adds the arrays of a group.
 class Storage::ArrayAllocator {
  public:
-  // `prefix`: what the names of back buffers begin with.
+  // `prefix` begins the names of back buffers.
   ArrayAllocator(ProgramSet& set, const Layout& layout, const GroupPlacement& placement, int group,
                  std::string_view prefix = "")
       : set_(set), layout_(layout), placement_(placement), group_(group), prefix_(prefix) {}

@@ -1,5 +1,5 @@
-// The persistent bytes of a job on one rank: weights, what completes them, and optimizer state, as arrays over the
-// segments of plan/layout/layout.h.
+// Allocates the persistent bytes of a job on one rank: weights, the bits that complete them, and optimizer state, as
+// arrays over the segments of plan/layout/layout.h.
 #pragma once
 
 #include <optional>
@@ -10,19 +10,18 @@
 
 namespace snug {
 
-// One array over a segment, as far as this rank keeps it.
+// Holds one array over a segment, as far as this rank keeps it.
 struct ShardedArray {
-  Operand values;     // a vector of span.count() / block values, in any space
-  Span span;          // of the segment
-  int64_t block = 1;  // elements of the segment for each value; divides units
-  std::optional<Ranks>
-      sharers;  // who hold the same span, each owning a part of it; nobody: the span is this rank's part
+  Operand values;                // a vector of span.count() / block values, in any space
+  Span span;                     // of the segment
+  int64_t block = 1;             // elements of the segment for each value; divides units
+  std::optional<Ranks> sharers;  // ranks that hold this span, each owning a part of it; nothing: it is this rank's part
   bool exists() const { return span.count() > 0; }
 };
 
-// Elements of a vector that begins at element `start` of its segment.
+// Returns elements of a vector that begins at element `start` of its segment.
 Operand slice(const Operand& array, int64_t start, const Span& span);
-// The values for elements of a segment; the last block may be short.
+// Returns the values for elements of a segment; the last block may be short.
 Operand slice(const ShardedArray& sharded, const Span& span);
 
 struct Array {
@@ -39,36 +38,36 @@ class Storage {
 
   const Layout& layout() const { return layout_; }
 
-  // What products need of a segment: its weights, or their codes and the scales that are sharded with them.
+  // Returns what products need of a segment: its weights, or their codes and the scales that are sharded with them.
   const std::vector<Array>& weights(int group, SegmentKind kind) const {
     return weights_[static_cast<size_t>(group)][static_cast<size_t>(kind)];
   }
-  // The weights themselves, or their codes.
+  // Returns the weights themselves, or their codes.
   const ShardedArray& values(int group, SegmentKind kind) const { return weights(group, kind)[0].sharded; }
-  // What optimizer and checkpoints keep of a trained segment, in a fixed order.
+  // Returns what the optimizer and checkpoints keep of a trained segment, in a fixed order.
   const std::vector<Array>& states(int group) const { return states_[0][static_cast<size_t>(group)]; }
-  // Where a step's update puts them: there, or, of a group that speculates, in a back buffer beside it.
+  // Returns where a step's update writes the states: in place or, for a group that speculates, in its back buffer.
   const std::vector<Array>& next_states(int group) const {
     return speculates(group) ? states_[1][static_cast<size_t>(group)] : states(group);
   }
   bool speculates(int group) const { return !states_[1][static_cast<size_t>(group)].empty(); }
-  // What is in the back buffer is current from now on, and the first is free.
+  // Makes the back buffer current from now on, and the front one free.
   void swap_buffers();
 
-  // fp32 numbers of a quantized segment that every rank has: a scale for each row, or an offset of scales for each
-  // parameter (Nf4). Empty where there are none.
+  // Returns the fp32 numbers of a quantized segment that every rank has: a scale for each row, or an offset of scales
+  // for each parameter (Nf4). Empty where there are none.
   const Operand& table(int group) const { return tables_[static_cast<size_t>(group)]; }
   Span table_span(ParamId id) const { return table_spans_[static_cast<size_t>(id)]; }
-  // What Dequantize reads of a quantized parameter, from arrays over the whole segment.
+  // Returns the operands that Dequantize reads for a quantized parameter, out of arrays over the whole segment.
   std::vector<Operand> quantized(std::span<const Operand> whole, ParamId id) const;
 
-  // Trainable weights that are split have their low bits as the first state.
+  // Returns whether a parameter's weights are split; their low bits are then the first state.
   bool split(ParamId id) const { return table_[id].trainable && numerics_.split_master(); }
   const ShardedArray& low(int group) const { return states(group)[0].sharded; }
 
-  // Of `count` joined parameters: one matrix (or vector).
+  // Returns the shape of `count` joined parameters as one matrix (or vector).
   Shape joined_shape(ParamId first, int count) const;
-  // The parameters' values in an array over the whole segment, as one matrix (or vector).
+  // Returns the parameters' values in an array over the whole segment, as one matrix (or vector).
   Operand view(const Operand& whole, ParamId first, int count = 1) const;
 
  private:

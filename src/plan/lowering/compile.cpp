@@ -11,11 +11,11 @@
 namespace snug {
 namespace {
 
-constexpr uint64_t kShardBytes = 5'000'000'000;  // of a written model, as transformers cuts it
+constexpr uint64_t kShardBytes = 5'000'000'000;  // of one file of a written model, as transformers cuts it
 
-// Programs that may follow each task, of those that the job has. An update leaves the state flushed, and so does every
-// program that is not a pass; passes are followed by passes and the update alone. What is done again comes right after
-// the update, and is followed by what that would be.
+// Lists the programs that may follow each task, of those that the job has. An update leaves the state flushed, and so
+// does every program that is not a pass; passes are followed only by passes and the update. Reapply comes right after
+// the update, and is followed by whatever may follow that.
 const std::map<Task, std::vector<Task>>& successors() {
   static const std::map<Task, std::vector<Task>> table{
       {Task::Load,
@@ -39,7 +39,7 @@ const std::map<Task, std::vector<Task>>& successors() {
   return table;
 }
 
-// Of a pass that is a program of its own.
+// Returns the task of a pass that is a program of its own.
 Task task_of(PassPosition position) {
   switch (position) {
     case PassPosition::First:
@@ -54,7 +54,7 @@ Task task_of(PassPosition position) {
   return Task::Pass;
 }
 
-// Programs of ranks differ in what they read and where parts lie, never in what they do together.
+// Hashes what ranks do together. Their programs differ in what they read and where parts lie, never in collectives.
 uint64_t hash_collectives(const ProgramSet& set) {
   std::string text;
   for (const Program& program : set.programs) {
@@ -142,7 +142,7 @@ class Compiler {
     return false;
   }
 
-  // Whether there is anything to update in the next step.
+  // Returns whether there is anything to update in the next step.
   bool defers() const {
     bool any = false;
     for (int g = 0; g < spec_.table.group_count(); g++)
@@ -150,7 +150,7 @@ class Compiler {
     return spec_.strategy.defer_updates && any;
   }
 
-  // Once for each shape of a pass; an outline has the whole one, which takes the most.
+  // Calls the body once for each shape of a pass; an outline has only the whole shape, which takes the most.
   template <class Body>
   void in_all_shapes(const Body& body) {
     for (shape_ = 0; shape_ < (spec_.outline ? 1 : spec_.cut.shapes()); shape_++) body();
@@ -322,7 +322,7 @@ std::vector<Form> forms_of(const JobSpec& spec) {
     const ParamSpec& param = spec.table.params[i];
     // An outline has no sources.
     const bool in_file = !spec.sources.params.empty() && std::holds_alternative<TensorPlace>(spec.sources.params[i]);
-    const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // of the files' quantisation
+    const bool left_out = in_file && spec.sources.format != BaseFormat::Plain;  // by the files' quantisation
     forms.push_back(spec.numerics.quantized_base() && param.linear && !left_out   ? Form::Quantized
                     : spec.purpose == Purpose::Merge && in_file && !param.adapter ? Form::InFile
                                                                                   : Form::Plain);

@@ -1,4 +1,4 @@
-// All programs of a job, packed into one arena a space: what `plan` prints and `train` runs.
+// Compiles all programs of a job, packed into one arena a space: what `plan` prints and `train` runs.
 #pragma once
 
 #include <map>
@@ -12,13 +12,13 @@ namespace snug {
 
 enum class Purpose : uint8_t { Train, Evaluate, Generate, Merge };
 
-// Everything that decides the programs.
+// Holds everything that decides the programs.
 struct JobSpec {
   Purpose purpose = Purpose::Train;
-  bool outline = false;  // what repeats alone, to look at arrangements: neither verified nor hashed, never run
+  bool outline = false;  // only what a step repeats, to compare arrangements: neither verified nor hashed, never run
   ModelSpec model;
   ParamTable table;
-  std::optional<PeftConfig> adapter{};  // that is trained
+  std::optional<PeftConfig> adapter{};  // the one that is trained
   WeightSources sources;
   Numerics numerics;
   Cut cut;
@@ -27,40 +27,40 @@ struct JobSpec {
   std::optional<SavedState> saved;      // Train: what is restored; without it, what this rank would save
   bool evaluate = false;                // Train: evaluation between steps
   int64_t cache_positions = 0;          // Generate: tokens of prompt and reply together
-  std::optional<DType> export_dtype{};  // of a whole model that is written, if not each tensor's own in the sources
+  std::optional<DType> export_dtype{};  // of a whole model that is written; nothing: each tensor's in the sources
 };
 
-// By ParamId. What is merged stays in its file unless it is quantized.
+// Returns the form of each parameter, by ParamId. A weight that is merged stays in its file unless it is quantized.
 std::vector<Form> forms_of(const JobSpec& spec);
 
-// The programs of a set by what they do; a job has those that its purpose needs.
+// Names what a program does. A job has the programs that its purpose needs.
 enum class Task : uint8_t {
   Load,     // sources -> parameters, zero state
   Restore,  // the files of `save` -> trainable parameters and state
   Pass,     // forward and backward of all passes, where they are one program
-  First,    // ... and of the first, a middle and the last pass where each is one
+  First,    // forward and backward of the first, a middle and the last pass, where each is a program
   Middle,
   Last,
-  PassDeferred,  // Pass and First where the update of the step before is deferred into them
+  PassDeferred,  // Pass and First where they also make the update that the step before deferred
   FirstDeferred,
   Update,
-  Flush,    // the deferred update, for who needs the weights before the next step
+  Flush,    // the deferred update, for callers that need the weights before the next step
   Reapply,  // the update that was made within the backward, where clipping changes it
   Evaluate,
   Save,     // trainable parameters and state -> files
   Export,   // adapter or model -> files
-  Prefill,  // up to kPrefillTokens of a prompt into the caches, and as many rows behind them as are missing to that
+  Prefill,  // up to kPrefillTokens of a prompt into the caches, padded to that number
   Decode,   // one token
 };
 inline constexpr int64_t kPrefillTokens = 64;
 std::string_view name(Task task);
-// Of Pass or First.
+// Returns the task with the deferred update for Pass or First.
 constexpr Task pending(Task task) { return task == Task::Pass ? Task::PassDeferred : Task::FirstDeferred; }
 
-// What tells the programs of a task apart.
+// Tells the programs of a task apart.
 struct ProgramKey {
   Task task{};
-  bool in_back_buffer = false;  // where state is (Storage::swap_buffers()), if the program differs with that
+  bool in_back_buffer = false;  // where state is (Storage::swap_buffers()), if the program depends on it
   int shape = 0;                // of the cut, if it is a pass
   auto operator<=>(const ProgramKey&) const = default;
 };
@@ -69,11 +69,11 @@ struct Compiled {
   ProgramSet set;
   MemoryPlan plan;
   std::map<ProgramKey, ProgramId> programs;
-  std::vector<Task> passes;                           // what repeats, in this order: of a step, all before the update
+  std::vector<Task> passes;                           // the passes of a step in their order, all before the update
   OutputFiles saved, exported;                        // files of Save and of Export
   std::vector<std::filesystem::path> restored_files;  // of Restore
   UpdateProgram update;
-  // What this rank owns of each parameter, by ParamId: elements, and their bytes.
+  // Holds what this rank owns of a parameter, by ParamId: elements, and their bytes.
   struct Owned {
     Span span;                    // of the parameter
     Operand weight;               // as stored
@@ -83,7 +83,7 @@ struct Compiled {
   };
   std::vector<Owned> owned;
   uint64_t hash = 0;             // of programs and plan
-  uint64_t collective_hash = 0;  // of all collectives in their order: the same on all ranks of a job
+  uint64_t collective_hash = 0;  // of all collectives in their order: equal on all ranks of a job
 
   bool has(Task task) const { return programs.contains({task}); }
   ProgramId at(Task task, bool in_back_buffer = false, int shape = 0) const {
@@ -92,11 +92,11 @@ struct Compiled {
   }
 };
 
-// Pure but for the facts: equal specs give equal programs on every machine. Every result but an outline has passed
+// Compiles a job. Equal specs and facts give equal programs on every machine. Every result but an outline has passed
 // verify().
 Compiled compile(const JobSpec& spec, const OpFacts& facts);
 
-// Of a job that trains: what Task::Save of all its ranks writes together, as it lies on a disk.
+// Returns the bytes that the Task::Save programs of a training job's ranks write together, as they lie on a disk.
 uint64_t saved_bytes(const JobSpec& spec, const OpFacts& facts);
 
 }  // namespace snug

@@ -8,7 +8,7 @@
 namespace snug {
 namespace {
 
-// Stands for all elements of a tensor, wherever they are: Export finds them.
+// Returns a transfer that stands for all elements of a tensor, wherever they are: Export finds them.
 Transfer all_of(const Shape& shape, ParamId param) {
   Transfer transfer;
   transfer.param = param;
@@ -16,13 +16,13 @@ Transfer all_of(const Shape& shape, ParamId param) {
   return transfer;
 }
 
-// What an adapter adds to one weight.
+// Holds what an adapter adds to one weight.
 struct Adapter {
   ParamId a = kNoParam, b = kNoParam;
   float scale = 0;
 };
 
-// By the weight that is adapted.
+// Returns the adapters by the weight that they adapt.
 std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   std::map<ParamId, Adapter> adapters;
   for (const LayerParams& layer : table.layers)
@@ -39,12 +39,13 @@ std::map<ParamId, Adapter> find_adapters(const ParamTable& table) {
   return adapters;
 }
 
-// Tensors to be written, each with the transfers that fill it and the element that each of these begins with.
+// Holds tensors to be written, each with the transfers that fill it and the element with which each of these begins.
 struct FileTensors {
   std::vector<SafetensorsTensor> tensors;
   std::vector<std::vector<std::pair<int64_t, Transfer>>> transfers;
 
-  // `shape`: of the stored rows. Rows of one tensor are added one after the other; it has the dtype of the first.
+  // `shape` is that of the stored rows. Rows of one tensor are added one after the other; it has the dtype of the
+  // first.
   void add(const StoredRows& stored, Shape shape, DType dtype, Transfer transfer) {
     const int64_t row = stored.rows > 0 ? shape.count() / shape[0] : 0;
     if (stored.rows > 0) shape.dims[0] = stored.rows;
@@ -72,14 +73,14 @@ class Export {
         if (some.low) some.low = elements(*some.low, begin, end);
         return some;
       });
-    // The others take part in what is gathered.
+    // Ranks that do not write take part in the gathering.
     std::ranges::sort(output.transfers, {}, [](const Transfer& t) { return std::pair(t.place.file, t.place.offset); });
     for (const Transfer& transfer : output.transfers) {
       if (transfer.source) continue;
       if (job_.layout().holds(transfer.param)) whole(transfer.param);
       if (merged(transfer.param)) whole(adapters_.at(transfer.param).a);
     }
-    retire_later(e_.program(), 1);  // nobody here reads it: two groups at a time, as where they are written
+    retire_later(e_.program(), 1);  // nothing here reads what is gathered: two groups at a time, as on the writing rank
   }
 
  private:
@@ -88,7 +89,7 @@ class Export {
     std::optional<Operand> low;
   };
 
-  // An adapter's own parameters are written as they are.
+  // Returns whether a weight is merged with an adapter. An adapter's own parameters are written as they are.
   bool merged(ParamId id) const { return adapters_.contains(id); }
 
   const Whole& whole(ParamId id) {
@@ -102,8 +103,8 @@ class Export {
     if (job_.storage.split(id))
       found->second.low = fetch_whole(e_, "low", job_.storage.low(group), job_.layout().segment(group, kind).elements);
     e_.scope(before);
-    // Files go through the groups in order, once for each width of elements; only two are held at a time, whatever is
-    // not resident.
+    // Files go through the groups in order, once for each width of elements, so two groups are held at a time, whatever
+    // is not resident.
     std::erase_if(whole_, [&](const auto& entry) { return std::abs(entry.first.first - group) > 1; });
     return whole_.at({group, kind});
   }
@@ -133,7 +134,7 @@ class Export {
     return stored;
   }
 
-  // Numbers of the model's files from the element `begin` of a tensor on.
+  // Reads numbers of the model's files from the element `begin` of a tensor on.
   Operand from_file(std::string_view what, TensorPlace place, int64_t begin, const Shape& shape, DType dtype) {
     const Operand values = e_.tensor(what, dtype, shape, Role::Staging);
     place.file += first_source_;
@@ -150,7 +151,7 @@ class Export {
     return values;
   }
 
-  // `sum`: the weight in fp32, a matrix of this program's own.
+  // Adds the adapter to `sum`, which is the weight in fp32, a matrix of this program's own.
   Operand with_adapter(ParamId id, const Operand& sum) {
     const Adapter& adapter = adapters_.at(id);
     e_.op("add", Gemm{.alpha = adapter.scale, .addend = true},
@@ -159,7 +160,7 @@ class Export {
     return sum;
   }
 
-  // A split adapter counts with all its bits.
+  // Returns a parameter in fp32; a split one with all its bits.
   Operand in_fp32(std::string_view what, ParamId id, const Stored& stored) {
     const Operand wide = e_.tensor(what, DType::F32, job_.table[id].shape, Role::Staging);
     if (stored.low)
@@ -172,10 +173,10 @@ class Export {
   const JobContext& job_;
   const WeightSources& sources_;
   Emitter e_;
-  int64_t first_source_ = 0;  // of the program's files, the first that is read
+  int64_t first_source_ = 0;  // the first of the program's files that is read
   std::map<ParamId, Adapter> adapters_ = find_adapters(job_.table);
   std::map<std::pair<int, SegmentKind>, Whole> whole_;
-  ParamId last_ = kNoParam;  // whose values were computed last
+  ParamId last_ = kNoParam;  // the parameter whose values were computed last
   Stored last_stored_;
 };
 

@@ -10,7 +10,7 @@ namespace snug {
 
 namespace {
 
-// Of a quantised base the linears that its files hold as numbers, and that stay so.
+// Returns the names of linears of a quantised base that its files hold as numbers, and that therefore stay so.
 std::string plain_linears(const JobSpec& spec) {
   if (!spec.numerics.quantized_base()) return "";
   const std::vector<Form> forms = forms_of(spec);

@@ -1,5 +1,5 @@
-// What decides the results of a job, field by field (base/fields.h): ranks compare it before they begin, and a run that
-// is resumed with its checkpoint.
+// Lists what decides the results of a job, field by field (base/fields.h). Ranks compare their fields before they
+// begin, and a resumed run compares its own with its checkpoint's.
 #pragma once
 
 #include "base/fields.h"
@@ -7,7 +7,7 @@
 
 namespace snug {
 
-// Files have the enumerator's number.
+// Returns the words for the numbers by which files store the enumerators.
 inline std::map<std::string, std::string> words_of(StateFormat) {
   return {{"0", "fp32"}, {"1", "bf16"}, {"2", "8bit"}};
 }
@@ -46,20 +46,20 @@ void visit_fields(R& cut, Visit&& visit) {
   visit("short_passes", short_eighths);
 }
 
-// Groups of fields.
+// Name the groups of fields.
 inline constexpr std::string_view kModelFields = "model";        // configuration, and hash of the weights not trained
 inline constexpr std::string_view kNumericsFields = "numerics";  // arithmetic and the optimizer's numbers
 inline constexpr std::string_view kMethodFields = "method";      // what is trained: the adapter, or all weights
-inline constexpr std::string_view kCutFields = "cut";            // where two cuts differ, so do sums in their last bits
+inline constexpr std::string_view kCutFields = "cut";            // two cuts differ in the last bits of sums
 
-// Those that a run has from its beginning to its end; the cut may change.
+// Lists the groups whose fields stay equal from a run's beginning to its end; the cut may change.
 inline const std::vector<std::string_view> kResultFields{kMethodFields, kModelFields, kNumericsFields};
 
-// All groups of a job, but for the weights' field. Pure.
+// Returns all groups of a job's fields, without the field of the weights.
 Fields fields_of(const JobSpec& spec);
 
-// The field of the weights that are not trained: a hash of what their files hold; "init random" where the seed draws
-// them, nothing where all are trained.
+// Returns the field of the weights that are not trained: a hash of what their files hold, or "init random" where the
+// seed draws them; it is empty where all are trained.
 Field weights_field(const JobSpec& spec, const Heartbeat& heartbeat);
 
 }  // namespace snug

@@ -1,11 +1,11 @@
-// What all programs of a job share.
+// Holds what all programs of a job share.
 #pragma once
 
 #include "plan/layout/storage.h"
 
 namespace snug {
 
-// Everything referred to must outlive the lowering.
+// Everything that a JobContext refers to must outlive the lowering.
 struct JobContext {
   ProgramSet& set;
   const OpFacts& facts;
@@ -22,7 +22,8 @@ struct JobContext {
   }
   const Layout& layout() const { return storage.layout(); }
   const Topology& topology() const { return storage.layout().topology(); }
-  // Whether a group is updated within the backward, for good or by speculation, as soon as its gradient is complete.
+  // Returns whether a group is updated within the backward, for good or by speculation, as soon as its gradient is
+  // complete.
   bool updates_early(int group) const {
     return storage.speculates(group) || (strategy.update_in_backward && !storage.states(group).empty());
   }

@@ -12,14 +12,14 @@ namespace {
 
 constexpr int64_t kFillTile = 4 << 20;  // elements drawn or cleared at a time, where they do not stay on the device
 
-// The elements of a parameter that this rank owns, in its segment.
+// Returns the elements of a parameter that this rank owns, in its segment.
 Span owned(const JobContext& job, ParamId id) {
   const int group = job.table[id].group;
   return intersection(job.layout().span(id),
                       job.layout().part(job.layout().segment(group, job.layout().kind(id)).elements));
 }
 
-// The parts of elements [span) that lie one after the other, and where each begins.
+// Calls `take` for each of the ranges in which elements [span) lie, with the place where it begins.
 void for_pieces(const RangedSource& pieces, const Span& span,
                 const std::function<void(const Span& part, const TensorPlace& place)>& take) {
   for (size_t i = 0; i < pieces.size(); i++) {
@@ -69,7 +69,7 @@ class Loader {
  private:
   int64_t elements_of(int group, SegmentKind kind) const { return job_.layout().segment(group, kind).elements; }
 
-  // ---- As they are ----
+  // ---- Parameters that are stored as they are ----
 
   void plain(ParamId id) {
     const Span span = owned(job_, id);
@@ -95,7 +95,7 @@ class Loader {
 
   const ParamSource& source(ParamId id) const { return sources_[static_cast<size_t>(id)]; }
 
-  // The first value of elements that no file holds. Split parameters are drawn in fp32, tile by tile.
+  // Draws the first values of elements that no file holds. Split parameters are drawn in fp32, tile by tile.
   void random(const Stored& stored, RandomFill fill, uint64_t first) {
     const int64_t count = stored.values.shape.count();
     const int64_t tile = on_device(e_.set(), stored.values) && !stored.low ? count : kFillTile;
@@ -116,7 +116,7 @@ class Loader {
     }
   }
 
-  // ---- In fewer bits ----
+  // ---- Parameters that are quantised ----
 
   BaseFormat format() const { return job_.numerics.base_format; }
   bool by_rows() const { return format() != BaseFormat::Nf4; }
@@ -125,12 +125,12 @@ class Loader {
   const ShardedArray& array(ParamId id, size_t i) const {
     return job_.storage.weights(job_.table[id].group, SegmentKind::Quantized)[i].sharded;
   }
-  // Elements of a parameter, in an array of its segment.
+  // Returns elements of a parameter in an array of its segment.
   Operand stored(ParamId id, size_t i, const Span& span) const {
     const int64_t start = job_.layout().span(id).begin;
     return slice(array(id, i), {start + span.begin, start + span.end});
   }
-  // Elements of a parameter that one scale, or scale of scales, is for.
+  // Returns how many elements of a parameter have one scale, or one scale of scales.
   int64_t block(ParamId id) const { return by_rows() ? job_.table[id].shape.cols() : unit_of(SegmentKind::Quantized); }
 
   void quantized(ParamId id) {
@@ -144,7 +144,7 @@ class Loader {
     if (const auto* place = std::get_if<QuantizedSource>(&source(id))) return read_codes(id, mine, *place);
     if (twice_quantised())
       scales_[id] = e_.tensor("scales", DType::F32, {ceil_div(mine.count(), kNf4Block)}, Role::Staging);
-    // A row of which this rank owns a part has one scale all the same.
+    // A row has one scale even if this rank owns only a part of it.
     const Span whole{mine.begin / unit * unit, std::min(ceil_div(mine.end, unit) * unit, job_.table[id].shape.count())};
     if (const auto* fill = std::get_if<RandomFill>(&source(id))) return draw(id, mine, whole, *fill);
     TensorPlace place = std::get<TensorPlace>(source(id));
@@ -154,7 +154,7 @@ class Loader {
                       }});
   }
 
-  // Of the numbers that a model without quantized linears would have.
+  // Draws the numbers that a model without quantized linears would have, and quantizes them.
   void draw(ParamId id, const Span& mine, const Span& whole, RandomFill fill) {
     const int64_t unit = block(id), tile = std::max<int64_t>(1, kFillTile / unit) * unit;
     e_.scope(job_.table[id].name);
@@ -166,7 +166,8 @@ class Loader {
     }
   }
 
-  // Codes a piece of whole blocks, whose first is element `first` of the parameter, and stores what of it is `mine`.
+  // Quantizes a piece of whole blocks, whose first element is element `first` of the parameter, and stores as much of
+  // it as is `mine`.
   void encode(ParamId id, const Span& mine, const Operand& piece, int64_t first) {
     const int64_t cols = job_.table[id].shape.cols(), count = piece.shape.count();
     const Span all{first, first + count}, kept = intersection(all, mine);
@@ -183,7 +184,7 @@ class Loader {
     e_.op("quantize", Quantize{format()}, {x, write(codes), write(scales)});
     store(e_, "codes", elements(flat(codes), (kept.begin - first) / per_code, (kept.end - first) / per_code),
           codes_stored);
-    if (by_rows()) {  // a row's scale is given by who owns its beginning
+    if (by_rows()) {  // the rank that owns a row's beginning gives its scale
       const Span rows{ceil_div(kept.begin, cols), ceil_div(kept.end, cols)};
       if (rows.count() > 0)
         e_.op("scales", Copy{},
@@ -217,7 +218,8 @@ class Loader {
     if (rows.count() > 0) reads_.push_back(stored_as(e_, {elements(table_slot(id), rows.begin, rows.end)}, place));
   }
 
-  // Sums of units are each rank's own, their sum in the tree is the same on all; each then codes its own scales.
+  // Quantizes scales. Each rank sums its own units; the tree's sum of these is equal on all ranks, and each rank then
+  // quantizes its own scales.
   void quantize_scales(int group) {
     const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Quantized);
     if (segment.runs.empty() || std::holds_alternative<QuantizedSource>(source(segment.runs[0].first))) return;
@@ -258,7 +260,7 @@ class Loader {
     return elements(table_, span.begin, span.end);
   }
 
-  // Rows' scales are found by one rank each; what others have there is zero.
+  // Returns whether ranks sum their tables: one rank finds a row's scale, and the others have zero there.
   bool table_is_summed() const { return by_rows() && job_.topology().ranks > 1; }
 
   void begin_table(int group) {
@@ -276,7 +278,7 @@ class Loader {
     e_.op("sum_table", SumRanks{}, {read(all), write(job_.storage.table(group))});
   }
 
-  // ---- What others own ----
+  // ---- Arrays that other ranks own parts of ----
 
   void allgather_group(int group) {
     e_.scope(fmt::format("group.{}.allgather", group));
@@ -305,7 +307,7 @@ class Loader {
   const std::vector<uint64_t>& file_bytes_;
   std::vector<TensorRead> reads_;      // of the group in hand
   std::map<ParamId, Operand> scales_;  //   this rank's, before they are quantized
-  Operand table_;                      //   what this rank finds of the table
+  Operand table_;                      //   the table's values that this rank finds
 };
 
 }  // namespace

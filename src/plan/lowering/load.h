@@ -1,17 +1,17 @@
-// The program that begins a run: everything in place.
+// Emits the program that begins a run: it puts everything in place.
 #pragma once
 
 #include "plan/lowering/transfer.h"
 
 namespace snug {
 
-// Everything that training or evaluation finds in place: parameters by their sources (by ParamId), optimizer state
-// zero, the table of rotary angles. Each rank reads its part, group after group, quantised as it comes where the base
-// is; who shares an array gathers it.
+// Fills everything that training or evaluation expects in place: parameters from their sources (by ParamId), optimizer
+// state with zeros, the table of rotary angles. Each rank reads its part, group after group, and quantises it at once
+// where the base is quantised; ranks that share an array gather it.
 void lower_load(const JobContext& job, ProgramId program, const std::vector<ParamSource>& sources,
                 const std::vector<uint64_t>& file_bytes);
 
-// After every sharer has its part of an array over so many elements in place: all of them have all of it.
+// Gathers an array over `elements` elements, so that all sharers have all of it once each has its part in place.
 void allgather(const JobContext& job, Emitter& e, const ShardedArray& sharded, int64_t elements);
 
 }  // namespace snug

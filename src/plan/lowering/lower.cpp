@@ -9,7 +9,7 @@ namespace {
 
 constexpr int64_t kArrayAlignment = 256;  // bytes, of each array of a batch
 
-// Arrays that the host fills, as one run of bytes so that one copy brings them to the device.
+// Holds arrays that the host fills, as one run of bytes so that one copy brings them to the device.
 class HostArrays {
  public:
   explicit HostArrays(std::span<const ArrayField> fields) : fields_(fields.begin(), fields.end()) {
@@ -25,7 +25,7 @@ class HostArrays {
     const Operand host = e.tensor("batch.host", DType::U8, {bytes_}, Role::Batch, Space::Host);
     const Operand device = e.tensor("batch", DType::U8, {bytes_}, Role::Batch);
     std::vector<Operand> filled = views(host);
-    filled.push_back(write(host));  // all of it, for what lies between the arrays is copied too
+    filled.push_back(write(host));  // all of it, as the gaps between the arrays are copied too
     e.op("fill", task, std::move(filled), Lane::Host);
     e.op("copy", Copy{}, {read(host), write(device)}, Lane::CopyIn);
     return views(device);
@@ -64,7 +64,7 @@ LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuf
 
 namespace {
 
-// A [1] fp32 value of every rank, by rank: [ranks, 1]; the value itself where there is one rank.
+// Returns a [1] fp32 value of every rank, by rank: [ranks, 1]; with one rank, the value itself.
 Operand of_all_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value) {
   const int ranks = job.topology().ranks;
   if (ranks == 1) return value;
@@ -85,7 +85,7 @@ Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what,
 
 namespace {
 
-// Through embedding and layers; `context` gives what a layer needs.
+// Emits embedding and layers; `context` returns what a layer needs.
 Value forward(const JobContext& job, Builder& b, ProgramPlacement& placement, const Operand& ids,
               const std::function<LayerContext(size_t layer)>& context) {
   b.enter(kNoLayer, "embedding");

@@ -1,4 +1,4 @@
-// Programs of a model's mathematics: evaluation and generation, and what they share with training passes.
+// Emits the programs of evaluation and generation, and what they share with training passes.
 #pragma once
 
 #include "model/decoder_layer.h"
@@ -7,25 +7,25 @@
 
 namespace snug {
 
-// The summed loss of each rank in one pass, by rank, handed to the host (HostJob::TakeLoss): added up there one after
-// the other, they make the sum that one rank would have over as many passes.
+// Emits one pass of evaluation. It hands the summed loss of each rank, by rank, to the host (HostJob::TakeLoss), which
+// adds them one after the other: that is the sum of one rank that makes as many passes.
 void lower_evaluation(const JobContext& job, ProgramId program, const Cut& cut, int shape);
 
-// At most `tokens` new tokens through the model, over the caches of earlier ones; the logits of one of them go to the
-// host. Caches have room for all `tokens`, as many as there may be.
+// Emits generation: at most `tokens` new tokens go through the model, over the caches of earlier ones, and the logits
+// of one of them go to the host. Caches must have room for all `tokens`.
 void lower_generation(const JobContext& job, ProgramId program, int64_t tokens, std::span<const Operand> caches);
-// One cache a layer, for at most `positions` tokens.
+// Returns one cache for each layer, for at most `positions` tokens.
 std::vector<Operand> make_caches(const JobContext& job, int64_t positions);
 
-// Emits the filling of the batch of a program's pass number `pass`, of a shape of the cut, by the host and its copy to
-// the device.
+// Emits the filling of the batch of the program's pass number `pass`, of a shape of the cut, by the host and its copy
+// to the device.
 BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass = 0);
 HeadParams head_params(const JobContext& job);
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer);
 
-// The sum of a [1] fp32 value over ranks, in the order of their numbers; the value itself where there is one rank.
+// Returns the sum of a [1] fp32 value over ranks, in the order of their numbers; with one rank, the value itself.
 Operand sum_over_ranks(const JobContext& job, Emitter& e, std::string_view what, const Operand& value);
-// Copies to a new buffer of the host space, for HostTask ops to read.
+// Copies an operand to a new buffer of the host space, for HostTask ops to read.
 Operand copy_to_host(Emitter& e, std::string_view what, const Operand& operand);
 
 }  // namespace snug

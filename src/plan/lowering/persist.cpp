@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// Every rank has what it restored; now all have all that they hold.
+// Gathers what every rank has restored, so that all have all that they hold.
 void allgather_trained(const JobContext& job, Emitter& e) {
   for (int g = 0; g < job.table.group_count(); g++) {
     e.scope(fmt::format("group.{}.allgather", g));
@@ -26,7 +26,7 @@ struct SavedArray {
     Span span;         // of the parameter's values in the array
   };
   Operand stored;
-  std::vector<Values> values;  // one parameter's behind another's, as `stored` holds them
+  std::vector<Values> values;  // in the order in which `stored` holds them
 };
 
 // A value that stands for a block of elements is the parameter's in which the block begins; parts and runs begin with
@@ -77,7 +77,7 @@ std::string state_file_name(int rank, int ranks) {
 
 Output state_output(const JobContext& job) {
   std::vector<SafetensorsTensor> tensors;
-  std::vector<size_t> first;  // by transfer: its first tensor, behind which the others lie
+  std::vector<size_t> first;  // by transfer: its first tensor, which the others follow
   Output output;
   for (const SavedArray& array : saved_arrays(job)) {
     const DType dtype = array.stored.dtype;
@@ -149,7 +149,7 @@ SavedState find_saved_state(const std::filesystem::path& directory) {
 
 namespace {
 
-// Where an array's values [begin, end) lie in a file.
+// Says where an array's values [begin, end) lie in a file.
 struct FileRange {
   Span values;
   TensorPlace place;
@@ -159,7 +159,7 @@ struct FileRange {
 // is read as it was written.
 void append_ranges(std::vector<FileRange>& all, int64_t at, const SavedArray::Values& values, DType dtype,
                    const SavedState& saved) {
-  int64_t next = values.span.begin;  // what stands before it was found
+  int64_t next = values.span.begin;  // values before it were found
   const auto found = saved.arrays.find(values.name);
   if (found != saved.arrays.end())
     for (const auto& [stretch, place] : found->second) {

@@ -1,4 +1,4 @@
-// Programs that keep what an interrupted run needs to go on, and bring it back.
+// Emits the programs that save what an interrupted run needs to go on, and that restore it.
 #pragma once
 
 #include <filesystem>
@@ -8,11 +8,11 @@
 
 namespace snug {
 
-// Trainable weights to the last bit, and optimizer state. One file a rank holds what the rank owns; a tensor is a
-// stretch of one array of one parameter.
+// Returns the output of a checkpoint: trainable weights to the last bit, and optimizer state. One file a rank holds
+// what the rank owns; a tensor is a stretch of one array of one parameter.
 Output state_output(const JobContext& job);
 
-// What the files of a checkpoint hold, whatever ranks wrote them.
+// Describes what the files of a checkpoint hold, whatever ranks wrote them.
 struct SavedState {
   struct Stretch {
     Span span;  // of the parameter's values in the array
@@ -22,12 +22,13 @@ struct SavedState {
   std::vector<uint64_t> file_bytes;
   std::map<std::string, std::vector<Stretch>> arrays;  // by "<parameter>.<array>", in order
 };
-// UserError for a file that is missing, damaged in its header, or of another kind.
+// Reads the headers of a checkpoint's files. Throws UserError for a file that is missing, damaged in its header, or of
+// another kind.
 SavedState find_saved_state(const std::filesystem::path& directory);
-// As this rank alone writes it: for planning, before there is one.
+// Returns the state as this rank alone would write it, for planning before there is one.
 SavedState assumed_saved_state(const JobContext& job);
 
-// UserError if the files do not hold every element that this rank needs.
+// Emits the reading of saved state. Throws UserError if the files do not hold every element that this rank needs.
 void lower_restore(const JobContext& job, ProgramId program, const SavedState& saved);
 
 }  // namespace snug

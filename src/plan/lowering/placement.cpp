@@ -5,7 +5,7 @@
 namespace snug {
 namespace {
 
-// A new buffer like an array, in another space.
+// Returns a new buffer with an array's dtype and shape, in another space.
 Operand buffer_like(Emitter& e, std::string_view what, const Operand& like, Role role, Space space) {
   return e.tensor(what, like.dtype, like.shape, role, space);
 }
@@ -85,7 +85,7 @@ Operand ProgramPlacement::weight(ParamId first, int count) {
   std::optional<Operand> stored;  // unless some of it is quantized
   if (quantized(first, count) == 0) stored = job_.storage.view(whole(first), first, count);
   if (stored && stored->dtype == job_.numerics.compute) return *stored;
-  // Where several passes go through a layer together, what it converts serves them all.
+  // Where several passes go through a layer together, a weight that one of them converts serves all.
   const int group = job_.table[first].group;
   auto& converted = converted_[static_cast<size_t>(group)];
   if (const auto found = converted.find({first, count}); found != converted.end()) return found->second;
@@ -100,7 +100,7 @@ Operand ProgramPlacement::weight(ParamId first, int count) {
       const Operand part = rows(values, row, end);
       if (quantized(id, 1) > 0)
         dequantize(emitter_, job_, whole(group, SegmentKind::Quantized), id, part);
-      else  // left out of the quantisation
+      else  // the quantisation left it out
         emitter_.op("weight", Cast{}, {read(job_.storage.view(whole(id), id)), write(part)});
       row = end;
     }
@@ -129,7 +129,7 @@ Fp8Factor ProgramPlacement::fp8_weight(ParamId first, int count, bool transposed
 Fp8Rows ProgramPlacement::joined_codes(ParamId first, int count) {
   const std::vector<Operand>& arrays = whole(job_.table[first].group, SegmentKind::Quantized);
   const Shape shape = job_.storage.joined_shape(first, count);
-  std::vector<Operand> parts = job_.storage.quantized(arrays, first);  // codes, scales
+  std::vector<Operand> parts = job_.storage.quantized(arrays, first);  // codes and scales
   Operand codes = parts[0], scales = parts[1];
   const Layout& layout = job_.layout();
   bool together = true;
@@ -173,7 +173,7 @@ bool ProgramPlacement::keeps(int layer, ActivationClass kind) {
 
 void ProgramPlacement::prefetch(int group) {
   if (group < 0 || group >= job_.table.group_count()) return;
-  // A head that is the embedding has its matrix there.
+  // A head that is the embedding has its matrix in the embedding's group.
   const int embedding = job_.table.group_of(job_.table.embedding);
   if (job_.table.tied() && group == job_.table.head_group()) prefetch(embedding);
   for (const SegmentKind kind : kSegmentKinds)

@@ -1,5 +1,5 @@
-// Where the builder's ops find their bytes, for one program: weights resident, fetched, gathered or converted;
-// gradients; and what is kept for the backward.
+// Tells the builder's ops where their bytes are, for one program: weights, which are resident, fetched, gathered or
+// converted; gradients; and values kept for the backward.
 #pragma once
 
 #include <map>
@@ -14,20 +14,20 @@ inline bool on_device(const ProgramSet& set, const Operand& stored) {
   return set.buffers[stored.buffer].space == Space::Device;
 }
 
-// The values of an array that may lie in any space, on the device: the array itself, or a copy that the ops emitted
-// here bring.
+// Returns an array's values on the device, in whatever space it lies: the array itself, or a copy that the ops emitted
+// here make.
 Operand fetch(Emitter& e, std::string_view what, const Operand& stored, Role role);
-// Room on the device for values that are to be stored: where they are stored, if that is there.
+// Returns room on the device for values that are to be stored: their own place, if that is on the device.
 Operand allocate(Emitter& e, std::string_view what, const Operand& stored, Role role = Role::Staging);
-// Writes values on the device back to where they are stored; nothing where they are one and the same.
+// Writes values on the device back to where they are stored; emits nothing if they are there already.
 void store(Emitter& e, std::string_view what, const Operand& value, const Operand& stored);
 
-// An array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
+// Returns an array over the whole segment, on the device: the array itself, or what fetching and gathering bring.
 Operand fetch_whole(Emitter& e, std::string_view what, const ShardedArray& sharded, int64_t elements);
-// All that products need of a segment, likewise: Storage::weights() by Storage::weights().
+// Returns all arrays of Storage::weights() over the whole segment, on the device, in their order.
 std::vector<Operand> fetch_weights(Emitter& e, const JobContext& job, int group, SegmentKind kind);
 
-// Emits the values of a quantized parameter, from arrays over its whole segment.
+// Emits the values of a quantized parameter, out of arrays over its whole segment.
 void dequantize(Emitter& e, const JobContext& job, std::span<const Operand> arrays, ParamId id, const Operand& target);
 
 class ProgramPlacement : public Placement {
@@ -48,24 +48,25 @@ class ProgramPlacement : public Placement {
   Operand gradient(ParamId first, int count) override;
   bool keeps(int layer, ActivationClass kind) override;
 
-  // Emits the ops that bring a group's weights, so that they are there when its ops come; what is resident or was
-  // brought already needs none. Groups beyond the last are none.
+  // Emits the ops that fetch a group's weights, so that they are there when its ops come; it emits nothing for weights
+  // that are resident or already fetched, or beyond the last group.
   void prefetch(int group);
-  // Gives up what was brought: who uses it again brings it again.
+  // Drops the group's fetched weights; the next use fetches them again.
   void release(int group);
 
-  // By group, arrays over whole trained segments: what a pass writes its gradients to, or updates by adding them.
+  // Holds, by group, arrays over whole trained segments: a pass writes its gradients to them, or adds them to what is
+  // there.
   const std::vector<std::optional<Operand>>* gradients = nullptr;
 
  private:
-  // How many of these parameters are.
+  // Returns how many of these parameters are quantized.
   int quantized(ParamId first, int count) const;
   const std::vector<Operand>& whole(int group, SegmentKind kind);
-  // As they are stored: one after the other, or brought together.
+  // Returns the parameters' codes, joined: in place where they are stored one after the other, else brought together.
   Fp8Rows joined_codes(ParamId first, int count);
-  // So many ones.
+  // Returns a vector of `count` ones.
   Operand ones(int64_t count);
-  // Of a parameter that is not quantized.
+  // Returns the whole segment's array of a parameter that is not quantized.
   Operand whole(ParamId id) { return whole(job_.table[id].group, job_.layout().kind(id))[0]; }
 
   const JobContext& job_;
@@ -75,7 +76,7 @@ class ProgramPlacement : public Placement {
   std::vector<std::map<std::pair<ParamId, int>, Operand>>
       converted_;                                                   // by group, first and count: in the products' dtype
   std::vector<std::map<std::pair<ParamId, bool>, Fp8Factor>> fp8_;  // by group: and whether transposed
-  std::map<int64_t, Operand> ones_;                                 // by their number
+  std::map<int64_t, Operand> ones_;                                 // by their count
 };
 
 }  // namespace snug

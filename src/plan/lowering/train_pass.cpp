@@ -13,9 +13,9 @@ bool sums_locally(const JobContext& job, const Cut& cut) {
   return job.numerics.reduce_every_step && job.topology().ranks > 1 && cut.passes > 1;
 }
 
-// Whether the backward of each pass writes or adds its gradients right where the sum of the passes is: there is no need
-// of room for those of a pass, and of one more way to memory and back. An adapter's are few, and added together sooner
-// than one by one; products in fp8 write bf16 alone.
+// Returns whether the backward of each pass writes or adds its gradients in the place of the passes' sum. That needs no
+// room for the gradients of a pass, and saves writing and reading them once more. It does not serve adapters, whose
+// gradients are few and added together sooner than one by one; nor products in fp8, which write only bf16.
 bool sums_in_place(const JobContext& job, const Cut& cut) {
   const Numerics& n = job.numerics;
   if (job.topology().ranks > 1 && !sums_locally(job, cut)) return false;
@@ -24,18 +24,18 @@ bool sums_in_place(const JobContext& job, const Cut& cut) {
          !std::ranges::any_of(job.table.params, &ParamSpec::adapter);
 }
 
-// One pass of the program.
+// Holds one pass of the program.
 struct Pass {
-  size_t number = 0;  // of the program's
+  size_t number = 0;  // within the program
   PassPosition position = PassPosition::Only;
   bool first() const { return position == PassPosition::Only || position == PassPosition::First; }
   bool last() const { return position == PassPosition::Only || position == PassPosition::Last; }
   std::unique_ptr<Builder> builder;
   BatchBuffers batch;
-  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by layer: forward values that wait elsewhere
+  std::vector<std::vector<std::pair<Value, Operand>>> offloaded;  // by layer: forward values that are offloaded
   std::vector<std::optional<Operand>> gradients;  // by group: arrays over whole trained segments, for its backward
-  std::vector<Value> inputs;                      // by layer: the residual stream before it
-  Value x;                                        //   and as far as the forward has come
+  std::vector<Value> inputs;                      // by layer: the residual stream that enters it
+  Value x;                                        //   the residual stream where the forward stands
 };
 
 class TrainProgram {
@@ -78,16 +78,16 @@ class TrainProgram {
 
  private:
   int layers() const { return static_cast<int>(job_.table.layers.size()); }
-  // The groups in the order of the forward: the embedding's, a layer's for each, the head's.
+  // Return the groups in the order of the forward: the embedding's, one for each layer, the head's.
   int group_of(int layer) const { return job_.table.layers[static_cast<size_t>(layer)].group; }
   int embedding_group() const { return job_.table.group_of(job_.table.embedding); }
-  // The one that the backward comes to after this layer's.
+  // Returns the group that the backward reaches after this layer's.
   int group_before(int layer) const { return layer == 0 ? embedding_group() : group_of(layer - 1); }
-  // Whether the backward comes to a layer: there is something to train in it or before it.
+  // Returns whether the backward reaches a layer, as it does if there is something to train in it or before it.
   bool reaches(int layer) const { return group_of(layer) >= first_trained_; }
   int64_t trained(int group) const { return job_.layout().segment(group, SegmentKind::Trained).elements; }
 
-  // What follows is emitted for this pass.
+  // Emits what follows for this pass.
   Builder& enter(Pass& pass, int layer, std::string_view site) {
     emitter_.pass(pass.number);
     placement_.gradients = &pass.gradients;
@@ -97,16 +97,17 @@ class TrainProgram {
 
   // ---- Where gradients go ----
 
-  // Whether passes are summed on each rank before ranks are.
+  // Returns whether each rank sums its passes before ranks are summed.
   bool local_sums() const { return sums_locally(job_, cut_); }
 
-  // Whether a group's gradient is summed in place. Where head and embedding are one the order of what both add would be
-  // that of the walk.
+  // Returns whether a group's gradient is summed in place. It is not where head and embedding are one, as the two would
+  // then add to it in the order of the walk.
   bool in_place(int group) const {
     return in_place_ && !(job_.table.tied() && group == embedding_group() && cut_.passes > 1);
   }
 
-  // Where the passes' sum of a group is kept between them: step_ says, or this program where it has all the passes.
+  // Returns where the passes' sum of a group is kept between them: in `step_`, or in this program where it has all
+  // passes.
   Operand sum_of(const Pass& pass, int group) {
     const auto g = static_cast<size_t>(group);
     const Operand& gradient = step_.gradients[g];
@@ -123,13 +124,14 @@ class TrainProgram {
     return *sums_[g];
   }
 
-  // On the device: what a pass adds to, or room for what the first one writes.
+  // Returns the sum on the device: fetched, for a pass to add to, or room for what the first pass writes.
   Operand sum_here(const Pass& pass, const Operand& place) {
     return pass.first() ? write(allocate(emitter_, "sum", place, Role::Gradient))
                         : update(fetch(emitter_, "sum", place, Role::Gradient));
   }
 
-  // What the backward of a group writes, or adds to; before its first op, so that what waits elsewhere is on its way.
+  // Prepares what the backward of a group writes or adds to, before its first op, so that offloaded sums arrive in
+  // time.
   void prepare_gradient(Pass& pass, int group) {
     if (trained(group) == 0) return;
     std::optional<Operand>& gradient = pass.gradients[static_cast<size_t>(group)];
@@ -149,7 +151,7 @@ class TrainProgram {
   // ---- The walk ----
 
   void forward() {
-    for (Pass& pass : passes_)  // in the order of groups: that of their turns packs worse
+    for (Pass& pass : passes_)  // in the order of groups: preparing each when its turn comes packs worse
       for (int g = 0; g < job_.table.group_count(); g++)
         if (!in_place(g)) prepare_gradient(pass, g);
     if (pending_update_) updates_.enqueue();
@@ -186,7 +188,7 @@ class TrainProgram {
     update_up_to(job_.table.head_group());
   }
 
-  // A group's weights, and those of the next ones in the direction of the walk.
+  // Fetches a group's weights, and those of the next groups in the direction of the walk.
   void prefetch_ahead(int group, int direction) {
     for (int64_t ahead = 0; ahead <= strategy_.gather_ahead; ahead++, group += direction) {
       if (direction > 0) update_up_to(group);
@@ -195,7 +197,7 @@ class TrainProgram {
     }
   }
 
-  // Updates the groups up to this one that are not yet.
+  // Makes the pending updates of the groups up to this one.
   void update_up_to(int group) {
     if (!pending_update_) return;
     emitter_.pass(passes_.size());
@@ -209,7 +211,7 @@ class TrainProgram {
     pass.offloaded.back().emplace_back(value, place);
   }
 
-  // Brings back what pass number `number` offloaded of a layer; numbers beyond the last are the layer's before.
+  // Fetches what pass number `number` offloaded of a layer; numbers beyond the last pass count into the layer before.
   void fetch_values(int layer, size_t number) {
     layer -= static_cast<int>(number / passes_.size());
     if (layer < 0) return;
@@ -241,7 +243,7 @@ class TrainProgram {
       const Pass& first = passes_.front();
       const bool wanted = first.builder->wants_gradient(first.inputs[static_cast<size_t>(i)]);
       for (Pass& pass : passes_) {
-        fetch_values(i, pass.number + 1);  // one ahead
+        fetch_values(i, pass.number + 1);  // one pass ahead
         if (wanted && pass.number == 0) prefetch_ahead(group_of(i), -1);
         prepare_gradient(pass, group_before(i));
         Builder& builder = enter(pass, i, fmt::format("layer.{}.bwd", i));
@@ -258,9 +260,9 @@ class TrainProgram {
     }
   }
 
-  // Updates of what waits elsewhere: of the tiles that waited when the program had `begin` ops, as many as each of the
-  // so many layers to come has to do. They are dealt out among the ops since then: in one lump they would hold the
-  // lanes' buffers for the time of all of them, and the walk with that. Their scalars are of this pass.
+  // Emits updates of offloaded state: of the tiles that waited when the program had `begin` ops, the share of each of
+  // the `layers` layers to come. They are dealt out among the ops since then: emitted together they would hold the
+  // lanes' buffers for the time of all of them, and delay the walk. Their scalars are those of this pass.
   void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
     const int64_t tiles = std::min(waiting, ceil_div(updates_.remaining(), layers));
     if (tiles == 0) return;
@@ -282,14 +284,15 @@ class TrainProgram {
   void finish_group(Pass& pass, int group) {
     if (trained(group) == 0) return;
     if (!in_place(group) && !strategy_.reduce_in_backward && passes_.size() == 1)
-      return unreduced_.push_back(group);  // too late to be updated here
+      return unreduced_.push_back(group);  // too late for an update here
     reduce(pass, group);
     if (pass.last()) updates_.update_early(group);
   }
 
-  // S, the sum of the pass over ranks, is added in fp32 to what the passes before it left: A = S_1, then A = A + S_p;
-  // the finished A is rounded once. Each rank has its part of A. With local sums S is this rank's gradient alone, and
-  // the sum over ranks is of the finished A. In place the backward has added S, without rounding it before.
+  // Reduces a group's gradient. S, the sum of the pass over ranks, is added in fp32 to what the passes before it left:
+  // A = S_1, then A = A + S_p; the finished A is rounded once. Each rank has its part of A. With local sums S is this
+  // rank's gradient alone, and the finished A is summed over ranks. If the gradient is summed in place, the backward
+  // has added S already, without rounding it before.
   void reduce(Pass& pass, int group) {
     emitter_.pass(pass.number);
     const Operand place = sum_of(pass, group);
@@ -310,8 +313,8 @@ class TrainProgram {
     store(emitter_, "gradient", rounded, gradient);
   }
 
-  // What an exchange brings is added on its own lane: on that of the backward the sum would hold up the next layer's
-  // until the exchange is done.
+  // Returns the lane that adds what an exchange brings: its own lane, as on the compute lane the sum would hold up the
+  // next layer's backward until the exchange is done.
   Lane lane_of_sums() const { return job_.topology().ranks > 1 && !local_sums() ? Lane::Reduce : Lane::Compute; }
 
   Operand added_up(const Pass& pass, const Operand& whole, const Operand& place) {
@@ -321,7 +324,7 @@ class TrainProgram {
     return sum;
   }
 
-  // [ranks, part]: this rank's part of arrays over whole segments, by the rank it came from.
+  // Returns this rank's part of arrays over whole segments, by the rank that it came from: [ranks, part].
   Operand exchanged(const Operand& whole) {
     const int ranks = job_.topology().ranks;
     const Operand mine = by_rank(whole, ranks);
@@ -337,7 +340,7 @@ class TrainProgram {
     return whole;
   }
 
-  // What lies between parameters travels with them, and nobody has written it.
+  // Clears the gaps between parameters, which are exchanged with them and which no op writes.
   void clear_gaps(int group, const Operand& whole) {
     const Layout::Segment& segment = job_.layout().segment(group, SegmentKind::Trained);
     int64_t end = 0;
@@ -359,10 +362,10 @@ class TrainProgram {
   ProgramPlacement placement_;
   GroupUpdates updates_;
   bool in_place_, pending_update_;
-  int first_trained_ = 0;  // group with something to train
+  int first_trained_ = 0;  // the first group with something to train
   std::vector<Pass> passes_;
   std::vector<std::optional<Operand>> sums_;  // by group, where this program has all passes
-  std::vector<int> unreduced_;                // groups whose gradients wait for the end of the pass
+  std::vector<int> unreduced_;                // groups whose gradients are reduced at the end of the pass
 };
 
 }  // namespace

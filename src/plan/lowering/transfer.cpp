@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-// Further ops for which a range's staging stays its own, so that reading, copying and converting overlap.
+// A range's staging stays reserved for this many further ops, so that reading, copying and converting overlap.
 constexpr int64_t kStagingLag = 8;
 
 // Elements of a tensor of a file, of which `block` at a time are not split.
@@ -62,7 +62,7 @@ std::vector<Range> cut_into_ranges(const std::vector<TensorRange>& tensors, uint
   return ranges;
 }
 
-// A piece's elements as they lie in staging.
+// Returns a piece's elements as they lie in staging.
 Operand staged(const Operand& staging, const Piece& piece, DType dtype) {
   Operand view = staging;
   view.dtype = dtype;

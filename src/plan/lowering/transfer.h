@@ -1,4 +1,4 @@
-// Programs that move arrays between files and their storage, through planned staging: no file is ever held as a whole.
+// Emits programs that move arrays between files and their storage, through planned staging: no file is ever held whole.
 #pragma once
 
 #include <functional>
@@ -12,7 +12,7 @@
 
 namespace snug {
 
-// Elements and their place in a file: a vector of values, in any space, or a split pair for which a file's fp32 stands.
+// Holds elements to store or to read: a vector of values, in any space, or a split pair that a file has as fp32.
 struct Stored {
   Operand values;
   std::optional<Operand> low{};
@@ -21,7 +21,7 @@ struct Transfer {
   Stored stored;
   TensorPlace place;
   ParamId param = kNoParam;
-  std::optional<TensorPlace> source{};  // of what is copied from the model's files instead
+  std::optional<TensorPlace> source{};  // for what is copied from the model's files instead
 };
 
 // Elements that come from a file, and what is made of them.
@@ -35,13 +35,13 @@ struct TensorRead {
 // What is stored in the file's values, converted where its type is another. `e` is kept.
 TensorRead stored_as(Emitter& e, const Stored& stored, const TensorPlace& place);
 
-// Bytes of a range, of all that a program moves: long enough for a disk and a bus to run at full rate, and for the
-// programs of large models, whose ranges would be tens of thousands, longer.
+// Returns the bytes of a range, given the bytes of all that a program moves: long enough for a disk and a bus to run at
+// full rate, and longer for large models, whose programs would otherwise have tens of thousands of ranges.
 uint64_t range_bytes(uint64_t total);
-// Where the ranks read files between them.
+// Returns the bytes of a range where the ranks divide the reading of files between them.
 uint64_t range_bytes(const std::vector<uint64_t>& file_bytes, int ranks);
 
-// Files to be written, whole, by a program.
+// Describes files that a program writes as a whole.
 struct OutputFiles {
   std::vector<std::string> names;  // within their directory
   std::vector<SafetensorsLayout> layouts;
@@ -54,14 +54,15 @@ struct Output {
   OutputFiles files;
   std::vector<Transfer> transfers;
 };
-// Tensors of one file and the transfers that fill it.
+// Returns the tensors of one file with the transfers that fill it.
 Output one_file(std::string name, const std::vector<SafetensorsTensor>& tensors, std::vector<Transfer> transfers);
 
 // Reads ranges of at most `most` bytes of the files (ReadFile ops name a file by index), in their order, and takes what
 // comes. `file_bytes`: the size of each file, as range ends are clipped to it.
 void lower_reads(Emitter& e, const std::vector<TensorRead>& reads, const std::vector<uint64_t>& file_bytes,
                  uint64_t most);
-// Reserves staging a while beyond its last use, so that reading, copying and converting overlap: when all is emitted.
+// Reserves staging for a while beyond its last use, so that reading, copying and converting overlap. It must be called
+// when all ops are emitted.
 void let_staging_overlap(Program& program);
 
 // Writes the files from their first byte to their last: headers, then tensors as the transfers (which cover the files'

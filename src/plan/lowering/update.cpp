@@ -11,7 +11,7 @@ namespace {
 
 constexpr int64_t kUpdateTile = 8 << 20;  // elements updated by one op, wherever their state lives; two tiles at a time
 
-// Where a group's partial sums are among those of all.
+// Returns where a group's partial sums are among those of all groups.
 Span units_of(const JobContext& job, int group) {
   Span units{0, 0};
   for (int g = 0; g <= group; g++)
@@ -25,8 +25,8 @@ void clear_partials(Emitter& emitter, const Operand& partials) {
   emitter.op("clear", Fill{}, {write(partials)});
 }
 
-// Of what the rank has of the group's gradient. Gradients that wait elsewhere visit the device for their norm, and
-// again for their update.
+// Emits the partial sums of what the rank has of the group's gradient. An offloaded gradient is fetched for its norm,
+// and again for its update.
 void emit_partials(const JobContext& job, Emitter& emitter, int group, const Operand& gradient, const Operand& partials,
                    Lane lane) {
   const Layout::Segment& segment = job.layout().segment(group, SegmentKind::Trained);
@@ -64,13 +64,13 @@ class Update {
     if (!job_.strategy.defer_updates) updates.update_through(job_.table.group_count() - 1);
     Program& program = emitter_.program();
     retire_later(program, job_.strategy.retire_lag);
-    // Whoever meets a norm that is not finite reads the partials after the program.
+    // Where a norm is not finite, the host reads the partials after the program.
     program.ops[last_sum_].retire = static_cast<OpId>(program.ops.size() - 1);
     return std::move(result_);
   }
 
  private:
-  // Sums of squares of this rank's parts, then of all ranks': [ranks, units].
+  // Emits sums of squares of this rank's parts, gathered from all ranks: [ranks, units].
   Operand partials() {
     emitter_.scope("norm");
     const int ranks = job_.topology().ranks;
@@ -127,8 +127,8 @@ class Update {
   const StepBuffers& step_;
   Emitter emitter_;
   UpdateProgram result_;
-  int64_t columns_;    // of a rank's row of partials
-  OpId last_sum_ = 0;  // that reads the partials
+  int64_t columns_;    // in a rank's row of partials
+  OpId last_sum_ = 0;  // the last op that reads the partials
 };
 
 }  // namespace
@@ -154,7 +154,7 @@ void GroupUpdates::update_through(int group) {
   }
 }
 
-// But where a gradient is gathered for it: ranks do that together, at places that all of them know.
+// Leaves out groups whose gradient is gathered for the update: ranks gather together, at places that all of them know.
 void GroupUpdates::enqueue() {
   for (int g = 0; g < job_.table.group_count(); g++) {
     if (job_.storage.states(g).empty() || job_.updates_early(g)) continue;
@@ -175,8 +175,8 @@ void GroupUpdates::prepare() {
   emitter_.op("unclipped", RandomFill{Distribution::Constant, 1}, {write(unclipped_)});
 }
 
-// What comes from elsewhere or from other ranks is waited for on the lane of sums: on the backward's, the next layer's
-// would wait too.
+// Uses the lane of sums for what is offloaded or comes from other ranks: on the compute lane, the next layer's backward
+// would wait for it too.
 void GroupUpdates::update_early(int group) {
   if (!job_.updates_early(group)) return;
   const Operand& gradient = step_.gradients[static_cast<size_t>(group)];
@@ -206,7 +206,7 @@ void GroupUpdates::reapply(int group) {
   allgather_weights(group);
 }
 
-// Ranks have unlike tiles: nothing here may be a collective.
+// Ranks have different tiles, so nothing here may be a collective.
 void GroupUpdates::advance(int64_t tiles) {
   const auto end = waiting_.begin() + std::min(tiles, waiting());
   remaining_ -= end - waiting_.begin();
@@ -214,7 +214,7 @@ void GroupUpdates::advance(int64_t tiles) {
   waiting_.erase(waiting_.begin(), end);
 }
 
-// Of what this rank updates: its part, or its shard of all peers' parts, or all.
+// Returns the gradient of what this rank updates: of its part, or of its shard of all peers' parts, or of all.
 Operand GroupUpdates::gradient_to_update(int group) {
   const Operand& part = step_.gradients[static_cast<size_t>(group)];
   const ShardedArray& sharded = updated(group);
@@ -237,8 +237,8 @@ std::vector<GroupUpdates::Tile> GroupUpdates::tiles_of(int group, Variant varian
   return tiles;
 }
 
-// A lane works in issue order: a tile that was asked for after the one before it is written back would stand behind
-// writes that wait for an update, and disk and processor would take turns.
+// Fetches one tile ahead. A lane works in issue order: a tile fetched after the one before it is written back would
+// stand behind writes that wait for an update, and disk and processor would take turns.
 void GroupUpdates::emit_tiles(std::vector<Tile> tiles) {
   for (size_t t = 0; t < tiles.size(); t++) {
     if (t == 0) fetch_tile(tiles[t]);
@@ -247,7 +247,7 @@ void GroupUpdates::emit_tiles(std::vector<Tile> tiles) {
   }
 }
 
-// Tiles that wait elsewhere travel in whole units, so that they start and end where disks like it.
+// Fetches a tile. Offloaded tiles move in whole units, so that they start and end on the disk's boundaries.
 void GroupUpdates::fetch_tile(Tile& tile) {
   emitter_.scope("update." + job_.table[tile.run->first].name);
   const Span whole{tile.span.begin, round_up(tile.span.end, kUnit)};
@@ -266,7 +266,7 @@ void GroupUpdates::fetch_tile(Tile& tile) {
       read(tile.variant == Variant::Speculative || tile.variant == Variant::Unclipped ? unclipped_ : step_.scalars));
 }
 
-// On the device, as they were before this step's update.
+// Returns the weights on the device, as they were before this step's update.
 Operand GroupUpdates::fetch_weights(const Tile& tile, const Span& span) {
   const Operand stored = slice(job_.storage.values(tile.group, SegmentKind::Trained), span);
   if (tile.variant == Variant::Reapply) {
@@ -296,7 +296,7 @@ void GroupUpdates::update_tile(const Tile& tile) {
   for (const auto& [value, stored] : tile.writebacks) store(emitter_, "back", value, stored);
 }
 
-// Where this rank has updated a part of the weights that it holds.
+// Gathers the weights where this rank has updated only a part of those that it holds.
 void GroupUpdates::allgather_weights(int group) {
   const ShardedArray& weights = job_.storage.values(group, SegmentKind::Trained);
   const Span& span = updated(group).span;

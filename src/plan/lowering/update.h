@@ -1,4 +1,4 @@
-// The optimizer's program: norm, clipping factor, AdamW.
+// Emits the optimizer's program: norm, clip factor, AdamW.
 #pragma once
 
 #include <optional>
@@ -7,66 +7,66 @@
 
 namespace snug {
 
-// Where a step's partial sums of squares are, so that whoever finds a norm that is not finite can name the parameter.
+// Says where a step's partial sums of squares are, so that the parameter can be named whose norm is not finite.
 struct UpdateProgram {
   Operand partials;  // [ranks, units a rank] fp32, of all ranks in the order of their parts
-  // Elements [begin, end) of `partials`, one for each unit.
+  // Holds elements [begin, end) of `partials`, one for each unit.
   struct Units {
     ParamId param = kNoParam;  // the first of a joined run
     int64_t begin = 0, end = 0;
   };
   std::vector<Units> units;
-  bool in_backward = false;  // weights are updated before anyone knows
+  bool in_backward = false;  // weights are updated before the norm is known
 };
 
-// How many partial sums of squares there are of this rank's parts of all gradients: one for each unit, group after
+// Returns the number of partial sums of squares of this rank's parts of all gradients: one for each unit, group after
 // group.
 int64_t norm_units(const JobContext& job);
 
-// AdamW on what this rank updates, group by group, tile by tile wherever state and weights live; then everyone has the
-// new weights. Reads gradients and clip factor of `step`; where that says not finite, nothing changes. Nothing is
-// emitted for a group with nothing trained.
+// Emits AdamW on what this rank updates, group by group, tile by tile, wherever state and weights live; then all ranks
+// gather the new weights. It reads gradients and clip factor of `step` and changes nothing where that says not finite.
+// Nothing is emitted for a group without trained parameters.
 class GroupUpdates {
  public:
   GroupUpdates(const JobContext& job, Emitter& emitter, const StepBuffers& step);
 
   // Updates all groups up to this one that were not updated early.
   void update_through(int group);
-  // Lets advance() do, before update_through() comes to them, what it may of groups whose state is offloaded.
+  // Queues the updates of groups whose state is offloaded, so that advance() may emit them ahead of update_through().
   void enqueue();
 
-  // What update_early() reads, a clip factor of 1, and empty sums for the norm: before the first of them, in a program
-  // that has any.
+  // Emits what update_early() reads: a clip factor of 1, and empty sums for the norm. It must be called before the
+  // first update_early() of a program that has any.
   void prepare();
-  // Updates a group when its gradient is complete, before there is a clip factor, as if that were 1. Of a group that
-  // speculates the weights that this replaces are kept. Where its state is offloaded the update is queued for
-  // advance(); finish() emits what is left of all of them.
+  // Updates a group when its gradient is complete, before there is a clip factor, as if that were 1. For a group that
+  // speculates the replaced weights are kept. Where the group's state is offloaded the update is queued for advance();
+  // finish() emits the rest of all queued updates.
   void update_early(int group);
   void finish();
-  // Updates a group again with the clip factor that there is now, from the weights that were kept.
+  // Updates a group again, with the clip factor now known, from the weights that were kept.
   void reapply(int group);
 
-  // Returns how many tiles are queued; and how many with those of groups that are to be updated early, whose state is
-  // offloaded, and that have not begun.
+  // Return the number of tiles that are queued, and that number with the tiles of groups that will be updated early,
+  // have offloaded state and have not begun.
   int64_t waiting() const { return std::ssize(waiting_); }
   int64_t remaining() const { return remaining_; }
   void advance(int64_t tiles);
 
  private:
   enum class Variant : uint8_t { Exact, Unclipped, Speculative, Reapply };
-  // Some elements of a run, and what their update works on, once that was asked for.
+  // Holds some elements of a run and, once they were fetched, the operands of their update.
   struct Tile {
     int group;
     Variant variant;
-    Lane lane;  // of its update: in a queue not the one that computes, which it would hold up until its state is there
+    Lane lane;  // of its update; a queued tile must not hold up the compute lane until its state is there
     const Layout::Run* run;
     Span span;
-    Operand gradient;  // of all that this rank updates of the group, wherever it is
+    Operand gradient;  // of all that this rank updates of the group, in any space
     std::vector<Operand> operands{};
     std::vector<std::pair<Operand, Operand>> writebacks{};  // value, where it is to be stored
   };
   const ShardedArray& updated(int group) const { return job_.storage.states(group).back().sharded; }
-  bool stays(int group) const;  // its state, on the device
+  bool stays(int group) const;  // whether its state stays on the device
   Operand gradient_to_update(int group);
   std::vector<Tile> tiles_of(int group, Variant variant, Lane lane, const Operand& gradient) const;
   void emit_tiles(std::vector<Tile> tiles);
@@ -80,18 +80,18 @@ class GroupUpdates {
   const StepBuffers& step_;
   int next_ = 0;              // group of update_through()
   std::vector<bool> queued_;  // by group
-  std::vector<int> begun_;    // groups of update_early() whose state waits elsewhere
+  std::vector<int> begun_;    // groups of update_early() whose state is offloaded
   std::vector<Tile> waiting_;
   int64_t remaining_ = 0;
   Operand unclipped_;
 };
 
-// Norm and clip factor of what `step` holds; hands them and the loss to the host (HostJob::TakeMetrics). Updates all
-// groups that were not updated early, unless that is deferred to the next step.
+// Emits norm and clip factor of what `step` holds and hands them and the loss to the host (HostJob::TakeMetrics).
+// Updates all groups that were not updated early, unless that is deferred to the next step.
 UpdateProgram lower_update(const JobContext& job, ProgramId program, const StepBuffers& step);
-// The deferred update of those groups, for who needs the weights before the next step.
+// Emits the deferred update of those groups, for callers that need the weights before the next step.
 void lower_flush(const JobContext& job, ProgramId program, const StepBuffers& step);
-// The update of all groups that speculate, where clipping changes it.
+// Emits the update of all groups that speculate once more, for a step in which clipping changes it.
 void lower_reapply(const JobContext& job, ProgramId program, const StepBuffers& step);
 
 }  // namespace snug

@@ -9,10 +9,10 @@
 namespace snug {
 namespace {
 
-// Of a pass: their numbers are 32 bits wide.
+// A pass has at most this many tokens, as their numbers are 32 bits wide.
 constexpr int64_t kMostTokens = std::numeric_limits<int32_t>::max();
 
-// Every way to cut a step that the user left open: all divisors of the batch.
+// Returns every way to cut a step that the user left open: all divisors of the batch.
 std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
   if (choices.batch_size % choices.ranks != 0)
     user_error("batch_size: found {}, expected a multiple of {} ranks; --batch-size or --ranks changes that",
@@ -44,15 +44,16 @@ std::vector<Cut> open_cuts(const Cut& base, const Choices& choices) {
   return result;
 }
 
-// How far is far: in groups ahead, and in ops for which the buffers of copies stay reserved.
+// Define what far means: groups ahead, and ops for which the buffers of copies stay reserved.
 constexpr int64_t kGroupsAhead = 3, kOpsBehind = 40, kOpsWhereAhead = 60;
 
-// That compile arrangements of more ops than these; fewer are done before another thread has begun.
+// This many threads compile, if arrangements have more ops than kLongOps; shorter ones are done before another thread
+// begins.
 constexpr size_t kMostThreads = 4;
 constexpr uint64_t kLongOps = 1000;
 
-// Ranks hold other parameters in their parts, which take a little more or less. Of more ranks than these some are
-// looked at.
+// Up to this number of ranks all are compared, as the parameters in their parts take a little more or less; of more
+// ranks only some are compared.
 constexpr int kComparedRanks = 8;
 
 // Returns a text that two arrangements of one job share only if they are equal. All members are bound, so that a new
@@ -147,7 +148,7 @@ void Evaluator::evaluate_all(const std::vector<Point>& points) {
   std::atomic<size_t> next = 0;
   const int team = threads();
   auto work = [&] {
-    set_threads(team);  // which kernels' scratch depends on
+    set_threads(team);  // on which the scratch of kernels depends
     for (size_t i = next++; i < all.size(); i = next++) try {
         evaluate(all[i]);
       } catch (...) {

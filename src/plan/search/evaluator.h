@@ -1,4 +1,4 @@
-// Arrangements as points of a search: compiled, priced and remembered.
+// Compiles, prices and remembers arrangements, as points of a search.
 #pragma once
 
 #include <exception>
@@ -9,12 +9,12 @@
 
 namespace snug {
 
-// How far transfers may be from the ops that they are for: as near as saves memory; ending far behind those that they
-// take from; beginning far ahead of those that they bring to, as well.
+// Says how far transfers may be from the ops that need them: Near, as near as saves memory; FarBehind, they end far
+// behind the ops whose results they take away; FarAhead, they also begin far ahead of the ops to which they bring data.
 enum class Reach : uint8_t { Near, FarBehind, FarAhead };
 
-// A cut, a stage, an order of the step, the reach of transfers, and the positions of the options that the stage leaves
-// open.
+// Holds a point of the search: a cut, a stage, an order of the step, the reach of transfers, and the positions of the
+// options that the stage leaves open.
 struct Point {
   Cut cut;
   int stage = 0;
@@ -23,10 +23,10 @@ struct Point {
   std::vector<int64_t> positions;  // of the options, in their order
 };
 
-// What the search looks at: of a step alone.
+// Holds what the search compares. It covers the step alone.
 struct Evaluation : Footprint {
   double seconds = 0;
-  PerSpace<uint64_t> persistent{};  // what stays from step to step
+  PerSpace<uint64_t> persistent{};  // bytes that stay from step to step
   bool update_fullest = false;      // the device is fullest in the update, if there is one
 };
 
@@ -36,26 +36,26 @@ class Evaluator {
   Evaluator(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
             const Heartbeat& heartbeat);
 
-  const std::vector<Cut>& cuts() const { return cuts_; }  // that the choices leave open, the smallest passes first
+  const std::vector<Cut>& cuts() const { return cuts_; }  // left open by the choices, the smallest passes first
   std::vector<int> stages() const;
   const std::vector<MemoryOption>& options(const Point& p) const { return memory_options_.at(p.stage); }
-  // With all options at 0.
+  // Returns the point with all options at 0.
   Point baseline_point(const Cut& cut, int stage) const;
 
   Strategy strategy(const Point& p) const;
   const Evaluation& evaluate(const Point& p);
-  // The same for several at once, on as many threads as there are (a few at most).
+  // Evaluates several points at once, on as many threads as there are (a few at most).
   void evaluate_all(const std::vector<Point>& points);
-  // With loading, saving and evaluating: arenas of the fullest rank, ops of the first.
+  // Returns what the job needs with loading, saving and evaluating: arenas of the fullest rank, ops of the first.
   const Footprint& whole(const Point& p);
-  // With these, for the first rank, in arenas as the fullest of the ranks needs them. `ranks`: gets what each of those
-  // that were compared needs.
+  // Compiles the job with loading, saving and evaluating for the first rank, in arenas as the fullest rank needs them.
+  // `ranks` gets the needs of each rank that was compared.
   Compiled compiled_in_full(const Point& p, std::vector<RankBytes>* ranks = nullptr);
-  // Whether it fits is left open, and the forecast too but for `whole`.
+  // Returns the point's arrangement. Whether it fits is left open, and so is the forecast unless `whole` is given.
   Arrangement arrangement(const Point& p, const Compiled* whole = nullptr);
   std::string words(const Point& p) const;
 
-  // So far: how many were compiled, and how many ops they have.
+  // Return how many arrangements were compiled so far, and how many ops they have.
   size_t compiled() const { return compiled_; }
   uint64_t ops() const { return ops_; }
 

@@ -12,30 +12,30 @@
 namespace snug {
 namespace {
 
-// Times closer than this are one: the arrangement with fewer bytes is taken. A processor's own times wander by more
+// Returns the factor within which times count as equal, so that fewer bytes decide. A processor's times vary by more
 // than a card's.
 double equal_time(const Pricing& pricing) { return pricing.machine.cards ? 1.003 : 1.02; }
 
-// Larger passes that are no faster, after which none is looked at but the largest.
+// After this many larger passes that are no faster, only the largest is still tried.
 constexpr int kSlowerCuts = 2;
 
-// Of different cuts and stages, and one beside the fastest of them, the chosen one among them.
+// This many arrangements are worked out: of different cuts and stages, and one beside the fastest of them.
 constexpr size_t kTried = 4;
 
-// What is within this factor of the fastest may be faster once it is worked out likewise.
+// A candidate within this factor of the fastest may be faster once it is worked out as well.
 constexpr double kClose = 1.1;
 
-// Ops and arrangements compiled, after which refining ends.
+// Refining ends after this many ops and arrangements compiled.
 constexpr uint64_t kRefining = 400'000;
 constexpr size_t kRefinements = 60;
 
-// Ops that looking at another order may take, however many were spent before.
+// The search of another order may compile this many ops, however many were compiled before.
 constexpr uint64_t kOtherOrder = 1'200'000;
 
-// Ops of an arrangement that takes long to compile.
+// An arrangement of more ops takes long to compile.
 constexpr uint64_t kExpensiveOps = 15'000;
 
-// Layers of all passes of a program in layer-major order, beyond which it takes too long to compile.
+// With more layers in all passes together a program in layer-major order takes too long to compile.
 constexpr int64_t kMostLayers = 256;
 
 }  // namespace
@@ -58,19 +58,19 @@ class Fitter::Search {
         is_priced_(pricing.measured()),
         layers_(spec.table.layers.size()) {}
 
-  // Only the first arrangement and what is chosen are compiled with loading, saving and evaluating: these take nearly
-  // as much in all others beside what stays on a rank. Where they take more, what is chosen is mended.
+  // Finds the arrangement. Only the first and the chosen one are compiled with loading, saving and evaluating, as these
+  // take nearly as much in all others beside what stays on a rank. Where they take more, the choice is mended.
   FitResult fit(const Caps& caps) {
     reducer_.set_caps(caps);
     solver_.forget();
     std::vector<Candidate> all = search();
     if (is_priced_) simplifier_.search();
     if (std::ranges::none_of(all, &Candidate::fits)) search_for_host(all, caps);
-    for (;;) {  // ends: what does not fit has more around its steps than any before
+    for (;;) {  // this ends, as each that does not fit has more around its steps than any before
       FitResult result = choose(all);
       if (result.chosen) reducer_.note_around(result.compiled, evaluate(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
-      reducer_.allow(kRefining);  // however much was spent: with nothing left, all would be enabled at once
+      reducer_.allow(kRefining);  // however much was spent: with nothing left, everything would be enabled at once
       const std::optional<Candidate> mended = solver_.adjusted(chosen_);
       all = {mended ? *mended : solver_.judged(chosen_, true)};
       solver_.work_out(all[0]);
@@ -92,7 +92,7 @@ class Fitter::Search {
     if (const auto other = fastest_ ? solver_.adjusted(*fastest_) : std::nullopt;
         other && (!best || other->seconds < best->seconds))
       best = other;
-    // What was found under other caps may do as it is: with more room nothing is slower than with less.
+    // An arrangement found under other caps may still fit; with more room nothing is slower than with less.
     if (near_ && reducer_.kept(*near_, MemoryScope::Node) && (!best || evaluate(*near_).seconds < best->seconds))
       best = solver_.judged(*near_, true);
     for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
@@ -123,7 +123,7 @@ class Fitter::Search {
   const std::string& fastest_words() const { return solver_.fastest_words(); }
 
  private:
-  // Of compiling, so far.
+  // Counts what was compiled so far.
   struct Effort {
     uint64_t ops = 0;
     size_t arrangements = 0;
@@ -135,7 +135,7 @@ class Fitter::Search {
 
   const Evaluation& evaluate(const Point& p) { return evaluator_.evaluate(p); }
 
-  // By one at least.
+  // Returns the position less an eighth of it, at least less one.
   static int64_t an_eighth_less(int64_t position) { return position - (position + 7) / 8; }
 
   // ---- The search ---------------------------------------------------------------------------------------------------
@@ -152,16 +152,17 @@ class Fitter::Search {
     if (!any_fits()) return all;
     try_single_options(all);
     const bool late = reducer_.spent();
-    if (late) reducer_.allow(kRefining);  // however long it took to find these, they are worked on for a while
+    if (late) reducer_.allow(kRefining);  // however long it took to find these, they are refined for a while
     improve(all);
-    vary(all);  // however much was spent: one order may be worth more than all options of another
+    vary(all);  // however much was spent: another order may gain more than all options
     if (!late) polish_fastest(all);
     return all;
   }
 
-  // Memory options are enabled one by one, each for what its bytes cost beside those enabled before: cheap ones that
-  // are not enough may be followed by dear ones, where one that costs more would have done by itself. Where weights may
-  // be shared by all ranks they are here, by themselves and beside each of the others, as that leaves these less to do.
+  // Tries options by themselves. The search enables them one by one, each by the cost of its bytes beside those enabled
+  // before, so that cheap ones that are not enough are followed by expensive ones where a single expensive one would
+  // have sufficed. Sharding of weights, where it is open, is tried alone and beside each of the others, as it leaves
+  // them less to do.
   void try_single_options(std::vector<Candidate>& all) {
     const auto seconds = [](const Candidate& found) { return found.fits ? found.seconds : kNoLimit; };
     const Candidate best = *std::ranges::min_element(all, {}, seconds);
@@ -183,14 +184,14 @@ class Fitter::Search {
     for (const size_t d : reducer_.helping(p)) {
       const bool sent = options[d].kind == MemoryOption::Kind::Activations && !options[d].to_disk;
       if (!sent && options[d].kind != MemoryOption::Kind::Recompute) continue;
-      // Of what is sent away most goes behind the pass that made it.
+      // Most of what is offloaded is copied after the pass that made it.
       p.reach = sent && best.point.reach == Reach::Near ? Reach::FarBehind : best.point.reach;
       consider({d});
     }
     if (other) all.push_back(*other);
   }
 
-  // What it takes of the host if that is the one cap that is missed: a search that gives up has turned to the disk.
+  // Finds what the job takes of the host if that cap alone is exceeded: a search that gives up has turned to the disk.
   void search_for_host(std::vector<Candidate>& all, Caps caps) {
     const uint64_t allowed = std::exchange(caps.host_bytes, Caps{}.host_bytes);
     reducer_.set_caps(caps);
@@ -202,7 +203,7 @@ class Fitter::Search {
     if (found && found->fits) all.push_back(solver_.judged(found->point, false));
   }
 
-  // Leaves the fastest few that fit.
+  // Keeps the fastest few that fit, and refines them.
   void improve(std::vector<Candidate>& all) {
     reducer_.set_rough(false);
     std::erase_if(all, [](const Candidate& found) { return !found.fits; });
@@ -211,7 +212,7 @@ class Fitter::Search {
     const bool is_open = all.size() > 1 && all[1].seconds < kClose * all[0].seconds;
     Effort before = effort();
     for (size_t i = 0; i < all.size(); i++) {
-      if (i == 1 && is_open) {  // the second may be the first once it is refined: it has as much effort of its own
+      if (i == 1 && is_open) {  // the second may become the first once it is refined: it gets a budget of its own
         before = effort();
         if (reducer_.spent()) reducer_.allow(kRefining);
       }
@@ -221,7 +222,7 @@ class Fitter::Search {
     }
   }
 
-  // Stage 2 alone if it is as fast as stage 0: it takes fewer bytes.
+  // Returns the stages to search: stage 2 without stage 0 if it is as fast, as it takes fewer bytes.
   std::vector<int> stages() {
     if (evaluator_.stages().size() == 1) return evaluator_.stages();
     const Cut& cut = evaluator_.cuts()[0];
@@ -230,8 +231,9 @@ class Fitter::Search {
     return sharded <= equal_time_ * whole ? std::vector{2} : std::vector{0, 2};
   }
 
-  // The more blocks a pass has the fewer gathers and the larger products a step has, and the more must be enabled to
-  // make room. The largest is looked at in any case, as a single pass needs no accumulators, and is compiled soonest.
+  // Searches the cuts. The more blocks a pass has, the fewer gathers and the larger products a step has, and the more
+  // must be enabled to make room. The largest is tried in any case, as a single pass needs no accumulators and compiles
+  // soonest.
   void search_cuts(int stage, Reach reach, std::vector<Candidate>& all) {
     const std::vector<Cut>& cuts = evaluator_.cuts();
     std::vector<Point> baseline;
@@ -247,17 +249,17 @@ class Fitter::Search {
       if (found && !found->fits) worse = kSlowerCuts;
       if (i + 1 == cuts.size()) return;
       const bool enough = reducer_.spent() && std::isfinite(solver_.fastest());
-      if (enough) reducer_.allow(0);  // as much again for the largest
+      if (enough) reducer_.allow(0);  // a whole budget for the largest
       if (enough || worse >= kSlowerCuts) i = cuts.size() - 2;
     }
   }
 
-  // Prices were measured one by one, and the last option goes only so far: perhaps it is faster without one of its
-  // options, or `partly` with less of one, and others enabled further.
+  // Tries without one of the enabled options or, if `partly`, with less of one, with others enabled further: prices
+  // were measured one by one, and the last option is enabled only as far as needed.
   void refine(Candidate& best, const Effort& before, bool partly) {
     if (evaluate(baseline(best.point)).seconds >= kBetter * best.seconds) return;
     SideEffects side_effects =
-        SideEffects::Allow;  // until something does not fit: then no more of the host than it has
+        SideEffects::Allow;  // until something does not fit: then take no more of the host than it has
     for (bool better = true; std::exchange(better, false);)
       for (const size_t d : partly ? dearest_first(best.point) : enabled_of(best.point)) {
         const int64_t now = best.point.positions[d];
@@ -280,7 +282,7 @@ class Fitter::Search {
       }
   }
 
-  // What is enabled, by the seconds that a step with a little less of it saves.
+  // Returns the enabled options, ordered by the seconds that a step saves with a little less of each.
   std::vector<size_t> dearest_first(const Point& p) {
     const auto less = [&](size_t d) {
       Point less = p;
@@ -295,8 +297,8 @@ class Fitter::Search {
     return enabled;
   }
 
-  // The fastest, and what may be as fast once it is worked out likewise: that of the other order, and, with the
-  // fastest's reach, that of another cut, of those in the fastest's order if there are any.
+  // Polishes the fastest, and candidates that may be as fast once polished: the fastest of the other order of passes
+  // and layers, and that of another cut, with the fastest's reach and in its order if there are any.
   void polish_fastest(std::vector<Candidate>& all) {
     std::erase_if(all, [](const Candidate& found) { return !found.fits; });
     std::ranges::stable_sort(all, {}, &Candidate::seconds);
@@ -316,8 +318,8 @@ class Fitter::Search {
     polish(*cut);
   }
 
-  // The fastest may have the options of another order, and some of one option may be worth some of others. Rough looks
-  // say which; of what comes out, what is not needed is taken back.
+  // Works out one candidate: it may do better with the options of another order, or with less of one option and more of
+  // others. A rough search decides that; then what is not needed is taken back.
   void polish(Candidate& best) {
     reducer_.set_rough(true);
     solver_.work_out(best);
@@ -327,7 +329,7 @@ class Fitter::Search {
     if (least && least->seconds <= best.seconds) best = *least;
   }
 
-  // The fastest in other orders, where transfers can hide behind computing.
+  // Tries the fastest in other orders, where transfers can overlap with computing.
   void vary(std::vector<Candidate>& all) {
     Candidate best = *std::ranges::min_element(all, {}, &Candidate::seconds);
     if (lanes_of(evaluator_.strategy(best.point), best.point.cut) == LaneMode::Inline) return;
@@ -341,7 +343,7 @@ class Fitter::Search {
       if (evaluate(p).seconds >= kBetter * best.seconds) return;
       const std::vector<size_t> enabled = enabled_of(p);
       if (!reducer_.kept(p, MemoryScope::Node))
-        for (const size_t d : enabled)  // offers are for whole options: perhaps a little more of one does
+        for (const size_t d : enabled)  // offers are for whole options: a little more of one may suffice
           if (Point further = p; reducer_.extend(further, d)) consider(solver_.judged(further, true));
       consider(solver_.solved(p, reducer_.helping(p), enabled));
     };
@@ -365,13 +367,13 @@ class Fitter::Search {
     if (best.point.reach == Reach::Near) attempt_with(&Point::reach, Reach::FarBehind);
   }
 
-  // The fastest few cuts: with a whole forward for updates, or all of a layer's passes, other options are worth their
-  // seconds.
+  // Searches the cuts in the other order and returns the fastest few. With a whole forward beside which updates run, or
+  // all of a layer's passes together, other options may be worth their seconds.
   std::vector<Candidate> in_other_order(const Candidate& best) {
     std::vector<Candidate> all;
     const bool early = choices_.speculate || evaluator_.strategy(best.point).update_in_backward;
     reducer_.allow_at_least(kOtherOrder);
-    for (const Cut& cut : evaluator_.cuts() | std::views::reverse) {  // those of few passes are compiled soonest
+    for (const Cut& cut : evaluator_.cuts() | std::views::reverse) {  // cuts with few passes compile soonest
       Point p = evaluator_.baseline_point(cut, best.point.stage);
       p.layer_major = choices_.layer_major.value_or(true) && cut.passes > 1;
       p.deferred = !early;
@@ -393,7 +395,7 @@ class Fitter::Search {
     return a;
   }
 
-  // What was found on two ways, and reads the same.
+  // Drops candidates that were found twice, with equal bytes and words.
   void drop_repeated(std::vector<Candidate>& all) {
     std::set<std::tuple<bool, uint64_t, std::string>> seen;
     std::erase_if(all, [&](const Candidate& found) {
@@ -440,10 +442,10 @@ class Fitter::Search {
   Solver solver_;
   const double equal_time_;
   Simplifier simplifier_;
-  const bool is_priced_;  // by a profile or by name: else times order arrangements, and say no more
+  const bool is_priced_;  // by a profile or by name; else times only order arrangements
   size_t layers_;
   Point chosen_;
-  std::optional<Point> fastest_;  // if that is another
+  std::optional<Point> fastest_;  // if it is not the chosen one
   std::optional<Point> near_;     // what near() found last
 };
 

@@ -10,14 +10,14 @@
 
 namespace snug {
 
-// How much of something waits elsewhere, and where.
+// Says how much of something is offloaded, and to where.
 struct Offload {
   double share = 0;  // of the groups, or of the layers
   Space space = Space::Host;
 };
 
-// What the user pinned; what is open the planner chooses. Of a job that does not train, where weights lie: its cut is
-// the spec's, and neither values for a backward nor states are kept.
+// Holds what the user pinned; the planner chooses what is left open. For a job that does not train this is only where
+// weights lie: its cut is the spec's, and it keeps neither values for a backward nor states.
 struct Choices {
   int64_t batch_size = 16;
   int ranks = 1;
@@ -26,7 +26,7 @@ struct Choices {
   std::optional<int> zero;                   // stage 0 to 3
   int replicas = 1;                          // of the shards
   std::optional<Recompute> recompute;        // of every layer
-  std::optional<int64_t> recomputed_layers;  // the first so many layers wholly, the others not at all
+  std::optional<int64_t> recomputed_layers;  // the first layers, recomputed wholly; the others not at all
   std::optional<Offload> activations, states, gradients, parameters;
   std::optional<bool> layer_major;
   bool speculate = false;
@@ -37,29 +37,30 @@ struct Arrangement {
   Cut cut;
   Strategy strategy;
   std::string words;        // "2 passes of 8 blocks, recompute mlp, no offload"
-  Forecast forecast;        // of arrangements that are not chosen: a step's bytes alone
+  Forecast forecast;        // a step's bytes alone, for arrangements that are not chosen
   double step_seconds = 0;  // by the pricing that fit() was given
   bool fits = false;
 };
 
-// What a rank's arenas need.
+// Holds what a rank's arenas need.
 struct RankBytes {
   int rank = 0;
   PerSpace<uint64_t> bytes{};
 };
 
 struct FitResult {
-  // Fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, what comes
-  // nearest alone.
+  // The fastest first: the chosen one and runners-up that are cut or sharded in other ways. If nothing fits, only the
+  // one that comes nearest.
   std::vector<Arrangement> tried;
   std::optional<size_t> chosen;  // by the rule below, if anything fits
-  Compiled compiled;             // the chosen one, or the nearest: the first rank's, in arenas of the fullest rank's
-  std::vector<RankBytes> ranks;  //   what each needs: all of a few ranks, some of more
+  Compiled compiled;  // the chosen or nearest one, compiled for the first rank, in arenas of the fullest rank
+  std::vector<RankBytes> ranks;  //   what each rank needs: all if they are few, else some
 };
 
-// Forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
-// times this factor, 1.02 on cards and 1.05 on a processor, the simplest is chosen. What is simpler is decided by the
-// first of these that differs (plan/search/simplicity.h):
+// Returns the factor within which steps count as about as fast as the fastest, 1.02 on cards and 1.05 on a processor,
+// as forecasts are not exact. Of the arrangements that fit and are forecast to take no longer than the fastest of them
+// times this factor, the simplest is chosen. The first of these that differs decides which is simpler
+// (plan/search/simplicity.h):
 //   1. whether it rests on memory that is only assumed;
 //   2. how many kinds of things are recomputed or offloaded;
 //   3. how many layers and groups these are, over all things;
@@ -72,34 +73,34 @@ struct FitResult {
 // Where steps are not priced (Pricing::measured()) the 9th alone decides, and this is its factor.
 double time_margin(const Pricing& pricing);
 
-// A search through cuts, stages, resident shares, recomputation, offloading and orders of a step, all as far as
-// `choices` leaves them open. For each cut and stage it begins with everything kept on the device and turns on what
-// costs the least time for the bytes that it frees, one thing after the other, until all caps are kept. The fastest are
-// then worked out: what is not needed is taken back, down to a layer or a group; other orders of the step, and doing
-// without one of the things that were enabled, are tried; of the fastest, and of the fastest that is close to it in
-// the other order of passes and layers, then also less of one, for more of others.
-// Where steps are priced, simpler arrangements within the margin are looked for then: without any offloading in every
-// cut, and without one after the other of the things that are enabled.
-// Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is remembered for
-// the next.
+// Searches through cuts, stages, resident shares, recomputation, offloading and orders of a step, as far as `choices`
+// leaves them open. For each cut and stage it begins with everything kept on the device and enables what costs the
+// least time for the bytes that it frees, one option after the other, until all caps are kept. Then it works out the
+// fastest: it disables what is not needed, down to a layer or a group, and tries other orders of the step and doing
+// without one of the enabled options; for the fastest, and for the fastest that is close to it in the other order of
+// passes and layers, it also tries less of one option for more of others. Where steps are priced it then looks for
+// simpler arrangements within the margin: without any offloading in every cut, and without each of the enabled options
+// in turn. Every arrangement that is compared was compiled and priced; what was compiled for one set of caps is
+// remembered for the next.
 class Fitter {
  public:
   // `spec` gives everything but cut and strategy, `pricing` all but how lanes are run (lanes_of()); they must outlive
-  // the fitter. `heartbeat`: called for each arrangement that is compiled. UserError if batch_size, ranks, micro-batch
-  // and passes do not agree.
+  // the fitter. `heartbeat` is called for each arrangement that is compiled. Throws UserError if batch_size, ranks,
+  // micro-batch and passes do not agree.
   Fitter(const JobSpec& spec, const Choices& choices, const OpFacts& facts, const Pricing& pricing,
          const Heartbeat& heartbeat = {});
   ~Fitter();
 
   FitResult fit(const Caps& caps);
-  // The best of a few under other caps: what the last fit() chose, and the fastest that it found, with as much enabled
-  // on as these ask for, and others in the same passes, or the next larger or smaller.
+  // Returns the best of a few arrangements under other caps: the one that the last fit() chose and the fastest that it
+  // found, with as much enabled as these caps ask for, and others in the same passes, or the next larger or smaller.
   std::optional<Arrangement> near(const Caps& caps);
-  // One that takes about as few bytes as any: in the smallest passes, with all that frees bytes enabled.
+  // Returns an arrangement that takes about as few bytes as any: in the smallest passes, with all that frees bytes
+  // enabled.
   Arrangement smallest(const Caps& caps);
 
-  // So far: how many arrangements were compiled, how many ops they have, and which is the fastest that fits; empty if
-  // there is none.
+  // Return how many arrangements were compiled so far, how many ops they have, and the words of the fastest that fits;
+  // empty if none does.
   size_t compiled() const;
   uint64_t ops() const;
   std::string fastest() const;
@@ -109,7 +110,7 @@ class Fitter {
   std::unique_ptr<Search> search_;
 };
 
-// The search for one set of caps.
+// Searches for one set of caps.
 FitResult fit(const JobSpec& spec, const Choices& choices, const Caps& caps, const OpFacts& facts,
               const Pricing& pricing = {}, const Heartbeat& heartbeat = {});
 

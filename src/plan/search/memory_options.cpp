@@ -10,7 +10,7 @@ namespace {
 
 using Field = Space GroupPlacement::*;
 
-// The last groups first: their bytes are at home longest before they are used again.
+// Offloads the last groups first: the time between their uses is longest.
 void send_away(Strategy& strategy, Field field, int64_t count, Space space) {
   const auto groups = static_cast<int64_t>(strategy.groups.size());
   for (int64_t g = groups - count; g < groups; g++) strategy.groups[static_cast<size_t>(g)].*field = space;
@@ -31,7 +31,7 @@ constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states
                                Kind{MemoryOption::Kind::Gradients, &Choices::gradients, &GroupPlacement::gradients},
                                Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
-// What this recomputes is computed again as well, in the first layers.
+// Recomputes in the first layers what this setting recomputes, besides what they recompute already.
 void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
   const ActivationPolicy more = policy_of(recompute);
   for (int64_t b = 0; b < count; b++)
@@ -39,7 +39,7 @@ void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
       if (more[kind] == Retention::Recompute) strategy.activations[static_cast<size_t>(b)][kind] = Retention::Recompute;
 }
 
-// The first layers: their values are wanted last.
+// Offloads values of the first layers, which the backward needs last.
 void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
   for (int64_t b = 0; b < count; b++)
     for (const ActivationClass kind : kPlannedClasses) {
@@ -50,7 +50,7 @@ void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, i
     }
 }
 
-// By what is said of a layer: how many layers, in the order of the first.
+// Returns how many layers have each text that `words` says of a layer, in the order of their first layers.
 template <class Words>
 std::vector<std::pair<std::string, size_t>> counted(const Strategy& strategy, Words words) {
   std::vector<std::pair<std::string, size_t>> counts;

@@ -11,16 +11,16 @@
 namespace snug {
 namespace {
 
-// Ops compiled, after which a search is content with what fits.
+// After this many ops compiled a search takes what fits.
 constexpr uint64_t kMostOps = 2'500'000;
 
-// The price, by share of a step, of an option that is enabled further than it need be.
+// An option may cost this share of a step's time by being enabled further than needed.
 constexpr double kNegligible = 0.001;
 
-// Positions looked at for the farthest that a place allows.
+// This many positions are tried to find the farthest that keeps other memories within their caps.
 constexpr int kLooks = 4;
 
-// Whether they move the same bytes.
+// Returns whether two options move or free bytes of one kind.
 bool akin(const MemoryOption& a, const MemoryOption& b) {
   const auto values = [](const MemoryOption& option) {
     return option.kind == MemoryOption::Kind::Recompute || option.kind == MemoryOption::Kind::Activations;
@@ -41,7 +41,7 @@ bool MemoryReducer::spent(uint64_t times) const { return evaluator_.ops() - bega
 void MemoryReducer::allow_at_least(uint64_t ops) {
   if (evaluator_.ops() + ops > began_at_ + kMostOps) allow(ops);
 }
-void MemoryReducer::allow(uint64_t ops) { began_at_ = evaluator_.ops() + ops - kMostOps; }  // spent: no less than that
+void MemoryReducer::allow(uint64_t ops) { began_at_ = evaluator_.ops() + ops - kMostOps; }  // at least to spent()
 
 Complexity MemoryReducer::complexity_of(const Point& p) {
   return complexity(p.cut, evaluator_.strategy(p), evaluator_.evaluate(p), caps_);
@@ -75,7 +75,8 @@ Need MemoryReducer::tightest(const Point& p, MemoryScope scope) {
 }
 double MemoryReducer::excess(const Point& p, MemoryScope scope) { return tightest(p, scope).excess(); }
 
-// On the way to the disk nothing stays on the host; where that is what is short, only the disk helps.
+// Returns the options that help. Offloading to the disk takes nothing lasting of the host; where the host is short,
+// only the disk helps.
 std::vector<size_t> MemoryReducer::helping(const Point& p, MemoryScope scope) const {
   std::vector<size_t> found;
   for (size_t d = 0; d < options(p).size(); d++) {
@@ -122,7 +123,7 @@ bool MemoryReducer::is_hopeless(const Point& baseline, double share) {
 bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled,
                            double limit, SideEffects side_effects) {
   std::erase_if(left, [&](size_t d) { return p.positions[d] == options(p)[d].most; });
-  std::vector<size_t> useless;  // as the others stand now
+  std::vector<size_t> useless;  // with the other options where they are
   while (!kept(p, scope)) {
     if (evaluator_.evaluate(p).seconds >= limit) return false;
     if (spent(2)) {
@@ -143,7 +144,7 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
     if (!best) return false;
     Point q = p;
     q.positions[chosen] = std::max(p.positions[chosen], best->position);
-    if (excess(q, scope) >= excess(p, scope)) {  // an offer of another cut, or with other options on
+    if (excess(q, scope) >= excess(p, scope)) {  // it was measured in another cut or with other options on
       best = measured_offer(p, chosen, scope);
       if (!best) {
         useless.push_back(chosen);
@@ -164,10 +165,10 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
   return true;
 }
 
-// Offers are measured once for all cuts and caps: whatever the cut, the product of passes and of tokens in each is
-// the same, so that computing again frees as much less, and transfers of weights come as much more often, as there
-// are more passes. Only states are fetched once a step. What is worth something depends on which options of its kind
-// are on, and on where bytes are short; what is worth nothing, on all of them.
+// Returns the offer of an option. Offers are measured once for all cuts and caps: in every cut the product of passes
+// and of tokens in each is equal, so that with more passes recomputing frees fewer bytes, and weights are transferred
+// more often, in proportion. Only states are fetched once a step. The value of an option depends on which options of
+// its kind are enabled, and on where bytes are short; that it has no value depends on all options.
 std::optional<MemoryReducer::Offer> MemoryReducer::offer_of(const Point& p, size_t d, MemoryScope scope) {
   const auto [kind, all] = offer_keys(p, d, scope);
   if (worthless_.contains(all)) return std::nullopt;
@@ -182,7 +183,7 @@ std::optional<MemoryReducer::Offer> MemoryReducer::offer_of(const Point& p, size
   return offer;
 }
 
-// By what an offer is known, and by what it is known to be none.
+// Returns the key of an offer, and the key under which an option is known to be worth nothing.
 std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, size_t d, MemoryScope scope) {
   const Evaluation& before = evaluator_.evaluate(p);
   std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
@@ -196,7 +197,7 @@ std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, si
   return {kind, all};
 }
 
-// Compiles at once what measuring the offers of these options begins with.
+// Compiles in parallel the points with which measuring the offers of these options begins.
 void MemoryReducer::evaluate_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
   std::vector<Point> points;
   for (const size_t d : left) {
@@ -208,9 +209,9 @@ void MemoryReducer::evaluate_offers(const Point& p, const std::vector<size_t>& l
   evaluator_.evaluate_all(points);
 }
 
-// Wholly; where that frees nothing, halfway, as staging for the rest may need more elsewhere than it frees, or for
-// all layers but the last, whose backward comes at once, as computing that again may need more than it frees. Prices
-// are as if the step had one pass.
+// Measures an option by enabling it wholly. If that frees nothing, it is enabled halfway, as staging for the rest may
+// need more in other memory than it frees; or, if it recomputes, for all layers but the last, whose backward comes at
+// once, as recomputing that one may need more than it frees. Prices are as if the step had one pass.
 std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
   const MemoryOption& option = options(p)[d];
   const double seconds = evaluator_.evaluate(p).seconds, over = excess(p, scope);
@@ -227,9 +228,9 @@ std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_
   return std::nullopt;
 }
 
-// Where the option stands now is enough, at `too_few` it is not. Bytes fall nearly evenly from position to position, so
-// that the line between the ends says where to look. A rough look is content with what it finds at once, any other
-// with what takes next to no longer than the least could.
+// Sets the option to the least position that is enough; its current position is, and `too_few` is not. Bytes fall
+// nearly linearly from position to position, so the line between the ends gives the next guess. A rough search takes
+// what it finds at once, any other what takes hardly longer than the least could.
 void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact) {
   auto at = [&](int64_t position) {
     Point q = p;
@@ -254,7 +255,8 @@ void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScop
   p.positions[d] = enough;
 }
 
-// About the farthest position, up to this one, where nothing is short that is not short now. Bytes rise nearly evenly.
+// Returns about the farthest position, up to this one, that makes nothing short which is not short now. Bytes rise
+// nearly linearly.
 int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
   int64_t kept = p.positions[d];
   const std::vector<Need> now = needs(footprint(p), ranks_, caps_);

@@ -1,4 +1,4 @@
-// Room for an arrangement under caps: what the places that are short need, and which options to enable and how far.
+// Brings an arrangement under its caps: it finds where memory is short, which options to enable, and how far.
 #pragma once
 
 #include <map>
@@ -13,64 +13,65 @@
 
 namespace snug {
 
-// What must be relieved first: a rank's device, then the node's memory and all else.
+// Says where memory must be freed first: on a rank's device only, or also in the node's memory and on its disk.
 enum class MemoryScope : uint8_t { Device, Node };
 
-// What an option may do to places that are not short when it is enabled: keep them so, or make them short, to be mended
-// by other options.
+// Says what enabling an option may do to memories that are not short: keep them so, or also make them short, which
+// other options then mend.
 enum class SideEffects : uint8_t { Forbid, Allow };
 
 class MemoryReducer {
  public:
   explicit MemoryReducer(Evaluator& evaluator, int ranks) : evaluator_(evaluator), ranks_(ranks) {}
 
-  // Of what follows; the search under them may compile so much (spent()) from now on.
+  // Sets the caps of the calls that follow; the search under them may compile a new budget of ops (spent()) from now
+  // on.
   void set_caps(const Caps& caps);
-  // A rough look is content with the first position of an option that is enough.
+  // Makes the search rough: it takes the first position of an option that suffices.
   void set_rough(bool rough) { rough_ = rough; }
   bool rough() const { return rough_; }
 
-  // Whether so many times the ops were compiled that a search may take.
+  // Returns whether more ops were compiled than a search may compile, times `times`.
   bool spent(uint64_t times = 1) const;
-  // From now on so many ops until spent(), and as many as a search may take beyond those until spent(2).
+  // Lets this many more ops be compiled until spent(), and a whole budget beyond those until spent(2).
   void allow(uint64_t ops);
-  // The same where fewer were left.
+  // Allows this many ops where fewer are left.
   void allow_at_least(uint64_t ops);
 
-  // Of a step, or what loading, saving and evaluating take, if that is known to be more (note_around): about as much in
-  // all arrangements beside what stays on a rank, and worked out where it decides.
+  // Returns the needs of a step, or of loading, saving and evaluating if those are known to be more (note_around).
+  // These take about as much in all arrangements beside what persists on a rank, and are worked out where they decide.
   Footprint footprint(const Point& p);
   void note_around(const Compiled& whole, const Evaluation& step);
   bool fit_all(const Footprint& rank) const;
   Complexity complexity_of(const Point& p);
-  // Bytes by which the tightest cap is missed; negative where all are kept.
+  // Returns the bytes by which the tightest cap is exceeded; negative where all are kept.
   double excess(const Point& p, MemoryScope scope);
   bool kept(const Point& p, MemoryScope scope) { return excess(p, scope) <= 0; }
   bool device_is_apart() const { return !caps_.shared || caps_.device_bytes < caps_.host_bytes; }
-  // Whether this share of some memory that is allowed is missing with all on, with all on that computes, and with none;
-  // of disks others may need less.
+  // Returns whether more than this share of some allowed memory is missing in each of three cases: all options on, only
+  // those on that compute, and none on. Disks are left out, as others may need less of them.
   bool is_hopeless(const Point& baseline, double share);
 
-  // Memory options that free bytes of a place; of what is short.
+  // Return the options that free bytes of a scope, or of whatever memory may be short.
   std::vector<size_t> helping(const Point& p, MemoryScope scope) const;
   std::vector<size_t> helping(const Point& p) const;
-  // Of those, what moves nothing elsewhere: the host has staging of what goes to the disk.
+  // Returns those of the helping options that offload nothing, as the host has staging for what goes to the disk.
   std::vector<size_t> computing(const Point& p) const;
   Point all_on(Point p) const;
 
-  // Enables options, those first that cost the fewest seconds for the bytes they free, and the last of them only as
-  // far as it takes. False where all that frees something is on, and not enough, or where a step takes as long as
-  // `limit` and it is not enough yet. All at once where it has taken too long.
+  // Enables options, first those that cost the fewest seconds for the bytes that they free, and the last only as far as
+  // needed. Returns false where everything that frees bytes is on and not enough, or where a step reaches `limit`
+  // seconds before it is enough. Enables all at once where the search has compiled too much.
   bool reduce(Point& p, MemoryScope scope, std::vector<size_t> left, std::vector<size_t>& enabled, double limit,
               SideEffects side_effects = SideEffects::Allow);
-  // Extends this option alone, from where it stands to where that is enough; false if nowhere.
+  // Extends this option alone, from its position to one that is enough; returns false if there is none.
   bool extend(Point& p, size_t d);
-  // Later options may have freed what this one was for. To the least position that is enough where `exact`; else to one
-  // where a step takes next to no longer than there.
+  // Takes an option back, as later ones may have freed what it was for: to the least position that is enough if
+  // `exact`, else to one where a step takes hardly longer than there.
   void retract(Point& p, size_t d, bool exact = false);
 
  private:
-  // What enabling an option costs, in seconds a byte, and how far it is to be enabled.
+  // Holds what enabling an option costs, in seconds a byte, and how far to enable it.
   struct Offer {
     double price = 0;
     int64_t position = 0;
@@ -89,9 +90,9 @@ class MemoryReducer {
   const int ranks_;
   Caps caps_;
   bool rough_ = false;
-  uint64_t began_at_ = 0;                // Evaluator::ops() then
-  Footprint around_;                     // what loading, saving and evaluating took beside what persists
-  std::map<std::string, Offer> offers_;  // whatever the caps
+  uint64_t began_at_ = 0;                // Evaluator::ops() when the caps were set
+  Footprint around_;                     // bytes that loading, saving and evaluating took beside what persists
+  std::map<std::string, Offer> offers_;  // valid under any caps
   std::set<std::string> worthless_;
 };
 

@@ -1,4 +1,4 @@
-// How far an arrangement is from the plain one, for the choice among arrangements that take about as long.
+// Measures how far an arrangement is from the plain one, to choose among arrangements that take about as long.
 #pragma once
 
 #include <compare>
@@ -8,19 +8,19 @@
 
 namespace snug {
 
-// Compares arrangements field by field, in this order; the one with less is the simpler. What the user pinned is alike
+// Compares arrangements field by field, in this order; the one with less is the simpler. What the user pinned is equal
 // in all arrangements of a job, and decides nothing.
 struct Complexity {
   bool assumed_memory = false;  // rests_on_assumed_memory()
-  // Things that are recomputed or offloaded, each told apart by where it goes: the classes of values that some layers
-  // recompute, those that some layers offload, and states, gradients and weights of groups.
+  // Counts things that are recomputed or offloaded, and where to: the classes of values that some layers recompute,
+  // those that some layers offload, and states, gradients and weights of groups.
   int64_t things = 0;
   int64_t parts = 0;           // layers that recompute, layers that offload, and groups, counted once for each thing
   uint64_t gibibytes = 0;      // of host and disk, whole ones, that a node takes where anything is offloaded
-  int64_t moved_passes = 0;    // all of a step where it goes layer by layer
+  int64_t moved_passes = 0;    // all passes of a step that goes layer by layer
   int updates = 0;             // kinds of updates that are deferred, speculative or within the backward
   int transfers = 0;           // 1 where copies end far behind, 2 where fetching begins far ahead as well
-  int64_t sharded_groups = 0;  // whose weights each rank has a part of
+  int64_t sharded_groups = 0;  // groups whose weights each rank has a part of
   auto operator<=>(const Complexity&) const = default;
 };
 Complexity complexity(const Cut& cut, const Strategy& strategy, const Footprint& rank, const Caps& caps);
@@ -28,7 +28,7 @@ Complexity complexity(const Cut& cut, const Strategy& strategy, const Footprint&
 // Returns whether something is offloaded to this space (Host or Disk) and nobody measured or gave its size (Caps).
 // Where device and host are one memory everything rests on the host.
 bool rests_on_assumed_memory(const Strategy& strategy, const Caps& caps, Space space);
-// Returns whether that is so of the host or of the disk.
+// Returns whether that holds for the host or the disk.
 bool rests_on_assumed_memory(const Strategy& strategy, const Caps& caps);
 
 }  // namespace snug

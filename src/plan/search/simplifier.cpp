@@ -9,11 +9,10 @@
 namespace snug {
 namespace {
 
-// Of the ops that were compiled before, the share that looking for simpler candidates may compile, and the least that
-// it may in any case.
+// The search for simpler candidates may compile this share of the ops compiled before, and at least this number.
 constexpr uint64_t kShare = 20, kLeastOps = 40'000;
 
-// Ops for which the search under these caps may go on beyond those.
+// The search under these caps may exceed that by this many ops.
 constexpr uint64_t kReserve = 100'000;
 
 }  // namespace
@@ -27,7 +26,7 @@ Simplifier::Simplifier(Evaluator& evaluator, MemoryReducer& reducer, Solver& sol
       margin_(margin),
       equal_time_(equal_time) {}
 
-// Sorted by time, from the fastest that fits to the last within the margin, without repetition.
+// Returns candidates by time, from the fastest that fits to the last within the margin, without repetition.
 std::vector<Candidate> Simplifier::candidates() {
   std::vector<Candidate> all = solver_.fitting();
   std::ranges::stable_sort(all, {}, &Candidate::seconds);
@@ -70,7 +69,7 @@ void Simplifier::search() {
   const Candidate fastest = candidates().front();
   turn_off(*simplest);
   if (reducer_.complexity_of(fastest.point) != reducer_.complexity_of(simplest->point)) turn_off(fastest);
-  // What is left is taken back as far as goes, what moves first.
+  // Options that are left are taken back as far as possible, those that move bytes first.
   Point least = this->simplest()->point;
   for (const size_t d : enabled_of(least) | std::views::reverse)
     if (!out_of_effort()) reducer_.retract(least, d, true);
@@ -79,7 +78,7 @@ void Simplifier::search() {
 }
 
 void Simplifier::search_without_offloading() {
-  std::set<int> stages;  // those that the search has gone into
+  std::set<int> stages;  // that the search has tried
   for (const Candidate& found : solver_.fitting()) stages.insert(found.point.stage);
   for (const int stage : stages)
     for (const Cut& cut : evaluator_.cuts()) {
@@ -95,8 +94,8 @@ std::optional<Candidate> Simplifier::consider(const Point& p, const std::vector<
   return found.fits && found.seconds <= limit_ ? std::optional(found) : std::nullopt;
 }
 
-// One thing after the other, those that move bytes first, while others that are on may be enabled further; then the
-// order of the step. What is simpler is gone on from.
+// Turns options off one after the other, those that move bytes first, while others that are on may be enabled further;
+// then the order of the step. It goes on from whatever is simpler.
 void Simplifier::turn_off(Candidate from) {
   Complexity least = reducer_.complexity_of(from.point);
   const auto simpler = [&](const Point& p, const std::vector<size_t>& left) {

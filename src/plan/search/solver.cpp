@@ -9,7 +9,7 @@
 namespace snug {
 namespace {
 
-// Where enabling everything leaves this share of what is allowed missing, nothing fits.
+// Where this share of what is allowed is missing with everything enabled, nothing fits.
 constexpr double kHopeless = 0.25;
 
 }  // namespace
@@ -73,8 +73,8 @@ std::optional<Candidate> Solver::least(const Point& baseline, double limit) {
   return last ? last : best;
 }
 
-// Where the host's help as far as it goes is not enough: without one of the options that took of it, or with one of
-// them alone, as it may be of more use to some than to those that cost the least.
+// Searches where the host's memory as a whole is not enough: without one of the options that used it, or with one of
+// them alone, as the host's memory may serve one option better than those that cost the least.
 std::optional<Candidate> Solver::by_the_host(const Point& baseline) {
   const std::vector<size_t> computing = reducer_.computing(baseline),
                             helping = reducer_.helping(baseline, MemoryScope::Device);

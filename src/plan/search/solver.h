@@ -1,4 +1,4 @@
-// What must be enabled at a cut, a stage and an order so that all caps are kept, and the fastest of what was found.
+// Finds what must be enabled at a cut, a stage and an order so that all caps are kept, and keeps the fastest found.
 #pragma once
 
 #include <limits>
@@ -12,18 +12,19 @@ namespace snug {
 
 inline constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-// What is no faster than by this share was not worth looking, and what costs no more than that need not be mended.
+// A gain is too small to look for, and a cost too small to mend, if the shorter time is more than this share of the
+// longer.
 inline constexpr double kBetter = 0.995;
 
 struct Candidate {
   Point point;
   double seconds = 0;
-  uint64_t bytes = 0;  // of a rank, wherever
+  uint64_t bytes = 0;  // of a rank, in all spaces
   bool fits = false;
-  double missing = 0;  // bytes of what is allowed, by which it does not
+  double missing = 0;  // bytes beyond what is allowed, if it does not fit
 };
 
-// The same cut, stage and order.
+// Returns the point with all options at 0, at the same cut, stage and order.
 Point baseline(Point p);
 std::vector<size_t> enabled_of(const Point& p);
 std::vector<size_t> without(std::vector<size_t> options, size_t d);
@@ -34,24 +35,25 @@ class Solver {
   Solver(Evaluator& evaluator, MemoryReducer& reducer) : evaluator_(evaluator), reducer_(reducer) {}
 
   Candidate judged(const Point& p, bool fits);
-  // The least that must be enabled at a cut and stage; with all on where that is not enough. First with the host's
-  // help, then, if that asks too much of the host, with as much of it as there is, with the disk's instead, and, as the
-  // host has staging for the disk, with neither. Nothing if it takes longer than `limit` with all off.
+  // Enables the least that is needed at a cut and stage, or everything where that is not enough. It first uses the
+  // host's memory; if that asks too much of the host, it uses as much of it as there is, then the disk instead, and, as
+  // the host has staging for the disk, neither. Returns nothing if a step takes longer than `limit` with all off.
   std::optional<Candidate> least(const Point& baseline, double limit);
-  // With the options `left` enabled as far as it takes, and those that were `enabled` before taken back as far as
-  // goes. What takes as long as `limit` before there is room enough is given up.
+  // Enables the options `left` as far as needed, and takes those that were `enabled` before back as far as possible. It
+  // gives up where a step takes `limit` before memory suffices.
   Candidate solved(Point p, std::vector<size_t> left, std::vector<size_t> enabled, double limit = kNoLimit,
                    SideEffects side_effects = SideEffects::Allow);
-  // With more enabled where that is needed, or taken back where it is not; nothing if it does not fit.
+  // Enables more where that is needed, or takes back what is not; returns nothing if the point does not fit.
   std::optional<Candidate> adjusted(Point p);
-  // The least that is needed under the caps as they are known now, in the same cut and order.
+  // Replaces the candidate by the least that is needed under the caps as now known, in its cut and order, if that is
+  // faster or the candidate does not fit.
   void work_out(Candidate& found);
 
-  // Seconds of the fastest that fits of all judged since the last forget_fastest(); kNoLimit if none does.
+  // Returns the seconds of the fastest that was judged to fit since the last forget_fastest(); kNoLimit if none was.
   double fastest() const { return fastest_; }
   void forget_fastest() { fastest_ = kNoLimit; }
   const std::string& fastest_words() const { return fastest_words_; }
-  // Everything that was judged to fit since the last forget(), in that order.
+  // Returns everything that was judged to fit since the last forget(), in that order.
   const std::vector<Candidate>& fitting() const { return fitting_; }
   void forget() { fitting_.clear(); }
 

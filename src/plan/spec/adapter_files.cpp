@@ -63,7 +63,8 @@ class Opener {
                  other->second);
   }
 
-  // Where PEFT resized an embedding it saves the embedding twice, and a tied head's rows as the embedding's.
+  // Compares two tensors: where PEFT resized an embedding it saves the embedding twice, and a tied head's rows as the
+  // embedding's.
   bool are_equal(const std::string& a, const std::string& b) const {
     return same_bytes(files_.index, *files_.index.find(a), *files_.index.find(b));
   }
@@ -77,7 +78,8 @@ class Opener {
     rows_without_ids_.push_back(name);
   }
 
-  // Rows of the head, that token ids are given of for the embedding alone, are the embedding's: the two are tied.
+  // Checks that rows without token ids are rows of the head that repeat the embedding's, whose ids are given: PEFT
+  // gives the ids once where the two are tied.
   void require_ids() const {
     const auto embedding = files_.tokens.find(files_.embedding);
     for (const std::string& name : rows_without_ids_)
@@ -101,12 +103,12 @@ class Opener {
   }
 
   AdapterFiles files_;
-  std::map<std::string, std::string> bases_;  // counted where nothing replaces them
+  std::map<std::string, std::string> bases_;  // counted only where nothing replaces them
   std::set<std::string> adapters_;
   std::vector<std::string> rows_without_ids_;
 };
 
-// The rows that the model has of a matrix, if the adapter holds it.
+// Returns how many rows the model has of a matrix, if the adapter holds it.
 std::optional<int64_t> rows_of(const AdapterFiles& files, const std::string& param) {
   const auto found = files.tensors.find(param);
   if (found == files.tensors.end()) return std::nullopt;
@@ -117,7 +119,7 @@ std::optional<int64_t> rows_of(const AdapterFiles& files, const std::string& par
   return entry.shape[0];
 }
 
-// Whether PEFT parts a tied head from its embedding: it trains a copy of one of them.
+// Returns whether PEFT parts a tied head from its embedding, as it does where it trains a copy of one of them.
 bool is_parted(const AdapterFiles& files) {
   if (files.config.ensure_weight_tying) return false;
   const auto rows = files.tokens.find(files.head);
@@ -126,7 +128,8 @@ bool is_parted(const AdapterFiles& files) {
 
 }  // namespace
 
-// PEFT takes a module for saved whose path ends with the name, wherever that begins, with all that is in it.
+// PEFT takes a module for saved if its path ends with the name, wherever the name begins, together with everything in
+// the module.
 bool AdapterFiles::is_saved(const std::string& param) const {
   for (size_t end = param.rfind('.'); end != std::string::npos; end = param.rfind('.', end - 1))
     for (const std::string& name : config.modules_to_save)

@@ -75,7 +75,7 @@ bool offloads(const Strategy& strategy, Space space) {
   const auto waits = [](const ActivationPolicy& policy) { return policy.has(Retention::Offload); };
   const auto away = [&](const GroupPlacement& group) {
     return group.weights == space || group.states == space || group.gradients == space ||
-           (space == Space::Host && strategy.speculate && group.states != Space::Device);  // what may be taken back
+           (space == Space::Host && strategy.speculate && group.states != Space::Device);  // replaced weights
   };
   return (strategy.offloaded_to == space && std::ranges::any_of(strategy.activations, waits)) ||
          std::ranges::any_of(strategy.groups, away);

@@ -1,5 +1,5 @@
-// What decides a job, in three kinds: what the user chooses and the planner never changes (Numerics), how a step is cut
-// (Cut), and where bytes live and when work happens (Strategy), which never changes a bit of a result.
+// Describes a job by what the user chooses and the planner never changes (Numerics), by how a step is cut (Cut), and by
+// where bytes live and when work happens (Strategy), which never changes a bit of a result.
 #pragma once
 
 #include <cstdint>
@@ -14,13 +14,13 @@ namespace snug {
 
 struct Numerics {
   DType compute = DType::BF16;  // of products and activations: BF16 or F32
-  bool fp8_products = false;    // of linears; frozen ones are in Fp8 then. compute is BF16
+  bool fp8_products = false;    // of linears; frozen ones are kept in Fp8 then, and compute is BF16
   DType base = DType::BF16;     // of frozen weights that are not quantized: BF16 or F32
   BaseFormat base_format =
       BaseFormat::Plain;           // of frozen linears; embeddings, head, norms and biases are never quantized
-  bool plain_scales = false;       // Nf4: its scales are not quantised in their turn
+  bool plain_scales = false;       // Nf4: its scales are not quantised themselves
   DType accumulator = DType::F32;  // of gradients summed over passes
-  bool reduce_every_step = false;  // passes are summed on each rank before ranks are, else ranks in every pass
+  bool reduce_every_step = false;  // ranks are summed once a step, else in every pass
   int64_t head_rows = 1024;        // rows of a chunk of logits
   double beta1 = 0.9, beta2 = 0.999, epsilon = 1e-8, weight_decay = 0;
   float max_grad_norm = 1;
@@ -28,42 +28,43 @@ struct Numerics {
   uint64_t seed = 42;                     // of dropout and stochastic rounding
 
   bool quantized_base() const { return base_format != BaseFormat::Plain; }
-  // Gradients have the products' dtype. Trainable weights are fp32 in value: plain where products are fp32, else split
-  // into the bf16 weight and the 16 bits that complete it; with 8-bit state they are the bf16 weight alone.
+  // Returns the dtype of gradients, which is the products'. Trainable weights are fp32 in value: plain where products
+  // are fp32, else split into the bf16 weight and the 16 bits that complete it; with 8-bit state they are the bf16
+  // weight alone.
   DType gradient() const { return compute; }
   bool split_master() const { return compute == DType::BF16 && state != StateFormat::Bit8; }
 };
 
 struct Cut {
   int64_t sequence_length = 2048;
-  int64_t micro_batch = 1;  // blocks a rank and pass
+  int64_t micro_batch = 1;  // blocks of a rank in a pass
   int64_t passes = 1;       // of a step
   int ranks = 1;
-  // Shorter shapes of a pass, in eighths of its tokens, rising: a pass whose documents are few enough on every rank
-  // takes the shortest that holds them, and computes no padding beyond it.
+  // Lists shorter shapes of a pass, in eighths of its tokens, ascending. A pass whose documents are few enough on every
+  // rank takes the shortest shape that holds them, and computes no padding beyond it.
   std::vector<int> short_eighths{};
 
-  int64_t tokens() const { return micro_batch * sequence_length; }  // a rank and pass, at most
+  int64_t tokens() const { return micro_batch * sequence_length; }  // of a rank in a pass, at most
   int64_t step_tokens() const { return tokens() * passes * ranks; }
-  // Shape 0 is the whole one, the others are short_eighths in their order.
+  // Returns the number of shapes: shape 0 is the whole one, the others are short_eighths in their order.
   int shapes() const { return static_cast<int>(short_eighths.size()) + 1; }
   int64_t tokens_of(int shape) const;
-  // The shape with the fewest tokens that has room for so many.
+  // Returns the shape with the fewest tokens that has room for `tokens`.
   int shape_for(int64_t tokens) const;
 };
 
-// What is computed again of what would be kept, by the words of the option.
+// Says which forward values are recomputed in the backward instead of kept, by the words of the option.
 enum class Recompute : uint8_t { None, Mlp, Attention, Block };
 std::string_view name(Recompute recompute);
 ActivationPolicy policy_of(Recompute recompute);
-// Everything that is not computed again waits elsewhere.
+// Returns the policy with everything offloaded that it does not recompute.
 ActivationPolicy offloaded(ActivationPolicy policy);
-// "none", "mlp", "attention + residual": what is computed again; and what waits elsewhere.
+// Return words for what is recomputed ("none", "mlp", "attention + residual") and for what is offloaded.
 std::string recompute_words(const ActivationPolicy& policy);
 std::string offload_words(const ActivationPolicy& policy);
 
-// Where a group of parameters lives. Weights that wait on the host or disk are sharded, whatever `shard_weights` says,
-// and where weights are sharded so are states.
+// Says where a group of parameters lives. Weights on the host or disk are sharded, whatever `shard_weights` says, and
+// where weights are sharded so are states.
 struct GroupPlacement {
   bool shard_weights = false, shard_states = false;
   Space weights = Space::Device, states = Space::Device, gradients = Space::Device;
@@ -79,27 +80,27 @@ struct Strategy {
   bool defer_updates = false;      // a group is updated in the next step, just before its weights are used there
   bool speculate = false;  // offloaded state is updated within the backward with a clip factor of 1, into a back
                            // buffer; a step that is clipped is applied again from the front buffer
-  bool update_in_backward = false;  // of all groups, in place, as nothing waits for the norm; gradients reduced at once
-  int64_t gather_ahead = 1;         // groups whose weights are on their way before their turn
-  Space offloaded_to = Space::Host;  // where forward values wait
+  bool update_in_backward = false;   // of all groups, in place, with no norm to wait for; gradients reduced at once
+  int64_t gather_ahead = 1;          // groups whose weights are fetched or gathered ahead of their use
+  Space offloaded_to = Space::Host;  // where offloaded forward values lie
   int64_t retire_lag = 12;           // ops for which the buffers of a copy stay reserved beyond it
   bool operator==(const Strategy&) const = default;
 };
 
-// A strategy that keeps everything on the device of one rank.
+// Returns a strategy that keeps everything on the device of one rank.
 Strategy plain_strategy(const ParamTable& table, Recompute recompute = Recompute::None);
 
-// Placement of ZeRO's stages (Rajbhandari et al., arXiv:1910.02054): 1 shards optimizer state; 2 gradients as well, as
-// soon as a group's are complete; 3 weights as well.
+// Sets the placement of a ZeRO stage (Rajbhandari et al., arXiv:1910.02054): 1 shards optimizer state; 2 also reduces a
+// group's gradients as soon as they are complete; 3 shards weights as well.
 void set_zero_stage(Strategy& strategy, int stage);
-// The stage that the first group's placement is of.
+// Returns the stage of the first group's placement.
 int zero_stage(const Strategy& strategy);
 
-// Returns whether anything waits in this space, Host or Disk.
+// Returns whether anything is offloaded to this space, Host or Disk.
 bool offloads(const Strategy& strategy, Space space);
 
-// Returns Threads where there is something to overlap with the computing: transfers of offloaded arrays, or
-// collectives. What runs and what prices it both ask here.
+// Returns Threads where transfers of offloaded arrays, or collectives, can overlap with computing. Both the run and its
+// pricing ask here.
 LaneMode lanes_of(const Strategy& strategy, const Cut& cut);
 
 }  // namespace snug

@@ -6,7 +6,7 @@
 
 namespace snug {
 
-// Eight bytes for a page of 4 KiB: seen on H200s with 60 to 210 GiB of the host locked.
+// A page table has eight bytes for a page of 4 KiB, as seen on H200s with 60 to 210 GiB of the host locked.
 uint64_t Caps::overhead(const Footprint& rank, Space space) const {
   if (space != Space::Device) return space == Space::Host ? driver_host_bytes + rank.ops * op_host_bytes : 0;
   constexpr uint64_t kOfEntry = 4096 / 8;

@@ -21,19 +21,19 @@
 namespace snug {
 namespace {
 
-// Of transformers' `initializer_range` for these families.
+// This is transformers' default of `initializer_range` for these families.
 constexpr float kInitialDeviation = 0.02f;
 
-// Streams of random numbers from here on are adapters'.
+// Adapters draw from random streams from this number on.
 constexpr uint32_t kAdapterStreams = 1u << 31;
 
-// As the model's authors draw it: normal weights, gains one, biases zero.
+// Fills a parameter as the model's authors draw it: weights normal, gains one, biases zero.
 RandomFill model_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   if (param.shape.rank == 2) return {Distribution::Normal, kInitialDeviation, seed, stream, 0};
   return {Distribution::Constant, param.initial, seed, stream, 0};
 }
 
-// As PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
+// Fills an adapter as PEFT does: A uniform in +-1 / sqrt(in) (Kaiming with a = sqrt(5)), B zero.
 RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) {
   if (param.name.ends_with(".lora_A.weight"))
     return {Distribution::Uniform, 1.0f / std::sqrt(static_cast<float>(param.shape.cols())), seed, stream, 0};
@@ -42,7 +42,7 @@ RandomFill adapter_fill(const ParamSpec& param, uint64_t seed, uint32_t stream) 
 
 constexpr std::string_view kBesideCodes = "what a quantised model has beside its weights";
 
-// Stored numbers, as fp32's bits.
+// Returns stored numbers as the bits of fp32.
 std::vector<uint32_t> widened(std::span<const std::byte> bytes, DType dtype) {
   std::vector<uint32_t> wide(bytes.size() / element_bytes(dtype));
   for (size_t i = 0; i < wide.size(); i++)
@@ -67,7 +67,7 @@ class Finder {
     }
     const int64_t model_base = model ? add_files(*model) : 0;
     adapter_base_ = adapter_ ? add_files(adapter_->index) : 0;
-    uint32_t of_model = 0, of_adapter = kAdapterStreams;  // so that a base is the same whatever adapts it
+    uint32_t of_model = 0, of_adapter = kAdapterStreams;  // apart, so that an adapter does not change the base's draws
     for (const ParamSpec& param : table_.params) {
       const uint32_t stream = param.adapter ? of_adapter++ : of_model++;
       if (const auto replacement = from_adapter(param))
@@ -92,7 +92,7 @@ class Finder {
   }
 
  private:
-  // Of the model's own tensor, whether or not an adapter replaces it.
+  // Returns the dtype of the model's own tensor, whether or not an adapter replaces it.
   std::optional<DType> own_dtype(const std::optional<SafetensorsIndex>& model, const ParamSpec& param) const {
     if (param.adapter) return std::nullopt;
     if (model) {
@@ -111,7 +111,7 @@ class Finder {
     return shared ? table_[table_.embedding].stored.tensor : tensor;
   }
 
-  // Where the adapter holds a parameter, its own or one of the model's.
+  // Returns where the adapter holds a parameter, one of its own or one of the model's.
   std::optional<ParamSource> from_adapter(const ParamSpec& param) {
     if (!adapter_) return std::nullopt;
     const auto found = adapter_->tensors.find(param.name);
@@ -122,7 +122,7 @@ class Finder {
     return TensorPlace{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
   }
 
-  // The rows of a matrix that the adapter holds, in the place of those found so far.
+  // Replaces rows of a matrix that the adapter holds in the source found so far.
   void replace_rows(const ParamSpec& param) {
     const auto found = adapter_->tokens.find(param.name);
     if (found == adapter_->tokens.end()) return;
@@ -143,7 +143,7 @@ class Finder {
     };
     const TensorPlace ours{adapter_base_ + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype};
     RangedSource pieces;
-    int64_t next = 0;  // the first row that has no piece
+    int64_t next = 0;  // the first row that is in no range yet
     for (const auto& [row, i] : by_row) {
       if (row > next) pieces.push_back({next * cols, row_of(*whole, next)});
       pieces.push_back({row * cols, row_of(ours, i)});
@@ -154,7 +154,7 @@ class Finder {
   }
 
   ParamSource place(const SafetensorsIndex& index, int64_t base, const ParamSpec& param, std::string_view reason) {
-    // From so many of the entry's values on.
+    // Returns the place from the entry's value `first` on.
     const auto at = [&](const SafetensorsEntry& entry, DType dtype, int64_t first) {
       return TensorPlace{base + static_cast<int64_t>(entry.file),
                          entry.offset + static_cast<uint64_t>(first) * element_bytes(dtype), dtype};
@@ -184,7 +184,7 @@ class Finder {
     return place;
   }
 
-  // All linears that are quantised have the form of the first.
+  // Notes the form of quantised linears; all must have the form of the first.
   void note_form(const SafetensorsIndex& index, const StoredWeight& stored) {
     if (stored.storage == WeightStorage::Plain) return;
     const BaseFormat format = stored.storage == WeightStorage::Int8 ? BaseFormat::Int8 : BaseFormat::Nf4;
@@ -203,8 +203,9 @@ class Finder {
     for (std::string& name : companions(stored.storage, stored.weight->name)) companions_.insert(std::move(name));
   }
 
-  // More layers, other linears: nothing that a file holds is passed over, but for kinds that change no result.
-  // What belongs to the model all the same is kept. `base`: of the index's files.
+  // Refuses tensors without a place, such as those of more layers or other linears: nothing that a file holds is passed
+  // over, except kinds that change no result. Tensors that belong to the model all the same are kept. `base` is the
+  // number of the index's first file.
   void judge_strangers(const SafetensorsIndex& index, std::string_view config, int64_t base) {
     std::set<std::string_view> known(companions_.begin(), companions_.end());
     for (const ParamSpec& param : table_.params) known.insert(param.stored.tensor);
@@ -224,7 +225,7 @@ class Finder {
                                            names.size() > 1 ? fmt::format(" and {} more", names.size() - 1) : ""));
   }
 
-  // Of a tensor without a place; empty if it would change what the model computes.
+  // Returns the kind of a tensor without a place; empty if it would change what the model computes.
   std::string_view harmless_kind(const SafetensorsIndex& index, std::string_view name) const {
     if (name.find("rotary_emb.") != name.npos) return "what rotary embeddings are computed from";
     if (name.starts_with("v_head.")) return "a head that gives values, of reinforcement learning";
@@ -273,7 +274,7 @@ class Finder {
            index.find(fmt::format("{}{}.eh_proj.weight", prefix, layer)) != nullptr;
   }
 
-  // `base`: of the index's files.
+  // Adds a tensor to the extras. `base` is the number of the index's first file.
   void add_extra(const SafetensorsEntry& entry, int64_t base) {
     if (!entry.dtype || entry.shape.size() > Shape().dims.size()) return;
     const ParamId same_as = entry.name == table_.head_tensor ? table_.embedding : kNoParam;
@@ -284,7 +285,7 @@ class Finder {
         {entry.name, shape, {base + static_cast<int64_t>(entry.file), entry.offset, *entry.dtype}, same_as});
   }
 
-  // Nor is anything that an adapter's file holds.
+  // Refuses whatever an adapter's file holds without a place.
   void refuse_adapters_strangers() const {
     std::set<std::string_view> known;
     for (const ParamSpec& param : table_.params) {
@@ -321,7 +322,7 @@ class Finder {
                                            fmt::join(names, "', '")));
   }
 
-  // What an adapter's configuration names and neither its weights nor the model's linears have.
+  // Notes what an adapter's configuration names and neither its weights nor the model's linears have.
   void note_what_names_nothing() {
     std::vector<std::string> linears, adapted;
     for (const ParamSpec& param : table_.params) {
@@ -346,7 +347,7 @@ class Finder {
     judge("alpha_pattern", adapter_->config.alpha_pattern);
   }
 
-  // PEFT saves a head beside its embedding where they are one.
+  // Returns whether a head is a copy of the embedding beside it: PEFT saves both where they are one.
   bool is_same_as_embedding(const std::string& param) const {
     const auto& tensors = adapter_->tensors;
     if (param != table_.head_tensor || table_.head != table_.embedding || !tensors.contains(embedding())) return false;
@@ -368,7 +369,7 @@ class Finder {
     return base;
   }
 
-  // ---- Of weight files that are not there: one that holds what config.json says ----
+  // ---- Sources without weight files: the file that config.json describes is assumed ----
 
   void assume_file() {
     sources_.assumed = true;
@@ -414,11 +415,11 @@ class Finder {
   const ParamTable& table_;
   const SourceRequest& request_;
   std::optional<AdapterFiles> adapter_;
-  int64_t adapter_base_ = 0;  // of its files
+  int64_t adapter_base_ = 0;  // number of its first file
   WeightSources sources_;
   std::string first_linear_;
-  std::set<std::string> companions_;  // of quantised weights
-  int64_t plain_linears_ = 0;         // of those that are assumed
+  std::set<std::string> companions_;  // tensors that belong to quantised weights
+  int64_t plain_linears_ = 0;         // number of those that are assumed
 };
 
 }  // namespace
@@ -480,7 +481,7 @@ bool has_own_head(const std::filesystem::path& model, const ModelSpec& spec) {
 
 namespace {
 
-// Where files hold a parameter; nothing of one that is drawn.
+// Returns where files hold a parameter; nothing for one that is drawn.
 std::vector<TensorPlace> places_of(const ParamSource& source) {
   if (const auto* const place = std::get_if<TensorPlace>(&source)) return {*place};
   if (const auto* const pieces = std::get_if<RangedSource>(&source)) {
