@@ -41,11 +41,14 @@ show $snug eval "${held_out[@]}"
 show $snug generate --model "$demo/model" --max-new-tokens 60 "${prompts[@]}"
 
 say "Training"
-show $snug train "${job[@]}" --out "$demo/run" --overwrite --log-every 10
+show $snug train "${job[@]}" --out "$demo/run" --overwrite --log-every 10 --trace "$demo/run/trace.json"
 
 say "After: the same loss, and the same questions"
 show $snug eval "${held_out[@]}" --adapter "$demo/run/adapter"
 show $snug generate --model "$demo/model" --adapter "$demo/run/adapter" --max-new-tokens 60 "${prompts[@]}"
+
+say "The run as a page: curves, memory against the plan, the timeline of a step"
+show $snug report "$demo/run" --out "$demo/report.html"
 
 say "A job that fits only sharded and offloaded: all weights on two ranks, in 1200 MiB together"
 tight=(--model "$demo/model" --data "$demo/train.jsonl" --method full --ranks 2 --host-memory 1200MiB

@@ -19,6 +19,7 @@ struct CommandFlags {
   std::string disk_directory = ".";  // doctor: whose disk is measured
   std::string format = "q8_0";       // export
   bool text = false;                 // tokenize: reads standard input instead of a data set
+  std::vector<std::string> runs;     // report
 };
 
 int plan_command(Options options, const CommandFlags& flags);
@@ -30,6 +31,7 @@ int merge_command(Options options, const CommandFlags& flags);
 int export_command(Options options, const CommandFlags& flags);
 int import_command(const Options& options, const CommandFlags& flags);
 int doctor_command(const Options& options, const CommandFlags& flags);
+int report_command(const Options& options, const CommandFlags& flags);
 int tokenize_command(const Options& options, const CommandFlags& flags);
 
 }  // namespace snug

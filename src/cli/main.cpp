@@ -42,8 +42,11 @@ const std::vector<std::string> kDataKeys{"data",         "data_format", "columns
 // These commands run on several ranks.
 const std::vector<std::string> kOnRanks{"train", "eval", "generate", "chat"};
 
+// These commands take no model.
+const std::vector<std::string> kWithoutModel{"import", "doctor", "report"};
+
 // These commands are named in the interface and are not built yet.
-const std::vector<std::string> kLaterCommands{"report", "translate"};
+const std::vector<std::string> kLaterCommands{"translate"};
 
 std::vector<std::string> join(std::vector<std::string> a, const std::vector<std::string>& b) {
   a.insert(a.end(), b.begin(), b.end());
@@ -75,6 +78,10 @@ std::vector<Command> commands() {
        doctor_command},
       {"tokenize", "token ids and loss mask, as training sees them", join(kDataKeys, {"model", "adapter", "cache_dir"}),
        tokenize_command},
+      {"report",
+       "runs -> one page of HTML that needs no network: curves, memory against the plan, timeline, samples, job",
+       {"out"},
+       report_command},
   };
 }
 
@@ -100,6 +107,8 @@ void add_command_flags(CLI::App& app, const std::string& command, Given& given) 
     app.add_option("file", given.flags.file, "the GGUF file, or the directory or id of the model")->required();
   } else if (command == "doctor") {
     app.add_option("--disk-dir", given.flags.disk_directory, "directory whose disk is measured (.)");
+  } else if (command == "report") {
+    app.add_option("run", given.flags.runs, "directories of runs, several to compare them")->required();
   } else {
     app.add_option("job", given.job_file, "job file (YAML) with any of these options as keys; flags win");
   }
@@ -257,7 +266,7 @@ int dispatch(int argc, char** argv) {
       take_adapters_base(options);
       if (options.model.empty() && options.resume)
         user_error("{}: found no job.yaml, expected a run to go on with", options.out.empty() ? "--out" : options.out);
-      if (options.model.empty() && all[i].name != "import" && all[i].name != "doctor")
+      if (options.model.empty() && std::ranges::find(kWithoutModel, all[i].name) == kWithoutModel.end())
         user_error("--model is required: a model directory in Hugging Face's layout, its id, or a GGUF file");
       if (std::ranges::find(kOnRanks, all[i].name) == kOnRanks.end()) require_one_process(all[i].name);
       const bool text_alone = all[i].name == "tokenize" && given[i].flags.text;  // which takes the tokenizer, no more

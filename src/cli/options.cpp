@@ -377,10 +377,9 @@ std::vector<OptionSpec> machine_specs() {
           "offload_activations", &O::offload_activations,
           "what layers keep for their backward to offload: auto, none, host, disk, or a fraction of the layers"),
 
-      text_option(
-          "out", &O::out,
-          "what is made: the run's directory (runs/<date>-<model>), the model's or export's, or doctor's profile "
-          "(machine.json)"),
+      text_option("out", &O::out,
+                  "what is made: the run's directory (runs/<date>-<model>), the model's or export's, doctor's profile "
+                  "(machine.json), or the report (report.html)"),
       text_option(
           "cache_dir", &O::cache_dir,
           "directory for what is made of GGUF files, quantised models, checkpoints and large data, whose token ids "

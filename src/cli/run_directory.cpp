@@ -20,6 +20,9 @@ constexpr const char* kJob = "job.yaml";
 constexpr const char* kPlan = "plan.json";
 constexpr const char* kResults[] = {"metrics.jsonl", "adapter", "model", "checkpoints", kRunFormat};
 
+// What people and --trace may put beside these, and what is said there of a run that is replaced.
+constexpr const char* kOfRun[] = {"trace.json", "samples-after.jsonl"};
+
 fs::path plain(const fs::path& path) { return fs::weakly_canonical(fs::absolute(path)); }
 
 bool lies_in(const fs::path& path, const fs::path& directory) {
@@ -147,6 +150,7 @@ void refuse_out(const Options& options) {
 
 void clear_run(const std::string& out, const Heartbeat& heartbeat) {
   for (const char* name : kResults) remove_tree(fs::path(out) / name, heartbeat);
+  for (const char* name : kOfRun) fs::remove(fs::path(out) / name);
   for (const char* name : {kPlan, kJob}) remove_tree(fs::path(out) / name, heartbeat);
 }
 

@@ -1,0 +1,66 @@
+// snug report: runs -> one page.
+#include <algorithm>
+#include <ctime>
+#include <filesystem>
+#include <fstream>
+
+#include "base/file.h"
+#include "base/say.h"
+#include "cli/commands.h"
+#include "cli/run_directory.h"
+#include "cli/text.h"
+#include "report/page.h"
+
+namespace snug {
+namespace {
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  gmtime_r(&now, &utc);
+  char text[64];
+  std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &utc);
+  return text;
+}
+
+// Runs whose last names are alike are called by what was given.
+void tell_apart(std::vector<RunFiles>& runs, const std::vector<std::string>& given) {
+  std::vector<std::string> names;
+  for (const RunFiles& run : runs) names.push_back(run.name);
+  for (size_t i = 0; i < runs.size(); i++)
+    if (std::ranges::count(names, names[i]) > 1) runs[i].name = given[i];
+}
+
+// A file of somebody's stays.
+void refuse_to_replace_other(const std::string& out) {
+  refuse_runs_own(out);
+  require_file_can_be_made(out, "--out");
+  if (!std::filesystem::exists(out)) return;
+  std::string begin(kPageBegin.size(), ' ');
+  std::ifstream(out).read(begin.data(), std::ssize(begin));
+  if (begin != kPageBegin)
+    user_error("--out: found '{}', which is no report, expected a report to replace or a name that is free", out);
+}
+
+}  // namespace
+
+int report_command(const Options& options, const CommandFlags& flags) {
+  const std::string out = options.out.empty() ? "report.html" : options.out;
+  if (flags.runs.size() > kMaxRuns)
+    user_error("command line: found {} runs, expected at most {}", flags.runs.size(), kMaxRuns);
+  refuse_to_replace_other(out);
+  std::vector<RunFiles> runs;
+  for (const std::string& run : flags.runs) runs.push_back(read_run(run));
+  tell_apart(runs, flags.runs);
+  const std::string page =
+      report_page(runs, fmt::format("Made by snug {} at {}, as the runs were then.", SNUG_VERSION, now_text()));
+  write_text(out, page);
+  if (flags.json) {
+    print(to_line({{"out", out}, {"bytes", page.size()}, {"runs", flags.runs}}) + "\n");
+  } else {
+    say(fmt::format("{}: {} of {} run{}\n", out, format_size(page.size()), runs.size(), runs.size() == 1 ? "" : "s"));
+  }
+  return 0;
+}
+
+}  // namespace snug

@@ -1,0 +1,1 @@
+snug_test(report_test ROOMS report)
