@@ -227,8 +227,8 @@ std::vector<RankBytes> bytes_of_ranks(const Session& session, Comm* comm) {
   std::vector<RankBytes> ranks;
   for (int rank = 0; rank < comm->topology().ranks; rank++) ranks.push_back({rank, {}});
   for (const Space space : kSpaces) {
-    const std::span<const uint64_t> told = comm->allgather_host(own[index(space)], "the end of the run");
-    for (RankBytes& rank : ranks) rank.bytes[index(space)] = told[static_cast<size_t>(rank.rank)];
+    const std::span<const uint64_t> gathered = comm->allgather_host(own[index(space)], "the end of the run");
+    for (RankBytes& rank : ranks) rank.bytes[index(space)] = gathered[static_cast<size_t>(rank.rank)];
   }
   return ranks;
 }

@@ -47,7 +47,7 @@ ExchangeStep exchange_of(const Topology& topology, const TensorView& in, const T
   return {Ranks::Everyone, in.data, stride_bytes(in), out.data, stride_bytes(out), row_bytes(in)};
 }
 
-Comm::Comm(Topology topology) : topology_(topology), told_(static_cast<size_t>(topology.ranks)) {
+Comm::Comm(Topology topology) : topology_(topology), gathered_(static_cast<size_t>(topology.ranks)) {
   check(topology.ranks > 0 && topology.rank >= 0 && topology.rank < topology.ranks, "rank {} of {}", topology.rank,
         topology.ranks);
   set_replicas(topology.replicas);
@@ -74,15 +74,15 @@ void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
 
 template <class Where>
 std::span<const uint64_t> Comm::trade_words(std::span<const uint64_t> values, const Where& where) {
-  told_.resize(static_cast<size_t>(topology_.ranks) * values.size());
+  gathered_.resize(static_cast<size_t>(topology_.ranks) * values.size());
   try {
     step(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
-                  reinterpret_cast<std::byte*>(told_.data()), values.size_bytes(), values.size_bytes()});
+                  reinterpret_cast<std::byte*>(gathered_.data()), values.size_bytes(), values.size_bytes()});
   } catch (const PeerError& error) {
     if (const std::string place = where(); !place.empty()) rethrow(error, place);
     throw;
   }
-  return told_;
+  return gathered_;
 }
 
 std::span<const uint64_t> Comm::allgather_host(uint64_t value, const SyncPoint& at) {
@@ -99,13 +99,13 @@ std::span<const uint64_t> Comm::allgather_host(std::span<const uint64_t> values,
 void Comm::agree(std::string_view what, uint64_t value) {
   trade_words(std::span(&value, 1), [what] { return fmt::format("at the comparison of {}", what); });
   std::string others;
-  for (size_t rank = 1; rank < told_.size(); rank++)
-    if (told_[rank] != told_[0]) others += fmt::format(", rank {} has {:016x}", rank, told_[rank]);
+  for (size_t rank = 1; rank < gathered_.size(); rank++)
+    if (gathered_[rank] != gathered_[0]) others += fmt::format(", rank {} has {:016x}", rank, gathered_[rank]);
   if (!others.empty())
     user_error(
         "ranks do not agree on {}: rank 0 has {:016x}{}; expected the same command, job, model, data and build of snug "
         "on all of them",
-        what, told_[0], others);
+        what, gathered_[0], others);
 }
 
 void Comm::barrier(const SyncPoint& at) { allgather_host(0, at); }

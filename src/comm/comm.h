@@ -135,7 +135,7 @@ class Comm {
   std::span<const uint64_t> trade_words(std::span<const uint64_t> values, const Where& where);
 
   Topology topology_;
-  std::vector<uint64_t> told_;  // by rank, then by value
+  std::vector<uint64_t> gathered_;  // by rank, then by value
 };
 
 // Returns Comm::allgather_host() of a type that consists of words without pointers: each rank's value, by rank.

@@ -127,8 +127,8 @@ std::shared_ptr<PeerHub> meet_peers(Comm& comm) {
     if (name != process_name()) return nullptr;
   int device = 0;
   check_cuda(cudaGetDevice(&device), "choosing the device");
-  const std::span<const uint64_t> told = comm.allgather_host(static_cast<uint64_t>(device), kSyncPoint);
-  const std::vector<uint64_t> devices(told.begin(), told.end());
+  const std::span<const uint64_t> gathered = comm.allgather_host(static_cast<uint64_t>(device), kSyncPoint);
+  const std::vector<uint64_t> devices(gathered.begin(), gathered.end());
   const bool reached =
       std::ranges::all_of(devices, [&](uint64_t other) { return reaches(device, static_cast<int>(other)); });
   for (const uint64_t one : comm.allgather_host(static_cast<uint64_t>(reached), kSyncPoint))

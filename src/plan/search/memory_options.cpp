@@ -11,15 +11,15 @@ namespace {
 using Field = Space GroupPlacement::*;
 
 // Offloads the last groups first: the time between their uses is longest.
-void send_away(Strategy& strategy, Field field, int64_t count, Space space) {
+void offload_groups(Strategy& strategy, Field field, int64_t count, Space space) {
   const auto groups = static_cast<int64_t>(strategy.groups.size());
   for (int64_t g = groups - count; g < groups; g++) strategy.groups[static_cast<size_t>(g)].*field = space;
 }
 
 void place(Strategy& strategy, Field field, const std::optional<Offload>& pinned) {
   if (pinned)
-    send_away(strategy, field, std::llround(pinned->share * static_cast<double>(strategy.groups.size())),
-              pinned->space);
+    offload_groups(strategy, field, std::llround(pinned->share * static_cast<double>(strategy.groups.size())),
+                   pinned->space);
 }
 
 struct Kind {
@@ -32,7 +32,7 @@ constexpr std::array kOffloads{Kind{MemoryOption::Kind::States, &Choices::states
                                Kind{MemoryOption::Kind::Weights, &Choices::parameters, &GroupPlacement::weights}};
 
 // Recomputes in the first layers what this setting recomputes, besides what they recompute already.
-void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
+void recompute_layers(Strategy& strategy, Recompute recompute, int64_t count) {
   const ActivationPolicy more = policy_of(recompute);
   for (int64_t b = 0; b < count; b++)
     for (const ActivationClass kind : kPlannedClasses)
@@ -40,7 +40,7 @@ void compute_again(Strategy& strategy, Recompute recompute, int64_t count) {
 }
 
 // Offloads values of the first layers, which the backward needs last.
-void send_values_away(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
+void offload_values(Strategy& strategy, std::optional<ActivationClass> only, int64_t count, Space space) {
   for (int64_t b = 0; b < count; b++)
     for (const ActivationClass kind : kPlannedClasses) {
       Retention& retention = strategy.activations[static_cast<size_t>(b)][kind];
@@ -134,11 +134,11 @@ Strategy baseline(const Choices& choices, int stage, const ParamTable& table) {
   if (choices.ranks == 1) strategy.reduce_in_backward = true;  // nothing to wait for
   strategy.update_in_backward = choices.update_in_backward && strategy.reduce_in_backward;
   if (choices.recomputed_layers)
-    compute_again(strategy, Recompute::Block, std::min(layers, *choices.recomputed_layers));
+    recompute_layers(strategy, Recompute::Block, std::min(layers, *choices.recomputed_layers));
   for (const Kind& kind : kOffloads) place(strategy, kind.field, choices.*kind.pinned);
   if (choices.activations)
-    send_values_away(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
-                     choices.activations->space);
+    offload_values(strategy, std::nullopt, std::llround(choices.activations->share * static_cast<double>(layers)),
+                   choices.activations->space);
   return strategy;
 }
 
@@ -148,7 +148,7 @@ std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage,
   if (!choices.recompute && !choices.recomputed_layers)
     for (const Recompute r : {Recompute::Mlp, Recompute::Attention, Recompute::Block})
       options.push_back(
-          {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { compute_again(s, r, n); }});
+          {MemoryOption::Kind::Recompute, false, layers, [r](Strategy& s, int64_t n) { recompute_layers(s, r, n); }});
   if (!choices.zero && stage == 2)
     options.push_back({MemoryOption::Kind::Shard, false, groups, [](Strategy& s, int64_t n) {
                          for (auto g = s.groups.end() - n; g != s.groups.end(); ++g) g->shard_weights = true;
@@ -160,11 +160,12 @@ std::vector<MemoryOption> open_memory_options(const Choices& choices, int stage,
           std::optional<ActivationClass>()})
       if (!choices.activations)
         options.push_back({MemoryOption::Kind::Activations, to_disk, layers,
-                           [=](Strategy& s, int64_t n) { send_values_away(s, only, n, space); }});
+                           [=](Strategy& s, int64_t n) { offload_values(s, only, n, space); }});
     for (const Kind& kind : kOffloads)
       if (!(choices.*kind.pinned))
-        options.push_back({kind.kind, to_disk, groups,
-                           [field = kind.field, space](Strategy& s, int64_t n) { send_away(s, field, n, space); }});
+        options.push_back({kind.kind, to_disk, groups, [field = kind.field, space](Strategy& s, int64_t n) {
+                             offload_groups(s, field, n, space);
+                           }});
   }
   return options;
 }
