@@ -29,6 +29,17 @@ TEST_F(ReportCli, ARunBecomesOnePage) {
   EXPECT_TRUE(fs::exists(at("run/samples-before.jsonl"))) << "of the model alone";
 }
 
+TEST_F(ReportCli, MetricsAreWrittenInOtherFormats) {
+  ASSERT_EQ(run(job("train", {"--metrics-format", "csv,tensorboard"})).code, 0) << text_of(at("stderr"));
+  EXPECT_EQ(std::ranges::count(text_of(at("run/metrics.csv")), '\n'), 7);
+  EXPECT_FALSE(fs::is_empty(at("run/tensorboard")));
+  ASSERT_EQ(run(job("train", {"--overwrite"})).code, 0);
+  EXPECT_FALSE(fs::exists(at("run/metrics.csv")));
+  EXPECT_FALSE(fs::exists(at("run/tensorboard")));
+  fs::remove_all(at("run"));
+  expect_refusal(job("train", {"--metrics-format", "wandb"}), {"metrics_format", "'wandb'", "csv, tensorboard"});
+}
+
 TEST_F(ReportCli, WhatHoldsNoRunOrMayNotBeReplacedIsRefused) {
   fs::create_directory(at("empty"));
   expect_refusal({"report", "empty"}, {"empty: found no run", "job.yaml"});

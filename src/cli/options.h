@@ -75,6 +75,7 @@ struct Options {
 
   std::string out, trace, cache_dir;
   bool overwrite = false, resume = false;
+  std::vector<std::string> metrics_format;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
 };

@@ -205,6 +205,10 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.save = interval_of(options.save_every);
   trainer.log_interval = interval_of(options.log_every);
   trainer.keep = options.keep;
+  const auto writes = [&](const char* format) {
+    return std::ranges::find(options.metrics_format, format) != options.metrics_format.end();
+  };
+  trainer.metrics_formats = {.csv = writes("csv"), .tensorboard = writes("tensorboard")};
   trainer.trace = options.trace;
   trainer.log = log_line;
   return trainer;

@@ -43,6 +43,7 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
+  MetricsFormats metrics_formats;
   std::filesystem::path trace;    // a Chrome trace of the first steps is written there; empty: none
   PerSpace<uint64_t> overhead{};  // bytes taken beside the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides
