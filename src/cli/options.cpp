@@ -400,6 +400,9 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
       metrics_format_option(),
+      text_option("on_event", &O::on_event,
+                  "command (sh -c) that is told of the start, every step, checkpoint and the end: a JSON object a line "
+                  "on its standard input"),
       text_option("trace", &O::trace,
                   "file for a Chrome trace of the first steps: lanes, ops, and what they waited for"),
   };

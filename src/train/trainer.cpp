@@ -141,7 +141,12 @@ Ending Trainer::run() {
       begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
-    if (files) files->append(metrics_);
+    if (files) {
+      files->append(metrics_);
+      nlohmann::ordered_json event{{"event", "step"}};
+      event.update(metrics_json(metrics_));
+      options_.event(event);
+    }
     const std::string line =
         fmt::format("loss {:.4f}  norm {:.3f}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
                     static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
@@ -294,6 +299,8 @@ void Trainer::refuse_lost() const {
 void Trainer::save_now(int64_t number) {
   state_.step = number;
   checkpoints_.save(session_, state_);
+  if (session_.rank() == 0)
+    options_.event({{"event", "checkpoint"}, {"step", number}, {"path", checkpoints_.directory(number).string()}});
 }
 
 // Ranks beyond the first write to names of their own.
