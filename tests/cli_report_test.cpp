@@ -29,6 +29,37 @@ TEST_F(ReportCli, ARunBecomesOnePage) {
   EXPECT_TRUE(fs::exists(at("run/samples-before.jsonl"))) << "of the model alone";
 }
 
+TEST_F(ReportCli, MetricsAreWrittenInOtherFormatsAndToldToACommand) {
+  const Words more{"--metrics-format", "csv,tensorboard", "--on-event", "tee events.jsonl", "--json"};
+  const Outcome outcome = run(job("train", more));
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_EQ(nlohmann::json::parse(outcome.out)["steps"], 6) << "what the command prints is not on standard output";
+  std::vector<std::string> events;
+  std::istringstream lines(text_of(at("events.jsonl")));
+  for (std::string line; std::getline(lines, line);) {
+    const auto event = nlohmann::json::parse(line);
+    events.push_back(event["event"]);
+    if (event["event"] == "step") {
+      EXPECT_EQ(event["loss"], losses("run").at(event["step"].get<size_t>() - 1));
+    } else if (event["event"] == "checkpoint") {
+      EXPECT_TRUE(fs::is_directory(at(event["path"])));
+    } else if (event["event"] == "end") {
+      EXPECT_TRUE(fs::is_directory(at(event["result"])));
+    }
+  }
+  EXPECT_EQ(events, Words({"begin", "step", "step", "step", "step", "step", "step", "checkpoint", "end"}));
+  EXPECT_EQ(std::ranges::count(text_of(at("run/metrics.csv")), '\n'), 7);
+  EXPECT_FALSE(fs::is_empty(at("run/tensorboard")));
+  EXPECT_THAT(text_of(at("run/job.yaml")), HasSubstr("on_event: tee events.jsonl"));
+  ASSERT_EQ(run(job("train", {"--overwrite", "--on-event", "exit 3"})).code, 0);
+  EXPECT_THAT(text_of(at("stderr")), HasSubstr("on_event: 'exit 3' ended with exit code 3"));
+  EXPECT_FALSE(fs::exists(at("run/metrics.csv")));
+  EXPECT_FALSE(fs::exists(at("run/tensorboard")));
+  EXPECT_EQ(losses("run").size(), 6U);
+  fs::remove_all(at("run"));
+  expect_refusal(job("train", {"--metrics-format", "wandb"}), {"metrics_format", "'wandb'", "csv, tensorboard"});
+}
+
 TEST_F(ReportCli, WhatHoldsNoRunOrMayNotBeReplacedIsRefused) {
   fs::create_directory(at("empty"));
   expect_refusal({"report", "empty"}, {"empty: found no run", "job.yaml"});

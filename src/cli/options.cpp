@@ -204,6 +204,17 @@ OptionSpec targets_option() {
   return spec;
 }
 
+OptionSpec metrics_format_option() {
+  OptionSpec spec = list_option("metrics_format", &Options::metrics_format,
+                                "what metrics are written as beside metrics.jsonl: csv (metrics.csv), tensorboard "
+                                "(event files in tensorboard/), or both");
+  spec.set = [](Options& o, const std::string& text) {
+    o.metrics_format = split_list(text);
+    for (const std::string& word : o.metrics_format) parse_word(word, "metrics_format", {"csv", "tensorboard"});
+  };
+  return spec;
+}
+
 OptionSpec keep_option() {
   return {"keep", "checkpoints kept besides the one with the best evaluation, or 'all' (2)",
           [](Options& o, const std::string& t) { o.keep = t == "all" ? -1 : parse_integer(t, "keep", 1); },
@@ -390,6 +401,10 @@ std::vector<OptionSpec> machine_specs() {
       cadence_option("eval_every", &O::eval_every, "steps, 'epoch' or a duration; 0 = at the end only (0)"),
       cadence_option("save_every", &O::save_every, "steps, 'epoch' or a duration; 0 = at the end only (30min)"),
       keep_option(),
+      metrics_format_option(),
+      text_option("on_event", &O::on_event,
+                  "command (sh -c) that is told of the start, every step, checkpoint and the end: a JSON object a line "
+                  "on its standard input"),
       text_option("trace", &O::trace,
                   "file for a Chrome trace of the first steps: lanes, ops, and what they waited for"),
   };

@@ -73,8 +73,9 @@ struct Options {
               offload_parameters = "auto";
   bool speculative_updates = false;
 
-  std::string out, trace, cache_dir;
+  std::string out, trace, cache_dir, on_event;
   bool overwrite = false, resume = false;
+  std::vector<std::string> metrics_format;
   Cadence log_every{Cadence::Unit::Steps, 1}, eval_every, save_every{Cadence::Unit::Seconds, 1800};
   int64_t keep = 2;  // -1: all
 };

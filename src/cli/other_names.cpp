@@ -366,7 +366,7 @@ constexpr OtherName kNames[] = {
     {"log_every_n_steps", "log_every", ""},
     {"logging_strategy", "log_every", ""},
     {"logging_first_step", "log_every", ""},
-    {"report_to", "", kLogs},
+    {"report_to", "metrics_format", kLogs},
     {"wandb_project", "", kLogs},
     {"use_wandb", "", kLogs},
     {"run_name", "out", kLogs},

@@ -21,6 +21,7 @@
 #include "format/generation_config.h"
 #include "format/side_files.h"
 #include "plan/lowering/fingerprint.h"
+#include "train/event_command.h"
 #include "train/export.h"
 
 namespace snug {
@@ -205,6 +206,10 @@ TrainerOptions trainer_options_of(const Options& options, int64_t steps) {
   trainer.save = interval_of(options.save_every);
   trainer.log_interval = interval_of(options.log_every);
   trainer.keep = options.keep;
+  const auto writes = [&](const char* format) {
+    return std::ranges::find(options.metrics_format, format) != options.metrics_format.end();
+  };
+  trainer.metrics_formats = {.csv = writes("csv"), .tensorboard = writes("tensorboard")};
   trainer.trace = options.trace;
   trainer.log = log_line;
   return trainer;
@@ -266,6 +271,30 @@ void require_owned(Run& run) {
     }
 }
 
+// Trains, exports what was trained, and tells the command of --on-event what becomes of it.
+Ending train_to_end(Trainer& trainer, Session& session, Run& run, std::optional<EventCommand>& command) {
+  const Options& options = run.options;
+  const auto tell = [&](const nlohmann::ordered_json& event) {
+    if (command) command->send(event);
+  };
+  if (session.rank() == 0 && !options.on_event.empty())
+    command.emplace(options.on_event, EventCommand::Terms{.say = log_line});
+  tell({{"event", "begin"}, {"out", options.out}, {"step", trainer.step()}});
+  try {
+    const Ending ending = trainer.run();
+    if (session.rank() == 0) require_owned(run);
+    export_result(session, options, run.write_extra);
+    tell({{"event", "end"},
+          {"step", trainer.step()},
+          {"interrupted", ending == Ending::Interrupted},
+          {"result", (std::filesystem::path(options.out) / trained_parts(options)).string()}});
+    return ending;
+  } catch (const std::exception& error) {
+    tell({{"event", "error"}, {"message", error.what()}});
+    throw;
+  }
+}
+
 int train_rank(Run& run, int rank, int place, Comm* comm) {
   const Options& options = run.options;
   const Cut& cut = run.planned.spec.cut;
@@ -298,6 +327,10 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
     trainer_options.overhead[index(space)] = run.planned.caps.overhead(run.planned.shown().forecast, space);
   trainer_options.fields = run.fields;
   trainer_options.require_owned = [&] { require_owned(run); };
+  std::optional<EventCommand> command;
+  trainer_options.event = [&](const nlohmann::ordered_json& event) {
+    if (command) command->send(event);
+  };
   trainer_options.interrupted = [&] { return run.guard.interrupted(); };
   Trainer trainer(session, data, validation ? &*validation : nullptr, validation ? validation->stream().steps() : 0,
                   trainer_options);
@@ -315,9 +348,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
   session.barrier("the beginning of the run");  // until then the contents of --out may be another run's
   run.begun = true;
   const int64_t before = trainer.step();
-  const Ending ending = trainer.run();
-  if (reports) require_owned(run);
-  export_result(session, options, run.write_extra);
+  const Ending ending = train_to_end(trainer, session, run, command);
   const std::vector<RankBytes> ranks = bytes_of_ranks(session, comm);
   if (reports) {
     if (comm) log_line(fmt::format("ranks: {}", ranks_text(ranks, cut.ranks)));
@@ -340,6 +371,7 @@ int train_rank(Run& run, int rank, int place, Comm* comm) {
                      {"loss", trainer.loss() ? nlohmann::ordered_json(*trainer.loss()) : nullptr}}) +
             "\n");
   }
+  if (command) command->end();
   return ending == Ending::Interrupted ? 130 : 0;
 }
 

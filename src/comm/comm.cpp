@@ -73,7 +73,7 @@ void Comm::exchange(Lane lane, const TensorView& in, const TensorView& out) {
 }
 
 template <class Where>
-std::span<const uint64_t> Comm::trade_words(std::span<const uint64_t> values, const Where& where) {
+std::span<const uint64_t> Comm::exchange_words(std::span<const uint64_t> values, const Where& where) {
   gathered_.resize(static_cast<size_t>(topology_.ranks) * values.size());
   try {
     step(kLanes, {Ranks::Everyone, reinterpret_cast<const std::byte*>(values.data()), 0,
@@ -90,14 +90,14 @@ std::span<const uint64_t> Comm::allgather_host(uint64_t value, const SyncPoint& 
 }
 
 std::span<const uint64_t> Comm::allgather_host(std::span<const uint64_t> values, const SyncPoint& at) {
-  return trade_words(values, [&at] {
+  return exchange_words(values, [&at] {
     if (at.number) return fmt::format("at {} {}", at.place, *at.number);
     return at.place.empty() ? std::string() : fmt::format("at {}", at.place);
   });
 }
 
 void Comm::agree(std::string_view what, uint64_t value) {
-  trade_words(std::span(&value, 1), [what] { return fmt::format("at the comparison of {}", what); });
+  exchange_words(std::span(&value, 1), [what] { return fmt::format("at the comparison of {}", what); });
   std::string others;
   for (size_t rank = 1; rank < gathered_.size(); rank++)
     if (gathered_[rank] != gathered_[0]) others += fmt::format(", rank {} has {:016x}", rank, gathered_[rank]);

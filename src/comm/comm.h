@@ -132,7 +132,7 @@ class Comm {
  private:
   // `where` is as in rethrow(), or empty.
   template <class Where>
-  std::span<const uint64_t> trade_words(std::span<const uint64_t> values, const Where& where);
+  std::span<const uint64_t> exchange_words(std::span<const uint64_t> values, const Where& where);
 
   Topology topology_;
   std::vector<uint64_t> gathered_;  // by rank, then by value

@@ -32,6 +32,8 @@ class Checkpoints {
       : root_(run_directory / "checkpoints"), keep_(keep), require_owned_(std::move(require_owned)) {}
 
   const std::filesystem::path& root() const { return root_; }
+  // Returns where the checkpoint of a step lies, if there is one.
+  std::filesystem::path directory(int64_t step) const;
   // Returns the steps of the complete checkpoints, in order.
   std::vector<int64_t> steps() const;
   // Returns the directory of the last one, if there is any.
@@ -58,7 +60,6 @@ class Checkpoints {
   CheckpointState restore_last(Session& session, const CheckpointState& now) const;
 
  private:
-  std::filesystem::path directory(int64_t step) const;
   void remove_old(const CheckpointState& state, const Heartbeat& heartbeat) const;
 
   std::filesystem::path root_;

@@ -1,21 +1,18 @@
 #include "train/metrics.h"
 
-#include <fcntl.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <vector>
 
-#include "base/error.h"
 #include "base/file.h"
 #include "base/say.h"
 
 namespace snug {
 
-std::string to_json_line(const StepMetrics& m) {
+nlohmann::ordered_json metrics_json(const StepMetrics& m) {
   nlohmann::ordered_json line{
       {"step", m.step},
       {"loss", m.loss},
@@ -28,33 +25,61 @@ std::string to_json_line(const StepMetrics& m) {
       {"device_bytes", m.device_bytes},
       {"host_bytes", m.host_bytes}};
   if (m.eval_loss) line["eval_loss"] = *m.eval_loss;
-  return line.dump();
+  return line;
 }
 
-MetricsFile::MetricsFile(const std::filesystem::path& path, int64_t keep_steps) : path_(path) {
-  std::string kept;
-  if (keep_steps > 0 && is_file(path)) {
-    std::ifstream in(path);
-    for (std::string line; std::getline(in, line);) {
-      const auto object = nlohmann::json::parse(line, nullptr, false);
-      if (object.is_object() && object.value("step", keep_steps + 1) <= keep_steps) kept += line + "\n";
-    }
-  }
-  write_text(path, kept);
-  file_ = ::open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC);
-  if (file_ < 0) device_error("{}: cannot be written: {}", path.string(), std::strerror(errno));
+namespace {
+
+using Object = nlohmann::ordered_json;
+
+// A table has the columns that any step may have.
+std::vector<std::string> columns() {
+  StepMetrics all;
+  all.eval_loss = 0;
+  const Object object = metrics_json(all);
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : object.items()) keys.push_back(key);
+  return keys;
 }
 
-MetricsFile::~MetricsFile() { ::close(file_); }
+// Numbers as metrics.jsonl has them; nothing where a step has none.
+std::string csv_row(const Object& line) {
+  std::vector<std::string> cells;
+  for (const std::string& key : columns())
+    cells.push_back(line.contains(key) && line[key].is_number() ? line[key].dump() : "");
+  return fmt::format("{}\n", fmt::join(cells, ","));
+}
 
-void MetricsFile::append(const StepMetrics& metrics) {
-  const std::string line = to_json_line(metrics) + "\n";
-  for (size_t done = 0; done < line.size();) {
-    const ssize_t count = ::write(file_, line.data() + done, line.size() - done);
-    if (count < 0 && errno == EINTR) continue;
-    if (count < 0) device_error("{}: writing a line failed: {}", path_.string(), std::strerror(errno));
-    done += static_cast<size_t>(count);
+std::vector<Object> kept_lines(const std::filesystem::path& path, int64_t keep_steps) {
+  std::vector<Object> kept;
+  if (keep_steps == 0 || !is_file(path)) return kept;
+  std::ifstream in(path);
+  for (std::string line; std::getline(in, line);) {
+    Object object = Object::parse(line, nullptr, false);
+    if (object.is_object() && object.value("step", keep_steps + 1) <= keep_steps) kept.push_back(std::move(object));
   }
+  return kept;
+}
+
+}  // namespace
+
+MetricsFiles::MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats) {
+  const std::vector<Object> kept = kept_lines(out / "metrics.jsonl", keep_steps);
+  std::string lines, rows = fmt::format("{}\n", fmt::join(columns(), ","));
+  for (const Object& object : kept) lines += object.dump() + "\n", rows += csv_row(object);
+  lines_.emplace(out / "metrics.jsonl", lines);
+  if (formats.csv) rows_.emplace(out / "metrics.csv", rows);
+  if (!formats.tensorboard) return;
+  events_.emplace(out / "tensorboard", keep_steps + 1);
+  if (events_->is_first())
+    for (const Object& object : kept) events_->append(object["step"].get<int64_t>(), object);
+}
+
+void MetricsFiles::append(const StepMetrics& metrics) {
+  const Object object = metrics_json(metrics);
+  lines_->append(object.dump() + "\n");
+  if (rows_) rows_->append(csv_row(object));
+  if (events_) events_->append(metrics.step, object);
 }
 
 Progress::Progress(std::string what, int64_t before, int64_t total, bool shown)

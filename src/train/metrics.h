@@ -6,6 +6,9 @@
 #include <optional>
 #include <string>
 
+#include "train/appended_file.h"
+#include "train/event_file.h"
+
 namespace snug {
 
 struct StepMetrics {
@@ -17,21 +20,26 @@ struct StepMetrics {
   std::optional<double> eval_loss;
 };
 
-std::string to_json_line(const StepMetrics& metrics);
+// Returns them as a line of metrics.jsonl has them.
+nlohmann::ordered_json metrics_json(const StepMetrics& metrics);
 
-// Appends to the metrics.jsonl of a run, line by line.
-class MetricsFile {
+// Says in which formats metrics are written beside metrics.jsonl.
+struct MetricsFormats {
+  bool csv = false, tensorboard = false;
+};
+
+// Writes metrics.jsonl of a run, and where they are asked for metrics.csv and a file in tensorboard/: a line, row or
+// event a step. DeviceError where one cannot be written.
+class MetricsFiles {
  public:
-  // Keeps the lines of steps up to `keep_steps` of a run that is resumed; 0 starts afresh.
-  MetricsFile(const std::filesystem::path& path, int64_t keep_steps);
-  ~MetricsFile();
-  MetricsFile(const MetricsFile&) = delete;
-  MetricsFile& operator=(const MetricsFile&) = delete;
+  // Keeps the lines of steps up to `keep_steps` of a run that is resumed; 0 starts afresh. Other formats have these
+  // steps too; of events, where the directory has none yet.
+  MetricsFiles(const std::filesystem::path& out, int64_t keep_steps, MetricsFormats formats);
   void append(const StepMetrics& metrics);
 
  private:
-  std::filesystem::path path_;
-  int file_ = -1;
+  std::optional<AppendedFile> lines_, rows_;
+  std::optional<EventFile> events_;
 };
 
 // Shows one line on standard error that is written over if that is a terminal; it shows nothing in a pipe.

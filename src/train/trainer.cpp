@@ -112,8 +112,8 @@ void Trainer::agree() {
 
 Ending Trainer::run() {
   const bool reports = session_.rank() == 0;
-  std::optional<MetricsFile> file;
-  if (reports) file.emplace(options_.out / "metrics.jsonl", state_.step);
+  std::optional<MetricsFiles> files;
+  if (reports) files.emplace(options_.out, state_.step, options_.metrics_formats);
   Progress progress("step", state_.step, options_.steps, reports);
   Due evaluation(options_.evaluate), saving(options_.save), logging(options_.log_interval);
   Ending ending = Ending::Done;
@@ -141,7 +141,12 @@ Ending Trainer::run() {
       begun_ = Clock::now();
     }
     const bool best = metrics_.eval_loss && state_.best_step == number;
-    if (file) file->append(metrics_);
+    if (files) {
+      files->append(metrics_);
+      nlohmann::ordered_json event{{"event", "step"}};
+      event.update(metrics_json(metrics_));
+      options_.event(event);
+    }
     const std::string line =
         fmt::format("loss {:.4f}  norm {:.3f}  {:.0f} tokens/s{}", metrics_.loss, metrics_.grad_norm,
                     static_cast<double>(metrics_.tokens) / metrics_.step_seconds,
@@ -294,6 +299,8 @@ void Trainer::refuse_lost() const {
 void Trainer::save_now(int64_t number) {
   state_.step = number;
   checkpoints_.save(session_, state_);
+  if (session_.rank() == 0)
+    options_.event({{"event", "checkpoint"}, {"step", number}, {"path", checkpoints_.directory(number).string()}});
 }
 
 // Returns the path of the trace; ranks other than the first have names of their own.

@@ -45,6 +45,10 @@ struct TrainerOptions {
   int64_t steps = 0;
   Interval evaluate, save, log_interval{1, 0};
   int64_t keep = 2;
+  MetricsFormats metrics_formats;
+  // Called by rank 0 with {"event": "step", ...} after a step, as metrics.jsonl has it, and with "checkpoint" when one
+  // is on disk.
+  std::function<void(const nlohmann::ordered_json&)> event = [](const nlohmann::ordered_json&) {};
   std::filesystem::path trace;    // a Chrome trace of the first steps is written there; empty: none
   PerSpace<uint64_t> overhead{};  // bytes taken besides the arenas
   Fields fields{};  // of the data and of the weights that are not trained: what resuming compares, besides

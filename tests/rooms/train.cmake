@@ -31,6 +31,8 @@ if(TARGET snug_mpi AND MPIEXEC_EXECUTABLE AND NOT SNUG_SANITIZE STREQUAL "thread
 endif()
 snug_test(trace_test ROOMS train)
 snug_test(alive_test ROOMS train)
+snug_test(metrics_test ROOMS train)
+snug_test(event_command_test ROOMS train)
 
 # The programs of a few hundred jobs against fixtures/census.txt; `census > tests/fixtures/census.txt` writes it anew.
 add_executable(census census.cpp)
