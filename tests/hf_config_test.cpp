@@ -264,6 +264,27 @@ TEST(HfConfig, GemmasGateIsTanhGeluHoweverItIsSpelt) {
   EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_act': found \"silu\", expected \"gelu_pytorch_tanh\""));
 }
 
+// As transformers' Gemma2Config has it.
+TEST(HfConfig, Gemma2HasCapsAndAWindowInEveryOtherLayer) {
+  Json config = parse_json(R"({"model_type": "gemma2", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 10, "hidden_act": "gelu_pytorch_tanh"})",
+                           "x");
+  const auto spec = [&] { return parse(config.dump()).spec; };
+  const ModelSpec usual = spec();
+  EXPECT_EQ(usual.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(usual.layers[0].attention_scale, 0.0625);
+  EXPECT_EQ(usual.layers[2].attention_cap, 50.0);
+  EXPECT_EQ(usual.logits_cap, 30.0);
+  EXPECT_EQ(usual.layers[0].mlp_post_norm.weight, "post_feedforward_layernorm.weight");
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(4096, 0, 4096));
+  config["attn_logit_softcapping"] = nullptr;
+  config["final_logit_softcapping"] = 20.0;
+  EXPECT_EQ(spec().layers[0].attention_cap, 0.0);
+  EXPECT_EQ(spec().logits_cap, 20.0);
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 4096, 0));
+}
+
 // As transformers' Gemma3TextConfig has it.
 TEST(HfConfig, Gemma3HasTwoRopesAndWindowsByLayer) {
   Json config = parse_json(R"({"model_type": "gemma3_text", "hidden_size": 16, "intermediate_size": 16,

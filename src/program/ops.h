@@ -100,6 +100,7 @@ struct Attention {
   float scale = 1;
   int64_t longest = 0;  // tokens of the longest document a pass may hold
   int64_t window = 0;   // a token sees so many, itself the last; 0: all of its document up to itself
+  float cap = 0;        // scores s become cap tanh(s / cap) (Bello et al., arXiv:1611.09940); 0: they stay
 };
 
 // dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r, dq, dk and dv w as q, k and v (0 outside
@@ -108,6 +109,7 @@ struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0, window = 0;
+  float cap = 0;
 };
 
 // Writes the keys and values of n new tokens at rows RuntimeScalars::position.. of a cache.   k and v r [n, kv_heads *
@@ -122,6 +124,7 @@ struct CachedAttention {
   HeadShape shape;
   float scale = 1;
   int64_t window = 0;
+  float cap = 0;
 };
 
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------
@@ -248,11 +251,18 @@ struct ScatterRows {};
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with a weight of its own.   logits rw
 // [n, V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
-// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. Rows at or beyond
-// RuntimeScalars::loss_rows: loss 0, gradient 0.
+// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. With `cap` (0: none) x of the logits
+// is taken for cap tanh(x / cap), and the gradient is x's. Rows at or beyond RuntimeScalars::loss_rows: loss 0,
+// gradient 0.
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;
+  float cap = 0;
+};
+
+// x = cap tanh(x / cap).   x rw fp32.
+struct SoftCap {
+  float cap = 1;
 };
 
 // sum = (accumulate ? sum : 0) + the first RuntimeScalars::loss_rows elements of loss, added in order in fp64, rounded
@@ -405,7 +415,7 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
                            SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
                            Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
-                           ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Whether all ranks do it together.

@@ -54,6 +54,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   model.epsilon = spec.final_norm.epsilon;
   model.embedding_factor = spec.embedding_factor;
   model.logits_factor = spec.logits_factor;
+  model.logits_cap = spec.logits_cap;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
   if (!spec.tied) model.head = matrix("lm_head.weight");
@@ -66,11 +67,25 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
     };
     const LayerSpec& layer = spec.layers[i];
     const auto norm = [&](const NormSpec& of) { return of.weight.empty() ? std::vector<S>() : vector(at + of.weight); };
-    model.blocks.push_back({norm(layer.attention_norm), norm(layer.mlp_norm), linear("self_attn.q_proj"),
-                            linear("self_attn.k_proj"), linear("self_attn.v_proj"), linear("self_attn.o_proj"),
-                            linear("mlp.gate_proj"), linear("mlp.up_proj"), linear("mlp.down_proj"), layer.window,
-                            layer.rope, norm(layer.query_norm), norm(layer.key_norm), layer.attention_scale,
-                            layer.branch_factor, norm(layer.attention_post_norm), norm(layer.mlp_post_norm), layer.gate,
+    model.blocks.push_back({norm(layer.attention_norm),
+                            norm(layer.mlp_norm),
+                            linear("self_attn.q_proj"),
+                            linear("self_attn.k_proj"),
+                            linear("self_attn.v_proj"),
+                            linear("self_attn.o_proj"),
+                            linear("mlp.gate_proj"),
+                            linear("mlp.up_proj"),
+                            linear("mlp.down_proj"),
+                            layer.window,
+                            layer.rope,
+                            norm(layer.query_norm),
+                            norm(layer.key_norm),
+                            layer.attention_scale,
+                            layer.attention_cap,
+                            layer.branch_factor,
+                            norm(layer.attention_post_norm),
+                            norm(layer.mlp_post_norm),
+                            layer.gate,
                             layer.local_rope});
   }
   return model;

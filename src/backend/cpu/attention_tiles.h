@@ -105,6 +105,10 @@ constexpr int64_t first_visible(int64_t query, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
 }
 
+// Products [keys][kTile] with `queries` columns become scores under a soft cap, cap tanh(scale product / cap). Where
+// `slopes` is given, what their gradients are multiplied by, 1 - tanh^2, goes there.
+void cap_scores(float* products, float* slopes, int64_t keys, int64_t queries, float scale, float cap);
+
 // Softmax over tiles of keys that come one after the other (Milakov and Gimelshein, arXiv:1805.02867), for a tile of
 // queries at once: a query is a column, so that all sums are of whole vectors.
 struct RunningSoftmax {

@@ -175,6 +175,10 @@ __device__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+// x under a soft cap; 0: x. And its derivative, from the former.
+__device__ inline float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
+__device__ inline float cap_slope(float y, float cap) { return cap > 0 ? 1.0f - y / cap * (y / cap) : 1.0f; }
+
 // x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), where neither x, by nor the result is
 // near the ends of the exponents. `inverse` is 1 / by, rounded, or what the compiler's division, which goes the same
 // way, has for it: usual_inverse(by). A zero may lose its sign.

@@ -130,16 +130,19 @@ struct KernelOf {
     // Larger ranks make products worth their while.
     return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
   }
-  Kernel operator()(const Attention& op) const { return attention(operands[0].dtype, op.shape.dim); }
-  Kernel operator()(const AttentionBackward& op) const { return attention(operands[0].dtype, op.shape.dim); }
+  Kernel operator()(const Attention& op) const { return attention(op); }
+  Kernel operator()(const AttentionBackward& op) const { return attention(op); }
   template <class Other>
   Kernel operator()(const Other&) const {
     return {};
   }
 
  private:
-  Kernel attention(DType dtype, int64_t dim) const {
-    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
+  template <class A>
+  Kernel attention(const A& op) const {
+    const DType dtype = operands[0].dtype;
+    const int64_t dim = op.shape.dim;
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability, op.cap > 0);
     const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
     switch (kernel) {
       case cuda::AttentionKernel::ByWarpgroups:
@@ -153,6 +156,7 @@ struct KernelOf {
     }
     // There are no tiles for fp32 on any card.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
+                                 : op.cap > 0         ? "scores have a soft cap"
                                  : dim % 4 != 0       ? "4 does not divide the size of heads"
                                                       : "heads have more than 256 elements";
     return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
@@ -242,8 +246,8 @@ std::string_view name(AttentionKernel kernel) {
   return "";
 }
 
-AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
-  if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability, bool capped) {
+  if (capped || dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads at multiples of 16 bytes alone.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;
