@@ -24,9 +24,9 @@ import torch.nn.functional as F
 import transformers
 from peft import LoraConfig, PeftModel, get_peft_model, get_peft_model_state_dict
 from safetensors.torch import save_file
-from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma3TextConfig, GemmaConfig, GlmConfig,
-                          GraniteConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config, Qwen3Config, SeedOssConfig,
-                          SmolLM3Config)
+from transformers import (AutoModelForCausalLM, AutoTokenizer, Ernie4_5Config, Gemma2Config, Gemma3TextConfig,
+                          GemmaConfig, GlmConfig, GraniteConfig, LlamaConfig, MistralConfig, Phi3Config, Qwen2Config,
+                          Qwen3Config, SeedOssConfig, SmolLM3Config)
 
 VOCABULARY = 997
 STEPS = 10
@@ -189,6 +189,12 @@ FAMILIES = {
                                        "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
                                    },
                                    **COMMON | {"num_hidden_layers": 3}),
+        "dtype": torch.bfloat16,
+    },
+    "gemma2": {  # caps that bite: the first layer sees seven tokens, the second all
+        "config": Gemma2Config(hidden_size=40, intermediate_size=78, num_attention_heads=4, num_key_value_heads=2,
+                               head_dim=12, query_pre_attn_scalar=20, sliding_window=7, attn_logit_softcapping=0.8,
+                               final_logit_softcapping=1.5, **COMMON),
         "dtype": torch.bfloat16,
     },
 }  # fmt: skip

@@ -157,7 +157,8 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{"granite", {}, Recompute::Block}, Case{"granite", "adapter_init", Recompute::Mlp},
                     Case{"gemma", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::None},
                     Case{"gemma3", {}, Recompute::Mlp}, Case{"gemma3", {}, Recompute::Attention},
-                    Case{"gemma3", "adapter_init", Recompute::Block}, Case{"gemma3", "adapter_init", Recompute::None}));
+                    Case{"gemma3", "adapter_init", Recompute::Block}, Case{"gemma3", "adapter_init", Recompute::None},
+                    Case{"gemma2", {}, Recompute::Mlp}));
 
 }  // namespace
 }  // namespace snug

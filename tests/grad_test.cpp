@@ -177,14 +177,17 @@ TEST(Grad, Attention) {
     Array dq = zeros(queries), dk = zeros(keys), dv = zeros(keys);
     Array bounds = indices(documents);
     const RuntimeScalars runtime{.documents = 3};
-    run(Attention{shape, 0.4f}, {&q, &k, &v, &bounds, &out, &lse}, runtime);
-    run(AttentionBackward{shape, 0.4f}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, runtime);
-    Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});
-    auto c = matrix(qkv);
-    const auto loss = [&] {
-      return contract(ref::attention(c, shape, static_cast<double>(0.4f), documents).out.data, dout);
-    };
-    expect_near(dqkv, ref::complex_step(c.data, loss), "dqkv");
+    for (const float cap : {0.0f, 2.0f}) {
+      run(Attention{shape, 0.4f, 0, 0, cap}, {&q, &k, &v, &bounds, &out, &lse}, runtime);
+      run(AttentionBackward{shape, 0.4f, 0, 0, cap}, {&dout, &q, &k, &v, &out, &lse, &bounds, &dq, &dk, &dv}, runtime);
+      Array qkv = beside({&q, &k, &v}), dqkv = beside({&dq, &dk, &dv});
+      auto c = matrix(qkv);
+      const auto loss = [&] {
+        const auto y = ref::attention(c, shape, static_cast<double>(0.4f), documents, 0, static_cast<double>(cap));
+        return contract(y.out.data, dout);
+      };
+      expect_near(dqkv, ref::complex_step(c.data, loss), "dqkv");
+    }
   }
 }
 
@@ -192,15 +195,21 @@ TEST(Grad, CrossEntropy) {
   const std::vector<int32_t> targets{3, 0, 16, 5};
   Array logits = random({4, 17}, 1, -5, 5), losses = zeros({4}), at = indices(targets);
   Array weights = random({4}, 2, -1, 2);
-  auto c = matrix(logits);
-  run(CrossEntropy{.gradient = true}, {&logits, &at, &weights, &losses}, {.loss_rows = 3, .loss_scale = 0.25f});
-  const auto loss = [&] {
-    const auto rows = ref::cross_entropy<Complex>(c, targets);
-    Complex sum = 0;
-    for (size_t r = 0; r < 3; r++) sum += rows[r] * static_cast<double>(weights[r]);
-    return sum * 0.25;
-  };
-  expect_near(logits, ref::complex_step(c.data, loss), "dlogits");
+  for (const float cap : {0.0f, 3.0f}) {
+    Array gradient = logits;
+    auto c = matrix(logits);
+    run(CrossEntropy{.gradient = true, .cap = cap}, {&gradient, &at, &weights, &losses},
+        {.loss_rows = 3, .loss_scale = 0.25f});
+    const auto loss = [&] {
+      auto y = c;
+      for (Complex& logit : y.data) logit = ref::capped(logit, static_cast<double>(cap));
+      const auto rows = ref::cross_entropy<Complex>(y, targets);
+      Complex sum = 0;
+      for (size_t r = 0; r < 3; r++) sum += rows[r] * static_cast<double>(weights[r]);
+      return sum * 0.25;
+    };
+    expect_near(gradient, ref::complex_step(c.data, loss), "dlogits");
+  }
 }
 
 TEST(Grad, Embedding) {

@@ -166,20 +166,6 @@ TEST(HfConfig, PartOfAHeadTurnsWhereTheFileOrTheFamilySaysSo) {
   EXPECT_EQ(parse(config.dump()).spec.rope.dim, 64);  // of heads of 128
 }
 
-// Early files of Phi-3 call it "su" or "yarn", and its class has an original length of 4096.
-TEST(HfConfig, Phi3sRopeIsLongRopeUnderEachOfItsNames) {
-  Json config = parse_json(R"({"model_type": "phi3", "hidden_size": 32, "intermediate_size": 16,
-      "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 10, "max_position_embeddings": 131072})",
-                           "x");
-  for (const char* type : {"su", "yarn", "longrope"}) {
-    config["rope_scaling"] = {{"type", type}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 4, 8}}};
-    const RopeParameters rope = parse(config.dump()).spec.rope;
-    EXPECT_EQ(rope.type, RopeType::LongRope);
-    EXPECT_EQ(rope.original_max_position, 4096);
-    EXPECT_EQ(rope.factor, 32);
-  }
-}
-
 // As transformers' MistralConfig has it.
 TEST(HfConfig, MistralHasItsWindowOnEveryLayer) {
   Json config = parse_json(R"({"model_type": "mistral", "hidden_size": 160, "intermediate_size": 16,
@@ -294,6 +280,27 @@ TEST(HfConfig, GemmasGateIsTanhGeluHoweverItIsSpelt) {
   config.erase("hidden_activation");
   config["hidden_act"] = "silu";
   EXPECT_TRUE(fails_with<UserError>(spec, "'hidden_act': found \"silu\", expected \"gelu_pytorch_tanh\""));
+}
+
+// As transformers' Gemma2Config has it.
+TEST(HfConfig, Gemma2HasCapsAndAWindowInEveryOtherLayer) {
+  Json config = parse_json(R"({"model_type": "gemma2", "hidden_size": 16, "intermediate_size": 16,
+      "num_hidden_layers": 3, "num_attention_heads": 8, "vocab_size": 10, "hidden_act": "gelu_pytorch_tanh"})",
+                           "x");
+  const auto spec = [&] { return parse(config.dump()).spec; };
+  const ModelSpec usual = spec();
+  EXPECT_EQ(usual.layers[0].heads.kv_heads, 4);
+  EXPECT_EQ(usual.layers[0].attention_scale, 0.0625);
+  EXPECT_EQ(usual.layers[2].attention_cap, 50.0);
+  EXPECT_EQ(usual.logits_cap, 30.0);
+  EXPECT_EQ(usual.layers[0].mlp_post_norm.weight, "post_feedforward_layernorm.weight");
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(4096, 0, 4096));
+  config["attn_logit_softcapping"] = nullptr;
+  config["final_logit_softcapping"] = 20.0;
+  EXPECT_EQ(spec().layers[0].attention_cap, 0.0);
+  EXPECT_EQ(spec().logits_cap, 20.0);
+  config["layer_types"] = {"full_attention", "sliding_attention", "full_attention"};
+  EXPECT_THAT(windows_of(config.dump()), ElementsAre(0, 4096, 0));
 }
 
 // As transformers' Gemma3TextConfig has it.

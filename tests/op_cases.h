@@ -21,7 +21,7 @@ inline double attention_error(DType t) { return t == DType::BF16 ? 1.5e-2 : 4e-6
 // Attention of so many tokens in three documents, and its backward.
 inline void add_attention_and_backward(OpCases& cases, const std::string& suffix, DType t, const Attention& attention,
                                        int64_t tokens, const std::vector<int32_t>& documents) {
-  const auto [shape, scale, longest, window] = attention;
+  const auto [shape, scale, longest, window, cap] = attention;
   const double error = attention_error(t);
   const RuntimeScalars runtime{.documents = 3};
   const Shape queries{tokens, shape.query_columns()}, keys{tokens, shape.key_columns()};
@@ -36,16 +36,16 @@ inline void add_attention_and_backward(OpCases& cases, const std::string& suffix
                    error});
   cases.push_back(
       {"attention_backward." + suffix,
-       AttentionBackward{shape, scale, longest, window},
+       AttentionBackward{shape, scale, longest, window, cap},
        {in("dout", t, queries), q, k, v, in("out", t, queries), in("lse", DType::F32, {shape.heads, tokens}), starts,
         out("dq", t, queries), out("dk", t, keys), out("dv", t, keys)},
        runtime,
        2 * error,
        2 * error,
        [attention](std::vector<ref::Tensor>& o) {
-         const auto y =
-             ref::attention<double>(ref::side_by_side(std::span(o).subspan(1, 3)), attention.shape,
-                                    static_cast<double>(attention.scale), o[6].integers(4), attention.window);
+         const auto y = ref::attention<double>(ref::side_by_side(std::span(o).subspan(1, 3)), attention.shape,
+                                               static_cast<double>(attention.scale), o[6].integers(4), attention.window,
+                                               static_cast<double>(attention.cap));
          o[4].values = y.out.data;
          o[5].values = y.lse.data;
        }});
@@ -83,6 +83,24 @@ inline void add_attention(OpCases& cases) {
                attention_error(t),
                attention_error(t)});
         }
+      }
+}
+
+// Scores of up to the cap, and beyond.
+inline void add_capped_attention(OpCases& cases) {
+  for (const DType t : kActivations)
+    for (const HeadShape& shape : {HeadShape{7, 1, 8}, HeadShape{4, 2, 64}})
+      for (const int64_t window : {0, 40}) {
+        const auto suffix = attention_suffix(fmt::format("{}.capped", name(t)), shape, window);
+        add_attention_and_backward(cases, suffix, t, {shape, 0.3f, 0, window, 2.0f}, 150, {3, 70, 71, 145});
+        const Shape keys{20, 2 * shape.key_columns()}, queries{5, shape.query_columns()};
+        cases.push_back(
+            {"cached_attention." + suffix,
+             CachedAttention{shape, 0.3f, window, 2.0f},
+             {in("q", t, queries, uniform(-2, 2)), in("cache", t, keys, uniform(-2, 2)), out("out", t, queries)},
+             {.position = 11},
+             attention_error(t),
+             attention_error(t)});
       }
 }
 
@@ -405,6 +423,17 @@ inline void add_loss(OpCases& cases) {
                            1e-5,
                            1e-7});
       }
+  for (const DType t : kActivations)
+    for (const bool gradient : {false, true})
+      cases.push_back(
+          {fmt::format("cross_entropy.{}.capped{}", name(t), gradient ? ".gradient" : ""),
+           CrossEntropy{0, gradient, 6.0f},
+           {inout("logits", t, {4, 4104}, uniform(-15, 15), 8), in("targets", DType::I32, {4}, integers(0, 4104)),
+            in("weights", DType::F32, {4}, uniform(-1, 2)), out("loss", DType::F32, {4})},
+           RuntimeScalars{.loss_rows = 3, .loss_scale = 0.125f},
+           1e-5,
+           1e-6});
+  cases.push_back({"soft_cap", SoftCap{30}, {inout("x", DType::F32, {1, 997}, uniform(-90, 90))}, {}, 4e-6, 1e-5});
   // Rows that several threads' groups, and several blocks of threads, share.
   for (const bool gradient : {false, true})
     for (const int64_t vocabulary : {4104, 70008, 263000})
@@ -444,6 +473,7 @@ inline OpCases op_cases() {
   add_swiglu_gemm(cases);
   add_transpose(cases);
   add_attention(cases);
+  add_capped_attention(cases);
   add_long_attention(cases);
   add_rope(cases);
   add_norm(cases);

@@ -81,7 +81,8 @@ TEST_P(RefTest, GivesTheLossAndGradientsOfTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Families, RefTest,
                          testing::Values("llama", "llama3", "llama_gqa7", "qwen2", "qwen2_tied", "qwen2_window",
-                                         "llama_bias", "smollm3", "qwen3", "ernie4_5", "granite", "gemma", "gemma3"));
+                                         "llama_bias", "smollm3", "qwen3", "ernie4_5", "granite", "gemma", "gemma2",
+                                         "gemma3"));
 
 }  // namespace
 }  // namespace snug

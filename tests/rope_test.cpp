@@ -36,5 +36,18 @@ TEST(Rope, LongTextsAreTold) {
   EXPECT_FALSE(is_long(rope, 65)) << "which turns all texts alike";
 }
 
+// Early files of Phi-3 call it "su" or "yarn", and its class has an original length of 4096.
+TEST(Rope, Phi3sIsLongRopeUnderEachOfItsNames) {
+  for (const char* type : {"su", "yarn", "longrope"}) {
+    const Json config{
+        {"rope_scaling", {{"type", type}, {"short_factor", {1, 1, 1, 1}}, {"long_factor", {1, 2, 4, 8}}}}};
+    const RopeParameters rope =
+        parse_rope(JsonObject(config, "config.json"), {.original_max_position = 4096}, 8, 131072);
+    EXPECT_EQ(rope.type, RopeType::LongRope);
+    EXPECT_EQ(rope.original_max_position, 4096);
+    EXPECT_EQ(rope.factor, 32);
+  }
+}
+
 }  // namespace
 }  // namespace snug

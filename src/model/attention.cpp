@@ -39,7 +39,7 @@ class AttentionNode : public Node {
   void backward(Builder& b) override {
     const Operand out = read(b.use(outputs[0])), q = b.use(q_), k = b.use(k_), v = b.use(v_);
     const Operand lse = read(b.use(outputs[1]));
-    b.emitter().op("attention.backward", AttentionBackward{op_.shape, op_.scale, op_.longest, op_.window},
+    b.emitter().op("attention.backward", AttentionBackward{op_.shape, op_.scale, op_.longest, op_.window, op_.cap},
                    {b.gradient(outputs[0]), q, k, v, out, lse, documents_, b.gradient_of_columns(q_),
                     b.gradient_of_columns(k_), b.gradient_of_columns(v_)});
   }
@@ -72,17 +72,18 @@ void Builder::rope(const View& x, const Rope& op, const Operand& positions, cons
   record_in_place(std::make_unique<RopeNode>(x, op, positions, table), x.value);
 }
 
-Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+Value Builder::attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                          const Operand& documents, int64_t longest, int64_t window) {
-  const Attention op{shape, static_cast<float>(scale), longest, narrowing(window, longest)};
+  const Attention op{shape, static_cast<float>(scale), longest, narrowing(window, longest), static_cast<float>(cap)};
   return record(std::make_unique<AttentionNode>(op, q, k, v, documents), {q.value, k.value, v.value},
                 {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention},
                  {"lse", {shape.heads, tokens_}, DType::F32, ActivationClass::Attention}});
 }
 
 Value Builder::cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
-                                const Operand& cache, int64_t window) {
-  const CachedAttention op{shape, static_cast<float>(scale), narrowing(window, cache.shape.rows())};
+                                double cap, const Operand& cache, int64_t window) {
+  const CachedAttention op{shape, static_cast<float>(scale), narrowing(window, cache.shape.rows()),
+                           static_cast<float>(cap)};
   return record(std::make_unique<CachedAttentionNode>(op, q, k, v, cache), {q.value, k.value, v.value},
                 {{"attention", {tokens_, shape.query_columns()}, compute_, ActivationClass::Attention}});
 }

@@ -94,11 +94,12 @@ class Builder {
   Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
   // Turns heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
-  // `scale`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0 (ops.h).
-  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+  // `scale` and `cap`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0
+  // (ops.h).
+  Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                   const Operand& documents, int64_t longest, int64_t window);
   // Attention over a cache of earlier tokens, to which these are added first.
-  Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale,
+  Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                          const Operand& cache, int64_t window);
 
   // ---- The walks ----

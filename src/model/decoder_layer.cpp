@@ -32,8 +32,9 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   const double usual = 1 / std::sqrt(static_cast<double>(heads.dim));
   const double scale = spec.attention_scale > 0 ? spec.attention_scale : usual;
   const Value attention =
-      context.cache ? b.cached_attention(q, k, v, heads, scale, *context.cache, spec.window)
-                    : b.attention(q, k, v, heads, scale, context.documents, context.longest_document, spec.window);
+      context.cache ? b.cached_attention(q, k, v, heads, scale, spec.attention_cap, *context.cache, spec.window)
+                    : b.attention(q, k, v, heads, scale, spec.attention_cap, context.documents,
+                                  context.longest_document, spec.window);
   const Value r = add_branch(b, spec, attention, params.o, params.attention_post_norm, ActivationClass::Attention,
                              ActivationClass::Residual, x);
   const Value gate_up = b.linear(b.rms_norm(r, params.mlp_norm), params.gate_up, ActivationClass::Mlp);

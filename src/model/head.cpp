@@ -42,7 +42,7 @@ void for_chunks(Builder& b, const Normed& n, const Operand& projection, const He
     const Operand logits = columns(e.tensor("logits", b.compute(), {end - begin, padded}, Role::Logits), 0, vocabulary);
     e.op_if(first_row(begin), "project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
             {read(rows(n.normed, begin, end)), read(projection), write(logits)});
-    e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr},
+    e.op_if(first_row(begin), "cross_entropy", CrossEntropy{begin, after != nullptr, head.logits_cap},
             {update(logits), read(elements(batch.loss_targets, begin, end)),
              read(elements(batch.loss_weights, begin, end)), write(elements(losses, begin, end))});
     if (after) after(begin, end, read(logits));
@@ -94,6 +94,7 @@ Operand head_logits(Builder& b, Value x, const HeadParams& head, const Operand& 
   const Operand logits = e.tensor("logits", DType::F32, {1, projection.shape.rows()}, Role::Logits);
   e.op("project", Gemm{.transpose_b = true, .alpha = head.logits_factor},
        {read(normed), read(projection), write(logits)});
+  if (head.logits_cap > 0) e.op("soft_cap", SoftCap{head.logits_cap}, {update(logits)});
   return logits;
 }
 

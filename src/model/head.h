@@ -10,7 +10,7 @@ namespace snug {
 struct HeadParams {
   Norm norm;
   ParamId projection = kNoParam;
-  float logits_factor = 1;
+  float logits_factor = 1, logits_cap = 0;
   int64_t chunk_rows = 1024;  // numerics: a weight gradient is summed chunk by chunk, and rounded after each
 };
 

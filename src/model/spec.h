@@ -46,6 +46,7 @@ struct LayerSpec {
   LinearSpec qkv, o, gate_up, down;
   NormSpec query_norm{}, key_norm{};                // of each head by itself, before rope; without a weight: none
   double attention_scale = 0;                       // of scores; 0: 1 / sqrt(heads.dim)
+  double attention_cap = 0;                         // scores s become cap tanh(s / cap); 0: they stay
   double branch_factor = 1;                         // of what attention and the MLP add to the residual stream
   NormSpec attention_post_norm{}, mlp_post_norm{};  // of what they add; without a weight: none
   GateActivation gate = GateActivation::Silu;
@@ -63,6 +64,7 @@ struct ModelSpec {
   NormSpec final_norm;
   RopeParameters rope, local_rope{};  // of layers that have one; heads have one dim
   double embedding_factor = 1;        // of the embedding's rows, rounded to the products' dtype
+  double logits_cap = 0;              // they, times the factor, become cap tanh(x / cap); 0: they stay
   double logits_factor = 1;           // of the logits
 
   int64_t positions = 0;  // of the longest document that the model was made for: decides nothing

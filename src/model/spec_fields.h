@@ -60,7 +60,7 @@ void visit_fields(R& rope, Visit&& visit) {
 template <RecordOf<LayerSpec> R, class Visit>
 void visit_fields(R& layer, Visit&& visit) {
   auto& [attention_norm, mlp_norm, heads, window, rope, rope_interleaved, qkv, o, gate_up, down, query_norm, key_norm,
-         attention_scale, branch_factor, attention_post_norm, mlp_post_norm, gate, local_rope] = layer;
+         attention_scale, attention_cap, branch_factor, attention_post_norm, mlp_post_norm, gate, local_rope] = layer;
   visit("attention_norm", attention_norm);
   visit("mlp_norm", mlp_norm);
   visit("heads", heads);
@@ -74,6 +74,7 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("query_norm", query_norm);
   visit("key_norm", key_norm);
   visit("attention_scale", attention_scale);
+  visit("attention_cap", attention_cap);
   visit("branch_factor", branch_factor);
   visit("attention_post_norm", attention_post_norm);
   visit("mlp_post_norm", mlp_post_norm);
@@ -85,7 +86,7 @@ void visit_fields(R& layer, Visit&& visit) {
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
   auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
-         embedding_factor, logits_factor, positions] = model;
+         embedding_factor, logits_cap, logits_factor, positions] = model;
   visit("architecture", architecture);
   visit("hidden_size", hidden);
   visit("vocab_size", vocabulary);
@@ -97,6 +98,7 @@ void visit_fields(R& model, Visit&& visit) {
   visit("rope", rope);
   visit("local_rope", local_rope);
   visit("embedding_factor", embedding_factor);
+  visit("logits_cap", logits_cap);
   visit("logits_factor", logits_factor);
 }
 

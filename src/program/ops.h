@@ -103,6 +103,7 @@ struct Attention {
   float scale = 1;
   int64_t longest = 0;  // tokens of the longest document a pass may hold
   int64_t window = 0;   // tokens that a token attends to, itself the last; 0: all of its document up to itself
+  float cap = 0;        // scores s become cap tanh(s / cap) (Bello et al., arXiv:1611.09940); 0: they stay
 };
 
 // Gradient of Attention.   dout r [T, heads * dim], q r, k r, v r, out r, lse r, documents r; dq, dk and dv w have the
@@ -111,6 +112,7 @@ struct AttentionBackward {
   HeadShape shape;
   float scale = 1;
   int64_t longest = 0, window = 0;
+  float cap = 0;
 };
 
 // Writes the keys and values of n new tokens into a cache, from row RuntimeScalars::position on.   k and v r [n,
@@ -125,6 +127,7 @@ struct CachedAttention {
   HeadShape shape;
   float scale = 1;
   int64_t window = 0;
+  float cap = 0;
 };
 
 // ---- Row-wise and element-wise --------------------------------------------------------------------------------------
@@ -251,11 +254,18 @@ struct ScatterRows {};
 
 // Cross-entropy of rows [row_begin, row_begin + n) of the pass's loss rows, each with its own weight.   logits rw [n,
 // V], targets r [n] int32, weights r [n] fp32, loss w [n] fp32: (log(sum exp logits) - logits[target]) weight. With
-// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. Rows at or beyond
-// RuntimeScalars::loss_rows have loss 0 and gradient 0.
+// `gradient` logits become (softmax - onehot) weight RuntimeScalars::loss_scale. With `cap` (0: none) x of the logits
+// is taken for cap tanh(x / cap), and the gradient is x's. Rows at or beyond RuntimeScalars::loss_rows have loss 0 and
+// gradient 0.
 struct CrossEntropy {
   int64_t row_begin = 0;
   bool gradient = false;
+  float cap = 0;
+};
+
+// x = cap tanh(x / cap).   x rw fp32.
+struct SoftCap {
+  float cap = 1;
 };
 
 // sum = (accumulate ? sum : 0) + the first RuntimeScalars::loss_rows elements of loss, added in order in fp64, rounded
@@ -411,7 +421,7 @@ using Attrs = std::variant<Gemm, Fp8Gemm, AdaptedGemm, AdapterBackward, ColumnSu
                            AttentionBackward, CacheAppend, CachedAttention, RmsNorm, RmsNormBackward, SwiGlu,
                            SwiGluBackward, SwiGluGemm, SwiGluGemmBackward, Accumulate, Rescale, Cast, Transpose, Copy,
                            Fill, SplitMaster, JoinMaster, RandomFill, Dropout, Embedding, EmbeddingBackward, GatherRows,
-                           ScatterRows, CrossEntropy, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
+                           ScatterRows, CrossEntropy, SoftCap, LossSum, Quantize, QuantizeScales, Dequantize, AllGather,
                            Exchange, SumRanks, NormPartials, TreeSum, ClipFactor, AdamW, HostTask, ReadFile, WriteFile>;
 
 // Returns whether the op is a collective: all ranks run it together.

@@ -40,12 +40,16 @@ constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_ba
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
 constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "magnitude"); }
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
-constexpr auto describe(const Attention&) { return describe_as("attention", "shape", "scale", "longest", "window"); }
+constexpr auto describe(const Attention&) {
+  return describe_as("attention", "shape", "scale", "longest", "window", "cap");
+}
 constexpr auto describe(const AttentionBackward&) {
-  return describe_as("attention_backward", "shape", "scale", "longest", "window");
+  return describe_as("attention_backward", "shape", "scale", "longest", "window", "cap");
 }
 constexpr auto describe(const CacheAppend&) { return describe_as("cache_append", "shape"); }
-constexpr auto describe(const CachedAttention&) { return describe_as("cached_attention", "shape", "scale", "window"); }
+constexpr auto describe(const CachedAttention&) {
+  return describe_as("cached_attention", "shape", "scale", "window", "cap");
+}
 constexpr auto describe(const RmsNorm&) { return describe_as("rms_norm", "epsilon", "plus_one"); }
 constexpr auto describe(const RmsNormBackward&) {
   return describe_as("rms_norm_backward", "accumulate", "gain_gradient", "restore", "plus_one");
@@ -72,7 +76,8 @@ constexpr auto describe(const Embedding&) { return describe_as("embedding"); }
 constexpr auto describe(const EmbeddingBackward&) { return describe_as("embedding_backward", "accumulate"); }
 constexpr auto describe(const GatherRows&) { return describe_as("gather_rows"); }
 constexpr auto describe(const ScatterRows&) { return describe_as("scatter_rows"); }
-constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient"); }
+constexpr auto describe(const CrossEntropy&) { return describe_as("cross_entropy", "row_begin", "gradient", "cap"); }
+constexpr auto describe(const SoftCap&) { return describe_as("soft_cap", "cap"); }
 constexpr auto describe(const LossSum&) { return describe_as("loss_sum", "accumulate"); }
 constexpr auto describe(const Quantize&) { return describe_as("quantize", "format", "factors", "columns"); }
 constexpr auto describe(const QuantizeScales&) { return describe_as("quantize_scales"); }
@@ -158,7 +163,7 @@ std::string field_text(std::string_view field, const T& value) {
   else if constexpr (std::is_enum_v<T>)
     return fmt::format(" {}", name(value));
   else
-    return fmt::format(" {}={}", field, value);
+    return field == "cap" && value == 0 ? "" : fmt::format(" {}={}", field, value);
 }
 
 std::string attributes_text(const Attrs& attrs) {

@@ -121,17 +121,23 @@ struct Attended {
   Matrix<S> lse;  // [heads, T]
 };
 
+// x under a soft cap; 0: x.
+template <class S>
+S capped(const S& x, double cap) {
+  return cap > 0 ? S(cap * std::tanh(x / cap)) : x;
+}
+
 // The scores of query t of head h over keys [begin, end), and the softmax of them in their place; returns the log of
 // the sum of exponentials. keys: row j holds its keys from column `first`.
 template <class S>
 S attention_weights(std::span<const S> query, const Matrix<S>& keys, int64_t first, int64_t begin, int64_t end,
-                    double scale, std::vector<S>& weights) {
+                    double scale, double cap, std::vector<S>& weights) {
   weights.clear();
   double largest = -std::numeric_limits<double>::infinity();
   for (int64_t j = begin; j < end; j++) {
     S score = 0;
     for (int64_t i = 0; i < static_cast<int64_t>(query.size()); i++) score += at(query, i) * keys(j, first + i);
-    weights.push_back(score * scale);
+    weights.push_back(capped(score * scale, cap));
     largest = std::max(largest, real_part(weights.back()));
   }
   S sum = 0;
@@ -148,7 +154,7 @@ inline int64_t first_seen(int64_t begin, int64_t t, int64_t window) {
 // Causal attention within documents, whose starts and the end of the last are `documents`; rows outside are 0.
 template <class S>
 Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale, std::span<const int32_t> documents,
-                      int64_t window = 0) {
+                      int64_t window = 0, double cap = 0) {
   Attended<S> y{Matrix<S>(qkv.rows, shape.heads * shape.dim), Matrix<S>(shape.heads, qkv.rows)};
   std::vector<S> weights;
   for (size_t d = 0; d + 1 < documents.size(); d++)
@@ -158,7 +164,7 @@ Attended<S> attention(const Matrix<S>& qkv, const HeadShape& shape, double scale
         const int64_t key = (shape.heads + kv) * shape.dim, value = key + shape.kv_heads * shape.dim;
         const std::span<const S> query(&qkv(t, h * shape.dim), static_cast<size_t>(shape.dim));
         const int64_t begin = first_seen(documents[d], t, window);
-        y.lse(h, t) = attention_weights(query, qkv, key, begin, t + 1, scale, weights);
+        y.lse(h, t) = attention_weights(query, qkv, key, begin, t + 1, scale, cap, weights);
         for (int64_t j = begin; j <= t; j++)
           for (int64_t i = 0; i < shape.dim; i++)
             y.out(t, h * shape.dim + i) += at(weights, j - begin) * qkv(j, value + i);
@@ -215,6 +221,7 @@ struct Block {
   bool rope = true;                                       // of queries and keys
   std::vector<S> query_norm{}, key_norm{};                // of each of their heads, or none
   double scale = 0;                                       // of scores; 0: 1 / sqrt(dim)
+  double cap = 0;                                         // of scores; 0: none
   double branch_factor = 1;                               // of what is added to the residual stream
   std::vector<S> attention_post_norm{}, mlp_post_norm{};  // of what is added, or none
   GateActivation activation = GateActivation::Silu;       // of the gate
@@ -232,7 +239,7 @@ struct Decoder {
   std::vector<Block<S>> blocks;
   std::vector<S> final_norm;  // [hidden]
   Matrix<S> head;             // [V, hidden]; empty: tied to the embedding
-  double embedding_factor = 1, logits_factor = 1;
+  double embedding_factor = 1, logits_factor = 1, logits_cap = 0;
 };
 
 struct Batch {
@@ -294,7 +301,7 @@ Matrix<S> forward(const Decoder<S>& model, const Block<S>& block, const Matrix<S
     qkv = rope(std::move(qkv), model.heads, batch.positions, block.local_rope ? model.local_rope : model.rope,
                block.rope_interleaved);
   const double scale = block.scale > 0 ? block.scale : 1 / std::sqrt(static_cast<double>(model.heads.dim));
-  const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window).out;
+  const Matrix<S> attended = attention(qkv, model.heads, scale, batch.documents, block.window, block.cap).out;
   const Matrix<S> r = sum(x, norm(linear(block.o, attended), block.attention_post_norm), block.branch_factor);
   const Matrix<S> n2 = norm(r, block.mlp_norm);
   const Matrix<S> h = swiglu(beside({linear(block.gate, n2), linear(block.up, n2)}), block.activation);
@@ -307,7 +314,9 @@ Matrix<S> logits(const Decoder<S>& model, const Batch& batch) {
   Matrix<S> x = scaled(embedding(batch.ids, model.embedding), model.embedding_factor);
   for (const Block<S>& block : model.blocks) x = forward(model, block, x, batch);
   x = rms_norm(x, model.final_norm, model.epsilon, model.more);
-  return scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
+  x = scaled(linear(x, model.head.data.empty() ? model.embedding : model.head), model.logits_factor);
+  for (S& logit : x.data) logit = capped(logit, model.logits_cap);
+  return x;
 }
 
 // The sum of all losses times `scale` (1 / loss tokens of the step for their mean).

@@ -55,6 +55,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
   model.epsilon = spec.final_norm.epsilon;
   model.embedding_factor = spec.embedding_factor;
   model.logits_factor = spec.logits_factor;
+  model.logits_cap = spec.logits_cap;
   model.embedding = matrix("model.embed_tokens.weight");
   model.final_norm = vector("model.norm.weight");
   if (!spec.tied) model.head = matrix("lm_head.weight");
@@ -94,6 +95,7 @@ Decoder<S> make_decoder(const ModelSpec& spec, const Tensors& tensors) {
                             norm(layer.query_norm),
                             norm(layer.key_norm),
                             layer.attention_scale,
+                            layer.attention_cap,
                             layer.branch_factor,
                             norm(layer.attention_post_norm),
                             norm(layer.mlp_post_norm),

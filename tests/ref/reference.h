@@ -46,6 +46,9 @@ inline Matrix<double> side_by_side(std::span<const Tensor> parts) {
   return all;
 }
 
+// The derivative of a soft cap, from the capped value.
+inline double cap_slope(double y, double cap) { return cap > 0 ? 1 - y / cap * (y / cap) : 1; }
+
 // The activation's derivative.
 inline double activation_slope(GateActivation activation, double x) {
   const double s = 1 / (1 + std::exp(-x));
@@ -176,7 +179,7 @@ class Reference {
 
   void operator()(const Attention& op) {
     const auto y = attention<double>(side_by_side(std::span(o_).first(3)), op.shape, static_cast<double>(op.scale),
-                                     o_[3].integers(facts_.documents + 1), op.window);
+                                     o_[3].integers(facts_.documents + 1), op.window, static_cast<double>(op.cap));
     o_[4].values = y.out.data;
     o_[5].values = y.lse.data;
   }
@@ -199,7 +202,9 @@ class Reference {
               score += scale * q(t, own + i) * k(j, key + i);
               along += dout(t, own + i) * (v(j, key + i) - out(t, own + i));
             }
+            score = capped(score, static_cast<double>(op.cap));
             const double p = std::exp(score - lse(h, t));
+            along *= cap_slope(score, static_cast<double>(op.cap));
             for (int64_t i = 0; i < dim; i++) {
               dq(t, own + i) += scale * p * along * k(j, key + i);
               dk(j, key + i) += scale * p * along * q(t, own + i);
@@ -226,7 +231,8 @@ class Reference {
         const std::span<const double> query(&q.values[static_cast<size_t>(t * q.cols() + h * dim)],
                                             static_cast<size_t>(dim));
         const int64_t end = facts_.position + t + 1, begin = first_seen(0, end - 1, op.window);
-        attention_weights(query, cache, key, begin, end, static_cast<double>(op.scale), weights);
+        attention_weights(query, cache, key, begin, end, static_cast<double>(op.scale), static_cast<double>(op.cap),
+                          weights);
         for (int64_t i = 0; i < dim; i++) {
           o_[2](t, h * dim + i) = 0;
           for (size_t j = 0; j < weights.size(); j++)
@@ -347,8 +353,13 @@ class Reference {
       for (int64_t c = 0; c < o_[0].cols() && o_[1][r] >= 0; c++) o_[2](o_[1].index(r), c) = o_[0](r, c);
   }
 
+  void operator()(const SoftCap& op) {
+    for (double& x : o_[0].values) x = capped(x, static_cast<double>(op.cap));
+  }
+
   void operator()(const CrossEntropy& op) {
-    Tensor& x = o_[0];
+    Tensor x = o_[0];
+    for (double& logit : x.values) logit = capped(logit, static_cast<double>(op.cap));
     std::vector<int32_t> targets = o_[1].integers(x.rows());
     for (int64_t r = 0; r < x.rows(); r++)
       if (op.row_begin + r >= facts_.loss_rows) at(targets, r) = -1;
@@ -359,9 +370,12 @@ class Reference {
       if (!op.gradient) continue;
       for (int64_t v = 0; v < x.cols(); v++) {
         const double softmax = std::exp(x(r, v) - lse), hit = v == at(targets, r) ? 1 : 0;
-        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * weight * static_cast<double>(facts_.loss_scale);
+        const double slope =
+            cap_slope(x(r, v), static_cast<double>(op.cap)) * weight * static_cast<double>(facts_.loss_scale);
+        x(r, v) = at(targets, r) < 0 ? 0 : (softmax - hit) * slope;
       }
     }
+    if (op.gradient) o_[0] = x;
   }
 
   void operator()(const LossSum& op) {

@@ -36,6 +36,7 @@ class TiledAttention {
   TiledAttention(const Attention& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        cap_(attention.cap),
         window_(attention.window),
         q_(views[0]),
         k_(views[1]),
@@ -84,6 +85,7 @@ class TiledAttention {
     StackArray<float, kTile * kTile> products;
     StackArray<float, kTile * kMaxDim> sums;
     RunningSoftmax softmax;
+    const float scale = cap_ > 0 ? 1.0f : scale_;  // capped scores have it
 
     const TileUnit unit;
     pack_b_turned(head_rows(q_, tile, columns_.query(head)), q.data());
@@ -92,8 +94,9 @@ class TiledAttention {
       const int64_t keys = seen.padded_rows();
       tile_product(scratch_.keys + packed_offset(seen, kv_head), padded, q.data(), queries, products.data(), kTile,
                    keys, queries, padded, false);
+      if (cap_ > 0) cap_scores(products.data(), nullptr, keys, queries, scale_, cap_);
       VisibleKeys room;
-      softmax.add(products.data(), keys, queries, visible_keys(start, seen.index() * kTile, window_, room), scale_);
+      softmax.add(products.data(), keys, queries, visible_keys(start, seen.index() * kTile, window_, room), scale);
       for (int64_t u = 0; u < keys; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);
@@ -106,7 +109,7 @@ class TiledAttention {
     round_columns(sums.data(), queries, tile.rows(), columns_.dim, out_[tile.begin] + columns_.query(head),
                   out_.stride);
     for (int64_t i = 0; i < tile.rows(); i++)
-      lse_[head][tile.begin + i] = scale_ * softmax.maximum[i] + std::log(softmax.sum[i]);
+      lse_[head][tile.begin + i] = scale * softmax.maximum[i] + std::log(softmax.sum[i]);
   }
 
   void clear(int64_t row) {
@@ -115,7 +118,7 @@ class TiledAttention {
   }
 
   HeadColumns columns_;
-  float scale_;
+  float scale_, cap_;
   int64_t window_;
   Rows<T> q_, k_, v_;
   const int32_t* documents_;

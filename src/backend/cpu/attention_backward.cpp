@@ -46,6 +46,7 @@ class TiledAttentionBackward {
   TiledAttentionBackward(const AttentionBackward& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        cap_(attention.cap),
         window_(attention.window),
         dout_(views[0]),
         q_(views[1]),
@@ -93,6 +94,7 @@ class TiledAttentionBackward {
   };
   struct TilePair {
     StackArray<float, kTile * kTile> p, ds;        // [keys][kTile]
+    StackArray<float, kTile * kTile> slopes;       // of scores under a cap
     StackArray<T, kTile * kTile> p_a, ds_a, ds_b;  // rounded, as factors
     StackArray<float, kTile * kMaxDim> dk, dv;     // for a document's last tile, if it is not full
   };
@@ -156,7 +158,11 @@ class TiledAttentionBackward {
                  padded, false);
     tile_product(scratch_.values + offset, padded, queries.dout_turned.data(), width, pair.ds.data(), kTile, keys,
                  width, padded, false);
-    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, visible, scale_, queries.lse, queries.delta);
+    if (cap_ > 0) cap_scores(pair.p.data(), pair.slopes.data(), keys, width, scale_, cap_);
+    differentiate_softmax(pair.p.data(), pair.ds.data(), keys, width, visible, cap_ > 0 ? 1.0f : scale_, queries.lse,
+                          queries.delta);
+    for (int64_t u = 0; cap_ > 0 && u < keys; u++)
+      for (int64_t q = 0; q < width; q++) pair.ds.data()[u * kTile + q] *= pair.slopes.data()[u * kTile + q];
     for (int64_t u = 0; u < keys; u += 2) {
       const float *p = pair.p.data() + u * kTile, *ds = pair.ds.data() + u * kTile;
       round_row(p, width, pair.p_a.data() + u * width);
@@ -200,7 +206,7 @@ class TiledAttentionBackward {
   }
 
   HeadColumns columns_;
-  float scale_;
+  float scale_, cap_;
   int64_t window_;
   Rows<T> dout_, q_, k_, v_, out_;
   Rows<float> lse_;

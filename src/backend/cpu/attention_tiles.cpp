@@ -260,6 +260,19 @@ const VisibleKeys* visible_keys(int64_t query, int64_t key, int64_t window, Visi
   return &room;
 }
 
+void cap_scores(float* products, float* slopes, int64_t keys, int64_t queries, float scale, float cap) {
+  const float ratio = scale / cap;
+  for (int64_t u = 0; u < keys; u++) {
+    float *row = products + u * kTile, *slope = slopes ? slopes + u * kTile : nullptr;
+#pragma omp simd
+    for (int64_t q = 0; q < queries; q++) {
+      const float t = tanh(row[q] * ratio);
+      row[q] = cap * t;
+      if (slope) slope[q] = 1.0f - t * t;
+    }
+  }
+}
+
 void RunningSoftmax::add(float* products, int64_t keys, int64_t queries, const VisibleKeys* visible, float scale) {
   const Floats none = Floats{} - std::numeric_limits<float>::infinity();
   const float to_log2 = scale * kLog2E;

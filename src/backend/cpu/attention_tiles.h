@@ -108,6 +108,10 @@ constexpr int64_t first_visible(int64_t query, int64_t window) {
   return window > 0 ? std::max<int64_t>(0, query - window + 1) : 0;
 }
 
+// Turns products [keys][kTile] with `queries` columns into scores under a soft cap, cap tanh(scale product / cap). If
+// `slopes` is given, the factors of their gradients, 1 - tanh^2, go there.
+void cap_scores(float* products, float* slopes, int64_t keys, int64_t queries, float scale, float cap);
+
 // Computes the softmax over tiles of keys that come one after the other (Milakov and Gimelshein, arXiv:1805.02867), for
 // a tile of queries at once: a query is a column, so that all sums are of whole vectors.
 struct RunningSoftmax {

@@ -16,6 +16,7 @@ class TiledCachedAttention {
   TiledCachedAttention(const CachedAttention& attention, std::span<const TensorView> views)
       : columns_(attention.shape),
         scale_(attention.scale),
+        cap_(attention.cap),
         window_(attention.window),
         tokens_(views[0].rows()),
         q_(views[0]),
@@ -53,7 +54,8 @@ class TiledCachedAttention {
         visible.begin[r] = static_cast<int32_t>(std::max<int64_t>(0, first_visible(token, window_) - key));
         visible.end[r] = static_cast<int32_t>(std::min(seen, token + 1 - key));
       }
-      softmax.add(products.data(), width, queries, &visible, scale_);
+      if (cap_ > 0) cap_scores(products.data(), nullptr, width, queries, scale_, cap_);
+      softmax.add(products.data(), width, queries, &visible, cap_ > 0 ? 1.0f : scale_);
       for (int64_t u = 0; u < width; u += 2)
         round_row_pair(products.data() + u * kTile, products.data() + (u + 1) * kTile, queries,
                        weights.data() + u * queries);
@@ -83,7 +85,7 @@ class TiledCachedAttention {
   }
 
   HeadColumns columns_;
-  float scale_;
+  float scale_, cap_;
   int64_t window_;
   int64_t tokens_;
   Rows<T> q_, cache_, out_;

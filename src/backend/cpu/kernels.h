@@ -36,6 +36,7 @@ Launch bind_gather_rows(Operands operands);
 Launch bind_scatter_rows(Operands operands);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands);
+Launch bind_soft_cap(const SoftCap& attrs, Operands operands);
 Launch bind_loss_sum(const LossSum& sum, Operands operands);
 
 Launch bind_quantize(const Quantize& quantize, Operands operands);

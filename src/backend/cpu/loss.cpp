@@ -8,18 +8,26 @@
 namespace snug::cpu {
 namespace {
 
+// Returns x under a soft cap.
+inline float capped(float x, float cap) { return cap * tanh(x / cap); }
+
 // Returns the loss of a row; with `gradient`, x becomes its gradient times `scale`. It walks three times over a row
 // that the first walk brings into the cache.
-template <class T>
-double loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale) {
-  const float m = maximum(n, [=](int64_t i) { return to_float(x[i]); });
-  const float total = sum(n, [=](int64_t i) { return exp(to_float(x[i]) - m); });
-  const float hit = to_float(x[target]);
+template <bool kCapped, class T>
+double loss_of_row(T* x, int64_t n, int64_t target, bool gradient, float scale, float cap) {
+  const auto logit = [=](int64_t i) { return kCapped ? capped(to_float(x[i]), cap) : to_float(x[i]); };
+  const auto slope = [=](float y) { return kCapped ? 1.0f - y / cap * (y / cap) : 1.0f; };
+  const float m = maximum(n, logit);
+  const float total = sum(n, [=](int64_t i) { return exp(logit(i) - m); });
+  const float hit = logit(target);
   if (gradient) {
     const float inverse = 1.0f / total;
 #pragma omp simd
-    for (int64_t i = 0; i < n; i++) store(x[i], exp(to_float(x[i]) - m) * inverse * scale);
-    store(x[target], (exp(hit - m) * inverse - 1.0f) * scale);
+    for (int64_t i = 0; i < n; i++) {
+      const float y = logit(i);
+      store(x[i], exp(y - m) * inverse * scale * slope(y));
+    }
+    store(x[target], (exp(hit - m) * inverse - 1.0f) * scale * slope(hit));
   }
   return std::log(static_cast<double>(total)) + static_cast<double>(m) - static_cast<double>(hit);
 }
@@ -46,12 +54,25 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands) {
           return;
         }
         const float weight = weights[row];
-        loss[row] =
-            static_cast<float>(static_cast<double>(weight) * loss_of_row(x[row], vocabulary, targets[row],
-                                                                         attrs.gradient, runtime.loss_scale * weight));
+        const auto of_row = attrs.cap > 0 ? loss_of_row<true, T> : loss_of_row<false, T>;
+        const double found =
+            of_row(x[row], vocabulary, targets[row], attrs.gradient, runtime.loss_scale * weight, attrs.cap);
+        loss[row] = static_cast<float>(static_cast<double>(weight) * found);
       });
     };
   });
+}
+
+Launch bind_soft_cap(const SoftCap& attrs, Operands operands) {
+  const TensorView x = operands.take("x", {DType::F32});
+  operands.done();
+  return [rows = Rows<float>(x), extent = Extent{x}, cap = attrs.cap](const RuntimeScalars&) {
+    share_runs(extent, [&](int64_t row, int64_t begin, int64_t end) {
+      float* const values = rows[row];
+#pragma omp simd
+      for (int64_t i = begin; i < end; i++) values[i] = capped(values[i], cap);
+    });
+  };
 }
 
 Launch bind_loss_sum(const LossSum& attrs, Operands operands) {

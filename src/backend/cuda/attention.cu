@@ -50,12 +50,12 @@ __device__ inline void add(HeadRow& sum, float factor, const HeadRow& row) {
 // sum of exponentials.
 template <class T>
 __device__ float attend(const T* query, const T* keys, int64_t key_stride, const T* values, int64_t value_stride,
-                        int64_t count, int dim, float scale, T* out) {
+                        int64_t count, int dim, float scale, float cap, T* out) {
   const HeadRow q = load_head(query, dim);
   HeadRow sums;
   float maximum = -INFINITY, total = 0;
   for (int64_t j = 0; j < count; j++) {
-    const float score = scale * dot(q, load_head(keys + j * key_stride, dim));
+    const float score = capped(scale * dot(q, load_head(keys + j * key_stride, dim)), cap);
     const float higher = fmaxf(maximum, score), weight = exact_exp(score - higher);
     const float factor = exact_exp(maximum - higher);
     maximum = higher;
@@ -91,7 +91,7 @@ __global__ void token_attention_kernel(AttentionRows<T> op, int documents) {
   if (begin < op.tokens)
     log_sum = attend(op.q.at(token, column), op.k.at(begin, op.heads.key(kv_head)), op.k.stride,
                      op.v.at(begin, op.heads.key(kv_head)), op.v.stride, token + 1 - begin, op.heads.dim, op.scale,
-                     op.out.at(token, column));
+                     op.cap, op.out.at(token, column));
   else
     save_head(op.out.at(token, column), HeadRow{}, 1.0f, op.heads.dim);
   if (threadIdx.x % 32 == 0) *op.lse.at(head, token) = log_sum;
@@ -111,7 +111,8 @@ __global__ void query_gradient_kernel(AttentionGradientRows<T> op, int documents
     if (threadIdx.x % 32 == 0) op.delta[head * op.tokens + token] = delta;
     for (int64_t j = begin; j <= token; j++) {
       const HeadRow k = load_head(op.k.at(j, op.heads.key(kv_head)), dim);
-      const float weight = exact_exp(op.scale * dot(q, k) - lse);
+      const float score = capped(op.scale * dot(q, k), op.cap);
+      const float weight = exact_exp(score - lse) * cap_slope(score, op.cap);
       const float dweight = dot(dout, load_head(op.v.at(j, op.heads.key(kv_head)), dim));
       add(sums, weight * (dweight - delta), k);
     }
@@ -134,9 +135,10 @@ __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) 
     const int column = op.heads.query(head);
     for (int64_t t = token; t < end; t++) {
       const HeadRow q = load_head(op.q.at(t, column), dim), dout = load_head(op.dout.at(t, column), dim);
-      const float weight = exact_exp(op.scale * dot(q, k) - *op.lse.at(head, t));
+      const float score = capped(op.scale * dot(q, k), op.cap);
+      const float weight = exact_exp(score - *op.lse.at(head, t));
       const float delta = op.delta[head * op.tokens + t];
-      add(dk, weight * (dot(dout, v) - delta), q);
+      add(dk, weight * cap_slope(score, op.cap) * (dot(dout, v) - delta), q);
       add(dv, weight, dout);
     }
   }
@@ -146,13 +148,13 @@ __global__ void key_gradient_kernel(AttentionGradientRows<T> op, int documents) 
 
 template <class T>
 __global__ void cached_attention_kernel(Rows<T> q, int64_t tokens, Rows<T> cache, int64_t position, Heads heads,
-                                        float scale, int window, Rows<T> out) {
+                                        float scale, float cap, int window, Rows<T> out) {
   const auto [token, head] = place(heads.heads);
   if (token >= tokens) return;
   const int column = heads.key(head / heads.group());
   const int64_t end = position + token + 1, begin = max(int64_t{0}, end - window);
   attend(q.at(token, heads.query(head)), cache.at(begin, column), cache.stride,
-         cache.at(begin, column + heads.kv_heads * heads.dim), cache.stride, end - begin, heads.dim, scale,
+         cache.at(begin, column + heads.kv_heads * heads.dim), cache.stride, end - begin, heads.dim, scale, cap,
          out.at(token, heads.query(head)));
 }
 
@@ -185,8 +187,8 @@ const TensorView& take_cache(Operands& operands, DType dtype, const HeadShape& s
 }
 
 // Returns the kernel for heads of `dim` elements on this device.
-AttentionKernel kernel_of(DType dtype, int64_t dim, std::initializer_list<TensorView> views) {
-  const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80);
+AttentionKernel kernel_of(DType dtype, int64_t dim, float cap, std::initializer_list<TensorView> views) {
+  const AttentionKernel kernel = attention_kernel(dtype, dim, warpgroups() ? 90 : 80, cap > 0);
   return wide(views, dim % kWide == 0 ? kWide : kWide / 2) ? kernel : AttentionKernel::ByToken;
 }
 
@@ -212,11 +214,11 @@ Launch bind_attention(const Attention& attention, Operands operands, cudaStream_
   operands.done();
   return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
     const AttentionRows<T> op{
-        Rows<T>(q),       Rows<T>(k), Rows<T>(v), documents.as<int32_t>(), Rows<T>(out),
-        Rows<float>(lse), tokens,     heads,      attention.scale,         window_of(attention.window)};
+        Rows<T>(q), Rows<T>(k), Rows<T>(v),      documents.as<int32_t>(),     Rows<T>(out), Rows<float>(lse),
+        tokens,     heads,      attention.scale, window_of(attention.window), attention.cap};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {q, k, v, out});
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, attention.cap, {q, k, v, out});
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention(op, stream);
     }
@@ -261,10 +263,11 @@ Launch bind_attention_backward(const AttentionBackward& attention, Operands oper
                                       tokens,
                                       heads,
                                       attention.scale,
-                                      window_of(attention.window)};
+                                      window_of(attention.window),
+                                      attention.cap};
     AttentionLaunch tiled;
     if constexpr (std::is_same_v<T, BFloat16>) {
-      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, {dout, q, k, v, out, dq, dk, dv});
+      const AttentionKernel kernel = kernel_of(q.dtype, heads.dim, attention.cap, {dout, q, k, v, out, dq, dk, dv});
       if (kernel == AttentionKernel::ByWarpgroups) tiled = warpgroup_attention_gradient(op, counters, stream);
       if (kernel == AttentionKernel::ByTiles) tiled = tiled_attention_gradient(op, stream);
     }
@@ -308,11 +311,12 @@ Launch bind_cached_attention(const CachedAttention& attention, Operands operands
   const TensorView out = operands.matrix("out", {q.dtype}, q.rows(), width);
   operands.done();
   return dispatch_activation(q.dtype, [&]<class T>() -> Launch {
-    return [=, scale = attention.scale, window = window_of(attention.window)](const RuntimeScalars& runtime) {
+    return [=, scale = attention.scale, cap = attention.cap,
+            window = window_of(attention.window)](const RuntimeScalars& runtime) {
       check(runtime.position + q.rows() <= cache.rows(), "cached_attention: {} tokens after {} in a cache of {}",
             q.rows(), runtime.position, cache.rows());
       cached_attention_kernel<<<grid(q.rows(), shape.heads), 32 * kWarps, 0, stream>>>(
-          Rows<T>(q), q.rows(), Rows<T>(cache), runtime.position, Heads(shape), scale, window, Rows<T>(out));
+          Rows<T>(q), q.rows(), Rows<T>(cache), runtime.position, Heads(shape), scale, cap, window, Rows<T>(out));
       check_launch("cached_attention");
     };
   });

@@ -62,6 +62,7 @@ struct AttentionRows {
   Heads heads;
   float scale;
   int window;
+  float cap;  // of scores; 0: none, as in all kernels but those by token
 };
 
 template <class T>
@@ -76,6 +77,7 @@ struct AttentionGradientRows {
   Heads heads;
   float scale;
   int window;
+  float cap;
 };
 
 // Returns an op's window as kernels take it.

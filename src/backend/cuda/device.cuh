@@ -176,6 +176,10 @@ __device__ float sigmoid(float x) {
     return __fdividef(1.0f, 1.0f + __expf(-x));
 }
 
+// Returns x under a soft cap; without one (0) x itself. cap_slope() returns the derivative from that result.
+__device__ inline float capped(float x, float cap) { return cap > 0 ? cap * tanhf(x / cap) : x; }
+__device__ inline float cap_slope(float y, float cap) { return cap > 0 ? 1.0f - y / cap * (y / cap) : 1.0f; }
+
 // Returns x / by, rounded as division rounds (Markstein, IBM J. Res. Dev. 34(1), 1990), if neither x, by nor the result
 // is near the ends of the exponents. `inverse` is 1 / by, rounded, or usual_inverse(by), as in the compiler's division,
 // which goes the same way. A zero may lose its sign.

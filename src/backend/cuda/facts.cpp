@@ -131,16 +131,19 @@ struct KernelOf {
     // With larger ranks products are worth while.
     return {.name = "products", .composed = true, .slow = operands[1].shape.cols() > 16 ? "" : unlike};
   }
-  Kernel operator()(const Attention& op) const { return attention(operands[0].dtype, op.shape.dim); }
-  Kernel operator()(const AttentionBackward& op) const { return attention(operands[0].dtype, op.shape.dim); }
+  Kernel operator()(const Attention& op) const { return attention(op); }
+  Kernel operator()(const AttentionBackward& op) const { return attention(op); }
   template <class Other>
   Kernel operator()(const Other&) const {
     return {};
   }
 
  private:
-  Kernel attention(DType dtype, int64_t dim) const {
-    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability);
+  template <class A>
+  Kernel attention(const A& op) const {
+    const DType dtype = operands[0].dtype;
+    const int64_t dim = op.shape.dim;
+    const cuda::AttentionKernel kernel = cuda::attention_kernel(dtype, dim, capability, op.cap > 0);
     const auto padded = [&](const auto& dims) { return *std::ranges::lower_bound(dims, dim); };
     switch (kernel) {
       case cuda::AttentionKernel::ByWarpgroups:
@@ -154,6 +157,7 @@ struct KernelOf {
     }
     // No card has tiles for fp32.
     const std::string_view why = dtype != DType::BF16 ? kNotBf16
+                                 : op.cap > 0         ? "scores have a soft cap"
                                  : dim % 4 != 0       ? "4 does not divide the size of heads"
                                                       : "heads have more than 256 elements";
     return {.name = cuda::name(kernel), .slow = why, .without_tensor_cores = true};
@@ -243,8 +247,8 @@ std::string_view name(AttentionKernel kernel) {
   return "";
 }
 
-AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability) {
-  if (dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
+AttentionKernel attention_kernel(DType dtype, int64_t dim, int capability, bool capped) {
+  if (capped || dtype != DType::BF16 || capability < kLeastCapability || dim % 4 != 0 || dim > kTileDims.back())
     return AttentionKernel::ByToken;
   // The Tensor Memory Accelerator finds heads only at multiples of 16 bytes.
   return has_warpgroups(capability) && dim % 8 == 0 ? AttentionKernel::ByWarpgroups : AttentionKernel::ByTiles;

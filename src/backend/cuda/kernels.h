@@ -37,6 +37,7 @@ Launch bind_gather_rows(Operands operands, cudaStream_t stream);
 Launch bind_scatter_rows(Operands operands, cudaStream_t stream);
 
 Launch bind_cross_entropy(const CrossEntropy& loss, Operands operands, cudaStream_t stream);
+Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t stream);
 Launch bind_loss_sum(const LossSum& sum, Operands operands, cudaStream_t stream);
 
 Launch bind_quantize(const Quantize& quantize, Operands operands, cudaStream_t stream);

@@ -41,7 +41,7 @@ __device__ inline float loss_of(const Softmax& all, float hit, float weight) {
 template <int N, class T>
 __global__ void __launch_bounds__(kLossThreads)
     cross_entropy_kernel(Rows<T> logits, int64_t vocabulary, const int32_t* targets, const float* weights, float* loss,
-                         int64_t active, bool gradient, float loss_scale) {
+                         int64_t active, bool gradient, float loss_scale, float cap) {
   __shared__ Softmax shared[kLossThreads / 32];
   const int64_t row = blockIdx.x, first = int64_t{threadIdx.x} * N, step = int64_t{kLossThreads} * N;
   T* const x = logits.at(row, 0);
@@ -52,12 +52,14 @@ __global__ void __launch_bounds__(kLossThreads)
   }
   const int64_t target = targets[row];
   const bool known = 0 <= target && target < vocabulary;
-  const float hit = known ? to_float(x[target]) : __int_as_float(0x7fffffff);
+  const float hit = known ? capped(to_float(x[target]), cap) : __int_as_float(0x7fffffff);
 
   Softmax mine;
 #pragma unroll 4
   for (int64_t col = first; col < vocabulary; col += step) {
-    const auto values = load_floats<N>(x + col);
+    auto values = load_floats<N>(x + col);
+#pragma unroll
+    for (int k = 0; k < N; k++) values[k] = capped(values[k], cap);
     float maximum = mine.maximum;
 #pragma unroll
     for (int k = 0; k < N; k++) maximum = fmaxf(maximum, values[k]);
@@ -84,8 +86,8 @@ __global__ void __launch_bounds__(kLossThreads)
     auto values = load_floats<N>(x + col);
 #pragma unroll
     for (int k = 0; k < N; k++) {
-      const float softmax = exponential<T>(values[k] - maximum) * inverse;
-      values[k] = (col + k == target ? softmax - 1.0f : softmax) * scale;
+      const float y = capped(values[k], cap), softmax = exponential<T>(y - maximum) * inverse;
+      values[k] = (col + k == target ? softmax - 1.0f : softmax) * scale * cap_slope(y, cap);
     }
     save_floats<N>(x + col, values);
   }
@@ -256,6 +258,11 @@ dim3 held_grid(const TensorView& logits) {
   return {static_cast<unsigned>(std::min<int64_t>(held_kernel(blocks).at_once(), logits.rows())), blocks};
 }
 
+__global__ void __launch_bounds__(kThreads) soft_cap_kernel(float* x, int64_t count, float cap) {
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) x[i] = capped(x[i], cap);
+}
+
 // Sums losses: one warp fetches, one thread adds in order.
 __global__ void loss_sum_kernel(const float* loss, int64_t count, bool accumulate, float* sum) {
   __shared__ float tile[1024];
@@ -280,7 +287,7 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
   const float* const weights = operands.vector("weights", {DType::F32}, rows).as<float>();
   float* const loss = operands.vector("loss", {DType::F32}, rows).as<float>();
   operands.done();
-  if (const dim3 grid = held_grid(logits); grid.x > 0)
+  if (const dim3 grid = held_grid(logits); grid.x > 0 && attrs.cap == 0)
     return [=, kernel = held_kernel(grid.y)](const RuntimeScalars& runtime) {
       const auto active = static_cast<int>(std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows));
       kernel.launch(grid, stream, "cross_entropy", Rows<BFloat16>(logits), static_cast<int>(rows),
@@ -291,11 +298,20 @@ Launch bind_cross_entropy(const CrossEntropy& attrs, Operands operands, cudaStre
       return [=](const RuntimeScalars& runtime) {
         const int64_t active = std::clamp<int64_t>(runtime.loss_rows - attrs.row_begin, 0, rows);
         cross_entropy_kernel<N><<<static_cast<unsigned>(rows), kLossThreads, 0, stream>>>(
-            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, runtime.loss_scale);
+            Rows<T>(logits), vocabulary, targets, weights, loss, active, attrs.gradient, runtime.loss_scale, attrs.cap);
         check_launch("cross_entropy");
       };
     });
   });
+}
+
+Launch bind_soft_cap(const SoftCap& attrs, Operands operands, cudaStream_t stream) {
+  const TensorView x = operands.dense("x", {DType::F32});
+  operands.done();
+  return [=](const RuntimeScalars&) {
+    soft_cap_kernel<<<blocks_of(x.count(), kThreads), kThreads, 0, stream>>>(x.as<float>(), x.count(), attrs.cap);
+    check_launch("soft_cap");
+  };
 }
 
 Launch bind_loss_sum(const LossSum& attrs, Operands operands, cudaStream_t stream) {

@@ -55,7 +55,8 @@ BatchBuffers emit_batch(Emitter& e, const Cut& cut, int shape, int64_t pass) {
 }
 
 HeadParams head_params(const JobContext& job) {
-  return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor), job.numerics.head_rows};
+  return {job.table.final_norm, job.table.head, static_cast<float>(job.model.logits_factor),
+          static_cast<float>(job.model.logits_cap), job.numerics.head_rows};
 }
 
 LayerContext layer_context(const JobContext& job, const Cut& cut, const BatchBuffers& batch, size_t layer) {
