@@ -140,7 +140,7 @@ def linears(architecture, biases):
         if biases:
             yield f"{name}.bias", f"{module}.bias", (rows,)
     norms = {"attn_norm": "input_layernorm", "ffn_norm": "post_attention_layernorm"}
-    if architecture == "gemma3":
+    if architecture in ("gemma2", "gemma3"):
         norms |= {"post_attention_norm": "post_attention_layernorm", "ffn_norm": "pre_feedforward_layernorm",
                   "post_ffw_norm": "post_feedforward_layernorm"}
     for name, module in norms.items():
@@ -166,6 +166,9 @@ def make_model(folder, name, architecture, tokenizer, kinds, layers=1, biases=Fa
     writer.add_rope_freq_base(10000.0)
     if window:
         writer.add_sliding_window(window)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(40.0)
+        writer.add_final_logit_softcapping(20.0)
     if architecture == "granite":
         writer.add_attention_scale(0.125)
         writer.add_embedding_scale(12.0)
@@ -294,6 +297,7 @@ def main():
     make_model(folder, "llama_bias", "llama", piece_tokenizer, [Type.Q8_0, Type.F16], biases=True)
     make_model(folder, "granite", "granite", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0])
     make_model(folder, "gemma", "gemma", piece_tokenizer, [Type.Q8_0])
+    make_model(folder, "gemma2", "gemma2", piece_tokenizer, [Type.Q8_0], layers=2, window=7)
     make_model(folder, "gemma3", "gemma3", piece_tokenizer, [Type.Q8_0, Type.F16], layers=7, window=7)
     make_model(folder, "split", "llama", lambda w: byte_tokenizer(w, "gpt-2"), [Type.Q8_0, Type.Q4_0], parts=5)
 

@@ -129,7 +129,7 @@ class GgufExport : public testing::TestWithParam<const char*> {
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufExport,
                          testing::Values("smollm", "llama3", "qwen2", "qwen3", "smollm3", "mistral", "llama_bias",
-                                         "granite", "gemma", "gemma3"));
+                                         "granite", "gemma", "gemma2", "gemma3"));
 
 // Weights, configuration, tokenizer and template: each file has the bytes that it had.
 TEST_P(GgufExport, WhatIsImportedAgainIsTheModel) {

@@ -63,8 +63,8 @@ class GgufModel : public testing::TestWithParam<const char*> {
   fs::path out_ = directory_.path() / "model";
 };
 INSTANTIATE_TEST_SUITE_P(All, GgufModel,
-                         testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma3",
-                                         "split"));
+                         testing::Values("qwen3", "smollm3", "mistral", "llama_bias", "granite", "gemma", "gemma2",
+                                         "gemma3", "split"));
 
 TEST_P(GgufModel, TensorsAreTheValuesOfTheFileInBf16) {
   import_gguf(file(), out_, Existing::Refuse);
@@ -82,11 +82,12 @@ TEST_P(GgufModel, ConfigurationIsOfItsFamily) {
                                : model == "mistral" ? "MistralForCausalLM"
                                : model == "granite" ? "GraniteForCausalLM"
                                : model == "gemma"   ? "GemmaForCausalLM"
+                               : model == "gemma2"  ? "Gemma2ForCausalLM"
                                : model == "gemma3"  ? "Gemma3ForCausalLM"
                                                     : "LlamaForCausalLM");
   EXPECT_EQ(spec.layers[0].qkv.bias, model == "llama_bias");
   EXPECT_EQ(spec.layers[0].down.bias, model == "llama_bias");
-  EXPECT_EQ(spec.layers[0].window, model == "mistral" || model == "gemma3" ? 7 : 0);
+  EXPECT_EQ(spec.layers[0].window, model == "mistral" || model == "gemma2" || model == "gemma3" ? 7 : 0);
   EXPECT_EQ(spec.layers.back().rope, model != "smollm3");
   EXPECT_TRUE(spec.tied);
   EXPECT_TRUE(config.notes.empty()) << config.notes[0];
@@ -100,6 +101,15 @@ TEST(GgufConfig, GranitesFactorsAreKeysOfTheFile) {
   EXPECT_EQ(spec.layers[0].branch_factor, 0.25);
   EXPECT_EQ(spec.embedding_factor, 12.0);
   EXPECT_EQ(spec.logits_factor, 0.125);
+}
+
+TEST(GgufConfig, Gemma2sCapsAreKeysOfTheFile) {
+  const TempDirectory directory;
+  import_gguf(kFixtures / "gemma2.gguf", directory.path() / "m", Existing::Refuse);
+  const ModelSpec spec = read_model_config(directory.path() / "m").spec;
+  EXPECT_EQ(spec.layers[0].attention_cap, 40.0);
+  EXPECT_EQ(spec.logits_cap, 20.0);
+  EXPECT_EQ(spec.layers[1].window, 0);
 }
 
 TEST(GgufConfig, EachSixthOfGemma3sLayersSeesAll) {

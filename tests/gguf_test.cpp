@@ -321,10 +321,10 @@ TEST(GgufImportErrors, NameWhatIsNotSupported) {
     EXPECT_FALSE(fs::exists(directory.path() / "out.partial"));
   }
   Bytes other;
-  other.start(3, 0, 1).string("general.architecture").number(8u).string("gemma2");
+  other.start(3, 0, 1).string("general.architecture").number(8u).string("mamba2");
   EXPECT_TRUE(
       fails_with<UserError>([&] { gguf_model_config(parse(other.text)); },
-                            "key 'general.architecture': found \"gemma2\", expected one of \"llama\", \"qwen2\", "));
+                            "key 'general.architecture': found \"mamba2\", expected one of \"llama\", \"qwen2\", "));
 }
 
 }  // namespace

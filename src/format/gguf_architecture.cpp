@@ -10,7 +10,7 @@
 namespace snug {
 namespace {
 
-constexpr std::array<GgufArchitecture, 7> kArchitectures{{
+constexpr std::array<GgufArchitecture, 8> kArchitectures{{
     {.name = "llama",
      .model_type = "llama",
      .class_name = "LlamaForCausalLM",
@@ -60,6 +60,16 @@ constexpr std::array<GgufArchitecture, 7> kArchitectures{{
      .may_have_biases = false,
      .has_rope_factors = false,
      .gemma = true},
+    {.name = "gemma2",
+     .model_type = "gemma2",
+     .class_name = "Gemma2ForCausalLM",
+     .interleaves_heads = false,
+     .qkv_bias = false,
+     .qk_norms = false,
+     .may_have_biases = false,
+     .has_rope_factors = false,
+     .gemma = true,
+     .post_norms = true},
     {.name = "gemma3",
      .model_type = "gemma3_text",
      .class_name = "Gemma3ForCausalLM",

@@ -38,18 +38,21 @@ inline bool gguf_layer_has_rope(const GgufArchitecture& kind, int64_t layer) {
   return kind.name != "smollm3" || (layer + 1) % kGgufNoRopeInterval != 0;
 }
 
-// Whether a layer sees a window and has the rotary embedding of such layers: of Gemma 3's each sixth has neither.
+// Whether a layer sees a window: each sixth of Gemma 3's sees all, as llama.cpp has them, and of Gemma 2's the second
+// and those that follow it by twos.
 inline constexpr int64_t kGgufFullInterval = 6;
-inline bool gguf_layer_is_local(const GgufArchitecture& kind, int64_t layer) {
+inline bool gguf_layer_has_window(const GgufArchitecture& kind, int64_t layer) {
+  if (kind.name == "gemma2") return layer % 2 == 0;
   return kind.name == "gemma3" && (layer + 1) % kGgufFullInterval != 0;
 }
-// The base of these layers' rotary embedding.
+// The base of the rotary embedding of Gemma 3's layers with a window.
 inline constexpr double kGgufLocalTheta = 10000;
 
-// Returns what Gemma 3's scores are divided by the root of: the size of a head, but in the 27B, which llama.cpp tells
-// by its 62 layers.
-inline int64_t gguf_score_divisor(int64_t layers, int64_t hidden, int64_t heads, int64_t head_dim) {
-  return layers == 62 ? hidden / heads : head_dim;
+// Returns what Gemma 2's and 3's scores are divided by the root of: the size of a head, but in the 27Bs, which
+// llama.cpp tells by their number of layers.
+inline int64_t gguf_score_divisor(const GgufArchitecture& kind, int64_t layers, int64_t hidden, int64_t heads,
+                                  int64_t head_dim) {
+  return layers == (kind.name == "gemma2" ? 46 : 62) ? hidden / heads : head_dim;
 }
 
 // What decides the tensors of a model.

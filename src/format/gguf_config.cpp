@@ -51,7 +51,9 @@ constexpr std::array<std::string_view, 25> kKnownKeys{"context_length",
                                                       "rope.scale_linear"};
 
 // Those of one architecture.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 7> kOwnKeys{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kOwnKeys{{
+    {"gemma2", "attn_logit_softcapping"},
+    {"gemma2", "final_logit_softcapping"},
     {"granite", "attention.scale"},
     {"granite", "embedding_scale"},
     {"granite", "residual_scale"},
@@ -67,7 +69,7 @@ void refuse_unsupported(const GgufHeader& header, const GgufArchitecture& kind) 
   if (header.integer(key("expert_count"), 0, INT64_MAX, 0) != 0) header.fail(key("expert_count"), "0 or nothing");
   if (!header.boolean(key("attention.causal"), true)) header.fail(key("attention.causal"), "true or nothing");
   const std::string window = key("attention.sliding_window");
-  if (kind.name != "llama" && kind.name != "gemma3" && header.integer(window, 0, INT64_MAX, 0) != 0)
+  if (kind.name != "llama" && !kind.post_norms && header.integer(window, 0, INT64_MAX, 0) != 0)
     header.fail(window, "0 or nothing");
 }
 
@@ -130,19 +132,25 @@ void add_factors(OrderedJson& config, const GgufHeader& header) {
 void add_gemma_keys(OrderedJson& config, const GgufHeader& header, const GgufArchitecture& kind) {
   config["attention_bias"] = false;
   config["hidden_act"] = config["hidden_activation"] = "gelu_pytorch_tanh";
-  if (kind.name != "gemma3") return;
+  if (!kind.post_norms) return;
+  const auto key = [&](std::string_view suffix) { return fmt::format("{}.{}", kind.name, suffix); };
+  const auto cap = [&](const char* suffix, double usual) {
+    const double found = header.number(key(suffix), usual);
+    return found == 0 ? OrderedJson() : OrderedJson(found);
+  };
+  const bool third = kind.name == "gemma3";
   const int64_t layers = config["num_hidden_layers"];
-  header.integer("gemma3.attention.sliding_window_pattern", kGgufFullInterval, kGgufFullInterval, kGgufFullInterval);
-  config["sliding_window"] = header.integer("gemma3.attention.sliding_window", 1, kMaxPosition);
+  config["sliding_window"] = header.integer(key("attention.sliding_window"), 1, kMaxPosition);
   config["layer_types"] = OrderedJson::array();
   for (int64_t layer = 0; layer < layers; ++layer)
-    config["layer_types"].push_back(gguf_layer_is_local(kind, layer) ? "sliding_attention" : "full_attention");
-  config["rope_local_base_freq"] = header.number("gemma3.rope.freq_base_swa", kGgufLocalTheta);
+    config["layer_types"].push_back(gguf_layer_has_window(kind, layer) ? "sliding_attention" : "full_attention");
   config["query_pre_attn_scalar"] =
-      gguf_score_divisor(layers, config["hidden_size"], config["num_attention_heads"], config["head_dim"]);
-  config["attn_logit_softcapping"] = nullptr;
-  const double cap = header.number("gemma3.final_logit_softcapping", 0.0);
-  config["final_logit_softcapping"] = cap == 0 ? OrderedJson() : OrderedJson(cap);
+      gguf_score_divisor(kind, layers, config["hidden_size"], config["num_attention_heads"], config["head_dim"]);
+  config["attn_logit_softcapping"] = third ? OrderedJson() : cap("attn_logit_softcapping", 50);
+  config["final_logit_softcapping"] = cap("final_logit_softcapping", third ? 0 : 30);
+  if (!third) return;
+  header.integer(key("attention.sliding_window_pattern"), kGgufFullInterval, kGgufFullInterval, kGgufFullInterval);
+  config["rope_local_base_freq"] = header.number(key("rope.freq_base_swa"), kGgufLocalTheta);
 }
 
 // The keys of one family.

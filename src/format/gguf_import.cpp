@@ -153,11 +153,12 @@ std::vector<std::string> import_gguf(const fs::path& file, const fs::path& out, 
   // The text is read back as any config is: sizes out of range are refused here, before anything is computed from them.
   const Json parsed = parse_json(json.dump(), file.string());
   const std::string type = parsed["model_type"], class_name = parsed["architectures"][0];
-  const HfFamily family{.model_type = type,
-                        .architecture = class_name,
-                        .gelu = kind.gemma,
-                        .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window",
-                                     "embedding_multiplier", "residual_multiplier", "logits_scaling"}};
+  const HfFamily family{
+      .model_type = type,
+      .architecture = class_name,
+      .gelu = kind.gemma,
+      .own_keys = {"attention_bias", "mlp_bias", "sliding_window", "use_sliding_window", "embedding_multiplier",
+                   "residual_multiplier", "logits_scaling", "attn_logit_softcapping", "final_logit_softcapping"}};
   const HfConfig config =
       parse_hf_config(JsonObject(parsed, file.string() + ", read as config.json"), std::span(&family, 1));
   if (const auto scaling = kind.has_rope_factors ? infer_rope_scaling(header, in, config) : std::nullopt) {

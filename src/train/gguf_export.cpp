@@ -109,6 +109,10 @@ void add_metadata(GgufWriter& writer, const ModelSpec& spec, const GgufSizes& si
   }
   if (const int64_t window = spec.layers[0].window)
     writer.add_u32(key("attention.sliding_window"), static_cast<uint64_t>(window));
+  if (kind == "gemma2") {
+    writer.add_f32(key("attn_logit_softcapping"), spec.layers[0].attention_cap);
+    writer.add_f32(key("final_logit_softcapping"), spec.logits_cap);
+  }
   if (kind != "granite") return;
   writer.add_f32(key("attention.scale"), spec.layers[0].attention_scale);
   writer.add_f32(key("embedding_scale"), spec.embedding_factor);

@@ -22,14 +22,17 @@ void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const
                kind.name);
 }
 
-// What llama.cpp takes for granted of Gemma 3.
-void refuse_gemma3(const ModelSpec& spec, const std::string& source) {
+// What llama.cpp takes for granted of Gemma 2's and 3's attention.
+void refuse_scores(const ModelSpec& spec, const GgufArchitecture& kind, const std::string& source) {
   const LayerSpec& layer = spec.layers.at(0);
-  const int64_t divisor =
-      gguf_score_divisor(static_cast<int64_t>(spec.layers.size()), spec.hidden, layer.heads.heads, layer.heads.dim);
+  const int64_t divisor = gguf_score_divisor(kind, static_cast<int64_t>(spec.layers.size()), spec.hidden,
+                                             layer.heads.heads, layer.heads.dim);
   if (std::abs(layer.attention_scale * std::sqrt(static_cast<double>(divisor)) - 1) > 1e-6)
     user_error("{}, key 'query_pre_attn_scalar': found {:g}, expected {} in a GGUF file", source,
                1 / (layer.attention_scale * layer.attention_scale), divisor);
+  if (kind.name == "gemma2" && (layer.attention_cap == 0 || spec.logits_cap == 0))
+    user_error("{}: found scores or logits without a soft cap, expected both in a GGUF file", source);
+  if (kind.name != "gemma3") return;
   if (spec.local_rope.type != RopeType::Default || spec.local_rope.theta != kGgufLocalTheta)
     user_error(
         "{}: found layers with a window whose rotary embedding is of type {} and base {:g}, expected {} in a GGUF file",
@@ -48,17 +51,18 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);
   const LayerSpec& first = spec.layers.at(0);
-  if (kind->name == "gemma3") refuse_gemma3(spec, source);
+  if (kind->post_norms) refuse_scores(spec, *kind, source);
   const bool windows = spec.architecture == "MistralForCausalLM";
   for (size_t i = 0; i < spec.layers.size(); ++i) {
     const LayerSpec& layer = spec.layers[i];
     const auto refuse = [&](std::string_view what) {
       user_error("{}: layer {} {}, which GGUF's {} has no form for", source, i, what, kind->name);
     };
-    const bool local = gguf_layer_is_local(*kind, static_cast<int64_t>(i));
-    if (layer.window != 0 && !windows && !local) refuse(fmt::format("sees {} tokens", layer.window));
-    if (local && layer.window == 0) refuse("sees all tokens");
-    if (layer.local_rope != local) refuse("has the rotary embedding of another kind of layer");
+    const bool sees_window = gguf_layer_has_window(*kind, static_cast<int64_t>(i));
+    if (layer.window != 0 && !windows && !sees_window) refuse(fmt::format("sees {} tokens", layer.window));
+    if (sees_window && layer.window == 0) refuse("sees all tokens");
+    if (layer.local_rope != (sees_window && kind->name == "gemma3"))
+      refuse("has the rotary embedding of another kind of layer");
     if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i)))
       refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
     if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
