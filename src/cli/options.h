@@ -1,4 +1,5 @@
-// Holds every option of snug: a key of the job file and a flag, one table for both.
+// Holds the options of jobs: a key of the job file and a flag, one table for both. Flags of one command alone stand in
+// cli/commands.h.
 #pragma once
 
 #include <cstdint>

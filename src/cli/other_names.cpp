@@ -17,6 +17,7 @@ constexpr std::string_view kRanks = "mpirun, or nothing, starts the processes: '
 constexpr std::string_view kSharding = "what is sharded and offloaded is chosen so that it fits";
 constexpr std::string_view kCommand = "what is done is the command: 'snug train', 'snug eval', 'snug generate'";
 constexpr std::string_view kLogs = "steps are written to metrics.jsonl in 'out', which 'snug report' shows";
+constexpr std::string_view kReplies = "a flag of 'snug generate' and 'snug chat', not of a job file";
 constexpr std::string_view kLater = "it is not supported yet in this version";
 constexpr std::string_view kTrainOn = "'assistant' (the default) or 'all'";
 constexpr std::string_view kTrain = "every reply carries loss but one whose message has 'train: false'";
@@ -405,12 +406,12 @@ constexpr OtherName kNames[] = {
     {"split_thinking", "", kThoughts},
     {"enable_thinking", "", kLater},
     {"add_tokens", "", kLater},
-    {"top_p", "", kLater},
-    {"top_k", "", kLater},
-    {"min_p", "", kLater},
-    {"repetition_penalty", "", kLater},
-    {"stop", "", kLater},
-    {"system", "", kLater},
+    {"top_p", "", kReplies},
+    {"top_k", "", kReplies},
+    {"min_p", "", kReplies},
+    {"repetition_penalty", "", kReplies},
+    {"stop", "", kReplies},
+    {"system", "", "a flag of 'snug generate' and 'snug chat'; in data the system text is a message of its own"},
 };
 
 // Returns Levenshtein's distance.

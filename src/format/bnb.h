@@ -1,9 +1,8 @@
 // Finds linears that bitsandbytes quantised, as transformers saves them in safetensors. For the weight "x.weight" of
 // [m, n] there are:
 //
-//   int8   x.weight I8 [m, n]; x.SCB F32 [m], absmax of rows; x.weight_format U8 [], 0 (in row order), which may be
-//   absent nf4    x.weight U8 [m n / 2, 1], codes in row order; x.weight.absmax, one a block of 64: F32, or U8 where
-//   they are
+//   int8   x.weight I8 [m, n]; x.SCB F32 [m], absmax of rows; x.weight_format U8 [], 0 (in row order), or absent
+//   nf4    x.weight U8 [m n / 2, 1], codes in row order; x.weight.absmax, one a block of 64: F32, or U8 where they are
 //          quantised a second time, and then x.weight.nested_absmax F32, one for 256 of them;
 //          x.weight.quant_map F32 [16] and x.weight.nested_quant_map F32 [256]: the codebooks;
 //          x.weight.quant_state.bitsandbytes__nf4 U8: JSON of type, block sizes, shape, dtype before, and nested_offset

@@ -89,7 +89,7 @@ RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults
                           int64_t max_position, std::string_view layers) {
   constexpr double kMinTheta = 1, kMaxTheta = 1e12;
   RopeParameters out;
-  // At the top level it is that of layers that see all.
+  // The base at the top level is that of the layers that see all of a text.
   out.theta =
       layers == "full_attention" ? config.number("rope_theta", kMinTheta, kMaxTheta, defaults.theta) : defaults.theta;
   const char* key = config.has("rope_parameters") ? "rope_parameters" : "rope_scaling";
@@ -112,7 +112,7 @@ RopeParameters parse_rope(const JsonObject& config, const RopeDefaults& defaults
   if (found == kTypes.end())
     rope.fail(type_key, "\"default\", \"linear\", \"dynamic\", \"llama3\", \"yarn\" or \"longrope\"");
   out.type = found->second;
-  // Early files of Phi-3 call it so.
+  // Early files of Phi-3 call LongRope "yarn".
   if (out.type == RopeType::Yarn && rope.has("long_factor")) out.type = RopeType::LongRope;
   for (const char* other : {"mrope_section", "xdrope_section"})
     if (rope.has(other)) rope.fail(other, "none: positions of a text have one number");

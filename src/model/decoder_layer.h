@@ -1,12 +1,12 @@
-// The decoder layer of dense families: RMSNorm, grouped-query attention with rotary embedding, RMSNorm, SwiGLU MLP,
-// each half added to the residual stream. What families vary is in LayerSpec.
+// The decoder layer of dense families: grouped-query attention, most often with rotary embedding, and an MLP with a
+// gate, each normed before it, or after it too, and added to the residual stream. LayerSpec holds what families vary.
 #pragma once
 
 #include "model/builder.h"
 
 namespace snug {
 
-// What every layer of a pass shares.
+// Holds what every layer of a pass shares.
 struct LayerContext {
   Operand positions, rope_table;
   Operand documents;             // training and evaluation

@@ -53,7 +53,6 @@ struct AdaptedParts {
 //   if transpose_b: u r [m, P r], v r [parts.columns(), r]: part p's columns of d get the p-th r columns of u times its
 //     rows of v transposed;
 //   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
-//   else: u r [m, q], v r [q, n]: all of d gets u v; no parts.
 struct AdaptedGemm {
   bool transpose_b = false;
   AdaptedParts parts{};

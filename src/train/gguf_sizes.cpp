@@ -50,6 +50,11 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
   if (config.quantization)
     user_error("{}: found a model that bitsandbytes quantised, expected one in 16 or 32 bits", source);
   refuse_rope(spec.rope, *kind, source);
+  if (spec.rope.dim > 0)
+    user_error(
+        "{}, key 'partial_rotary_factor': found a rotary embedding of {} of a head's {} elements, expected all of "
+        "them in GGUF's {}",
+        source, spec.rope.dim, spec.layers.at(0).heads.dim, kind->name);
   const LayerSpec& first = spec.layers.at(0);
   if (kind->post_norms) refuse_scores(spec, *kind, source);
   const bool windows = spec.architecture == "MistralForCausalLM";
@@ -65,6 +70,7 @@ GgufSizes gguf_sizes(const ModelConfig& config, const std::filesystem::path& mod
       refuse("has the rotary embedding of another kind of layer");
     if (layer.rope != gguf_layer_has_rope(*kind, static_cast<int64_t>(i)))
       refuse(layer.rope ? "has rotary embedding" : "has no rotary embedding");
+    if (layer.rope_interleaved) refuse("turns neighbours");
     if (layer.o.bias && !kind->may_have_biases) refuse("has a bias on o_proj");
     if (layer.gate_up.bias && !kind->may_have_biases) refuse("has biases in its MLP");
     if (layer.qkv.bias && !kind->may_have_biases && !kind->qkv_bias) refuse("has biases on q, k and v");

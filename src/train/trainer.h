@@ -73,7 +73,7 @@ EvaluationResult evaluate(Session& session, BatchSource& source, int64_t passes)
 // with a value that is not finite; UINT64_MAX if there is none. It serves to explain a loss that is not finite. It must
 // be called when nothing runs.
 uint64_t non_finite_weight(Session& session);
-// Names the meeting of ranks where each brings the parameter that it found.
+// Names the sync point at which each rank brings the parameter that it found.
 constexpr const char* kNonFiniteWeight = "the search for a weight that is not finite";
 
 enum class Ending : uint8_t { Done, Interrupted };

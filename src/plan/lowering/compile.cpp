@@ -84,7 +84,7 @@ class Compiler {
              storage_,
              spec_.numerics,
              spec_.strategy,
-             make_rope_table("rope_table"),
+             make_rope_table("rope_table", spec_.model.rope),
              make_local_rope_table()} {
     check(spec.cut.ranks % spec.strategy.replicas == 0, "{} replicas of {} ranks", spec.strategy.replicas,
           spec.cut.ranks);
@@ -173,19 +173,19 @@ class Compiler {
     swapped_ = false;
   }
 
-  Operand make_rope_table(std::string name) {
+  Operand make_rope_table(std::string name, const RopeParameters& rope) {
     const int64_t positions = std::max(spec_.cut.sequence_length, spec_.cache_positions);
     int64_t dim = spec_.model.layers.at(0).heads.dim;
     for (const LayerSpec& layer : spec_.model.layers)
       check(layer.heads.dim == dim, "heads of {} and of {}: one rotary table has one width", dim, layer.heads.dim);
-    if (spec_.model.rope.dim > 0) dim = spec_.model.rope.dim;
+    if (rope.dim > 0) dim = rope.dim;
     return new_tensor(result_.set, std::move(name), DType::F32, {positions, dim}, Role::Weight, Space::Device,
                       Life::Persistent);
   }
 
   std::optional<Operand> make_local_rope_table() {
     if (std::ranges::none_of(spec_.model.layers, &LayerSpec::local_rope)) return std::nullopt;
-    return make_rope_table("local_rope_table");
+    return make_rope_table("local_rope_table", spec_.model.local_rope);
   }
 
   bool trains() const { return spec_.purpose == Purpose::Train; }

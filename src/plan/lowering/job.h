@@ -14,7 +14,7 @@ struct JobContext {
   const Storage& storage;
   const Numerics& numerics;
   const Strategy& strategy;
-  Operand rope_table;                       // [P, head_dim] fp32, persistent
+  Operand rope_table;                       // [P, columns of a head that turn] fp32, persistent
   std::optional<Operand> local_rope_table;  // of layers with a local rope, where there are any
 
   const Operand& rope_table_of(size_t layer) const {

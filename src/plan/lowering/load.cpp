@@ -39,11 +39,11 @@ class Loader {
       : job_(job), e_(job.set, program, job.facts), sources_(sources), file_bytes_(file_bytes) {}
 
   void emit() {
-    const Shape& shape = job_.rope_table.shape;
-    e_.op("rope_table", rope_table(job_.model.rope, shape.cols(), shape.rows()), {write(job_.rope_table)});
-    if (job_.local_rope_table)
-      e_.op("local_rope_table", rope_table(job_.model.local_rope, shape.cols(), shape.rows()),
-            {write(*job_.local_rope_table)});
+    const auto fill = [&](std::string_view site, const RopeParameters& rope, const Operand& table) {
+      e_.op(site, rope_table(rope, table.shape.cols(), table.shape.rows()), {write(table)});
+    };
+    fill("rope_table", job_.model.rope, job_.rope_table);
+    if (job_.local_rope_table) fill("local_rope_table", job_.model.local_rope, *job_.local_rope_table);
     const uint64_t most = range_bytes(file_bytes_, job_.topology().ranks);
     std::vector<std::vector<ParamId>> by_group(static_cast<size_t>(job_.table.group_count()));
     for (size_t i = 0; i < job_.table.params.size(); i++)
