@@ -175,6 +175,13 @@ inline void add_swiglu_gemm(OpCases& cases) {
         const bool long_one = c.m > 2000;
         if (!long_one || asked) cases.push_back(forward);
         if (!long_one || !asked) cases.push_back(back);
+        if (!c.name.starts_with("tiles")) continue;
+        for (OpCase* gelu : {&forward, &back}) {
+          gelu->name += ".gelu";
+          if (auto* const op = std::get_if<SwiGluGemm>(&gelu->attrs)) op->activation = GateActivation::GeluTanh;
+          if (auto* const op = std::get_if<SwiGluGemmBackward>(&gelu->attrs)) op->activation = GateActivation::GeluTanh;
+          cases.push_back(*gelu);
+        }
       }
     }
 }

@@ -316,7 +316,8 @@ std::string forward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemm op) {
   const std::string said = runner.run(c, &images) + runner.run(less, &without);
   if (!said.empty()) return said;
   if (images[gate_up] != without[gate_up]) return "gate_up has other bits where h is not asked for";
-  const OpCase swiglu{"swiglu", SwiGlu{}, {as_found(images, c, gate_up), to_write(c.operands[h])}, {}, c.relative};
+  const OpCase swiglu{
+      "swiglu", SwiGlu{op.activation}, {as_found(images, c, gate_up), to_write(c.operands[h])}, {}, c.relative};
   if (const std::string wrong = runner.run(swiglu, &by_itself); !wrong.empty()) return wrong;
   return by_itself[1] == images[h] ? "" : "h has other bits than SwiGlu gives";
 }
@@ -331,12 +332,13 @@ std::string backward_wrongly(OpRunner& runner, const OpCase& c, SwiGluGemmBackwa
   if (!said.empty()) return said;
   if (images[dgate_up] != restored[dgate_up]) return "dgate_up has other bits where h is restored";
   const OpCase back{"swiglu_backward",
-                    SwiGluBackward{},
+                    SwiGluBackward{false, op.activation},
                     {as_found(images, c, dh), as_found(images, c, gate_up), to_write(c.operands[dgate_up])},
                     {},
                     c.relative,
                     c.absolute};
-  const OpCase swiglu{"swiglu", SwiGlu{}, {as_found(images, c, gate_up), to_write(c.operands[dh])}, {}, c.relative};
+  const OpCase swiglu{
+      "swiglu", SwiGlu{op.activation}, {as_found(images, c, gate_up), to_write(c.operands[dh])}, {}, c.relative};
   const std::string wrong = runner.run(back, &by_itself) + runner.run(swiglu, &h);
   if (!wrong.empty()) return wrong;
   if (by_itself[2] != images[dgate_up]) return "dgate_up has other bits than SwiGluBackward gives";
