@@ -61,8 +61,9 @@ Recompute recompute_of(const ActivationPolicy& policy) {
 JobSpec job_of(const std::string& model, const Case& c) {
   JobSpec spec;
   spec.model = read_model_config(model).spec;
-  spec.table = c.full ? full_parameters(spec.model, true)
-                      : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true);
+  spec.table =
+      c.full ? full_parameters(spec.model, true)
+             : lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)}, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = c.sequence;
   spec.cut.micro_batch = c.micro;

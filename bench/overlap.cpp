@@ -44,8 +44,9 @@ JobSpec job_of(const Settings& s, const std::filesystem::path& model) {
                          s.hidden, s.hidden * 8 / 3 / 64 * 64, s.layers, s.hidden / 64, s.hidden / 64));
   JobSpec spec;
   spec.model = read_model_config(model).spec;
-  spec.table = s.lora ? lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names()}, true)
-                      : full_parameters(spec.model, true);
+  spec.table =
+      s.lora ? lora_parameters(spec.model, {.rank = 16, .alpha = 32, .target_modules = linear_names(spec.model)}, true)
+             : full_parameters(spec.model, true);
   spec.sources = find_sources(spec.table, {model, true, 1, std::nullopt});
   spec.cut.sequence_length = s.sequence;
   spec.cut.micro_batch = s.micro;
