@@ -149,8 +149,7 @@ void refuse_unsupported(const JsonObject& config, const HfFamily& family) {
   const auto stray = [&](std::string_view key) {
     return config.has(key) && std::ranges::find(family.own_keys, key) == family.own_keys.end();
   };
-  if (!std::ranges::count(family.own_keys, "rope_local_base_freq") && has_rope_by_layers(config))
-    config.fail("rope_parameters", "those of all layers");
+  if (stray("rope_parameters") && has_rope_by_layers(config)) config.fail("rope_parameters", "those of all layers");
   for (const std::string_view key : kExpertKeys) {
     if (stray(key) && config.at(key) != 0) config.fail(key, "none: a dense model");
   }
@@ -226,6 +225,7 @@ HfConfig parse_hf_config(const JsonObject& config, std::span<const HfFamily> fam
   result.family = find_family(config, families, result.notes);
   const HfFamily& family = families[result.family];
   result.architecture = family.architecture;
+  result.gelu = family.gelu;
   parse_sizes(config, family, result);
   result.rope = parse_rope(config, {family.rope_theta, family.partial_rotary_factor, family.original_max_position},
                            result.head_dim, result.max_position);

@@ -50,6 +50,7 @@ struct HfConfig {
   double rms_norm_eps = 0;
   RopeParameters rope;
   bool tie_word_embeddings = false;
+  bool gelu = false;  // the family's
   std::optional<int64_t> bos;
   std::vector<int64_t> eos;    // any of them ends a reply; may be empty
   std::optional<DType> dtype;  // of the weights when they were saved, if it says so

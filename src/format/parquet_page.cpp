@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "format/load.h"
 #include "format/thrift.h"
 
@@ -206,7 +207,7 @@ void RunDecoder::begin_run() {
     return;
   }
   left_ = head >> 1;
-  const auto width = static_cast<size_t>((bits_ + 7) / 8);
+  const auto width = static_cast<size_t>(ceil_div(bits_, 8));
   if (left_ == 0 || bytes_.size() - at_ < width) fail();
   value_ = 0;
   for (size_t i = 0; i < width; ++i) value_ |= std::to_integer<uint32_t>(bytes_[at_++]) << (8 * i);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/error.h"
+#include "base/rounding.h"
 #include "format/load.h"
 #include "format/quantized_weights.h"
 #include "tensor/codebook.h"
@@ -52,7 +53,7 @@ void QuantizedReader::read_groups() {
   int64_t width = weight_.cols;
   if (weight_.strategy == ScaleStrategy::Group) width = config_.group_size;
   if (weight_.strategy == ScaleStrategy::Block) width = config_.block_cols;
-  groups_ = (weight_.cols - 1) / width + 1;
+  groups_ = ceil_div(weight_.cols, width);
   if (!weight_.group_index) {
     for (int64_t c = 0; c < weight_.cols; ++c) group_of_.push_back(static_cast<int32_t>(c / width));
     return;

@@ -14,7 +14,8 @@ ModelSpec llama_decoder(const HfConfig& config) {
       .qkv = {{{"self_attn.q_proj", queries}, {"self_attn.k_proj", keys}, {"self_attn.v_proj", keys}}, hidden},
       .o = {{{"self_attn.o_proj", hidden}}, queries},
       .gate_up = {{{"mlp.gate_proj", ffn}, {"mlp.up_proj", ffn}}, hidden},
-      .down = {{{"mlp.down_proj", hidden}}, ffn}};
+      .down = {{{"mlp.down_proj", hidden}}, ffn},
+      .gate = config.gelu ? GateActivation::GeluTanh : GateActivation::Silu};
   return {.architecture = config.architecture,
           .hidden = hidden,
           .vocabulary = config.vocabulary,
@@ -36,24 +37,42 @@ void add_biases(ModelSpec& model, const JsonObject& json) {
   }
 }
 
-void become_gemma(ModelSpec& model) {
+HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,
+                     std::vector<std::string_view> own_keys) {
+  own_keys.push_back("attention_bias");
+  return {.model_type = model_type,
+          .architecture = architecture,
+          .kv_heads = kv_heads,
+          .head_dim = 256,
+          .max_position = 8192,
+          .tie_word_embeddings = true,
+          .bos = 2,
+          .eos = 1,
+          .gelu = true,
+          .own_keys = std::move(own_keys)};
+}
+
+void become_gemma(ModelSpec& model, const JsonObject& json) {
   model.embedding_factor = std::sqrt(static_cast<double>(model.hidden));
   model.final_norm.plus_one = true;
   for (LayerSpec& layer : model.layers) {
-    layer.gate = GateActivation::GeluTanh;
+    layer.qkv.bias = layer.o.bias = json.boolean("attention_bias", false);
     for (NormSpec* norm : {&layer.attention_norm, &layer.mlp_norm, &layer.query_norm, &layer.key_norm,
                            &layer.attention_post_norm, &layer.mlp_post_norm})
       norm->plus_one = !norm->weight.empty();
   }
 }
 
-void add_post_norms(ModelSpec& model) {
+void become_gemma2(ModelSpec& model, const JsonObject& json) {
+  const double scale = 1 / std::sqrt(json.number("query_pre_attn_scalar", 1e-3, 1e6, 256.0));
   for (LayerSpec& layer : model.layers) {
+    layer.attention_scale = scale;
     const double epsilon = layer.mlp_norm.epsilon;
     layer.attention_post_norm = {"post_attention_layernorm.weight", epsilon};
     layer.mlp_norm = {"pre_feedforward_layernorm.weight", epsilon};
     layer.mlp_post_norm = {"post_feedforward_layernorm.weight", epsilon};
   }
+  become_gemma(model, json);
 }
 
 int64_t window_of(const JsonObject& json) {

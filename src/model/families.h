@@ -28,12 +28,17 @@ ModelSpec llama_decoder(const HfConfig& config);
 // Puts biases on q, k, v and o where `attention_bias` is true, and on gate, up and down where `mlp_bias` is.
 void add_biases(ModelSpec& model, const JsonObject& json);
 
-// Makes all of the model's norms' gains 1 + the weight, its gates GELU's and the embedding's factor sqrt(hidden): what
-// all of Gemma has.
-void become_gemma(ModelSpec& model);
+// Returns the names and defaults of Gemma and its successors, which read `own_keys` besides attention_bias.
+HfFamily gemma_names(std::string_view model_type, std::string_view architecture, int64_t kv_heads,
+                     std::vector<std::string_view> own_keys = {});
 
-// Gives each layer Gemma 2's and 3's norms before and after attention and the MLP.
-void add_post_norms(ModelSpec& model);
+// Makes a Gemma of the model: gains of all norms are 1 + the weight, the embedding's factor is sqrt(hidden), and
+// `attention_bias` puts biases on q, k, v and o.
+void become_gemma(ModelSpec& model, const JsonObject& json);
+
+// Makes a Gemma 2 of the model: norms stand before and after attention and the MLP, `query_pre_attn_scalar` says the
+// scale of scores, and all else is as become_gemma() has it.
+void become_gemma2(ModelSpec& model, const JsonObject& json);
 
 // Returns what sliding_window says: 4,096 tokens where the key is absent, 0, no window, where it is null.
 int64_t window_of(const JsonObject& json);

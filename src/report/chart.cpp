@@ -4,6 +4,8 @@
 #include <cmath>
 #include <iterator>
 
+#include "base/rounding.h"
+
 namespace snug {
 namespace {
 
@@ -113,7 +115,7 @@ Html table_of(const ChartSpec& spec, const Detail& detail) {
     std::vector<size_t> there;
     for (size_t i = 0; i < series.values.size(); i++)
       if (std::isfinite(series.values[i])) there.push_back(i);
-    const size_t stride = std::max<size_t>(1, (there.size() + detail.rows - 1) / detail.rows);
+    const size_t stride = std::max<size_t>(1, ceil_div(there.size(), detail.rows));
     for (size_t i = 0; i < there.size(); i++)
       if (i % stride == 0 || i + 1 == there.size())
         body.text += html("<tr><td>{}</td><td class=\"number\">{}</td><td class=\"number\">{}</td></tr>", series.label,

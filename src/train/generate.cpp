@@ -42,14 +42,13 @@ std::vector<int32_t> Generator::reply(std::span<const int32_t> prompt, const Tok
     feed(count > 1 ? Task::Prefill : Task::Decode, prompt.first(count));
     prompt = prompt.subspan(count);
   }
-  std::vector<int32_t> reply, text = cached_;
+  std::vector<int32_t> reply;
   while (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) {
     const uint64_t draw = draws_++;
-    const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(sampler_.choose(logits_, text, draw)) : 0;
+    const uint64_t chosen = session_.rank() == 0 ? static_cast<uint64_t>(sampler_.choose(logits_, cached_, draw)) : 0;
     const auto token = static_cast<int32_t>(session_.as_rank_0(chosen, "the choice of a token"));
     if (std::ranges::find(options_.stop, token) != options_.stop.end()) break;
     reply.push_back(token);
-    text.push_back(token);
     if (on_token && !on_token(token)) break;
     if (static_cast<int64_t>(reply.size()) < options_.max_new_tokens) feed(Task::Decode, std::span(reply).last(1));
   }

@@ -32,14 +32,17 @@ namespace {
 
 using Object = nlohmann::ordered_json;
 
-// A table has the columns that any step may have.
-std::vector<std::string> columns() {
-  StepMetrics all;
-  all.eval_loss = 0;
-  const Object object = metrics_json(all);
-  std::vector<std::string> keys;
-  for (const auto& [key, value] : object.items()) keys.push_back(key);
-  return keys;
+// Returns the columns of a table: the keys that any step may have.
+const std::vector<std::string>& columns() {
+  static const std::vector<std::string> all = [] {
+    StepMetrics every;
+    every.eval_loss = 0;
+    const Object object = metrics_json(every);
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : object.items()) keys.push_back(key);
+    return keys;
+  }();
+  return all;
 }
 
 // Numbers as metrics.jsonl has them; nothing where a step has none.

@@ -11,8 +11,8 @@ namespace snug {
 
 int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> text, uint64_t draw) {
   if (options_.temperature <= 0) {
-    penalise(logits, text);
-    return static_cast<int32_t>(std::ranges::max_element(logits_) - logits_.begin());
+    const std::span<const float> scores = penalised(logits, text);
+    return static_cast<int32_t>(std::ranges::max_element(scores) - scores.begin());
   }
   weights(logits, text);
   const double total = std::accumulate(weights_.begin(), weights_.end(), 0.0);
@@ -23,11 +23,11 @@ int32_t Sampler::choose(std::span<const float> logits, std::span<const int32_t> 
 }
 
 std::span<const double> Sampler::weights(std::span<const float> logits, std::span<const int32_t> text) {
-  penalise(logits, text);
-  const double most = std::ranges::max(logits_);
-  weights_.resize(logits_.size());
-  for (size_t i = 0; i < logits_.size(); i++)
-    weights_[i] = std::exp((static_cast<double>(logits_[i]) - most) / options_.temperature);
+  const std::span<const float> scores = penalised(logits, text);
+  const double most = std::ranges::max(scores);
+  weights_.resize(scores.size());
+  for (size_t i = 0; i < scores.size(); i++)
+    weights_[i] = std::exp((static_cast<double>(scores[i]) - most) / options_.temperature);
   if (options_.top_k > 0) keep_top_k();
   if (options_.top_p < 1) keep_top_p();
   if (options_.min_p > 0)
@@ -36,14 +36,15 @@ std::span<const double> Sampler::weights(std::span<const float> logits, std::spa
   return weights_;
 }
 
-void Sampler::penalise(std::span<const float> logits, std::span<const int32_t> text) {
-  logits_.assign(logits.begin(), logits.end());
-  if (options_.repetition_penalty == 1) return;
+std::span<const float> Sampler::penalised(std::span<const float> logits, std::span<const int32_t> text) {
+  if (options_.repetition_penalty == 1) return logits;
+  penalised_.assign(logits.begin(), logits.end());
   const auto penalty = static_cast<float>(options_.repetition_penalty);
   for (const int32_t token : text) {
     const auto at = static_cast<size_t>(token);
-    logits_[at] = logits[at] > 0 ? logits[at] / penalty : logits[at] * penalty;  // once, however often it occurs
+    penalised_[at] = logits[at] > 0 ? logits[at] / penalty : logits[at] * penalty;  // once, however often it occurs
   }
+  return penalised_;
 }
 
 void Sampler::keep_top_k() {

@@ -33,12 +33,13 @@ class Sampler {
   std::span<const double> weights(std::span<const float> logits, std::span<const int32_t> text);
 
  private:
-  void penalise(std::span<const float> logits, std::span<const int32_t> text);
+  // Returns the logits with their penalty: the given ones where there is none.
+  std::span<const float> penalised(std::span<const float> logits, std::span<const int32_t> text);
   void keep_top_k();
   void keep_top_p();
 
   SamplingOptions options_;
-  std::vector<float> logits_;
+  std::vector<float> penalised_;
   std::vector<double> weights_;
   std::vector<size_t> order_;
 };

@@ -44,7 +44,7 @@ struct Parts {
   static int64_t even_part(int64_t total, int64_t most) {
     const int64_t parts = ceil_div(total, most);
     const int64_t even = ceil_div(total, parts);
-    return std::min(total, (even + 31) / 32 * 32);
+    return std::min(total, round_up(even, 32));
   }
   int64_t count() const { return down * across; }
 

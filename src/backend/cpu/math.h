@@ -8,6 +8,7 @@
 #include <cstring>
 #include <limits>
 
+#include "backend/gelu.h"
 #include "tensor/dtype.h"
 
 namespace snug::cpu {
@@ -42,16 +43,14 @@ inline float exp(float x) {
 // Returns 1 / (1 + e^-x).
 inline float sigmoid(float x) { return 1.0f / (1.0f + exp(-x)); }
 
-// What a gate is multiplied by, sigmoid(z), and z's derivative. GELU by tanh is that of z = 2 sqrt(2 / pi) (x +
-// 0.044715 x^3), since 1 + tanh(z / 2) = 2 sigmoid(z).
+// What a gate is multiplied by, sigmoid(z), and z's derivative: SiLU's z is x, GELU's is in backend/gelu.h.
 struct GateSigmoid {
   float s, slope;
 };
 template <bool kGelu>
 GateSigmoid gate_sigmoid(float x) {
   if constexpr (!kGelu) return {sigmoid(x), 1.0f};
-  constexpr float kLinear = 1.5957691216f, kCubic = 0.0713548162726f;
-  return {sigmoid(x * (kLinear + kCubic * x * x)), kLinear + 3.0f * kCubic * x * x};
+  return {sigmoid(x * (kGeluLinear + kGeluCubic * x * x)), kGeluLinear + 3.0f * kGeluCubic * x * x};
 }
 
 // Within 2^-22 of 1, so that cap tanh(x / cap) is as near as fp32 has it for x of the cap's size.

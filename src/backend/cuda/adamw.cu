@@ -188,7 +188,7 @@ Launch update(const BoundAdamW& bound, Weight weight, State<X> state) {
 
 Launch bind_adamw(const AdamW& adamw, Operands operands, cudaStream_t stream) {
   BoundAdamW bound{adamw, operands.dense("g", kActivation), {}, {}, {}, {}, nullptr, nullptr, nullptr, stream};
-  const int64_t n = bound.gradient.count(), blocks = (n + kStateBlock - 1) / kStateBlock;
+  const int64_t n = bound.gradient.count(), blocks = ceil_div(n, kStateBlock);
   const bool bit8 = adamw.format == StateFormat::Bit8;
   operands.expect(!bit8 || !adamw.split, "8-bit state has no 'lo'");
   operands.expect(adamw.first % kStateBlock == 0, "element {} starts no block of {}", adamw.first, kStateBlock);

@@ -7,6 +7,7 @@
 #include "backend/cuda/check.h"
 #include "backend/cuda/kernels.h"
 #include "base/rng.h"
+#include "base/rounding.h"
 
 namespace snug::cuda {
 
@@ -392,7 +393,7 @@ __global__ void __launch_bounds__(kThreads) each_element(int64_t rows, int64_t c
 }
 
 inline unsigned grid_rows(int64_t rows) { return static_cast<unsigned>(std::min<int64_t>(rows, 65535)); }
-inline unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>((count + each - 1) / each); }
+inline unsigned blocks_of(int64_t count, int64_t each) { return static_cast<unsigned>(ceil_div(count, each)); }
 
 // Calls body.operator()<N>(row, col) for every group of N elements.
 template <class Body>

@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kThreads) gather_kernel(Gather<S, T> op) {
 
 // Returns the grid of threads that take kRowsAtOnce rows, and `wide` columns.
 dim3 grid_of_rows(int64_t rows, int64_t cols, int wide) {
-  return {blocks_of(cols, int64_t{wide} * kThreads), grid_rows((rows + kRowsAtOnce - 1) / kRowsAtOnce)};
+  return {blocks_of(cols, int64_t{wide} * kThreads), grid_rows(ceil_div(rows, kRowsAtOnce))};
 }
 
 template <class S, class T>

@@ -158,7 +158,7 @@ Launch dequantize_nf4(const Dequantize& attrs, Operands& operands, cudaStream_t 
 
 Launch bind_quantize_scales(Operands operands, cudaStream_t stream) {
   const TensorView x = operands.dense("scales", {DType::F32});
-  const int64_t count = x.count(), groups = (count + kScaleBlock - 1) / kScaleBlock;
+  const int64_t count = x.count(), groups = ceil_div(count, kScaleBlock);
   const float* const offset = operands.vector("offset", {DType::F32}, 1).as<float>();
   uint8_t* const codes = operands.vector("codes", {DType::U8}, count).as<uint8_t>();
   float* const block_scales = operands.vector("block scales", {DType::F32}, groups).as<float>();

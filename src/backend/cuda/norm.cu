@@ -261,7 +261,7 @@ __global__ void __launch_bounds__(kThreads) head_gain_kernel(Backward<T> op, int
 
 // Returns the number of threads that have a group of a row each, up to a block's most.
 unsigned threads_for(int64_t groups, int64_t most) {
-  return static_cast<unsigned>(std::clamp<int64_t>((groups + 31) / 32 * 32, 32, most));
+  return static_cast<unsigned>(std::clamp<int64_t>(round_up(groups, 32), 32, most));
 }
 
 }  // namespace
@@ -284,7 +284,7 @@ Launch bind_rms_norm(const RmsNorm& norm, Operands operands, cudaStream_t stream
         };
       return dispatch_wide(wide({x, gain, y}), [&]<int N>() -> Launch {
         return [=](const RuntimeScalars&) {
-          const unsigned threads = threads_for((x.cols() / N + kKept - 1) / kKept, kThreads);
+          const unsigned threads = threads_for(ceil_div(x.cols() / N, kKept), kThreads);
           rms_norm_kernel<N><<<static_cast<unsigned>(x.rows()), threads, 0, stream>>>(
               Rows<T>(x), gain.as<G>(), Rows<T>(y), rstd, x.cols(), norm.epsilon, more);
           check_launch("rms_norm");
@@ -308,7 +308,7 @@ Launch bind_rms_norm_backward(const RmsNormBackward& norm, Operands operands, cu
       reinterpret_cast<float*>(operands.scratch(rms_norm_backward_scratch_bytes(norm, dy.dtype, rows, cols)));
   operands.done();
   const int64_t block_rows = norm.gain_gradient ? norm_block_rows(rows, cols, dy.dtype) : 1,
-                blocks = (rows + block_rows - 1) / block_rows;
+                blocks = ceil_div(rows, block_rows);
   const auto sum_partials = [=] {
     const TensorView partials{reinterpret_cast<std::byte*>(partial), DType::F32, {blocks, cols}, cols};
     dispatch_activation(dgain.dtype, [&]<class D>() { sum_columns<float, D>(partials, dgain, stream); });

@@ -375,7 +375,7 @@ inline CUtensorMap map_of(const TensorView& x, int box_rows) {
 
 // Returns the factors of a b, or a b^T, with a result of n columns.
 inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpose_b, int64_t n) {
-  const auto tiles_over = [](int64_t extent, int each) { return static_cast<int>((extent + each - 1) / each); };
+  const auto tiles_over = [](int64_t extent, int each) { return static_cast<int>(ceil_div(extent, each)); };
   Factors w{};
   w.a = map_of(a, LeftBoxes::kRows);
   w.b = map_of(b, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
@@ -388,8 +388,8 @@ inline Factors factors_of(const TensorView& a, const TensorView& b, bool transpo
 // Adds u v, or u v^T: `depth` columns of u are summed over, of all that it has.
 inline void add_thin(Factors& w, const TensorView& v, bool transpose_b, int64_t depth) {
   w.v = map_of(v, transpose_b ? RightBoxes<true>::kRows : RightBoxes<false>::kRows);
-  w.thin_steps = static_cast<int>((depth + kDepth - 1) / kDepth);
-  w.thin_pieces = static_cast<int>((depth + 15) / 16);
+  w.thin_steps = static_cast<int>(ceil_div(depth, kDepth));
+  w.thin_pieces = static_cast<int>(ceil_div(depth, 16));
 }
 
 template <class Finish, bool transpose_b>

@@ -193,7 +193,7 @@ Launch bind_sum_ranks(const SumRanks& attrs, Operands operands, cudaStream_t str
 
 Launch bind_norm_partials(Operands operands, cudaStream_t stream) {
   const TensorView g = operands.dense("g", kActivation);
-  const int64_t n = g.count(), units = (n + kUnit - 1) / kUnit;
+  const int64_t n = g.count(), units = ceil_div(n, kUnit);
   float* const partial = operands.vector("partial", {DType::F32}, units).as<float>();
   operands.done();
   return dispatch_activation(g.dtype, [&]<class T>() {
@@ -215,7 +215,7 @@ Launch bind_tree_sum(const TreeSum& attrs, Operands operands, cudaStream_t strea
   const int64_t count = attrs.count, block = attrs.block == 0 ? std::max<int64_t>(count, 1) : attrs.block;
   operands.expect(0 <= count && count <= x.count() && block > 0,
                   "'x' is {}, expected {} values or more by blocks of {}", to_string(x.shape), count, attrs.block);
-  const int64_t blocks = attrs.block == 0 ? 1 : (count + block - 1) / block;
+  const int64_t blocks = attrs.block == 0 ? 1 : ceil_div(count, block);
   float* const sums = operands.vector("sums", {DType::F32}, blocks).as<float>();
   expect_tree(operands, block);
   operands.done();

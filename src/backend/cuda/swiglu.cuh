@@ -1,13 +1,12 @@
 // Gated linear units (Shazeer, arXiv:2002.05202) of one number: the same bits in every kernel that has it.
 //   s = sigmoid(z)      h = gate s up       dgate = dh up s (1 + gate (1 - s) dz/dgate)       dup = dh gate s
-// SwiGLU: z = gate. GELU by tanh: z = 2 sqrt(2 / pi) (gate + 0.044715 gate^3), since 1 + tanh(z / 2) = 2 sigmoid(z).
+// SwiGLU: z = gate. GELU by tanh: z as backend/gelu.h has it.
 #pragma once
 
 #include "backend/cuda/device.cuh"
+#include "backend/gelu.h"
 
 namespace snug::cuda {
-
-inline constexpr float kGeluLinear = 1.5957691216f, kGeluCubic = 0.0713548162726f;
 
 // T: of the activations. `gelu`: whether the gate's activation is GELU.
 template <class T>

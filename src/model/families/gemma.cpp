@@ -6,25 +6,12 @@ namespace {
 
 ModelSpec spec(const HfConfig& config, const JsonObject& json) {
   ModelSpec model = llama_decoder(config);
-  for (LayerSpec& layer : model.layers) layer.qkv.bias = layer.o.bias = json.boolean("attention_bias", false);
-  become_gemma(model);
+  become_gemma(model, json);
   return model;
 }
 
 }  // namespace
 
-Family gemma() {
-  return {{.model_type = "gemma",
-           .architecture = "GemmaForCausalLM",
-           .kv_heads = 16,
-           .head_dim = 256,
-           .max_position = 8192,
-           .tie_word_embeddings = true,
-           .bos = 2,
-           .eos = 1,
-           .gelu = true,
-           .own_keys = {"attention_bias"}},
-          spec};
-}
+Family gemma() { return {gemma_names("gemma", "GemmaForCausalLM", 16), spec}; }
 
 }  // namespace snug::families

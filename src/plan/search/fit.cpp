@@ -7,6 +7,7 @@
 #include <tuple>
 #include <utility>
 
+#include "base/rounding.h"
 #include "plan/search/simplifier.h"
 
 namespace snug {
@@ -136,7 +137,7 @@ class Fitter::Search {
   const Evaluation& evaluate(const Point& p) { return evaluator_.evaluate(p); }
 
   // Returns the position less an eighth of it, at least less one.
-  static int64_t an_eighth_less(int64_t position) { return position - (position + 7) / 8; }
+  static int64_t an_eighth_less(int64_t position) { return position - ceil_div(position, 8); }
 
   // ---- The search ---------------------------------------------------------------------------------------------------
 

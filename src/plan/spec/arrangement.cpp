@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 
+#include "base/rounding.h"
+
 namespace snug {
 
 int64_t Cut::tokens_of(int shape) const {
-  return shape == 0 ? tokens() : (tokens() * short_eighths[static_cast<size_t>(shape) - 1] + 7) / 8;
+  return shape == 0 ? tokens() : ceil_div(tokens() * short_eighths[static_cast<size_t>(shape) - 1], 8);
 }
 
 int Cut::shape_for(int64_t count) const {

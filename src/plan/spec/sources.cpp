@@ -380,7 +380,7 @@ class Finder {
   TensorPlace assumed(DType dtype, int64_t count) {
     uint64_t& end = sources_.file_bytes.back();
     const TensorPlace place{0, end, dtype};
-    end += (static_cast<uint64_t>(count) * element_bytes(dtype) + 7) / 8 * 8;
+    end += round_up(static_cast<uint64_t>(count) * element_bytes(dtype), 8);
     return place;
   }
 
