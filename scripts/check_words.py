@@ -17,7 +17,8 @@ WORDS = re.compile(r"(?<![\w.}])/(?:" + "|".join(FOLDERS) + r")/|" + "|".join(ma
 RETIRED = re.compile(
     r"\b(?:Dial|open_dials|undialled|Relief|Settler|Prober|Probe|Elsewhere|Fates?|fate_of|Keep::\w+|Holder|granule|stash"
     r"|bring_\w+|brought_?|room_for\w*|share_\w+|redo|Again|PassFacts|is_joint|Trade|[Mm]eetings?_?"
-    r"|reduce_at_once|of_one|CodedPlace|made_before_|in_both_places|tell_where|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock|BlockParams)\b")
+    r"|reduce_at_once|of_one|CodedPlace|made_before_|in_both_places|tell_where|Sight|told_by_all|Ground|Aim|[Aa]live|DenseBlock|BlockParams"
+    r"|Way|[Mm]ended|magnitude|Turn|turn_|turn_off|\w*[Uu]sual\w*|[Mm]ade|Beside|beside|at_once|who)\b")
 ROOMS = ("model", "plan", "program", "exec", "train", "cli")
 
 

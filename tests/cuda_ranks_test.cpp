@@ -23,7 +23,7 @@ std::vector<std::string> on_cards(Route route, int ranks, int replicas, double p
   for (size_t rank = 0; rank < comms.size(); rank++)
     threads.emplace_back([&, rank] {
       try {
-        RankBackend backend(static_cast<int>(rank), products, *comms[rank], Way{route, 8});
+        RankBackend backend(static_cast<int>(rank), products, *comms[rank], CardTransport{route, 8});
         backend.streams()->use_here();
         comms[rank]->barrier();
         work(backend, *comms[rank]);

@@ -72,7 +72,7 @@ void expect_every_field_counts(const Record& used) {
   for (const Record& record : {Record{}, used}) {
     const Fields before = fields_with(record);
     Fields stored = before;
-    std::erase_if(stored, [](const Field& field) { return field.is_usual(); });
+    std::erase_if(stored, [](const Field& field) { return field.is_default(); });
     size_t count = 0;
     visit_leaves(record, [&](const std::string&, const auto&) { count++; });
     for (size_t i = 0; i < count; i++) {

@@ -37,8 +37,8 @@ TEST(PeftConfig, ReadsBackWhatItWrites) {
 }
 
 TEST(PeftConfig, ScalesByRankOrItsRoot) {
-  EXPECT_EQ(usual_target({.rank = 16, .alpha = 32}).scale, 2.0);
-  EXPECT_EQ(usual_target({.rank = 16, .alpha = 32, .rslora = true}).scale, 8.0);
+  EXPECT_EQ(default_targets({.rank = 16, .alpha = 32}).scale, 2.0);
+  EXPECT_EQ(default_targets({.rank = 16, .alpha = 32, .rslora = true}).scale, 8.0);
 }
 
 TEST(PeftConfig, RefusesWhatIsNotPlainLora) {

@@ -20,7 +20,7 @@ TEST(Rope, EveryTypeTurnsAsTransformersDoes) {
     const RopeParameters rope = parse_rope(JsonObject(config, "config.json"), {.theta = 1}, 16, 256);
     EXPECT_EQ(name(rope.type), one["rope_parameters"]["rope_type"].get<std::string>());
     const RopeTable table = rope_table(rope, 16, one["positions"]);
-    EXPECT_EQ(table.magnitude, one["factor"].get<float>());
+    EXPECT_EQ(table.attention_factor, one["factor"].get<float>());
     const auto expected = one["frequencies"].get<std::vector<float>>();
     ASSERT_EQ(table.frequencies.size(), expected.size());
     for (size_t i = 0; i < expected.size(); i++)  // powers of torch and of this library differ in their last bit

@@ -22,7 +22,7 @@ bool is_in(const std::vector<std::string_view>& groups, const Field& field) {
 uint64_t hash_of_fields(const Fields& fields, const std::vector<std::string_view>& groups) {
   std::string text;
   for (const Field& field : fields)
-    if (!field.is_usual() && (groups.empty() || is_in(groups, field)))
+    if (!field.is_default() && (groups.empty() || is_in(groups, field)))
       text += fmt::format("{}.{}={}\n", field.group, field.name, field.value);
   return hash_of(text);
 }
@@ -40,7 +40,7 @@ std::vector<std::string> differences(const Fields& found, const Fields& expected
   for (const Field& field : found) {
     if (!is_in(groups, field)) continue;
     const Field* const other = find(expected, field);
-    add(field, field.value, other ? other->value : field.usual);
+    add(field, field.value, other ? other->value : field.default_value);
   }
   for (const Field& field : expected)
     if (is_in(groups, field) && !find(found, field)) add(field, "", field.value);

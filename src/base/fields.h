@@ -30,9 +30,9 @@ concept RecordOf = std::same_as<std::remove_const_t<R>, Record>;
 struct Field {
   std::string group, name;                        // "model", "rope_theta"
   std::string value;                              // "" for nothing
-  std::string usual = {};                         // its default, which never changes: a field that is not given has it
+  std::string default_value = {};                 // its default, which never changes: a field that is not given has it
   std::map<std::string, std::string> words = {};  // what people call its values, where files spell them otherwise
-  bool is_usual() const { return value == usual; }
+  bool is_default() const { return value == default_value; }
 };
 using Fields = std::vector<Field>;
 
@@ -109,13 +109,14 @@ void visit_leaves(Record& record, Visit&& visit, const std::string& prefix = "")
 
 // Adds the leaves of a record to the fields of a group; their defaults are those of `usual`.
 template <class Record>
-void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& usual = {}) {
+void add_fields(Fields& fields, std::string_view group, const Record& record, const Record& defaults = {}) {
   const size_t first = fields.size();
   visit_leaves(record, [&](const std::string& name, const auto& field) {
     fields.push_back({std::string(group), name, field_text(field), {}, field_words(field)});
   });
   size_t next = first;
-  visit_leaves(usual, [&](const std::string&, const auto& field) { fields[next++].usual = field_text(field); });
+  visit_leaves(defaults,
+               [&](const std::string&, const auto& field) { fields[next++].default_value = field_text(field); });
 }
 
 // Returns a hash of the fields of some groups, or of all if none is named. Fields at their defaults are left out, so

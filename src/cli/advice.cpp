@@ -81,9 +81,9 @@ class Adviser {
     for (const std::string key : {"recompute", "zero", "order", "offload_states", "offload_gradients",
                                   "offload_parameters", "offload_activations", "speculative_updates"}) {
       const OptionSpec& spec = find_option(key, "advice");
-      const std::string usual = spec.get(Options());
-      if (spec.get(options_) == usual) continue;
-      lift({{key, usual}}, kSameBits);
+      const std::string default_value = spec.get(Options());
+      if (spec.get(options_) == default_value) continue;
+      lift({{key, default_value}}, kSameBits);
       pins++;
     }
     if (!lifted && pins > 1) add(all, cut.empty() ? kSameBits : kOtherSums);

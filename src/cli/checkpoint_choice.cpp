@@ -67,7 +67,7 @@ int64_t step_of(const std::string& word, const Checkpoints& checkpoints, const f
 
 // Returns the folder of the files that go beside the weights, as the run wrote them at its start, or with its result.
 // Empty for a run of an earlier version that has not ended.
-fs::path files_beside(const Options& run) {
+fs::path side_files_of(const Options& run) {
   const std::string result = run.method == "lora" ? "adapter" : "model";
   for (const std::string& name : {std::string(kRunFormat), result})
     if (fs::is_directory(fs::path(run.out) / name)) return fs::path(run.out) / name;
@@ -85,32 +85,32 @@ std::vector<fs::path> files_but_weights(const fs::path& directory) {
   return files;
 }
 
-void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
+void make_adapter(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
   const PeftConfig adapter = adapter_of(run);
   const ParamTable table = lora_parameters(read_model_config(run.model).spec, adapter, true);
   PendingDirectory pending(out, Existing::Replace);
   write_trained(
       checkpoint, table, [](ParamId) { return DType::F32; }, pending.path() / kPeftWeightsFile);
-  if (!beside.empty())
-    for (const fs::path& file : files_but_weights(beside)) fs::copy_file(file, pending.path() / file.filename());
+  if (!side_files.empty())
+    for (const fs::path& file : files_but_weights(side_files)) fs::copy_file(file, pending.path() / file.filename());
   if (!is_file(pending.path() / kPeftConfigFile)) write_adapter_config(pending.path(), adapter, run.model);
   pending.publish();
 }
 
 // Makes a model with each tensor in the format of the base; of a base that was drawn, in that of products.
-void make_model(const fs::path& checkpoint, const Options& run, const fs::path& beside, const fs::path& out) {
+void make_model(const fs::path& checkpoint, const Options& run, const fs::path& side_files, const fs::path& out) {
   const JobSpec spec = make_job(run, Purpose::Train);
   const auto dtype = [&](ParamId id) {
     return spec.sources.dtypes[static_cast<size_t>(id)].value_or(spec.numerics.compute);
   };
   PendingDirectory pending(out, Existing::Replace);
   write_trained(checkpoint, spec.table, dtype, pending.path() / "model.safetensors");
-  write_side_files(pending.path(), beside.empty() ? fs::path(run.model) : beside, spec);
+  write_side_files(pending.path(), side_files.empty() ? fs::path(run.model) : side_files, spec);
   pending.publish();
 }
 
 // Returns a hash of all that the adapter or model is made of, by names, sizes and times where that is much.
-uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs::path& beside) {
+uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs::path& side_files) {
   std::string text = SNUG_VERSION;
   const auto add = [&](const fs::path& file, bool reads) {
     text += fmt::format(
@@ -123,17 +123,17 @@ uint64_t hash_of_parts(const fs::path& checkpoint, const Options& run, const fs:
     if (entry.is_regular_file()) files.push_back(entry.path());
   std::ranges::sort(files);
   for (const fs::path& file : files) add(file, file.filename() == "state.json");
-  if (!beside.empty())
-    for (const fs::path& file : files_but_weights(beside)) add(file, true);
+  if (!side_files.empty())
+    for (const fs::path& file : files_but_weights(side_files)) add(file, true);
   return hash_of(text);
 }
 
 // Removes what was made of checkpoints that the run has removed since, unless a command uses it.
-void remove_made_of_removed(const fs::path& made_of_run, const Checkpoints& checkpoints) {
+void remove_outdated(const fs::path& exports_of_run, const Checkpoints& checkpoints) {
   const std::vector<int64_t> steps = checkpoints.steps();
   std::error_code error;
   std::vector<fs::path> removed;
-  for (const auto& entry : fs::directory_iterator(made_of_run, error)) {
+  for (const auto& entry : fs::directory_iterator(exports_of_run, error)) {
     const std::string name = entry.path().filename().string();
     const auto is_of = [&](int64_t step) { return name.starts_with(fmt::format("step-{}-", step)); };
     if (std::ranges::none_of(steps, is_of)) removed.push_back(entry.path());
@@ -142,23 +142,23 @@ void remove_made_of_removed(const fs::path& made_of_run, const Checkpoints& chec
     if (FileLock::unused(path).holds()) fs::remove_all(path, error);
 }
 
-struct Made {
+struct CheckpointExport {
   fs::path directory;
   FileLock used;
 };
 
 // Makes it in the cache, once; never in the run, which may be another process's by now, or read-only.
-Made make_of_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
+CheckpointExport export_checkpoint(const fs::path& checkpoint, const Options& run, const fs::path& cache) {
   const fs::path of_run = cache / fmt::format("run-{:016x}", hash_of(run.out));
-  const fs::path beside = files_beside(run);
+  const fs::path side_files = side_files_of(run);
   const FileLock alone = FileLock::alone(of_run / "lock", kOtherCache);
-  const fs::path made =
-      of_run / fmt::format("{}-{:016x}", checkpoint.filename().string(), hash_of_parts(checkpoint, run, beside));
-  if (!fs::is_directory(made)) {
-    remove_made_of_removed(of_run, Checkpoints(run.out, -1));
-    (run.method == "lora" ? make_adapter : make_model)(checkpoint, run, beside, made);
+  const fs::path exported =
+      of_run / fmt::format("{}-{:016x}", checkpoint.filename().string(), hash_of_parts(checkpoint, run, side_files));
+  if (!fs::is_directory(exported)) {
+    remove_outdated(of_run, Checkpoints(run.out, -1));
+    (run.method == "lora" ? make_adapter : make_model)(checkpoint, run, side_files, exported);
   }
-  return {made, FileLock::in_use(made)};
+  return {exported, FileLock::in_use(exported)};
 }
 
 }  // namespace
@@ -198,31 +198,32 @@ FileLock choose_checkpoint(Options& options) {
     user_error("--adapter: {} trained all weights (method full), expected --model {}", *place, *place);
   const fs::path cache = cache_directory(options, *place + ": is a run");
   fs::path checkpoint;
-  const auto make = [&]() -> std::optional<Made> {
+  const auto make = [&]() -> std::optional<CheckpointExport> {
     checkpoint = named->run / "checkpoints" / fmt::format("step-{}", step_of(word, {named->run, -1}, named->run));
     const FileLock read = FileLock::in_use(checkpoint);  // so that the run does not remove it meanwhile
     try {
-      return make_of_checkpoint(checkpoint, run, cache);
+      return export_checkpoint(checkpoint, run, cache);
     } catch (const std::exception&) {
       if (fs::is_directory(checkpoint)) throw;
       return std::nullopt;
     }
   };
   // A run that goes on removes old checkpoints, also one that was found just now; then there is a newer one.
-  std::optional<Made> made = make();
-  for (int tries = 1; !made && word == "last" && tries < kTries; tries++) made = make();
-  if (!made)
+  std::optional<CheckpointExport> exported = make();
+  for (int tries = 1; !exported && word == "last" && tries < kTries; tries++) exported = make();
+  if (!exported)
     device_error("{}: the run removed it while it was read, as --keep says; --checkpoint last takes its newest",
                  checkpoint.string());
   if (is_first_process())
-    say(fmt::format("{} of {}: {}\n", checkpoint.filename().string(), named->run.string(), made->directory.string()));
+    say(fmt::format("{} of {}: {}\n", checkpoint.filename().string(), named->run.string(),
+                    exported->directory.string()));
   if (lora && (place == &options.model || options.model.empty())) options.model = model_as_given(run);
   // A run of an earlier version that has not ended has written in no file how it asks.
-  if (options.chat_template == "auto" && files_beside(run).empty()) options.chat_template = run.chat_template;
-  (lora ? options.adapter : options.model) = made->directory.string();
+  if (options.chat_template == "auto" && side_files_of(run).empty()) options.chat_template = run.chat_template;
+  (lora ? options.adapter : options.model) = exported->directory.string();
   (lora ? options.given_adapter : options.given_model) = checkpoint.string();
   options.checkpoint.clear();
-  return std::move(made->used);
+  return std::move(exported->used);
 }
 
 }  // namespace snug

@@ -167,7 +167,7 @@ int doctor_command(const Options& options, const CommandFlags& flags) {
   if (!std::filesystem::is_directory(what.disk_directory))
     user_error("--disk-dir: found '{}', expected a directory", flags.disk_directory);
   const std::string out = options.out.empty() ? "machine.json" : options.out;
-  require_file_can_be_made(out, "--out");
+  require_writable_file(out, "--out");
   what.progress = [](const std::string& text) { say(fmt::format("measuring {}\n", text)); };
   Machine machine = measure_machine(what);
   if (std::optional<Cards> cards = cards_here()) {

@@ -81,13 +81,13 @@ void refuse_other_adapters(Options options) {
   const bool full = options.method == "full";
   if (!full && options.adapter.empty()) return;
   std::ranges::sort(options.lora_targets);  // an adapter's are
-  const Options usual;
+  const Options defaults;
   Options own;
   if (!full) take_adapter(own, adapter_of(options));
   for (const char* key : {"lora_rank", "lora_alpha", "lora_rslora", "lora_dropout", "lora_targets"}) {
     const OptionSpec& spec = find_option(key, "job");
     const std::string found = spec.get(options);
-    const bool passed_over = found == spec.get(usual) && (full || !options.given.contains(key));
+    const bool passed_over = found == spec.get(defaults) && (full || !options.given.contains(key));
     if (passed_over || found == spec.get(own)) continue;
     if (full) user_error("{}: found {}, expected nothing: --method full trains all weights, no adapters", key, found);
     user_error("{}: found {}, expected {}, as in {}", key, found, spec.get(own), options.adapter);

@@ -11,11 +11,11 @@ namespace {
 
 // Returns the steps of warm-up that the options ask for, whether or not a run has as many.
 int64_t wanted_warmup(const Options& options, int64_t steps) {
-  constexpr double kUsualRatio = 0.03;
+  constexpr double kDefaultWarmup = 0.03;
   const auto all = static_cast<double>(steps);
   if (options.warmup_steps) return *options.warmup_steps;
   if (options.warmup_ratio) return static_cast<int64_t>(std::ceil(*options.warmup_ratio * all));
-  return options.schedule == "constant" ? 0 : static_cast<int64_t>(kUsualRatio * all);
+  return options.schedule == "constant" ? 0 : static_cast<int64_t>(kDefaultWarmup * all);
 }
 
 }  // namespace

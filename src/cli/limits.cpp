@@ -91,7 +91,7 @@ FreeResources free_here(const Options& options, const Processes& processes) {
 
 }  // namespace
 
-void require_room_for_process(int threads) {
+void require_memory_for_process(int threads) {
   const uint64_t stack = stack_bytes();
   if (stack < kLeastStack)
     device_error("stacks: found a limit of {} bytes for each thread (ulimit -s), expected at least {}", stack,
@@ -186,16 +186,17 @@ void require_open_files(const JobSpec& spec, const Compiled& compiled, const Pro
   // A merge reads what it copies while it writes.
   const size_t read_too = spec.purpose == Purpose::Merge ? spec.sources.files.size() : 0;
   const size_t written = std::max(compiled.saved.names.size(), compiled.exported.names.size() + read_too);
-  const size_t at_once = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
+  const size_t concurrent = std::max({spec.sources.files.size(), compiled.restored_files.size(), written});
   const OpenFiles files = open_files();
   // A run has its directory and the `.owner` in it open already; a plan has not.
   const uint64_t owner = mode == PlanMode::Look && spec.purpose == Purpose::Train ? 2 : 0;
-  const uint64_t needed = files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * at_once + kLanes);
+  const uint64_t needed =
+      files.open + owner + kRest + static_cast<uint64_t>(processes.ranks) * (2 * concurrent + kLanes);
   if (needed <= files.limit) return;
   device_error(
       "open files: found a limit of {} in each process (ulimit -n), expected at least {}, for {} files of each of {} "
       "ranks; a higher limit (ulimit -Hn, LimitNOFILE of systemd), fewer --ranks of a process or fewer shards",
-      files.limit, needed, at_once, processes.ranks);
+      files.limit, needed, concurrent, processes.ranks);
 }
 
 }  // namespace

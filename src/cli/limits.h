@@ -26,7 +26,7 @@ Caps caps_of(const Options& options, const Target& target, PlanMode mode, const 
 // Checks that a command can run on this many threads. Throws CapacityError if this process's limits (ulimit -v, -d) or
 // its control groups leave too little to plan in or to start the threads, DeviceError if its stacks (ulimit -s) are too
 // small for the CPU library's kernels. Without the check it would crash, or be killed.
-void require_room_for_process(int threads);
+void require_memory_for_process(int threads);
 
 // Returns where the run directory is, or will be made.
 std::filesystem::path out_directory(const Options& options);

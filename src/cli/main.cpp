@@ -261,7 +261,7 @@ int dispatch(int argc, char** argv) {
   for (size_t i = 0; i < all.size(); i++)
     if (app.got_subcommand(all[i].name)) {
       Options options = effective_options(given[i]);
-      require_room_for_process(thread_count(options));
+      require_memory_for_process(thread_count(options));
       const FileLock used = choose_checkpoint(options);
       take_adapters_base(options);
       if (options.model.empty() && options.resume)

@@ -419,11 +419,12 @@ void note_as_given(OptionSpec& spec) {
 
 // Makes a spec refuse an empty text: a job file leaves out what is empty, and would be read back with the default.
 void refuse_empty(OptionSpec& spec) {
-  const std::string usual = spec.get(Options());
-  if (usual.empty()) return;
-  spec.set = [set = std::move(spec.set), get = spec.get, key = spec.key, usual](Options& o, const std::string& text) {
+  const std::string default_value = spec.get(Options());
+  if (default_value.empty()) return;
+  spec.set = [set = std::move(spec.set), get = spec.get, key = spec.key, default_value](Options& o,
+                                                                                        const std::string& text) {
     set(o, text);
-    if (get(o).empty()) user_error("{}: found nothing, expected a value such as '{}'", key, usual);
+    if (get(o).empty()) user_error("{}: found nothing, expected a value such as '{}'", key, default_value);
   };
 }
 

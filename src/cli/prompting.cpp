@@ -33,7 +33,7 @@ SnugFacts facts_of(const Options& options, const Corpus& corpus, const JobSpec& 
   Fields fields;
   add_fields(fields, kModelFields, spec.model);
   for (const Field& field : fields)
-    if (!field.is_usual()) facts.model[field.name] = field.value;
+    if (!field.is_default()) facts.model[field.name] = field.value;
   const PromptFormat& format = corpus.prompt_format;
   const bool conversations = corpus.training.kinds().conversations;
   if ((conversations || format.template_of_adapter) && format.chat) facts.template_name = format.chat->name();

@@ -34,7 +34,7 @@ void tell_apart(std::vector<RunFiles>& runs, const std::vector<std::string>& giv
 // A file of somebody's stays.
 void refuse_to_replace_other(const std::string& out) {
   refuse_runs_own(out);
-  require_file_can_be_made(out, "--out");
+  require_writable_file(out, "--out");
   if (!std::filesystem::exists(out)) return;
   std::string begin(kPageBegin.size(), ' ');
   std::ifstream(out).read(begin.data(), std::ssize(begin));

@@ -80,12 +80,12 @@ void refuse_trace(const Options& options) {
     if (lies_in(directory, fs::path(options.out) / name))
       user_error("--trace: found '{}', expected a file outside of '{}', which the run writes and removes",
                  options.trace, name);
-  if (!with_the_run || fs::is_directory(options.trace)) require_file_can_be_made(options.trace, "--trace");
+  if (!with_the_run || fs::is_directory(options.trace)) require_writable_file(options.trace, "--trace");
 }
 
 }  // namespace
 
-void require_file_can_be_made(const fs::path& file, std::string_view option) {
+void require_writable_file(const fs::path& file, std::string_view option) {
   if (fs::is_directory(file))
     user_error("{}: found the directory '{}', expected the name of a file", option, file.string());
   const fs::path directory = fs::absolute(place_of_file(file)).parent_path();

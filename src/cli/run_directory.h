@@ -16,7 +16,7 @@ namespace snug {
 inline constexpr const char* kRunFormat = "format";
 
 // Throws UserError, which names the option, unless a file can be made or replaced there.
-void require_file_can_be_made(const std::filesystem::path& file, std::string_view option);
+void require_writable_file(const std::filesystem::path& file, std::string_view option);
 
 // Returns runs/<date>-<model>.
 std::string default_out(const Options& options);

@@ -39,8 +39,9 @@ std::shared_ptr<ProductTable> products_of_ranks() {
   return make_product_table();
 }
 
-std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm, Way way) {
-  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm, way);
+std::unique_ptr<Backend> cuda_backend(int device, std::shared_ptr<ProductTable> products, Comm* comm,
+                                      CardTransport transport) {
+  if (comm) return std::make_unique<RankBackend>(device, std::move(products), *comm, transport);
   return std::make_unique<CudaBackend>(device, std::move(products));
 }
 
@@ -67,7 +68,7 @@ std::shared_ptr<ProductTable> products_of_ranks() { return nullptr; }
 
 bool reach_each_other(int) { return false; }
 
-std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, Way) {
+std::unique_ptr<Backend> cuda_backend(int, const std::shared_ptr<ProductTable>&, Comm*, CardTransport) {
   internal_error("a GPU was asked for, {}", kMissing);
 }
 
@@ -145,17 +146,17 @@ uint64_t free_of_first_card() { return cards_of_driver().at(0).free_bytes; }
 
 // Returns what a first card has less than before, besides an arena. Each card is asked by itself, as other programs may
 // use each.
-uint64_t taken_beside(uint64_t free_before, uint64_t arena) {
+uint64_t driver_bytes_since(uint64_t free_before, uint64_t arena) {
   const uint64_t taken = free_before - std::min(free_before, free_of_first_card());
   return taken - std::min(taken, arena);
 }
 
 // Returns the bus of the slowest of `count` cards, while all use theirs.
-Bus measure_bus_of(int count, Way way) {
+Bus measure_bus_of(int count, CardTransport transport) {
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   std::vector<Bus> measured(static_cast<size_t>(count));
   run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
-    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, transport);
     measured[static_cast<size_t>(rank)] = measure_bus(*backend, [&] {
       if (comm) comm->barrier("a measurement of the bus");
     });
@@ -170,13 +171,13 @@ struct MeasuredLink {
   uint64_t bytes = 0;  // that it takes of a card, besides the process's context
 };
 
-MeasuredLink measure_link_by(Way way, int count, uint64_t free_before) {
+MeasuredLink measure_link_by(CardTransport transport, int count, uint64_t free_before) {
   MeasuredLink link;
   const std::shared_ptr<ProductTable> products = products_of_ranks();
   run_ranks(count, 1, nullptr, [&](int rank, int, Comm* comm) {
-    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, way);
+    const std::unique_ptr<Backend> backend = cuda_backend(rank, products, comm, transport);
     const LinkRates measured = measure_link(*backend, comm->topology());
-    if (rank == 0) link = {measured.rates, taken_beside(free_before, measured.arena)};
+    if (rank == 0) link = {measured.rates, driver_bytes_since(free_before, measured.arena)};
     comm->barrier("the end of a measurement");
     return 0;
   });
@@ -187,15 +188,15 @@ MeasuredLink measure_link_by(Way way, int count, uint64_t free_before) {
 
 void measure_cards_here(Cards& cards, const std::vector<int64_t>& product_sizes) {
   const uint64_t free_before = free_of_first_card();
-  const Way way{Route::Copies, cards.nccl.blocks};
+  const CardTransport transport{Route::Copies, cards.nccl.blocks};
   {
-    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, way);
+    const std::unique_ptr<Backend> backend = cuda_backend(0, products_of_ranks(), nullptr, transport);
     const uint64_t arena = measure_card(*backend, product_sizes, cards);
     cards.condition = cards_of_driver().at(0).condition;
-    cards.driver_bytes = taken_beside(free_before, arena);
+    cards.driver_bytes = driver_bytes_since(free_before, arena);
   }
-  cards.bus = cards.shared_bus = measure_bus_of(1, way);
-  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count, way);
+  cards.bus = cards.shared_bus = measure_bus_of(1, transport);
+  if (cards.count > 1) cards.shared_bus = measure_bus_of(cards.count, transport);
 }
 
 MeasuredLinks measure_links_here(Cards& cards) {

@@ -85,7 +85,7 @@ class Entry {
     const uint64_t before = number_of(path_);
     if (!options_.overwrite)
       if (std::optional<Dataset> found = read()) return std::move(*found);
-    const Turn turn = wait();
+    const EncodingLock alone = wait();
     if (number_of(path_) != before)  // another process has just made it
       if (std::optional<Dataset> found = read()) return std::move(*found);
     std::vector<DatasetNote> notes;
@@ -95,7 +95,7 @@ class Entry {
       note(line);
     };
     Dataset dataset = encode(noted);
-    const std::string refused = turn.lock.holds() ? keep(dataset, notes) : turn.refused;
+    const std::string refused = alone.lock.holds() ? keep(dataset, notes) : alone.refused;
     if (!refused.empty())
       note(fmt::format("{}: its token ids are not kept for later runs: {}", names_of_files(data_.files), refused));
     return dataset;
@@ -111,16 +111,16 @@ class Entry {
   }
 
   // The process that encodes holds it, of those that want one entry. Its lock's file is removed with it.
-  struct Turn {
+  struct EncodingLock {
     FileLock lock{};
     fs::path file{};
     std::string refused{};  // why there is no lock
-    ~Turn() {
+    ~EncodingLock() {
       if (lock.holds()) remove(file);
     }
   };
 
-  Turn wait() const {
+  EncodingLock wait() const {
     const fs::path file = path_.string() + ".lock";
     try {
       return {.lock = FileLock::alone(file, kOtherCache, data_.heartbeat, [&] { say_waiting(); }), .file = file};

@@ -33,13 +33,13 @@ void take_own_row(const ExchangeStep& step, const Topology& here, cudaStream_t s
     cuda::check_cuda(cudaMemcpyAsync(place, row, step.bytes, cudaMemcpyDeviceToDevice, stream), "a rank's own row");
 }
 
-RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way)
+RankBackend::RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, CardTransport transport)
     : CudaBackend(device, std::move(products)), comm_(comm), exceptions_(std::uncaught_exceptions()) {
   wait_by([&comm](const std::function<bool()>& done) { comm.wait_until(done); });
-  const std::shared_ptr<PeerHub> hub = way.route == Route::Copies ? meet_peers(comm) : nullptr;
+  const std::shared_ptr<PeerHub> hub = transport.route == Route::Copies ? meet_peers(comm) : nullptr;
   for (const Lane lane : kCollectiveLanes)
     links_[index(lane)] =
-        hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane), way.nccl_blocks);
+        hub ? peer_link(comm, hub, lane, stream(lane)) : nccl_link(comm, stream(lane), transport.nccl_blocks);
 }
 
 RankBackend::~RankBackend() {

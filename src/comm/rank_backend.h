@@ -21,7 +21,7 @@ bool cards_reach_each_other(int count);
 // Says how bytes go between cards. Copies: by copies where all cards are one process's and reach each other's memory,
 // else by NCCL as well.
 enum class Route { Copies, Nccl };
-struct Way {
+struct CardTransport {
   Route route;
   int nccl_blocks;  // blocks of threads that a lane of NCCL takes of a card, at most: rank 0's
 };
@@ -32,7 +32,7 @@ struct Way {
 class RankBackend final : public CudaBackend {
  public:
   // All ranks construct it together, each with a card of its own.
-  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, Way way);
+  RankBackend(int device, std::shared_ptr<ProductTable> products, Comm& comm, CardTransport transport);
   ~RankBackend() override;
 
   Launch bind(const Op& op, std::span<const TensorView> views) override;

@@ -83,8 +83,8 @@ void Executor::run(ProgramId program, const RuntimeScalars& runtime, std::span<F
     check(std::ranges::find(set_.programs[*last_].next, program) != set_.programs[*last_].next.end(),
           "program '{}' may not follow '{}'", set_.programs[program].name, set_.programs[*last_].name);
   last_ = program;
-  turn_ = 1 - turn_;  // at most two programs run at once, so the instance before the previous is free again
-  Instance& instance = instances_[turn_];
+  newest_ = 1 - newest_;  // at most two programs run at once, so the instance before the previous is free again
+  Instance& instance = instances_[newest_];
   instance.program = program;
   instance.runtime.assign(passes_[program], runtime);
   if (last) instance.runtime.back() = *last;
@@ -188,7 +188,7 @@ const Op* Executor::pending_collective(OpId issued) const {
       if (is_collective(ops[id].attrs) && !streams_->passed(*marks_[program][id])) return &ops[id];
     return nullptr;
   };
-  const ProgramId now = instances_[turn_].program, before = instances_[1 - turn_].program;
+  const ProgramId now = instances_[newest_].program, before = instances_[1 - newest_].program;
   const auto all = static_cast<OpId>(set_.programs[before].ops.size());
   const Op* const op = first(before, before == now ? issued : 0, all);
   return op ? op : first(now, 0, issued);
@@ -220,7 +220,7 @@ void Executor::run_streams(Instance& instance) {
 void Executor::issue_on_streams(Instance& instance, OpId& id) {
   streams_->use_here();
   // Waits are for this program and the one before: earlier ones must have ended.
-  for (const Streams::Mark mark : ends_[turn_]) streams_->wait_here(mark);
+  for (const Streams::Mark mark : ends_[newest_]) streams_->wait_here(mark);
   const std::vector<Op>& ops = set_.programs[instance.program].ops;
   for (id = 0; id < ops.size(); id++) {
     if (comm_ && id % kNear == 0) stay_near(id / kNear);
@@ -234,7 +234,7 @@ void Executor::issue_on_streams(Instance& instance, OpId& id) {
     execute(instance, id);
     if (const std::optional<Streams::Mark> mark = marks_[instance.program][id]) streams_->record(op.lane, *mark);
   }
-  for (size_t i = 0; i < kStreamLanes.size(); i++) streams_->record(kStreamLanes[i], ends_[turn_][i]);
+  for (size_t i = 0; i < kStreamLanes.size(); i++) streams_->record(kStreamLanes[i], ends_[newest_][i]);
 }
 
 // ---- One thread a lane ----------------------------------------------------------------------------------------------
@@ -275,7 +275,7 @@ void Executor::run_lanes(Instance& instance) {
     attempt(ticket, lock);
   }
   // The program before this one must have finished when the next starts to be issued: then at most this one runs.
-  wait_here(lock, [&] { return error_ || instances_[1 - turn_].left == 0; });
+  wait_here(lock, [&] { return error_ || instances_[1 - newest_].left == 0; });
   rethrow(lock);
 }
 
@@ -338,7 +338,7 @@ void Executor::finish() {
   if (streams_) return report_errors([&] { finish_streams(); });
   if (mode_ == LaneMode::Inline) return;
   std::unique_lock lock(mutex_);
-  wait_here(lock, [&] { return error_ || instances_[turn_].left == 0; });
+  wait_here(lock, [&] { return error_ || instances_[newest_].left == 0; });
   rethrow(lock);
 }
 
@@ -347,7 +347,7 @@ void Executor::finish_streams() {
     streams_->finish();
     stream_trace_->resolve();
   } catch (const PeerError& error) {
-    const Op* const op = pending_collective(static_cast<OpId>(set_.programs[instances_[turn_].program].ops.size()));
+    const Op* const op = pending_collective(static_cast<OpId>(set_.programs[instances_[newest_].program].ops.size()));
     if (!op) throw;
     rethrow_with_site(error, *comm_, *op);
   }

@@ -101,7 +101,7 @@ class Executor {
   std::vector<size_t> passes_;             // by program
   std::optional<ProgramId> last_;
   std::array<Instance, 2> instances_;
-  size_t turn_ = 0;  // the instance that was issued last
+  size_t newest_ = 0;  // the instance that was issued last
 
   Streams* streams_;  // the backend's; null if it has none
   std::optional<StreamTrace> stream_trace_;

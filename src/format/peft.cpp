@@ -252,7 +252,7 @@ std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view l
                 first_fit(config.alpha_pattern, linear, config.alpha));
 }
 
-LoraTarget usual_target(const PeftConfig& config) { return scaled(config, config.rank, config.alpha); }
+LoraTarget default_targets(const PeftConfig& config) { return scaled(config, config.rank, config.alpha); }
 
 PeftConfig parse_peft_config(std::string_view json, std::string_view source) {
   const Json parsed = parse_json(json, source);

@@ -61,7 +61,7 @@ std::optional<LoraTarget> target_of(const PeftConfig& config, std::string_view l
 // Returns a key of rank_pattern or alpha_pattern as the file has it.
 std::string written_pattern(const Pattern& pattern);
 // Returns the target where no pattern says otherwise.
-LoraTarget usual_target(const PeftConfig& config);
+LoraTarget default_targets(const PeftConfig& config);
 
 // Returns whether a path is a name, or ends with it after a dot.
 bool ends_path(std::string_view path, std::string_view name);

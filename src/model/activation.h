@@ -1,4 +1,4 @@
-// Classes of a layer's forward values, and what becomes of each until the backward.
+// Names the classes of a layer's forward values, and says for each whether it is kept until the backward.
 #pragma once
 
 #include <algorithm>
@@ -9,27 +9,27 @@
 namespace snug {
 
 enum class ActivationClass : uint8_t {
-  LayerInput,       // what a layer starts from: the one before ends with it. Never computed again
+  LayerInput,       // a layer's input, which is the output of the layer before; never recomputed
   Attention,        // queries, keys and values; the attention's result and row sums
   Residual,         // between attention and MLP
   Mlp,              // gate and up
   Adapter,          // x A^T of a low-rank adapter
-  AlwaysRecompute,  // norms and SwiGLU: little work for many bytes
-  Tiny,             // a norm's row factors, x A^T of the last linear: always kept
+  AlwaysRecompute,  // norms and SwiGLU, which are little work for many bytes
+  Tiny,             // a norm's row factors and x A^T of the last linear, which are always kept
 };
 
-// The classes of which a policy decides, in the order of plans.
+// Lists the classes of which a policy decides, in the order of plans.
 inline constexpr std::array kPlannedClasses{ActivationClass::LayerInput, ActivationClass::Attention,
                                             ActivationClass::Residual, ActivationClass::Mlp, ActivationClass::Adapter};
-// "input", "attention": of those.
+// Returns the name of one of the planned classes, such as "input".
 constexpr std::string_view name(ActivationClass kind) {
   return std::array{"input", "attention", "residual", "mlp", "adapter"}.at(static_cast<size_t>(kind));
 }
 
-// Whether values stay on the device until the backward, wait elsewhere, or are computed again.
+// Says whether values stay on the device until the backward, are offloaded, or are recomputed.
 enum class Retention : uint8_t { Keep, Offload, Recompute };
 
-// What becomes of one layer's values, by class.
+// Holds the retention of one layer's values, by class.
 class ActivationPolicy {
  public:
   Retention& operator[](ActivationClass kind) { return planned_.at(static_cast<size_t>(kind)); }

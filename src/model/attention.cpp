@@ -4,7 +4,7 @@
 namespace snug {
 namespace {
 
-// A window through which every token sees all there may be is none.
+// Returns 0, no window, where every token sees all its document through the window.
 int64_t narrowing(int64_t window, int64_t tokens) { return window < tokens ? window : 0; }
 
 class RopeNode : public Node {
@@ -26,7 +26,7 @@ class RopeNode : public Node {
   Operand positions_, table_;
 };
 
-// Outputs: the result, and the row sums.
+// Computes attention; its outputs are the result and the row sums.
 class AttentionNode : public Node {
  public:
   AttentionNode(const Attention& op, const View& q, const View& k, const View& v, const Operand& documents)

@@ -68,9 +68,9 @@ Operand Builder::use(Value value) {
   emitter_.scope(asked.site + ".recompute");
   std::vector<Operand> outputs;
   for (const Value output : nodes[0]->outputs) {
-    State& made = state(output);
-    made.current = fresh(made);
-    outputs.push_back(*made.current);
+    State& produced = state(output);
+    produced.current = fresh(produced);
+    outputs.push_back(*produced.current);
   }
   for (Node* node : nodes) node->compute(*this, outputs);
   emitter_.scope(before);

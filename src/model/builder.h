@@ -1,6 +1,7 @@
-// What layers are written with: each call records a step of the forward on the layer's tape. forward() fuses and emits
-// the tape; backward() walks it in reverse, by the gradient rules of its nodes. So a layer is written once, forward
-// only. Where weights come from, and which values are kept or computed again, is answered by Placement; no layer asks.
+// Layers are written with a Builder: each call records a step of the forward on the layer's tape. forward() fuses and
+// emits the tape; backward() walks it in reverse, by the gradient rules of its nodes. So a layer is written once,
+// forward only. Where weights come from, and which values are kept or computed again, is answered by Placement; no
+// layer asks.
 #pragma once
 
 #include <functional>
@@ -21,7 +22,8 @@ class LinearNode;
 struct Fp8Rows {
   Operand codes, scales;
 };
-// The right factor, and what columns of the left factor are multiplied by before they become codes, if anything.
+// Holds the right factor, and the numbers by which columns of the left factor are multiplied before they are quantised,
+// if there are any.
 struct Fp8Factor {
   Fp8Rows rows;
   std::optional<Operand> factors;
@@ -30,39 +32,40 @@ struct Fp8Factor {
 Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns = false,
                const std::optional<Operand>& factors = {}, Role role = Role::Activation);
 
-// The operands of an op that writes `result`, or adds to what is there: with the addend, where it does.
+// Returns the operands of an op that writes `result`; where it adds to `result`, this is an operand that is read as
+// well.
 std::vector<Operand> with_result(std::vector<Operand> operands, const Operand& result);
 
 // Says where a builder finds weights, where it puts gradients and which values it has to compute again: lowering does.
 class Placement {
  public:
   virtual ~Placement() = default;
-  // `count` joined parameters in the products' dtype, rows one after the other (a vector for vectors). May emit the ops
-  // that bring them there.
+  // Returns `count` joined parameters in the products' dtype, their rows one after the other (a vector for vectors).
+  // May emit the ops that prefetch or gather them.
   virtual Operand weight(ParamId first, int count) = 0;
-  // Whether the products of linears are in fp8.
+  // Returns whether the products of linears are in fp8.
   virtual bool fp8_products() const = 0;
   // Returns the weights of a linear in fp8, or their transpose, where products are in fp8.
   virtual Fp8Factor fp8_weight(ParamId first, int count, bool transposed) = 0;
-  // A single parameter as it is stored: for ops that read any dtype.
+  // Returns a single parameter as it is stored, for ops that read any dtype.
   virtual Operand stored(ParamId param) = 0;
-  // Where this pass's gradient of `count` joined parameters goes: to be written, or added to what is there already. May
-  // be fp32 whatever the products' dtype is, but for adapters, whose gradients are never added to others.
+  // Returns the place of this pass's gradient of `count` joined parameters, to be written or added to. It may be fp32
+  // whatever the products' dtype is, but for adapters, whose gradients are never added to others.
   virtual Operand gradient(ParamId first, int count) = 0;
-  // Whether a layer's values of this class are there in its backward, kept or brought back; else they are computed
-  // again.
+  // Returns whether a layer's values of this class are there in its backward, as they were kept or are prefetched; if
+  // not, they are recomputed.
   virtual bool keeps(int layer, ActivationClass kind) = 0;
 };
 
-// The arrays of one pass's batch, on the device.
+// Holds the arrays of one pass's batch, on the device.
 using BatchBuffers = BatchArrays<Operand>;
 
-// The layer of what belongs to none: embedding and head.
+// Stands for the layer where there is none: of embedding and head.
 inline constexpr int kNoLayer = -1;
 
 class Builder {
  public:
-  // `dropout_seed`: of a pass that trains; without it nothing is dropped. All that is referred to must outlive the
+  // A pass that trains has a `dropout_seed`; without it nothing is dropped. All that is referred to must outlive the
   // builder.
   Builder(Emitter& emitter, Placement& placement, const ParamTable& table, DType compute, int64_t tokens,
           std::optional<uint64_t> dropout_seed = std::nullopt)
@@ -73,32 +76,32 @@ class Builder {
         tokens_(tokens),
         dropout_seed_(dropout_seed) {}
 
-  // Calls from here on are about this layer; names of ops and buffers start with `site`.
+  // Makes the calls that follow record on this layer's tape; names of ops and buffers start with `site`.
   void enter(int layer, std::string_view site);
 
   // ---- A layer's forward, recorded ----
 
-  // The embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. `batch` is of a
-  // pass that trains: without it there is no gradient.
+  // Returns the embedding's rows of the batch's ids, times a factor that is rounded to the products' dtype. A pass that
+  // trains gives its `batch`; without it there is no gradient.
   Value embedding(const Operand& ids, ParamId table, double factor, const BatchBuffers* batch = nullptr);
-  // Normed rows (+ addend).
+  // Returns the normed rows of x, plus the addend if there is one.
   Value rms_norm(Value x, const Norm& norm, ActivationClass kind = ActivationClass::AlwaysRecompute,
                  std::optional<Value> addend = std::nullopt);
-  // Heads of queries and of keys, each normed by itself; the results lie side by side.
+  // Returns the heads of queries and of keys, each normed by itself; the two results lie side by side.
   std::pair<View, View> head_norms(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm);
-  // y = x W^T + bias (+ adapter) (+ addend).
+  // Returns x W^T + bias (+ adapter) (+ addend).
   Value linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend = std::nullopt);
-  // y = factor x + addend.
+  // Returns factor x + addend.
   Value scaled_sum(Value x, double factor, Value addend, ActivationClass kind);
-  // activation(gate) up, of gate and up side by side.
+  // Returns activation(gate) up, where gate and up lie side by side.
   Value swiglu(Value gate_up, GateActivation activation = GateActivation::Silu);
-  // Turns heads of `dim` columns in place: their bytes become the result.
+  // Rotates heads of `dim` columns in place: their bytes become the result.
   void rope(const View& x, const Rope& op, const Operand& positions, const Operand& table);
-  // `scale` and `cap`: of scores; `longest`: tokens of the longest document; `window`: as many as one sees, or 0
-  // (ops.h).
+  // Returns the attention's result. `scale` and `cap` are those of scores, `longest` is how many tokens the longest
+  // document has, `window` how many tokens a token sees, or 0 for all (ops.h).
   Value attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                   const Operand& documents, int64_t longest, int64_t window);
-  // Attention over a cache of earlier tokens, to which these are added first.
+  // Returns attention over a cache of earlier tokens, to which k and v are appended first.
   Value cached_attention(const View& q, const View& k, const View& v, const HeadShape& shape, double scale, double cap,
                          const Operand& cache, int64_t window);
 
@@ -106,12 +109,12 @@ class Builder {
 
   // Makes composite ops of the layer's nodes (model/fusion.h) and emits its forward.
   void forward();
-  // From here on forward values are read as Placement keeps them.
+  // Makes the calls that follow read forward values as Placement keeps them.
   void begin_backward() { backward_ = true; }
-  // Emits the layer's backward: from the gradient of what it ends with, those of what it starts from and of its
-  // parameters, where they are wanted.
+  // Emits the layer's backward: from the gradient of its output, the gradients of its input and of its parameters,
+  // where they are wanted.
   void backward();
-  // Whether anything that is trained went into the value.
+  // Returns whether the value depends on anything that is trained.
   bool wants_gradient(Value value) const { return state(value).wanted; }
 
   // ---- For nodes, the head and lowering ----
@@ -122,26 +125,27 @@ class Builder {
     DType dtype;
     ActivationClass kind;
   };
-  // Appends a node to the layer's tape; returns its first output.
+  // Appends a node to the layer's tape and returns its first output.
   Value record(std::unique_ptr<Node> node, std::vector<Value> inputs, std::vector<Output> outputs);
-  // Appends one whose result takes the place of a value. InternalError if another node of the layer has read that.
+  // Appends a node whose result takes the place of a value. InternalError if another node of the layer has read that
+  // value.
   void record_in_place(std::unique_ptr<Node> node, Value value);
   // Returns the bytes that the forward writes the value to.
   Operand home(Value value);
-  // The value's bytes for an op emitted now: in the backward, kept, brought back or computed again.
+  // Returns the value's bytes for an op emitted now; in the backward they were kept, or are prefetched or recomputed.
   Operand use(Value value);
   // Returns use() of a value's columns, to be read.
   Operand use(const View& view) { return read(columns(use(view.value), view.begin, view.end)); }
   // Makes the builder read the value from these bytes from here on.
   void set_current(Value value, const Operand& bytes) { state(value).current = bytes; }
   const Shape& shape(Value value) const { return state(value).shape; }
-  // The values of this class that a layer's forward made.
+  // Returns the values of this class that a layer's forward produced.
   std::vector<Value> values_of(int layer, ActivationClass kind) const;
 
   bool has_gradient(Value value) const { return state(value).gradient.has_value(); }
-  // The gradient of a value, complete: to be read.
+  // Returns the complete gradient of a value, to be read.
   Operand gradient(Value value) const { return read(state(value).gradient.value()); }
-  // Emits what has still to read the value's gradient, then returns it to be changed.
+  // Emits the ops that have still to read the value's gradient, then returns the gradient to be changed in place.
   Operand gradient_in_place(Value value);
   // Returns a buffer for the first contribution to the value's gradient, or the gradient to be added to.
   Operand gradient_to_add(Value value);
@@ -149,15 +153,15 @@ class Builder {
   void give_gradient(Value value, const std::function<void(const Operand& written)>& op);
   // Returns a buffer, to be written, for the gradient of columns that nothing else gives a gradient.
   Operand gradient_of_columns(const View& view);
-  // The addend of a sum has the gradient of the sum: the same bytes, if it has none yet.
+  // Gives the addend of a sum the gradient of the sum; if the addend has none yet, both share the bytes.
   void pass_gradient(Value sum, Value addend);
-  // Parameters' gradients by an op that only writes, in the products' dtype: in their place, or beside it and then
-  // added.
+  // Gives parameters their gradients by an op that only writes, in the products' dtype: directly, or into a buffer that
+  // is then added.
   void write_gradient(ParamId first, int count, const std::function<void(const Operand& written)>& op);
-  // Emits the gradients of the linear's parameters, from x and the gradient of its result: now, or after the gradient
-  // rule of x's node where that may restore x.
+  // Emits the gradients of the linear's parameters from x and the gradient of its result. They are emitted now, or
+  // after the gradient rule of x's node where that may restore x.
   void weight_gradients(LinearNode& linear);
-  // Whether such a gradient waits for the value, and it is neither kept nor computed again yet.
+  // Returns whether a parameter's gradient waits for the value, which is neither kept nor recomputed yet.
   bool awaited(Value value);
 
   bool trainable(ParamId param) const { return table_[param].trainable; }
@@ -177,16 +181,16 @@ class Builder {
     ActivationClass kind;
     int layer;
     std::string site;
-    std::vector<Node*> nodes{};  // what computes it: its own, then those that change it in place
+    std::vector<Node*> nodes{};  // its own, which computes it, then those that change it in place
     bool wanted = false;
     std::optional<Operand> home{}, current{}, gradient{};
-    std::vector<View> given{};  // parts of the gradient that come one by one
+    std::vector<View> given{};  // columns whose gradient was given apart from the others'
   };
 
   Operand fresh(const State& state) { return emitter_.tensor(state.what, state.dtype, state.shape); }
   State& state(Value value) { return values_[static_cast<size_t>(value.id)]; }
   const State& state(Value value) const { return values_[static_cast<size_t>(value.id)]; }
-  // Emits the parameters' gradients that wait, of these linears.
+  // Emits the waiting gradients of parameters of the linears that `which` chooses.
   void emit_waiting(const std::function<bool(const LinearNode&)>& which);
 
   Emitter& emitter_;
@@ -200,7 +204,7 @@ class Builder {
   std::string site_;
   std::vector<State> values_;
   std::map<int, std::vector<std::unique_ptr<Node>>> tapes_;  // by layer
-  std::vector<LinearNode*> waiting_;                         // for x, to give their parameters' gradients
+  std::vector<LinearNode*> waiting_;                         // their parameters' gradients wait for x
 };
 
 }  // namespace snug

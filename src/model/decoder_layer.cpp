@@ -29,8 +29,8 @@ Value decoder_layer(Builder& b, const LayerSpec& spec, const LayerParams& params
   if (params.query_norm.gain != kNoParam) std::tie(q, k) = b.head_norms(q, params.query_norm, k, params.key_norm);
   if (spec.rope)
     b.rope({q.value, q.begin, k.end}, {heads.dim, false, spec.rope_interleaved}, context.positions, context.rope_table);
-  const double usual = 1 / std::sqrt(static_cast<double>(heads.dim));
-  const double scale = spec.attention_scale > 0 ? spec.attention_scale : usual;
+  const double default_scale = 1 / std::sqrt(static_cast<double>(heads.dim));
+  const double scale = spec.attention_scale > 0 ? spec.attention_scale : default_scale;
   const Value attention =
       context.cache ? b.cached_attention(q, k, v, heads, scale, spec.attention_cap, *context.cache, spec.window)
                     : b.attention(q, k, v, heads, scale, spec.attention_cap, context.documents,

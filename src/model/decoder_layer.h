@@ -10,7 +10,7 @@ namespace snug {
 struct LayerContext {
   Operand positions, rope_table;
   Operand documents;             // training and evaluation
-  int64_t longest_document = 0;  //   and the most tokens one of them has
+  int64_t longest_document = 0;  // the most tokens that one of them has
   std::optional<Operand> cache;  // generating: this layer's keys and values
 };
 

@@ -1,5 +1,5 @@
-// Which nodes of a layer's tape become one composite op (program/swiglu_gemm.h). It follows from the
-// layer and the numerics alone, before anything is kept, offloaded or emitted, so that results never depend on that.
+// Decides which nodes of a layer's tape become one composite op (program/swiglu_gemm.h). That follows from the layer
+// and the numerics alone, before anything is kept, offloaded or emitted, so that results never depend on what is kept.
 #pragma once
 
 #include <memory>
@@ -10,7 +10,7 @@
 namespace snug {
 
 // Makes one op forward of a linear without bias and the SwiGLU of its result, and one op backward of a SwiGLU and the
-// linear that reads it, where they follow each other; in fp8 neither.
+// linear that reads it, where the two follow each other and products are not in fp8.
 void fuse(std::span<const std::unique_ptr<Node>> tape, const Builder& b);
 
 }  // namespace snug

@@ -8,9 +8,9 @@
 namespace snug {
 namespace {
 
-constexpr int64_t kRowElements = 64;  // of which a row of logits has a multiple
+constexpr int64_t kRowElements = 64;  // a row of logits has a multiple of it
 
-// Some rows of x, and their norm.
+// Holds some rows of x and their norm.
 struct Normed {
   Operand rows, normed, rstd;
 };
@@ -26,10 +26,10 @@ Normed norm_of_rows(Builder& b, Value x, const HeadParams& head, const Operand& 
   return n;
 }
 
-// The fewest loss rows with which a chunk is computed. The first always is: it defines the weight gradient.
+// Returns the fewest loss rows with which a chunk is computed. The first always is, as it defines the weight gradient.
 int64_t first_row(int64_t begin) { return begin == 0 ? 0 : begin + 1; }
 
-// For each chunk of loss rows: logits, their loss and, if `after` is given, what is done with their gradient.
+// Emits for each chunk of loss rows its logits and their loss and, if `after` is given, calls it with their gradient.
 void for_chunks(Builder& b, const Normed& n, const Operand& projection, const HeadParams& head,
                 const BatchBuffers& batch, const Operand& losses,
                 const std::function<void(int64_t begin, int64_t end, const Operand& gradient)>& after) {

@@ -16,7 +16,7 @@ AdaptedParts parts_of(const Linear& linear) {
   return parts;
 }
 
-// The adapter's halves of all parts, to be read.
+// Return the adapter's halves of all parts, to be read.
 Operand lora_a(Builder& b, const Linear& linear) {
   return read(b.placement().weight(linear.lora.a, static_cast<int>(linear.lora.parts.size())));
 }
@@ -29,7 +29,7 @@ Dropout dropout_of(const Builder& b, const Linear& linear) {
   return {linear.lora.dropout, *b.dropout_seed(), static_cast<uint32_t>(linear.lora.a)};
 }
 
-// What an adapter sees of x.
+// Computes an adapter's input where dropout makes it differ from x.
 class AdapterDropoutNode : public Node {
  public:
   explicit AdapterDropoutNode(const Linear& linear) : linear_(linear) {}
@@ -43,7 +43,7 @@ class AdapterDropoutNode : public Node {
   const Linear& linear_;
 };
 
-// scale x A^T of all parts, side by side.
+// Computes scale x A^T of all parts, side by side.
 class AdapterInputNode : public Node {
  public:
   explicit AdapterInputNode(const Linear& linear) : linear_(linear) {}
@@ -76,13 +76,13 @@ Fp8Rows in_fp8(Emitter& e, std::string_view site, const Operand& x, bool columns
                Role role) {
   const int64_t rows = x.shape.rows(), cols = x.shape.cols();
   const Shape shape = columns ? Shape{cols, rows} : Shape{rows, cols};
-  const Fp8Rows made{e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
-                     e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
+  const Fp8Rows result{e.tensor(fmt::format("{}.codes", site), DType::U8, shape, role),
+                       e.tensor(fmt::format("{}.scales", site), DType::F32, {shape.rows()}, role)};
   std::vector<Operand> operands{read(x)};
   if (factors) operands.push_back(read(*factors));
-  operands.insert(operands.end(), {write(made.codes), write(made.scales)});
+  operands.insert(operands.end(), {write(result.codes), write(result.scales)});
   e.op(fmt::format("{}.quantize", site), Quantize{BaseFormat::Fp8, factors.has_value(), columns}, operands);
-  return made;
+  return result;
 }
 
 Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::optional<Value> addend) {
@@ -93,7 +93,7 @@ Value Builder::linear(Value x, const Linear& linear, ActivationClass kind, std::
     if (drops_input(*this, linear))
       dropped = record(std::make_unique<AdapterDropoutNode>(linear), {x},
                        {{linear.site + ".dropped", shape(x), compute_, ActivationClass::AlwaysRecompute}});
-    // The layer's last linear is not computed again, and its x is there only after the way back through it has begun.
+    // The layer's last linear is not recomputed, and its x is there only after its backward has begun.
     xa = record(std::make_unique<AdapterInputNode>(linear), {dropped.value_or(x)},
                 {{linear.site + ".xa",
                   {rows, linear.lora.columns()},
@@ -158,7 +158,8 @@ void LinearNode::multiply(Builder& b, std::string_view site, const Operand& a, b
          operands);
     return;
   }
-  // The ops that AdaptedGemm is made of: y takes the adapter's part, which the product is added to, then the addend.
+  // These are the ops that AdaptedGemm is made of: y takes the adapter's term, to which the product is added, then the
+  // addend.
   std::optional<Operand> last;
   if (adapter) {
     multiply_adapter(b, fmt::format("{}.lora", site), backward, *adapter, y);

@@ -1,20 +1,21 @@
-// Linears with their low-rank adapters.
+// LinearNode is a linear with its low-rank adapter.
 #pragma once
 
 #include "model/builder.h"
 
 namespace snug {
 
-// y = x W^T + bias (+ what comes through the adapter) (+ addend).
+// Computes y = x W^T + bias (+ the adapter's term) (+ addend).
 class LinearNode : public Node {
  public:
-  // What an op that takes in the adapter reads of it: AdaptedGemm's u and v. Of parts that differ there is u alone.
+  // Holds the operands that a composite op reads of the adapter: AdaptedGemm's u and v. If parts differ there is u
+  // alone.
   struct AdapterTerm {
     Operand u;
     std::optional<Operand> v;
   };
 
-  // `dropped`: what the adapter sees of x, where that is not x; `xa`: scale x A^T, where there is an adapter.
+  // `dropped` is the adapter's input, where that is not x; `xa` is scale x A^T, where there is an adapter.
   LinearNode(const Linear& linear, Value x, std::optional<Value> addend, std::optional<Value> dropped,
              std::optional<Value> xa)
       : linear_(linear), x_(x), addend_(addend), dropped_(dropped), xa_(xa) {}
@@ -26,34 +27,34 @@ class LinearNode : public Node {
 
   Value x() const { return x_; }
   const Linear& linear() const { return linear_; }
-  // Whether its adapter drops some of x.
+  // Returns whether its adapter drops some of x.
   bool drops(const Builder& b) const;
 
   // ---- As a part of composite ops ----
 
   bool fuses_with_swiglu() const { return linear_.bias == kNoParam && !addend_ && linear_.lora.even(); }
-  // From here on the product is SwiGluGemm: the forward's is emitted by the SwiGLU's node.
+  // Makes the product a SwiGluGemm, which the SwiGLU's node emits in the forward.
   void become_gated(GateActivation activation) { gated_ = activation; }
-  // The product and, into h, SwiGLU of its result; or the former alone, with the same bits.
+  // Emits the product and, into h, SwiGLU of its result; without h it emits the product alone, with equal bits.
   void compute_gated(Builder& b, const Operand& gate_up, const std::optional<Operand>& h);
-  // From here on this node makes room for x's gradient and leaves the writing to the node that makes x.
+  // Makes this node allocate x's gradient and leave the writing to the node that produces x.
   void leave_input_gradient() { input_gradient_left_ = true; }
-  // The factors of x's gradient: dy, W and, where there is an adapter, AdaptedGemm's u and v.
+  // Returns the factors of x's gradient: dy, W and, where there is an adapter, AdaptedGemm's u and v.
   std::vector<Operand> input_gradient_factors(Builder& b);
 
-  // The gradients of the parameters, but for the adapter's B, which comes with dx^A.
+  // Emits the gradients of the parameters, but for the adapter's B, which is emitted with the gradient of xa.
   void parameter_gradients(Builder& b);
 
  private:
   std::optional<AdapterTerm> adapter_term(Builder& b) const;
-  // y = a W^T + bias, or a W with `backward`, + what comes through the adapter + bias + addend.
+  // Emits y = a W^T (or, with `backward`, a W) + the adapter's term + bias + addend.
   void multiply(Builder& b, std::string_view site, const Operand& a, bool backward,
                 const std::optional<AdapterTerm>& adapter, std::optional<Operand> addend, const Operand& y) const;
-  // What comes through the adapter, by plain products: y's first value.
+  // Emits the adapter's term by plain products; y holds it and nothing else.
   void multiply_adapter(Builder& b, const std::string& site, bool backward, const AdapterTerm& adapter,
                         const Operand& y) const;
   void input_gradient(Builder& b, const Operand& dx);
-  // The gradient of xa, to be read, and with it B's: emitted where it is first asked for.
+  // Returns the gradient of xa, to be read. It is emitted, and B's with it, where it is first asked for.
   Operand adapter_gradient(Builder& b);
 
   const Linear& linear_;

@@ -1,4 +1,4 @@
-// A model directory's configuration: what the model is, and what else its files say.
+// ModelConfig holds a model directory's configuration: what the model is, and what else its files say.
 #pragma once
 
 #include <filesystem>
@@ -17,7 +17,7 @@ struct ModelConfig {
   std::vector<int64_t> end_tokens;              // any of them ends a reply; may be empty
   std::optional<DType> dtype;                   // of the weights when they were saved, if it is said
   std::optional<BnbQuantization> quantization;  // of the linears
-  int64_t prediction_layers = 0;     // behind the last layer, for tokens further ahead; not part of the model
+  int64_t prediction_layers = 0;     // layers behind the last that predict tokens further ahead; not part of the model
   std::vector<std::string> dropout;  // keys and shares ("attention_dropout 0.1") that act in training alone
   std::vector<std::string> notes;    // a line for each thing that the files say and that is not used
 };

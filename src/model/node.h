@@ -1,4 +1,4 @@
-// One step of a layer: what it computes forward, and its gradient rule.
+// A node is one step of a layer: it holds how the step is computed forward, and its gradient rule.
 #pragma once
 
 #include <span>
@@ -10,13 +10,13 @@ namespace snug {
 
 class Builder;
 
-// A forward value of a pass, by number.
+// Names a forward value of a pass by its number.
 struct Value {
   int32_t id = -1;
   bool operator==(const Value&) const = default;
 };
 
-// Some of a value's columns.
+// Names columns [begin, end) of a value.
 struct View {
   Value value;
   int64_t begin = 0, end = 0;
@@ -28,18 +28,18 @@ class Node {
 
   // Emits the ops that write the outputs: in the forward, and in the backward again where they were not kept.
   virtual void compute(Builder& b, std::span<const Operand> outputs) = 0;
-  // Emits what the forward does, once; a node that is part of another's composite op leaves it to that one.
+  // Emits the node's forward, once; a node that is part of another's composite op leaves it to that node.
   virtual void forward(Builder& b);
-  // The gradient rule: emits the gradients of the inputs that want one, and of the node's parameters. That of the first
-  // output is complete. Called only where there is one.
+  // Is the gradient rule: emits the gradients of the inputs that want one, and of the node's parameters. It is called
+  // only where the first output has a gradient, which is complete by then.
   virtual void backward(Builder&) {}
-  // Whether parameters of its own are trained, so that its output wants a gradient whatever its inputs do.
+  // Returns whether the node's own parameters are trained, so that its output wants a gradient whatever its inputs do.
   virtual bool trains(const Builder&) const { return false; }
-  // Whether backward() gives gradients at all. What a linear's adapter reads is a node, whose gradient the linear
-  // gives.
+  // Returns whether backward() gives gradients at all. The input of a linear's adapter is a node of its own without a
+  // rule, as the linear gives its gradient.
   virtual bool differentiable() const { return true; }
-  // Whether backward() may write the first output again into the bytes of its gradient (Builder::set_current): what
-  // reads both waits for it.
+  // Returns whether backward() may restore the first output in the bytes of its gradient (Builder::set_current).
+  // Whoever reads both waits for that.
   virtual bool restores() const { return false; }
 
   std::vector<Value> inputs, outputs;

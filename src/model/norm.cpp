@@ -6,7 +6,7 @@
 namespace snug {
 namespace {
 
-// Outputs: the norm, with the addend, and the factors of its rows.
+// Computes the norm of rows; its outputs are the norm, with the addend, and the factors of its rows.
 class RmsNormNode : public Node {
  public:
   RmsNormNode(const Norm& norm, std::optional<Value> addend) : norm_(norm), addend_(addend) {}
@@ -41,7 +41,7 @@ class RmsNormNode : public Node {
   std::optional<Value> addend_;
 };
 
-// Outputs: queries and keys side by side, and the factors of either's heads.
+// Computes the norms of heads; its outputs are queries and keys side by side, and the factors of their heads.
 class HeadNormsNode : public Node {
  public:
   HeadNormsNode(const View& q, const Norm& q_norm, const View& k, const Norm& k_norm)

@@ -45,7 +45,7 @@ class TableBuilder {
     return static_cast<ParamId>(table_.params.size() - 1);
   }
 
-  // Without a weight there is none.
+  // Adds the norm's parameter; a spec without a weight has no norm.
   Norm norm(const std::string& prefix, const NormSpec& spec, int64_t elements) {
     if (spec.weight.empty()) return {};
     const ParamId gain = add(prefix + spec.weight, {elements}, false, false);
@@ -193,7 +193,7 @@ PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std:
     const std::optional<LoraTarget> target = target_of(adapter, path);
     if (!target) continue;
     adapted[last].push_back(path);
-    if (*target != usual_target(adapter))
+    if (*target != default_targets(adapter))
       refuse(target->rank == adapter.rank ? "alpha_pattern" : "rank_pattern", "adapters of several ranks or scales");
   }
   for (const std::string& name : adapter.target_modules)

@@ -1,4 +1,4 @@
-// Every parameter of a model, in one table: import, export, initialisation, gradients and updates all walk it.
+// ParamTable lists every parameter of a model; import, export, initialisation, gradients and updates all walk it.
 #pragma once
 
 #include <array>
@@ -16,43 +16,44 @@ namespace snug {
 using ParamId = int32_t;  // index into ParamTable::params
 inline constexpr ParamId kNoParam = -1;
 
-// Where the model's files have a parameter: rows [first, first + the parameter's) of a tensor of so many; of vectors,
-// elements. Export puts them there again.
+// Says where the model's files have a parameter: in rows from `first` on of a tensor of `rows` rows (of a vector:
+// elements). Export writes them there again.
 struct StoredRows {
   std::string tensor;
   int64_t first = 0, rows = 0;
 };
 
 struct ParamSpec {
-  std::string name;   // as PEFT and the model's own code have it: "model.layers.0.mlp.up_proj.weight"
-  StoredRows stored;  // most often the tensor of that name, whole
+  std::string name;   // PEFT's and the model's own code's: "model.layers.0.mlp.up_proj.weight"
+  StoredRows stored;  // most often all rows of the tensor of that name
   Shape shape;
-  int group = 0;  // of ParamTable::groups
+  int group = 0;  // its index in ParamTable::groups
   bool trainable = false;
   bool decay = false;    // weight decay applies: all but norms and biases
-  float initial = 0;     // of vectors: what untrained ones hold
+  float initial = 0;     // an untrained vector holds it
   bool joined = false;   // its bytes follow the previous parameter's without a gap
   bool adapter = false;  // belongs to the adapter's files
-  bool linear = false;   // the weight of a layer's linear: what a quantised base holds in fewer bits
+  bool linear = false;   // the weight of a layer's linear, which a quantised base holds in fewer bits
 };
 
-// Low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
+// Describes low-rank adaptation (Hu et al., arXiv:2106.09685) of some of a linear's parts: y += scale x A^T B^T.
 struct LoraPart {
-  int64_t row_begin = 0, row_end = 0;  // of the linear's output
+  int64_t row_begin = 0, row_end = 0;  // columns of the linear's output, which are rows of its weight
   ParamId b = kNoParam;                // [rows, rank]; those of all parts are joined
   int64_t rank = 0;
   float scale = 0;
 };
 struct Lora {
-  ParamId a = kNoParam;  // first of parts.size() joined parameters [rank, in]
+  ParamId a = kNoParam;  // the first of parts.size() joined parameters [rank, in]
   std::vector<LoraPart> parts{};
-  double dropout = 0;  // of its input, while training
-  // Whether all parts have one rank and one scale, as all that is trained has.
+  double dropout = 0;  // the share of its input that is dropped in training
+  // Returns whether all parts have one rank and one scale, as every adapter that is trained has.
   bool even() const;
-  int64_t columns() const;  // of x A^T: the sum of the parts' ranks
+  int64_t columns() const;  // returns the width of x A^T, the sum of the parts' ranks
 };
 
-// y = x W^T (+ bias): one product, over parameters whose rows lie one after the other (q, k and v; gate and up).
+// Describes one product y = x W^T (+ bias), over parameters whose rows lie one after the other (q, k and v; gate and
+// up).
 struct Linear {
   std::string site;                            // "qkv"
   ParamId weight = kNoParam, bias = kNoParam;  // the first of `count` joined parameters
@@ -67,7 +68,7 @@ struct Norm {
   bool plus_one = false;
 };
 
-// What a layer has of parameters; its LayerSpec says the rest.
+// Names a layer's parameters; its LayerSpec says the rest.
 struct LayerParams {
   int group = 0;
   Norm attention_norm, mlp_norm;
@@ -79,14 +80,14 @@ struct LayerParams {
 
 struct ParamTable {
   std::vector<ParamSpec> params;
-  // What is gathered, offloaded and updated together, by name: "embedding", "layers.0", "head"; parameters of one stand
-  // together, in the order of the groups, which is that of the forward.
+  // Names the groups, which are gathered, offloaded and updated as a whole: "embedding", "layers.0", "head". The
+  // parameters of a group stand together, in the order of the groups, which is that of the forward.
   std::vector<std::string> groups;
   ParamId embedding = kNoParam;
   Norm final_norm;
   ParamId head = kNoParam;   // the embedding where they are tied
-  std::string head_tensor;   // that files have, or may have though the two are tied
-  std::string layer_prefix;  // of tensors: "model.layers.", which a layer's number and a dot follow
+  std::string head_tensor;   // files have it, or may have it though the two are tied
+  std::string layer_prefix;  // begins tensors' names: "model.layers.", which a layer's number and a dot follow
   std::vector<LayerParams> layers;
 
   int group_count() const { return static_cast<int>(groups.size()); }
@@ -94,18 +95,19 @@ struct ParamTable {
   bool tied() const { return head == embedding; }
   int head_group() const { return group_count() - 1; }
   const ParamSpec& operator[](ParamId id) const { return params[static_cast<size_t>(id)]; }
-  int64_t count(bool trainable_only) const;  // of elements
+  int64_t count(bool trainable_only) const;  // returns how many elements the parameters have
 };
 
 // Returns the last names of the linears of a model's layers, as PEFT takes them for targets, in the order of a layer.
 std::vector<std::string> linear_names(const ModelSpec& model);
 
-// Full fine-tuning (or no training at all): every parameter the model's own.
+// Returns the table for full fine-tuning (or no training at all): every parameter is the model's own.
 ParamTable full_parameters(const ModelSpec& model, bool trainable);
-// Low-rank adaptation: the model's parameters frozen, adapters trainable. UserError if no linear is adapted.
+// Returns the table for low-rank adaptation: the model's parameters are frozen, adapters are trainable. UserError if no
+// linear is adapted.
 ParamTable lora_parameters(const ModelSpec& model, const PeftConfig& adapter, bool trainable);
 
-// The same adapter without expressions and patterns, as snug trains and writes it. `source` is its name for messages.
+// Returns `adapter` without expressions and patterns, as snug trains and writes it. `source` is its name for messages.
 // UserError, by key, for one that is more than low-rank halves of one rank and one scale, and for a target that is no
 // linear of the model.
 PeftConfig plain_adapter(const ModelSpec& model, const PeftConfig& adapter, std::string_view source);

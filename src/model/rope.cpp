@@ -19,7 +19,7 @@ float llama3(const RopeParameters& rope, float frequency) {
   return (1.0f - smooth) * frequency / factor + smooth * frequency;
 }
 
-// Pairs of a head from `low` to `high` are blended, those before it kept.
+// Blends the pairs of a head from `low` to `high` and keeps those before.
 struct YarnRange {
   double low, high;
 };
@@ -43,7 +43,7 @@ float yarn(const RopeParameters& rope, const YarnRange& range, int64_t pair, flo
   return 1.0f / (static_cast<float>(rope.factor) * wave) * (1.0f - kept) + 1.0f / wave * kept;
 }
 
-// NTK: as if theta had been so large that the slowest pair turns no further than in the original length.
+// Returns NTK's theta: so large that the slowest pair turns no further than in the original length.
 double theta_of(const RopeParameters& rope, int64_t dim, int64_t positions) {
   if (rope.type != RopeType::Dynamic || !is_long(rope, positions)) return rope.theta;
   const auto d = static_cast<double>(dim);
@@ -63,7 +63,7 @@ RopeTable rope_table(const RopeParameters& rope, int64_t dim, int64_t positions)
   const YarnRange range = rope.type == RopeType::Yarn ? yarn_range(rope, dim) : YarnRange{};
   const std::vector<double>& factors = is_long(rope, positions) ? rope.long_factor : rope.short_factor;
   RopeTable table;
-  table.magnitude = static_cast<float>(rope.attention_factor);
+  table.attention_factor = static_cast<float>(rope.attention_factor);
   for (int64_t i = 0; i < dim / 2; i++) {
     const float exponent = static_cast<float>(2 * i) / static_cast<float>(dim);
     const auto wave = static_cast<float>(std::pow(theta, static_cast<double>(exponent)));  // over 2 pi

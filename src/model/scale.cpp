@@ -1,4 +1,4 @@
-// A value times a number, added to another.
+// ScaledSumNode adds a value times a number to another value.
 #include "model/builder.h"
 
 namespace snug {

@@ -9,8 +9,8 @@ void add_fields(Fields& fields, std::string_view group, const ModelSpec& model) 
   fields.push_back({std::string(group), "num_hidden_layers", field_text(model.layers.size()), "0"});
   const size_t first = fields.size();
   const LayerSpec plain;
-  visit_leaves(plain, [&](const std::string& name, const auto& usual) {
-    fields.push_back({std::string(group), name, "", field_text(usual)});
+  visit_leaves(plain, [&](const std::string& name, const auto& value) {
+    fields.push_back({std::string(group), name, "", field_text(value)});
   });
   std::vector<std::vector<std::string>> texts(fields.size() - first);  // by field and layer
   for (const LayerSpec& layer : model.layers) {

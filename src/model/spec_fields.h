@@ -1,4 +1,4 @@
-// The fields of a model (base/fields.h), as far as they decide results.
+// Visits the fields of a model (base/fields.h) that decide results.
 #pragma once
 
 #include "base/fields.h"
@@ -82,7 +82,7 @@ void visit_fields(R& layer, Visit&& visit) {
   visit("local_rope", local_rope);
 }
 
-// Without the layers, whose fields add_fields() adds one by one. Not visited: how long the model's documents were.
+// Leaves out the layers, whose fields add_fields() adds one by one, and how long the model's documents were.
 template <RecordOf<ModelSpec> R, class Visit>
 void visit_fields(R& model, Visit&& visit) {
   auto& [architecture, hidden, vocabulary, embedding, head, tied, layer_prefix, layers, final_norm, rope, local_rope,
@@ -102,8 +102,8 @@ void visit_fields(R& model, Visit&& visit) {
   visit("logits_factor", logits_factor);
 }
 
-// Adds a model's fields: how many layers it has, and of these each field once; where they differ in it, with runs of
-// equal ones counted ("4096 x21, 0 x7").
+// Adds a model's fields: the number of layers, and each field of these once; where layers differ in it, runs of equal
+// values are counted ("4096 x21, 0 x7").
 void add_fields(Fields& fields, std::string_view group, const ModelSpec& model);
 
 }  // namespace snug

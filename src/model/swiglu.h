@@ -1,4 +1,4 @@
-// SwiGLU and its kin, by itself or as a part of the products beside it.
+// SwiGluNode computes SwiGLU or its variants with another activation, alone or fused with the products beside it.
 #pragma once
 
 #include "model/linear.h"
@@ -14,12 +14,12 @@ class SwiGluNode : public Node {
   void backward(Builder& b) override;
   bool restores() const override { return true; }
 
-  // The linear that makes gate and up: one op with it, forward.
+  // Fuses the forward with that of the linear that produces gate and up.
   void fuse_forward(LinearNode& linear) {
     linear.become_gated(activation_);
     before_ = &linear;
   }
-  // The only reader: one op with its input's gradient, backward.
+  // Fuses the backward with the input's gradient of the linear that is the result's only reader.
   void fuse_backward(LinearNode& linear) {
     linear.leave_input_gradient();
     after_ = &linear;

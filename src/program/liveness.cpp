@@ -187,11 +187,11 @@ class CarriedLife {
       changed = false;
       for (ProgramId p = 0; p < passages_.size(); p++) {
         const bool wanted = passages_[p].reads_entry || (passages_[p].replaced.empty() && wanted_after(p));
-        const bool made = std::ranges::any_of(
+        const bool produced = std::ranges::any_of(
             predecessors_[p], [&](ProgramId before) { return written_before_[before] || passages_[before].writes; });
-        changed |= wanted != wanted_[p] || made != written_before_[p];
+        changed |= wanted != wanted_[p] || produced != written_before_[p];
         wanted_[p] = wanted;
-        written_before_[p] = made;
+        written_before_[p] = produced;
       }
     }
   }

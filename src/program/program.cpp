@@ -38,7 +38,7 @@ constexpr auto describe(const AdaptedGemm&) {
 }
 constexpr auto describe(const AdapterBackward&) { return describe_as("adapter_backward", "scale", "parts"); }
 constexpr auto describe(const ColumnSum&) { return describe_as("column_sum"); }
-constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "magnitude"); }
+constexpr auto describe(const RopeTable&) { return describe_as("rope_table", "frequencies", "attention_factor"); }
 constexpr auto describe(const Rope&) { return describe_as("rope", "dim", "backward", "interleaved"); }
 constexpr auto describe(const Attention&) {
   return describe_as("attention", "shape", "scale", "longest", "window", "cap");

@@ -324,8 +324,8 @@ class Replay {
   template <class F>
   void for_each_rank(size_t rank, size_t id, F&& f) const {
     const Topology here = seen_by(rank);
-    const Ranks who = collective(executions_[id])->ranks;
-    for (int place = 0; place < here.count(who); place++) f(static_cast<size_t>(here.rank_at(who, place)), place);
+    const Ranks scope = collective(executions_[id])->ranks;
+    for (int place = 0; place < here.count(scope); place++) f(static_cast<size_t>(here.rank_at(scope, place)), place);
   }
 
   // Returns this rank if it has a step to make, else one for which it waits.

@@ -21,10 +21,10 @@ struct Topology {
   Topology seen_by(int other) const { return {ranks, replicas, other}; }
 
   // Returns how many ranks take part in a collective.
-  int count(Ranks who) const { return who == Ranks::Replica ? shards() : who == Ranks::Peers ? replicas : ranks; }
+  int count(Ranks scope) const { return scope == Ranks::Replica ? shards() : scope == Ranks::Peers ? replicas : ranks; }
   // Returns this rank's place among the ranks that take part.
-  int place(Ranks who) const {
-    switch (who) {
+  int place(Ranks scope) const {
+    switch (scope) {
       case Ranks::Parts:
         return part();
       case Ranks::Everyone:
@@ -37,8 +37,8 @@ struct Topology {
     return 0;
   }
   // Returns the rank at a place among those that take part.
-  int rank_at(Ranks who, int at) const {
-    switch (who) {
+  int rank_at(Ranks scope, int at) const {
+    switch (scope) {
       case Ranks::Parts:
         return at % replicas * shards() + at / replicas;
       case Ranks::Everyone:

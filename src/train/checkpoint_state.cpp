@@ -29,7 +29,7 @@ nlohmann::ordered_json json_of(const CheckpointState& state) {
                               {"fields", nlohmann::ordered_json::object()}};
   if (state.best_eval_loss) json["best_eval_loss"] = *state.best_eval_loss;
   for (const Field& field : state.fields)
-    if (!field.is_usual()) json["fields"][field.group][field.name] = field.value;
+    if (!field.is_default()) json["fields"][field.group][field.name] = field.value;
   return json;
 }
 

@@ -21,12 +21,12 @@ using Clock = std::chrono::steady_clock;
 
 // In the command nothing is blocked or ignored that is here.
 void set_signals(posix_spawnattr_t& attributes) {
-  sigset_t none, usual;
+  sigset_t none, defaults;
   sigemptyset(&none);
-  sigemptyset(&usual);
-  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGPIPE, SIGXFSZ}) sigaddset(&usual, signal);
+  sigemptyset(&defaults);
+  for (const int signal : {SIGINT, SIGTERM, SIGUSR1, SIGXCPU, SIGPIPE, SIGXFSZ}) sigaddset(&defaults, signal);
   posix_spawnattr_setsigmask(&attributes, &none);
-  posix_spawnattr_setsigdefault(&attributes, &usual);
+  posix_spawnattr_setsigdefault(&attributes, &defaults);
   posix_spawnattr_setpgroup(&attributes, 0);
   posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF | POSIX_SPAWN_SETPGROUP);
 }

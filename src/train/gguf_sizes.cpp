@@ -8,14 +8,14 @@ namespace snug {
 namespace {
 
 // Returns whether the attention factor follows from Yarn's formula, which llama.cpp uses as well.
-bool is_usual(const RopeParameters& yarn) {
+bool has_default_factor(const RopeParameters& yarn) {
   return yarn.truncate && std::abs(yarn.attention_factor - yarn_magnitude(yarn.factor)) < 1e-6;
 }
 
 void refuse_rope(const RopeParameters& rope, const GgufArchitecture& kind, const std::string& source) {
   const bool known = rope.type == RopeType::Default || rope.type == RopeType::Linear ||
                      (rope.type == RopeType::Llama3 && kind.has_rope_factors) ||
-                     (rope.type == RopeType::Yarn && is_usual(rope));
+                     (rope.type == RopeType::Yarn && has_default_factor(rope));
   if (!known)
     user_error("{}: found rope scaling of type {}{}, which GGUF's {} has no form for", source, name(rope.type),
                rope.type == RopeType::Yarn ? " with an attention factor of its own or borders within pairs" : "",

@@ -105,7 +105,7 @@ Matrix<S> rope(Matrix<S> qkv, const HeadShape& shape, std::span<const int32_t> p
     for (int64_t h = 0; h < shape.heads + shape.kv_heads; h++)
       for (int64_t i = 0; i < half; i++) {
         const double angle = static_cast<double>(at(positions, t)) * at(table.frequencies, i);
-        const S c = std::cos(angle) * table.magnitude, s = std::sin(angle) * table.magnitude;
+        const S c = std::cos(angle) * table.attention_factor, s = std::sin(angle) * table.attention_factor;
         S& first = qkv(t, h * shape.dim + (interleaved ? 2 * i : i));
         S& second = qkv(t, h * shape.dim + (interleaved ? 2 * i + 1 : i + half));
         const S x1 = first, x2 = second;

@@ -32,8 +32,8 @@ Launch bind_rope_table(const RopeTable& attrs, Operands operands) {
     share_rows(table.rows(), table.cols(), [&](int64_t position) {
       for (int64_t i = 0; i < half; i++) {
         const float angle = static_cast<float>(position) * attrs.frequencies[static_cast<size_t>(i)];
-        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle))) * attrs.magnitude;
-        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle))) * attrs.magnitude;
+        rows[position][i] = static_cast<float>(std::cos(static_cast<double>(angle))) * attrs.attention_factor;
+        rows[position][i + half] = static_cast<float>(std::sin(static_cast<double>(angle))) * attrs.attention_factor;
       }
     });
   };

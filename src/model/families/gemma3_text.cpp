@@ -5,7 +5,7 @@
 namespace snug::families {
 namespace {
 
-// Without layer_types every sliding_window_pattern-th layer sees all.
+// Returns which layers have a window; without layer_types every sliding_window_pattern-th layer has none.
 std::vector<bool> layers_with_window(const JsonObject& json, size_t layers) {
   if (json.has("layer_types")) return sliding_layers(json, layers);
   const char* key = json.has("_sliding_window_pattern") ? "_sliding_window_pattern" : "sliding_window_pattern";

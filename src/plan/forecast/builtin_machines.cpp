@@ -101,15 +101,15 @@ Cards cards_of(const Model& model, int count) {
   cards.free_bytes = static_cast<uint64_t>(model.free_gib * 0x1p30);
   cards.driver_bytes = kDriverBytes;
   const bool linked = model.link_gb > model.pci_gb;
-  const auto at_once = [count](double alone, const SharedRate& kept) {
+  const auto rates = [count](double alone, const SharedRate& kept) {
     if (count < 2) return alone;
     return alone * std::lerp(kept.by_two, kept.by_four, std::min((count - 2) / 2.0, 1.0));
   };
   const double link = 1e9 * model.link_gb, bus = kReachedPci * 1e9 * model.pci_gb;
-  cards.nccl = {kNcclBytes, at_once(kReachedNccl * link, linked ? kSharedNccl : SharedRate{1, 1}), kNcclBlocks};
-  cards.copies = linked ? CardLink{0, at_once(kReachedLink * link, kSharedLink)} : cards.nccl;
+  cards.nccl = {kNcclBytes, rates(kReachedNccl * link, linked ? kSharedNccl : SharedRate{1, 1}), kNcclBlocks};
+  cards.copies = linked ? CardLink{0, rates(kReachedLink * link, kSharedLink)} : cards.nccl;
   cards.bus = {bus, bus};
-  cards.shared_bus = {at_once(bus, kSharedInto), at_once(bus, kSharedBack)};
+  cards.shared_bus = {rates(bus, kSharedInto), rates(bus, kSharedBack)};
   cards.node_link = kReachedNodeLink * 1e9 * model.host_gb;
   cards.node_latency = kNodeLatency;
   cards.rates.op_seconds = kOpSeconds;

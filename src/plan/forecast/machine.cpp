@@ -42,19 +42,19 @@ DType kernel_dtype(const Op& op) {
 
 // With this many cards the bus is as slow as with more: each has its own way to the host, and groups of cards share
 // what is behind it.
-constexpr int kAtOnce = 4;
+constexpr int kMostSharing = 4;
 
 // A product that includes SwiGLU is longer by this share of SwiGLU's own time: 0.2 to 0.5 forward and 0.5 to 0.6
 // backward on H200s, with 2,048 to 16,384 tokens.
 constexpr double kShownForward = 0.3, kShownBackward = 0.6;
 
 // Returns the group as seen by those of its ranks that have the fewest others on their node.
-Nodes::Group group_of(const Topology& one, Ranks who, int ranks_per_node) {
-  const int count = one.count(who);
+Nodes::Group group_of(const Topology& one, Ranks scope, int ranks_per_node) {
+  const int count = one.count(scope);
   std::map<int, int> members;  // by node
   Nodes::Group group{0, count, 0, count == one.ranks};
   for (int place = 0; place < count; place++) {
-    const int rank = one.rank_at(who, place);
+    const int rank = one.rank_at(scope, place);
     members[rank / ranks_per_node]++;
     group.in_order = group.in_order && rank == place;
   }
@@ -285,21 +285,21 @@ Machine rough_machine() {
 
 Nodes::Nodes(const Topology& ranks, int ranks_per_node, bool several_processes)
     : several_processes_(several_processes) {
-  for (const Ranks who : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
+  for (const Ranks scope : {Ranks::Parts, Ranks::Everyone, Ranks::Replica, Ranks::Peers}) {
     // Looks at one rank of each group.
-    const int step = who == Ranks::Replica ? ranks.shards() : 1, end = who == Ranks::Replica ? ranks.ranks
-                                                                       : who == Ranks::Peers ? ranks.shards()
-                                                                                             : 1;
+    const int step = scope == Ranks::Replica ? ranks.shards() : 1, end = scope == Ranks::Replica ? ranks.ranks
+                                                                         : scope == Ranks::Peers ? ranks.shards()
+                                                                                                 : 1;
     for (int rank = 0; rank < end; rank += step) {
-      const Group seen = group_of(ranks.seen_by(rank), who, ranks_per_node);
-      Group& group = groups_[static_cast<size_t>(who)];
+      const Group seen = group_of(ranks.seen_by(rank), scope, ranks_per_node);
+      Group& group = groups_[static_cast<size_t>(scope)];
       if (rank == 0 || seen.remote > group.remote) group = seen;
     }
   }
 }
 
 Bus Nodes::bus(const Cards& cards) const {
-  const int most = std::min(cards.count, kAtOnce), ranks = std::min(group(Ranks::Everyone).own_node, most);
+  const int most = std::min(cards.count, kMostSharing), ranks = std::min(group(Ranks::Everyone).own_node, most);
   if (ranks == 1) return cards.bus;
   return {cards.shared_bus.to_device,
           std::lerp(cards.bus.from_device, cards.shared_bus.from_device, static_cast<double>(ranks - 1) / (most - 1))};

@@ -131,7 +131,7 @@ class Nodes {
     double remote = 0;     // share of what the rank takes that comes from other nodes
     bool in_order = true;  // these are all ranks, by their numbers
   };
-  const Group& group(Ranks who) const { return groups_[static_cast<size_t>(who)]; }
+  const Group& group(Ranks scope) const { return groups_[static_cast<size_t>(scope)]; }
   // Returns the bus of a rank's card: the rate to it falls with a second rank of its node and no further, the rate back
   // evenly with each up to the fourth.
   Bus bus(const Cards& cards) const;

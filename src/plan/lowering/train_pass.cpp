@@ -182,7 +182,7 @@ class TrainProgram {
           if (kind != ActivationClass::LayerInput && policy[kind] == Retention::Offload && reaches(i))
             for (const Value value : builder.values_of(i, kind)) offload(pass, i, value);
       }
-      if (pending_update_) update_beside(begin, updates_.waiting(), passes_.size(), layers() - i);
+      if (pending_update_) interleave_update(begin, updates_.waiting(), passes_.size(), layers() - i);
       if (i + 1 < layers()) placement_.release(group_of(i));
     }
     update_up_to(job_.table.head_group());
@@ -251,7 +251,7 @@ class TrainProgram {
         if (pass.number + 1 == passes_.size()) placement_.release(group_of(i));
         finish_group(pass, group_of(i));
       }
-      update_beside(begin, waiting, passes_.size() - 1, i + 1);
+      interleave_update(begin, waiting, passes_.size() - 1, i + 1);
       if (!wanted) return;
     }
     for (Pass& pass : passes_) {
@@ -263,7 +263,7 @@ class TrainProgram {
   // Emits updates of offloaded state: of the tiles that waited when the program had `begin` ops, the share of each of
   // the `layers` layers to come. They are dealt out among the ops since then: emitted together they would hold the
   // lanes' buffers for the time of all of them, and delay the walk. Their scalars are those of this pass.
-  void update_beside(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
+  void interleave_update(size_t begin, int64_t waiting, size_t pass, int64_t layers) {
     const int64_t tiles = std::min(waiting, ceil_div(updates_.remaining(), layers));
     if (tiles == 0) return;
     std::vector<Op>& ops = emitter_.program().ops;

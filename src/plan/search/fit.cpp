@@ -60,7 +60,7 @@ class Fitter::Search {
         layers_(spec.table.layers.size()) {}
 
   // Finds the arrangement. Only the first and the chosen one are compiled with loading, saving and evaluating, as these
-  // take nearly as much in all others beside what stays on a rank. Where they take more, the choice is mended.
+  // take nearly as much in all others beside what stays on a rank. Where they take more, the choice is adjusted.
   FitResult fit(const Caps& caps) {
     reducer_.set_caps(caps);
     solver_.forget();
@@ -72,9 +72,9 @@ class Fitter::Search {
       if (result.chosen) reducer_.note_around(result.compiled, evaluate(chosen_));
       if (!result.chosen || result.tried[*result.chosen].fits) return result;
       reducer_.allow(kRefining);  // however much was spent: with nothing left, everything would be enabled at once
-      const std::optional<Candidate> mended = solver_.adjusted(chosen_);
-      all = {mended ? *mended : solver_.judged(chosen_, true)};
-      solver_.work_out(all[0]);
+      const std::optional<Candidate> adjusted = solver_.adjusted(chosen_);
+      all = {adjusted ? *adjusted : solver_.judged(chosen_, true)};
+      solver_.replace_by_least(all[0]);
       if (all[0].fits)
         vary(all);
       else
@@ -87,7 +87,7 @@ class Fitter::Search {
     reducer_.set_rough(true);
     const std::vector<Cut>& cuts = evaluator_.cuts();
     const auto here = std::ranges::find(cuts, chosen_.cut.micro_batch, &Cut::micro_batch) - cuts.begin();
-    const std::ptrdiff_t beside =
+    const std::ptrdiff_t reach =
         evaluator_.ops() > kExpensiveOps * evaluator_.compiled() || chosen_.layer_major ? 0 : 1;
     std::optional<Candidate> best = solver_.adjusted(chosen_);
     if (const auto other = fastest_ ? solver_.adjusted(*fastest_) : std::nullopt;
@@ -96,7 +96,7 @@ class Fitter::Search {
     // An arrangement found under other caps may still fit; with more room nothing is slower than with less.
     if (near_ && reducer_.kept(*near_, MemoryScope::Node) && (!best || evaluate(*near_).seconds < best->seconds))
       best = solver_.judged(*near_, true);
-    for (auto i = std::max(here - beside, std::ptrdiff_t{0}); i <= std::min(here + beside, std::ssize(cuts) - 1); i++) {
+    for (auto i = std::max(here - reach, std::ptrdiff_t{0}); i <= std::min(here + reach, std::ssize(cuts) - 1); i++) {
       Point p = baseline(chosen_);
       p.cut = cuts[static_cast<size_t>(i)];
       const auto found = solver_.least(p, best ? best->seconds : kNoLimit);
@@ -218,7 +218,7 @@ class Fitter::Search {
         if (reducer_.spent()) reducer_.allow(kRefining);
       }
       if (reducer_.spent() || out_of_effort(before)) break;
-      solver_.work_out(all[i]);
+      solver_.replace_by_least(all[i]);
       refine(all[i], before, false);
     }
   }
@@ -323,7 +323,7 @@ class Fitter::Search {
   // others. A rough search decides that; then what is not needed is taken back.
   void polish(Candidate& best) {
     reducer_.set_rough(true);
-    solver_.work_out(best);
+    solver_.replace_by_least(best);
     refine(best, effort(), true);
     reducer_.set_rough(false);
     const std::optional<Candidate> least = solver_.adjusted(best.point);
@@ -344,7 +344,7 @@ class Fitter::Search {
       if (evaluate(p).seconds >= kBetter * best.seconds) return;
       const std::vector<size_t> enabled = enabled_of(p);
       if (!reducer_.kept(p, MemoryScope::Node))
-        for (const size_t d : enabled)  // offers are for whole options: a little more of one may suffice
+        for (const size_t d : enabled)  // costs are those of whole options, and a little more of one may suffice
           if (Point further = p; reducer_.extend(further, d)) consider(solver_.judged(further, true));
       consider(solver_.solved(p, reducer_.helping(p), enabled));
     };

@@ -18,7 +18,7 @@ constexpr uint64_t kMostOps = 2'500'000;
 constexpr double kNegligible = 0.001;
 
 // This many positions are tried to find the farthest that keeps other memories within their caps.
-constexpr int kLooks = 4;
+constexpr int kMostEvaluations = 4;
 
 // Returns whether two options move or free bytes of one kind.
 bool akin(const MemoryOption& a, const MemoryOption& b) {
@@ -130,14 +130,14 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
       p = all_on(p);
       return kept(p, scope);
     }
-    evaluate_offers(p, left, scope);
-    std::optional<Offer> best;
+    evaluate_costs(p, left, scope);
+    std::optional<OptionCost> best;
     size_t chosen = 0;
     for (const size_t d : left) {
       if (std::ranges::count(useless, d) > 0) continue;
-      const std::optional<Offer> offer = offer_of(p, d, scope);
-      if (offer && (!best || offer->price < best->price)) {
-        best = offer;
+      const std::optional<OptionCost> cost = cost_of(p, d, scope);
+      if (cost && (!best || cost->price < best->price)) {
+        best = cost;
         chosen = d;
       }
     }
@@ -145,7 +145,7 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
     Point q = p;
     q.positions[chosen] = std::max(p.positions[chosen], best->position);
     if (excess(q, scope) >= excess(p, scope)) {  // it was measured in another cut or with other options on
-      best = measured_offer(p, chosen, scope);
+      best = measured_cost(p, chosen, scope);
       if (!best) {
         useless.push_back(chosen);
         continue;
@@ -165,26 +165,26 @@ bool MemoryReducer::reduce(Point& p, MemoryScope scope, std::vector<size_t> left
   return true;
 }
 
-// Returns the offer of an option. Offers are measured once for all cuts and caps: in every cut the product of passes
+// Returns the cost of an option. Costs are measured once for all cuts and caps: in every cut the product of passes
 // and of tokens in each is equal, so that with more passes recomputing frees fewer bytes, and weights are transferred
 // more often, in proportion. Only states are fetched once a step. The value of an option depends on which options of
 // its kind are enabled, and on where bytes are short; that it has no value depends on all options.
-std::optional<MemoryReducer::Offer> MemoryReducer::offer_of(const Point& p, size_t d, MemoryScope scope) {
-  const auto [kind, all] = offer_keys(p, d, scope);
+std::optional<MemoryReducer::OptionCost> MemoryReducer::cost_of(const Point& p, size_t d, MemoryScope scope) {
+  const auto [kind, all] = cost_keys(p, d, scope);
   if (worthless_.contains(all)) return std::nullopt;
-  auto known = offers_.find(kind);
-  if (known == offers_.end()) {
-    const std::optional<Offer> measured = measured_offer(p, d, scope);
+  auto known = costs_.find(kind);
+  if (known == costs_.end()) {
+    const std::optional<OptionCost> measured = measured_cost(p, d, scope);
     if (!measured) return worthless_.insert(all), std::nullopt;
-    known = offers_.emplace(kind, *measured).first;
+    known = costs_.emplace(kind, *measured).first;
   }
-  Offer offer = known->second;
-  if (options(p)[d].kind == MemoryOption::Kind::States) offer.price /= static_cast<double>(p.cut.passes);
-  return offer;
+  OptionCost cost = known->second;
+  if (options(p)[d].kind == MemoryOption::Kind::States) cost.price /= static_cast<double>(p.cut.passes);
+  return cost;
 }
 
-// Returns the key of an offer, and the key under which an option is known to be worth nothing.
-std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, size_t d, MemoryScope scope) {
+// Returns the key of a cost, and the key under which an option is known to be worth nothing.
+std::pair<std::string, std::string> MemoryReducer::cost_keys(const Point& p, size_t d, MemoryScope scope) {
   const Evaluation& before = evaluator_.evaluate(p);
   std::string kind = fmt::format("{} {} {} {} {} {} {} {}:", p.stage, p.layer_major, p.deferred, int(p.reach),
                                  int(scope), before.update_fullest, tightest(p, scope).what, d);
@@ -197,12 +197,12 @@ std::pair<std::string, std::string> MemoryReducer::offer_keys(const Point& p, si
   return {kind, all};
 }
 
-// Compiles in parallel the points with which measuring the offers of these options begins.
-void MemoryReducer::evaluate_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
+// Compiles in parallel the points with which measuring the costs of these options begins.
+void MemoryReducer::evaluate_costs(const Point& p, const std::vector<size_t>& left, MemoryScope scope) {
   std::vector<Point> points;
   for (const size_t d : left) {
-    const auto [kind, all] = offer_keys(p, d, scope);
-    if (worthless_.contains(all) || offers_.contains(kind)) continue;
+    const auto [kind, all] = cost_keys(p, d, scope);
+    if (worthless_.contains(all) || costs_.contains(kind)) continue;
     points.push_back(p);
     points.back().positions[d] = options(p)[d].most;
   }
@@ -212,7 +212,7 @@ void MemoryReducer::evaluate_offers(const Point& p, const std::vector<size_t>& l
 // Measures an option by enabling it wholly. If that frees nothing, it is enabled halfway, as staging for the rest may
 // need more in other memory than it frees; or, if it recomputes, for all layers but the last, whose backward comes at
 // once, as recomputing that one may need more than it frees. Prices are as if the step had one pass.
-std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_t d, MemoryScope scope) {
+std::optional<MemoryReducer::OptionCost> MemoryReducer::measured_cost(Point p, size_t d, MemoryScope scope) {
   const MemoryOption& option = options(p)[d];
   const double seconds = evaluator_.evaluate(p).seconds, over = excess(p, scope);
   const int64_t at = p.positions[d];
@@ -222,7 +222,7 @@ std::optional<MemoryReducer::Offer> MemoryReducer::measured_offer(Point p, size_
     const double freed = over - excess(p, scope);
     if (freed <= 0) continue;
     const double price = (evaluator_.evaluate(p).seconds - seconds) / freed;
-    return Offer{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
+    return OptionCost{option.kind == MemoryOption::Kind::States ? price * static_cast<double>(p.cut.passes) : price,
                  p.positions[d]};
   }
   return std::nullopt;
@@ -245,9 +245,9 @@ void MemoryReducer::set_to_least(Point& p, size_t d, int64_t too_few, MemoryScop
     q.positions[d] = enough;
     return evaluator_.evaluate(q).seconds > (1 + kNegligible) * best;
   };
-  for (int looks = 0; enough - too_few > 1 && (exact || (rough_ ? looks == 0 : matters())); looks++) {
+  for (int evaluations = 0; enough - too_few > 1 && (exact || (rough_ ? evaluations == 0 : matters())); evaluations++) {
     const double over = at(too_few), under = at(enough);
-    const double share = looks % 3 == 2 ? 0.5 : over / (over - under);
+    const double share = evaluations % 3 == 2 ? 0.5 : over / (over - under);
     const int64_t guess = too_few + std::llround(std::ceil(share * static_cast<double>(enough - too_few)));
     const int64_t position = std::clamp(guess, too_few + 1, enough - 1);
     (at(position) <= 0 ? enough : too_few) = position;
@@ -271,7 +271,7 @@ int64_t MemoryReducer::most_that_keeps(Point p, size_t d, int64_t position) {
   };
   double under = beyond(kept), over = beyond(position);
   if (over <= 0) return position;
-  for (int looks = 0; position - kept > 1 && looks < kLooks; looks++) {
+  for (int evaluations = 0; position - kept > 1 && evaluations < kMostEvaluations; evaluations++) {
     const int64_t guess = kept + static_cast<int64_t>(under / (under - over) * static_cast<double>(position - kept));
     const int64_t at = std::clamp(guess, kept + 1, position - 1);
     const double there = beyond(at);

@@ -72,17 +72,17 @@ class MemoryReducer {
 
  private:
   // Holds what enabling an option costs, in seconds a byte, and how far to enable it.
-  struct Offer {
+  struct OptionCost {
     double price = 0;
     int64_t position = 0;
   };
 
   const std::vector<MemoryOption>& options(const Point& p) const { return evaluator_.options(p); }
   Need tightest(const Point& p, MemoryScope scope);
-  std::optional<Offer> offer_of(const Point& p, size_t d, MemoryScope scope);
-  std::optional<Offer> measured_offer(Point p, size_t d, MemoryScope scope);
-  std::pair<std::string, std::string> offer_keys(const Point& p, size_t d, MemoryScope scope);
-  void evaluate_offers(const Point& p, const std::vector<size_t>& left, MemoryScope scope);
+  std::optional<OptionCost> cost_of(const Point& p, size_t d, MemoryScope scope);
+  std::optional<OptionCost> measured_cost(Point p, size_t d, MemoryScope scope);
+  std::pair<std::string, std::string> cost_keys(const Point& p, size_t d, MemoryScope scope);
+  void evaluate_costs(const Point& p, const std::vector<size_t>& left, MemoryScope scope);
   void set_to_least(Point& p, size_t d, int64_t too_few, MemoryScope scope, bool exact = false);
   int64_t most_that_keeps(Point p, size_t d, int64_t position);
 
@@ -92,7 +92,7 @@ class MemoryReducer {
   bool rough_ = false;
   uint64_t began_at_ = 0;                // Evaluator::ops() when the caps were set
   Footprint around_;                     // bytes that loading, saving and evaluating took beside what persists
-  std::map<std::string, Offer> offers_;  // valid under any caps
+  std::map<std::string, OptionCost> costs_;  // valid under any caps
   std::set<std::string> worthless_;
 };
 

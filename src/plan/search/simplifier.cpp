@@ -67,8 +67,8 @@ void Simplifier::search() {
   search_without_offloading();
   simplest = this->simplest();
   const Candidate fastest = candidates().front();
-  turn_off(*simplest);
-  if (reducer_.complexity_of(fastest.point) != reducer_.complexity_of(simplest->point)) turn_off(fastest);
+  disable_options(*simplest);
+  if (reducer_.complexity_of(fastest.point) != reducer_.complexity_of(simplest->point)) disable_options(fastest);
   // Options that are left are taken back as far as possible, those that move bytes first.
   Point least = this->simplest()->point;
   for (const size_t d : enabled_of(least) | std::views::reverse)
@@ -96,7 +96,7 @@ std::optional<Candidate> Simplifier::consider(const Point& p, const std::vector<
 
 // Turns options off one after the other, those that move bytes first, while others that are on may be enabled further;
 // then the order of the step. It goes on from whatever is simpler.
-void Simplifier::turn_off(Candidate from) {
+void Simplifier::disable_options(Candidate from) {
   Complexity least = reducer_.complexity_of(from.point);
   const auto simpler = [&](const Point& p, const std::vector<size_t>& left) {
     const std::optional<Candidate> found = consider(p, left);

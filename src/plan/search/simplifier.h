@@ -29,7 +29,7 @@ class Simplifier {
   std::vector<Candidate> candidates();
   bool out_of_effort() const { return evaluator_.ops() >= stop_at_; }
   void search_without_offloading();
-  void turn_off(Candidate from);
+  void disable_options(Candidate from);
   std::optional<Candidate> consider(const Point& p, const std::vector<size_t>& left);
 
   Evaluator& evaluator_;

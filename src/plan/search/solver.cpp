@@ -114,7 +114,7 @@ std::optional<Candidate> Solver::adjusted(Point p) {
   return judged(p, true);
 }
 
-void Solver::work_out(Candidate& found) {
+void Solver::replace_by_least(Candidate& found) {
   const Candidate least = *this->least(baseline(found.point), kNoLimit);
   if (!reducer_.kept(found.point, MemoryScope::Node) || (least.fits && least.seconds < found.seconds)) found = least;
 }

@@ -47,7 +47,7 @@ class Solver {
   std::optional<Candidate> adjusted(Point p);
   // Replaces the candidate by the least that is needed under the caps as now known, in its cut and order, if that is
   // faster or the candidate does not fit.
-  void work_out(Candidate& found);
+  void replace_by_least(Candidate& found);
 
   // Returns the seconds of the fastest that was judged to fit since the last forget_fastest(); kNoLimit if none was.
   double fastest() const { return fastest_; }
